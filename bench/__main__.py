@@ -19,6 +19,7 @@ import leveret
 from bench import plot, report, runner, selftest
 from bench.backlog import BACKLOG, LARGE_BACKLOG
 from bench.beside import BESIDE
+from bench.console_page import CONSOLE_PAGE
 from bench.contenders import LEVERET, MAKERS, RABBITMQ, Checkout, present
 from bench.disk import DRAINED, STRAGGLER
 from bench.failover import FAILOVER
@@ -67,6 +68,7 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     MIRRORED,
     MIRRORED_FAILOVER,
     MIRRORED_SYNC,
+    CONSOLE_PAGE,
 )
 ROW_NAMES: Final = [row.name for scenario in SCENARIOS for row in scenario.rows]
 

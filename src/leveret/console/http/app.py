@@ -2,10 +2,10 @@
 
 GET    /, /files/NAME            the page, its scripts and styles, which ship with the package
 GET    /session                  {"user": ..., "sites": [...]}; 401 without a session
-POST   /session                  {"user": ..., "password": ...}: log in
+POST   /session                  {"user": ..., "password": ...}: log in; answers as GET
 POST   /session/sites/SITE       the same, at one site that does not know the user
 DELETE /session                  log out
-GET    /view/NAME                what a page shows; see `views`
+GET    /view/NAME                what a page shows; see `views`; with `wait` once all sites were read, or soon
 GET    /jobs, POST /jobs         what may be done, the jobs; begin one
 GET    /history                  the time line of all sites
 GET    /moments?site=SITE        which moments a recovery as of a time can be asked for
@@ -164,7 +164,7 @@ async def log_in(request: Request) -> Response:
         return answer({"error": str(error)}, HTTPStatus.BAD_REQUEST)
     state.throttle.succeeded(address)
     await state.sessions.log_out(request.cookies.get(state.cookie))
-    response = answer({"user": given.user})
+    response = answer(_described(state.sessions.of(token)))
     response.set_cookie(state.cookie, token, path="/", secure=state.has_tls, httponly=True, samesite="strict")
     return response
 
@@ -182,10 +182,14 @@ async def show_session(request: Request) -> Response:
     """Who is logged in, and at which sites as whom; user None without a session."""
     state = request.app.state
     session: ConsoleSession | None = state.sessions.of(request.cookies.get(state.cookie))
+    return answer(_described(session))
+
+
+def _described(session: ConsoleSession | None) -> dict[str, Any]:
     if session is None:
-        return answer({"user": None, "sites": []})
+        return {"user": None, "sites": []}
     sites = [{"site": each.site, "user": each.user, "tags": each.tags} for each in session.facts]
-    return answer({"user": session.user, "sites": sites})
+    return {"user": session.user, "sites": sites}
 
 
 @logged_in
@@ -212,7 +216,9 @@ async def show_view(request: Request, session: ConsoleSession) -> Response:
     view = VIEWS.get(request.path_params["name"])
     if view is None:
         return answer({"error": "there is no such page"}, HTTPStatus.NOT_FOUND)
-    return answer(view(session, request.query_params))
+    if "wait" in request.query_params:
+        await session.wait_read()
+    return answer(view(session, request.query_params) | {"is_reading": session.is_reading})
 
 
 @logged_in

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ SESSIONS_MAX: Final = 64
 _LOGIN_S: Final = 5.0
 _TOKEN_BYTES: Final = 32
 _ROWS_S: Final = 1.5
+_READ_S: Final = 0.5
 
 
 class LoginFailed(LeveretError):
@@ -51,6 +53,18 @@ class ConsoleSession:
     def facts(self) -> list[SiteFacts]:
         """What is known of each site."""
         return [watch.facts for watch in self.watches.values()]
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether some site is read for the first time."""
+        return not all(watch.has_read.is_set() for watch in self.watches.values())
+
+    async def wait_read(self) -> None:
+        """Return when every site was read once, or after `_READ_S`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_READ_S):
+                for watch in list(self.watches.values()):
+                    await watch.has_read.wait()
 
     def rows(self) -> list[SafetyRow]:
         """The rows of `Am I safe?`, of the newest lists of queues, and else at most `_ROWS_S` old."""

@@ -42,7 +42,7 @@ def show_sites(session: ConsoleSession, _query: Mapping[str, str]) -> Json:
 def show_safety(session: ConsoleSession, query: Mapping[str, str]) -> Json:
     """Counts by danger, vhosts, and a page of queues; `text`, `danger`, `site`, `vhost` narrow it, `from` pages."""
     rows = session.rows()
-    chosen = [row for row in rows if _is_wanted(row, query)]
+    chosen = _chosen(rows, query)
     first = _whole_number(query, "from")
     now_ms = clock_ms()
     return {
@@ -120,14 +120,17 @@ def _actions(facts: SiteFacts, now_ms: int) -> Json:
     }
 
 
-def _is_wanted(row: SafetyRow, query: Mapping[str, str]) -> bool:
+def _chosen(rows: list[SafetyRow], query: Mapping[str, str]) -> list[SafetyRow]:
+    """Those that are asked for; each of the four filters costs nothing where it is not set."""
     text = query.get("text", "").lower()
-    return (
-        (not text or text in row.queue.lower() or text in row.vhost.lower())
-        and query.get("danger") in (None, "", row.danger.name.lower())
-        and query.get("site") in (None, "", row.site)
-        and query.get("vhost") in (None, "", row.vhost)
-    )
+    if text:
+        rows = [row for row in rows if text in row.queue.lower() or text in row.vhost.lower()]
+    if danger := query.get("danger"):
+        rows = [row for row in rows if row.danger.name.lower() == danger]
+    for name in ("site", "vhost"):
+        if wanted := query.get(name):
+            rows = [row for row in rows if getattr(row, name) == wanted]
+    return rows
 
 
 def _reading(facts: SiteFacts, now_ms: int) -> Json:

@@ -65,6 +65,16 @@ class QueueCopy(NamedTuple):
     behind: Loss
 
 
+class _Verdict(NamedTuple):
+    """What a queue's row says beside the names of the queue."""
+
+    danger: Danger
+    copies: tuple[QueueCopy, ...]
+    if_node: Loss
+    if_site: Loss
+    reason: str
+
+
 class SafetyRow(NamedTuple):
     """A queue, or, where none is known, a vhost."""
 
@@ -194,10 +204,27 @@ class _SiteView:
             for vhost, links in self.standbys.items()
         }
         self.overtaking = {vhost: " ".join(filter(None, texts)) for vhost, texts in warnings.items()}
+        self.verdicts: dict[tuple[Any, ...], _Verdict] = {}
         self.collect_errors = {row.virtual_host: row.error for row in site.standby.collected if row.error}
 
 
 def _row_of(queue: QueueStatus, view: _SiteView) -> SafetyRow:
+    # Most of ten thousand queues differ in nothing but their names.
+    likeness = (
+        queue.vhost, queue.policy, queue.durable, queue.exclusive, queue.state, queue.messages, queue.node,
+        queue.leader, queue.members, queue.online, queue.slave_nodes, queue.synchronised_slave_nodes,
+    )  # fmt: skip
+    found = view.verdicts.get(likeness)
+    if found is None:
+        found = view.verdicts[likeness] = _verdict_of(queue, view)
+    danger, copies, if_node, if_site, reason = found
+    return SafetyRow(
+        danger, view.site.site, queue.vhost, queue.name, queue.type, queue.messages, copies, if_node, if_site,
+        reason,
+    )  # fmt: skip
+
+
+def _verdict_of(queue: QueueStatus, view: _SiteView) -> _Verdict:
     others = [*_mirror_copies(queue), *_whole_node_copies(queue, view)]
     away = (
         [_standby_copy(link, queue, view) for link in view.standbys.get(queue.vhost, ())]
@@ -213,11 +240,7 @@ def _row_of(queue: QueueStatus, view: _SiteView) -> SafetyRow:
     if_node = _least(queue, [*others, *away], view)
     if_site = _least(queue, away, view)
     danger, reason = _judge(queue, view, others, away, if_node, if_site)
-    copies = (leader, *others, *away)
-    site = view.site.site
-    return SafetyRow(
-        danger, site, queue.vhost, queue.name, queue.type, queue.messages, copies, if_node, if_site, reason
-    )
+    return _Verdict(danger, (leader, *others, *away), if_node, if_site, reason)
 
 
 def _node_of(queue: QueueStatus, view: _SiteView) -> str:

@@ -70,8 +70,7 @@ async function logIn(event) {
   button.disabled = true;
   told.textContent = "";
   try {
-    await send("POST", "/session", { user: form.user.value, password: form.password.value });
-    await begin();
+    await begin(await send("POST", "/session", { user: form.user.value, password: form.password.value }));
   } catch (error) {
     told.textContent = error.message;
     form.password.value = "";
@@ -88,8 +87,7 @@ async function logOut() {
   try { await send("DELETE", "/session"); } finally { showLogin("You are logged out."); }
 }
 
-async function begin() {
-  const session = await ask("/session");
+async function begin(session) {
   if (session.user === null) return showLogin();
   state.session = session;
   render(main);
@@ -108,4 +106,4 @@ document.addEventListener("visibilitychange", () => {
   if (state.session !== null && document.visibilityState === "visible") refresh();
 });
 
-begin().catch((error) => showLogin(error.message));
+ask("/session").then(begin).catch((error) => showLogin(error.message));

@@ -1,18 +1,15 @@
 // Am I safe? What would be lost now, by queue, the worst first.
 import { h } from "/files/dom.js";
-import { ask } from "/files/server.js";
+import { askRead } from "/files/server.js";
 import { DANGERS, duration, loss, number, plural } from "/files/words.js";
 
 const wanted = { text: "", danger: "", from: 0 };
-const SOON_MS = 250;
 let typing = 0;
 
 export const safety = { title: "Am I safe?", load };
 
 async function load(again) {
-  const shown = await ask("/view/safety", wanted);
-  // After a log-in the lists of queues come within a second: nobody is to wait for the next refresh.
-  if (shown.sites.some((site) => site.is_heard && site.queues_age_ms === null && !site.error)) setTimeout(again, SOON_MS);
+  const shown = await askRead("/view/safety", wanted, again);
   return [
     h("h1", {}, "Am I safe?"),
     h("p", { class: "headline" }, headline(shown)),

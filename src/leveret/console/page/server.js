@@ -18,6 +18,17 @@ export async function ask(path, query = {}) {
   return answered(fetch(text ? `${path}?${text}` : path, { signal: asked.signal }));
 }
 
+let isReading = false;
+
+// A view of what is known. After a log-in sites are read within a second: then the console is asked once more, and
+// answers as soon as they were.
+export async function askRead(path, query, again) {
+  const shown = await ask(path, { ...query, wait: isReading ? "yes" : "" });
+  isReading = shown.is_reading;
+  if (isReading) setTimeout(again);
+  return shown;
+}
+
 export async function send(method, path, body = {}) {
   const headers = { "content-type": "application/json" };
   return answered(fetch(path, { method, headers, body: JSON.stringify(body) }));

@@ -1,17 +1,14 @@
 // Sites: who is there, who follows whom. The picture is drawn from what the sites say.
 import { h } from "/files/dom.js";
-import { ask, send } from "/files/server.js";
+import { askRead, send } from "/files/server.js";
 import { clock, day, duration, number, plural, short } from "/files/words.js";
 
-const SOON_MS = 200;
 const WIDE = 720, BOX = 232, GAP_X = 150, GAP_Y = 64, PAD = 8, LINE = 19;
 
 export const sites = { title: "Sites", load };
 
 async function load(again) {
-  const shown = await ask("/view/sites");
-  // After a log-in sites are read within a second: nobody is to wait for the next refresh.
-  if (shown.sites.some((site) => site.is_heard && site.queues_age_ms === null && !site.error && !site.refused)) setTimeout(again, SOON_MS);
+  const shown = await askRead("/view/sites", {}, again);
   return [
     h("h1", {}, "Sites"),
     picture(shown),

@@ -258,10 +258,10 @@ class QueueStatus(Struct, gc=False):
     policy: str | None = None
     messages: int = 0
     leader: str | None = None
-    members: list[str] | None = None
-    online: list[str] | None = None
-    slave_nodes: list[str] | None = None
-    synchronised_slave_nodes: list[str] | None = None
+    members: tuple[str, ...] | None = None
+    online: tuple[str, ...] | None = None
+    slave_nodes: tuple[str, ...] | None = None
+    synchronised_slave_nodes: tuple[str, ...] | None = None
 
 
 class SynchronisingQueue(Struct):

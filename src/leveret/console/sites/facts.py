@@ -45,9 +45,9 @@ OFTEN: Final = (
 )
 """What changes all the time, and costs a node little."""
 SELDOM: Final = (
+    DocumentRequest("queues", f"/api/queues?{_COUNTS_ONLY}", list[QueueStatus]),
     DocumentRequest("vhosts", "/api/vhosts?columns=name,tags", list[VhostStatus]),
     DocumentRequest("policies", "/api/policies", list[PolicyStatus]),
-    DocumentRequest("queues", f"/api/queues?{_COUNTS_ONLY}", list[QueueStatus]),
     DocumentRequest("schema", "/api/tanzu/osr/schema/status", SchemaStatus),
     DocumentRequest("cluster", "/api/cluster/node", ClusterStatus),
     DocumentRequest("divergent", "/api/replication/divergent", list[DivergentRow]),

@@ -36,6 +36,7 @@ class SiteWatch:
     Attributes:
         facts: what is known; changed in place.
         samples: what plots are drawn from.
+        has_read: set once the site was read for the first time, or does not answer, or refuses.
     """
 
     def __init__(self, site: SiteAddress, user: str, password: str, askers: Mapping[str, int]) -> None:
@@ -43,6 +44,7 @@ class SiteWatch:
         self.client = SiteClient(site, user, password)
         self.facts = SiteFacts(site.name, user)
         self.samples = Samples()
+        self.has_read = asyncio.Event()
         self._askers = askers
         self._often = PollSchedule(OFTEN_S, OFTEN_MAX_S)
         self._seldom = PollSchedule(SELDOM_S, SELDOM_MAX_S)
@@ -75,9 +77,11 @@ class SiteWatch:
         try:
             who = await self.client.who()
         except SiteRefuses as refusal:
+            self.has_read.set()
             self.facts.refuses(str(refusal), clock_ms())
             raise
         except (SiteSilent, NotUnderstood) as error:
+            self.has_read.set()
             self._note_silence(str(error))
             raise
         self.facts.tags = tags_of(who.tags)
@@ -89,18 +93,33 @@ class SiteWatch:
             try:
                 if self._often.is_due(now_s) and (self.facts.refused or self.facts.heard_ms is None):
                     await self.identify()
-                await self._round(self._often, OFTEN)
-                await self._round(self._seldom, SELDOM)
-                await self._ask_past()
+                await self._rounds()
             except SiteRefuses as refusal:
                 self.facts.refuses(str(refusal), clock_ms())
                 self._postpone(_REFUSED_S)
             except (SiteSilent, NotUnderstood) as error:
                 self._note_silence(str(error))
                 self._postpone()
+            self.has_read.set()
             now_s = time.monotonic()
             wait_s = min(self._often.due_in_s(now_s), self._seldom.due_in_s(now_s))
             await asyncio.sleep(min(max(wait_s, _WAIT_S[0]), _WAIT_S[1]))
+
+    async def _rounds(self) -> None:
+        """Ask what is due; at first all of it at once, as somebody has just logged in and waits."""
+        if self.has_read.is_set():
+            await self._round(self._often, OFTEN)
+            await self._round(self._seldom, SELDOM)
+            await self._ask_past()
+            return
+        began_s = time.monotonic()
+        rounds = (self._round(self._seldom, SELDOM), self._round(self._often, OFTEN))
+        ended = await asyncio.gather(*rounds, return_exceptions=True)
+        # An answer that waited for the list of queues says nothing of the work that it makes.
+        self._often.took(began_s, (), self._askers.get(self.facts.site, 1))
+        for error in ended:
+            if error is not None:
+                raise error
 
     async def _round(self, schedule: PollSchedule, questions: Sequence[DocumentRequest]) -> None:
         """Ask; a document that is not understood takes nothing from the others, unless none is understood."""

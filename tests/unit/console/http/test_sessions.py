@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -22,6 +23,24 @@ def test_a_session_ends_half_an_hour_after_its_last_page_and_after_twelve_hours(
     seen_s: float, now_s: float, is_over: bool
 ) -> None:
     assert ConsoleSession("guest", {}, began_s=0, seen_s=seen_s).is_over(now_s) is is_over
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_page_waits_for_the_first_reading_of_every_site_but_not_for_ever(is_read: bool) -> None:
+    async def look() -> tuple[bool, bool]:
+        watches = {name: cast(Any, SimpleNamespace(has_read=asyncio.Event())) for name in ("eu", "us")}
+        session = ConsoleSession("guest", watches, 0, 0)
+        watches["eu"].has_read.set()
+        was_reading = session.is_reading
+        waiting = asyncio.create_task(session.wait_read())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        if is_read:
+            watches["us"].has_read.set()
+        await asyncio.wait_for(waiting, 10)
+        return was_reading, session.is_reading
+
+    assert asyncio.run(look()) == (True, not is_read)
 
 
 def test_a_list_of_queues_that_has_come_is_judged_at_once() -> None:

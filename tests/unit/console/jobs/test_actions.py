@@ -58,8 +58,8 @@ def test_the_forecast_of_a_promotion_has_the_loss_in_numbers_and_warns_of_a_livi
 
 def test_the_forecast_for_mirrors_names_queues_that_lack_some() -> None:
     site = upstream(
-        queue("whole", slave_nodes=["b"], synchronised_slave_nodes=["b"]),
-        queue("lacking", 40, slave_nodes=["b"], synchronised_slave_nodes=[]),
+        queue("whole", slave_nodes=("b",), synchronised_slave_nodes=("b",)),
+        queue("lacking", 40, slave_nodes=("b",), synchronised_slave_nodes=()),
     )
     [text] = BY_NAME["synchronise"].forecast(site)
     assert text == ("1 queues with 40 messages have mirrors that are not synchronised: lacking in orders.")

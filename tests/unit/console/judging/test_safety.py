@@ -82,7 +82,7 @@ CASES = [
     ),
     (
         "mirror synchronised",
-        [no_standby(queue(slave_nodes=["b", "c"], synchronised_slave_nodes=["c"]))],
+        [no_standby(queue(slave_nodes=("b", "c"), synchronised_slave_nodes=("c",)))],
         Danger.ONE_SITE,
         NOTHING,
         ALL,
@@ -90,7 +90,7 @@ CASES = [
     ),
     (
         "mirror not synchronised",
-        [no_standby(queue(slave_nodes=["b"], synchronised_slave_nodes=[]))],
+        [no_standby(queue(slave_nodes=("b",), synchronised_slave_nodes=()))],
         Danger.BEHIND,
         ALL,
         ALL,
@@ -98,7 +98,7 @@ CASES = [
     ),
     (
         "quorum queue",
-        [no_standby(queue(type="quorum", leader="a", members=["a", "b", "c"], online=["a", "b"]))],
+        [no_standby(queue(type="quorum", leader="a", members=("a", "b", "c"), online=("a", "b")))],
         Danger.ONE_SITE,
         NOTHING,
         ALL,
@@ -106,7 +106,7 @@ CASES = [
     ),
     (
         "quorum queue alone",
-        [no_standby(queue(type="quorum", leader="a", members=["a", "b", "c"], online=["a"]))],
+        [no_standby(queue(type="quorum", leader="a", members=("a", "b", "c"), online=("a",)))],
         Danger.BEHIND,
         ALL,
         ALL,

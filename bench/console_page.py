@@ -1,0 +1,186 @@
+"""How soon an operator sees something: the console's pages after a log-in, in a real Chromium.
+
+    console-sites    from Enter in the log-in form until page Sites stands: all sites, and how many queues each has
+    console-safety   the same for page `Am I safe?`: all queues are judged, and the first hundred are shown
+
+Six nodes are six sites, and the first one has 10,000 queues: their list comes from one event loop, so no other way to
+spread them is slower. Each round is a console and a browser of its own, so nothing is known from an earlier round. The
+time is taken inside the page, and ends when the browser has painted.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+from playwright.sync_api import CDPSession
+
+from bench.client import LoadError
+from bench.contenders import LEVERET, Node
+from bench.queues import IMPORT_TIMEOUT_S, QUEUES, QUEUES_QUICK, definitions
+from bench.rows import Reading, Row, Scenario, Settings, Target
+from leveret.testing.network.ports import LOOPBACK
+from leveret.testing.servers import chromium
+from leveret.testing.servers.broker import LeveretProcess
+from leveret.testing.servers.chromium import Chromium
+from leveret.testing.servers.console import ConsoleProcess
+
+NODES: Final = 6
+LOGIN_S_MAX: Final = 1.0
+PATIENCE_MS: Final = 60_000
+PAGES: Final = {
+    "sites": """count => document.querySelectorAll("section.card").length === NODES
+        && !document.querySelector("main").textContent.includes("being read")
+        && document.querySelector("main").textContent.includes(count)""",
+    "safety": """count => document.querySelectorAll("table.queues tbody tr").length > 0
+        && document.querySelector(".headline").textContent.includes(count)""",
+}
+"""By page, when it stands."""
+
+_WATCH: Final = """([stands, count]) => {
+    const isThere = new Function(`return (${stands})`)();
+    const seen = () => {
+        if (!isThere(count)) return;
+        watcher.disconnect();
+        requestAnimationFrame(() => setTimeout(() => { window.stoodMs = performance.now(); }));
+    };
+    const watcher = new MutationObserver(seen);
+    watcher.observe(document.body, { subtree: true, childList: true, characterData: true });
+    document.addEventListener("submit", () => { window.beganMs = performance.now(); }, { capture: true, once: true });
+}"""
+
+
+class SixSites:
+    """Six nodes as what the rows run on (bench.contenders.Node): the first one has all queues."""
+
+    def __init__(self, folder: Path) -> None:
+        """Nothing runs yet."""
+        self.nodes: Sequence[LeveretProcess] = [LeveretProcess(parent_dir=folder) for _ in range(NODES)]
+        self.amqp_port = self.nodes[0].amqp_port
+        self.management_port = self.nodes[0].management_port
+        self.stream_port = 0
+        self.queues = 0
+
+    @property
+    def urls(self) -> dict[str, str]:
+        """Of the console's sites."""
+        return {
+            f"site{at}": f"http://{LOOPBACK}:{each.management_port}" for at, each in enumerate(self.nodes)
+        }
+
+    def start(self) -> object:
+        """Start all of them."""
+        for node in self.nodes:
+            node.start()
+        return self
+
+    def declare(self, count: int) -> None:
+        """Have so many queues, if they are not there."""
+        if self.queues == count:
+            return
+        url = f"http://{LOOPBACK}:{self.management_port}/api/definitions"
+        answer = httpx.post(url, json=definitions(count), auth=("guest", "guest"), timeout=IMPORT_TIMEOUT_S)
+        answer.raise_for_status()
+        self.queues = count
+
+    def stop(self) -> int:
+        """End the first in order."""
+        return self.nodes[0].stop()
+
+    def kill9(self) -> None:
+        """End the first as a crash would."""
+        self.nodes[0].kill9()
+
+    def close(self) -> None:
+        """End all, and remove all data."""
+        for node in self.nodes:
+            node.close()
+
+    def rss_bytes(self) -> int:
+        """Resident memory of all now."""
+        return sum(node.rss_bytes() for node in self.nodes)
+
+    def cpu_seconds(self) -> float:
+        """Processor time of all since their start."""
+        return sum(node.cpu_seconds() for node in self.nodes)
+
+
+def _run(node: Node, settings: Settings) -> dict[str, Reading]:
+    assert isinstance(node, SixSites)
+    if missing := chromium.available():
+        raise LoadError(missing)
+    count = QUEUES_QUICK if settings.quick else QUEUES
+    node.declare(count)
+    return {f"console-{name}": _in_a_thread(node, name, count) for name in PAGES}
+
+
+def _in_a_thread(node: SixSites, name: str, count: int) -> Reading:
+    """Playwright keeps an event loop in the thread that uses it, and other rows may want none there."""
+    found: list[Reading | BaseException] = []
+
+    def measure() -> None:
+        try:
+            found.append(_log_in(node, name, count))
+        except BaseException as error:
+            found.append(error)
+
+    thread = threading.Thread(target=measure)
+    thread.start()
+    thread.join()
+    if isinstance(found[0], BaseException):
+        raise found[0]
+    return found[0]
+
+
+def _log_in(node: SixSites, name: str, count: int) -> Reading:
+    """Log in once, at a new console and with a new browser."""
+    with ExitStack() as stack:
+        console = stack.enter_context(ConsoleProcess(node.urls))
+        page = stack.enter_context(stack.enter_context(Chromium()).visit()).page
+        page.goto(f"{console.url}#{name}")
+        page.get_by_label("User").fill("guest")
+        page.get_by_label("Password").fill("guest")
+        page.evaluate(_WATCH, [PAGES[name].replace("NODES", str(NODES)), f"{count:,}"])
+        # The browser counts from when it was told to, as long as the session is there.
+        session = page.context.new_cdp_session(page)
+        session.send("Performance.enable")
+        before = _spent(console, node, session)
+        page.keyboard.press("Enter")
+        page.wait_for_function("() => window.stoodMs !== undefined", timeout=PATIENCE_MS)
+        after = _spent(console, node, session)
+        seconds = page.evaluate("(window.stoodMs - window.beganMs) / 1000")
+        return Reading(seconds, details={key: after[key] - before[key] for key in before})
+
+
+def _spent(console: ConsoleProcess, node: SixSites, session: CDPSession) -> dict[str, float]:
+    """Processor time so far: of the console, of all nodes, and of the page by its parts."""
+    metrics: list[dict[str, Any]] = session.send("Performance.getMetrics")["metrics"]
+    page_s = {metric["name"]: float(metric["value"]) for metric in metrics}
+    return {
+        "console_s": console.server.cpu_seconds(),
+        "nodes_s": node.cpu_seconds(),
+        "page_s": page_s["TaskDuration"],
+        "page_scripts_s": page_s["ScriptDuration"],
+        "page_layout_s": page_s["LayoutDuration"] + page_s["RecalcStyleDuration"],
+    }
+
+
+CONSOLE_PAGE: Final = Scenario(
+    tuple(
+        Row(
+            f"console-{name}",
+            f"console: from the log-in until page {title} stands, {NODES} nodes and {QUEUES:,} queues",
+            "s",
+            False,
+            Target("value", LOGIN_S_MAX),
+        )
+        for name, title in {"sites": "Sites", "safety": "Am I safe?"}.items()
+    ),
+    _run,
+    brokers=(LEVERET,),
+    makers={LEVERET: SixSites},
+)
