@@ -1,7 +1,7 @@
-"""Applications under test, written with pika: one publishes, one consumes, one drains.
+"""Applications under test, written with pika: a publisher, a consumer, and a function that drains a queue.
 
-Each keeps books (leveret.testing.applications.books) and ends quietly when its broker goes away. Messages are told
-by their number, which is their `message_id`.
+Each keeps books (leveret.testing.applications.books) and ends quietly when its broker is gone. A message is identified
+by its number, which is its `message_id`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TURN_S: Final = 0.02
 
 
 class AppMessage(Protocol):
-    """What is published: its number, where it goes, what it says; `queue` is where it must end up."""
+    """A message to publish: its number, destination and content; `queue` must receive it."""
 
     @property
     def number(self) -> int: ...  # noqa: D102
@@ -47,7 +47,7 @@ class AppMessage(Protocol):
 
 
 class DirectMessage(NamedTuple):
-    """A Message through the default exchange, straight to its queue."""
+    """A message through the default exchange, straight to its queue."""
 
     number: int
     queue: str
@@ -55,22 +55,22 @@ class DirectMessage(NamedTuple):
 
     @property
     def exchange(self) -> str:
-        """The default one."""
+        """The default exchange."""
         return ""
 
     @property
     def routing_key(self) -> str:
-        """The queue."""
+        """The name of the queue."""
         return self.queue
 
     @property
     def properties(self) -> pika.BasicProperties:
-        """Persistent, told by its number."""
+        """Persistent, with its number."""
         return pika.BasicProperties(delivery_mode=2, message_id=str(self.number))
 
 
 class Taken(NamedTuple):
-    """A message as a consumer got it; number -1 when it has none."""
+    """A message as a consumer received it; number -1 if it has none."""
 
     number: int
     exchange: str
@@ -81,13 +81,13 @@ class Taken(NamedTuple):
 
 
 def parameters(port: int, vhost: str, host: str = LOOPBACK) -> pika.ConnectionParameters:
-    """Where to connect, as guest."""
+    """Return parameters of a connection as guest."""
     return pika.ConnectionParameters(host, port, vhost, heartbeat=30, blocked_connection_timeout=30)
 
 
 @contextmanager
 def channel_of(connection: pika.BlockingConnection, *, confirms: bool = True) -> Iterator[Any]:
-    """A channel, in confirm mode or not, and the end of its connection; the broker may be gone before that."""
+    """Yield a channel, in confirm mode or not; close its connection at the end, if the broker is still there."""
     try:
         channel = connection.channel()
         if confirms:
@@ -99,7 +99,7 @@ def channel_of(connection: pika.BlockingConnection, *, confirms: bool = True) ->
 
 
 class AppPublisher:
-    """Publishes with confirms, up to a window of them unconfirmed.
+    """Publishes with confirms; a window limits the number of unconfirmed messages.
 
     Attributes:
         refused: publishes that the broker nacked.
@@ -116,7 +116,7 @@ class AppPublisher:
         rate: float = math.inf,
         host: str = LOOPBACK,
     ) -> None:
-        """Connect; `run` does the rest, at no more than `rate` messages a second."""
+        """Connect. `run` publishes at most `rate` messages a second."""
         self.refused = 0
         self._rate = rate
         self._began_s = 0.0
@@ -135,19 +135,19 @@ class AppPublisher:
         )
 
     def run(self) -> None:
-        """Publish until all is confirmed or the connection is gone."""
+        """Publish until everything is confirmed or the connection is gone."""
         loop = self._connection.ioloop
         with self._book:
             loop.start()
         loop.close()
 
     def stop(self) -> None:
-        """From another thread: publish no more, and end when all is confirmed."""
+        """From another thread: publish no more, and end when everything is confirmed."""
         self._done = True
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to be published or confirmed; if not after `run`, the broker went away."""
+        """Return whether everything is published and confirmed; if not after `run`, the broker is gone."""
         return self._done and not self._open
 
     def _opened(self, channel: Any) -> None:
@@ -159,7 +159,7 @@ class AppPublisher:
         self._turn()
 
     def _turn(self) -> None:
-        """Publish what is due; where a rate is set, again and again."""
+        """Publish the messages that are due; with a rate, again and again."""
         self._fill()
         if self._rate < math.inf and not self._done and self._channel.is_open:
             self._connection.ioloop.call_later(_TURN_S, self._turn)
@@ -201,10 +201,10 @@ class AppPublisher:
 
 
 class AppConsumer:
-    """Of each batch it acks most, out of order, returns some to the queue and sits on the rest.
+    """Acks most of each batch, out of order, requeues some messages and holds the rest.
 
     Attributes:
-        disordered: messages that came for the first time, but after a later one of their queue.
+        disordered: first deliveries that came after a later message of their queue.
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class AppConsumer:
         rate: float = math.inf,
         host: str = LOOPBACK,
     ) -> None:
-        """Prepare; `run` connects, and takes on no more than `rate` messages a second."""
+        """Prepare; `run` connects, and takes at most `rate` messages a second."""
         self.disordered = 0
         self._parameters = parameters(port, vhost, host)
         self._queues = queues
@@ -239,7 +239,7 @@ class AppConsumer:
             return
 
     def stop(self) -> None:
-        """From another thread: end in order; what is held goes back to its queue."""
+        """From another thread: end in order; held messages are requeued."""
         self._ending.set()
 
     def _work(self, delivered: Book, tried: Book, acked: Book) -> None:
@@ -247,7 +247,7 @@ class AppConsumer:
         try:
             self._consume(connection, delivered, tried, acked)
         finally:
-            # Also when only the channel was closed: nobody else would.
+            # Also if only the channel was closed: no other code would.
             with suppress(AMQPError):
                 connection.close()
 
@@ -270,7 +270,7 @@ class AppConsumer:
                 connection.sleep(max(0.0, began_s + total / self._rate - time.monotonic()))
 
     def _begin(self, channel: Any) -> None:
-        """Consume from every queue; each one's name is the tag."""
+        """Consume from every queue; the consumer tag is the queue's name."""
         channel.basic_qos(prefetch_count=UNACKED_MAX + 2 * BATCH)
         for queue in self._queues:
             channel.basic_consume(queue, self._on_message, consumer_tag=queue)
@@ -285,7 +285,7 @@ class AppConsumer:
     def _settle(
         self, channel: Any, held: list[tuple[int, int]], tried: Book, acked: Book
     ) -> list[tuple[int, int]]:
-        """Ack most of what is held out of order, requeue a little, return what is kept."""
+        """Ack most held messages out of order, requeue a few, return the rest."""
         self._chance.shuffle(held)
         keep = min(len(held) // 4, UNACKED_MAX)
         returned = len(held) // 30
@@ -300,22 +300,23 @@ class AppConsumer:
         return held[:keep]
 
     def _counts(self, channel: Any) -> bool:
-        """Wait until what was settled is; tells whether it counts."""
-        # An ack has no reply of its own; this one's shows that the broker has read everything before it.
+        """Wait until the broker has read the settlements; return whether they count."""
+        # An ack has no reply. The reply to this request shows that the broker has read everything before it.
         channel.basic_qos(prefetch_count=UNACKED_MAX + 2 * BATCH)
         return True
 
 
 class TxConsumer(AppConsumer):
-    """Settles in transactions: what was committed is settled at all synchronised mirrors, whoever leads.
+    """Settles in transactions: a committed settlement is at all synchronised mirrors, whichever node leads.
 
-    A plain ack may be lost with a leader, as RabbitMQ's guide says: its answer comes from the node of the client. When
-    a queue fails over, what its old leader had delivered cannot be settled any more; so it asks to be told, and ends.
+    A plain ack may be lost with a leader, as RabbitMQ's guide says: its answer comes from the node of the client. After
+    a queue's fail-over, deliveries of its old leader cannot be settled any more; so the consumer asks for a notice, and
+    ends.
     """
 
     def _begin(self, channel: Any) -> None:
         channel.tx_select()
-        # At once, not when pika next tells of it: what is committed after it counts for nothing.
+        # At once, not at pika's next notice: later commits do not count.
         channel._impl.add_on_cancel_callback(lambda _: self._ending.set())
         channel.basic_qos(prefetch_count=UNACKED_MAX + 2 * BATCH)
         for queue in self._queues:
@@ -329,7 +330,7 @@ class TxConsumer(AppConsumer):
 
 
 def drain(port: int, vhost: str, queue: str, *, keep: bool = False) -> list[Taken]:
-    """Take everything out of a queue, in its order; with `keep` it all goes back afterwards."""
+    """Take all messages out of a queue, in its order; with `keep` all of them are requeued afterwards."""
     connection = pika.BlockingConnection(parameters(port, vhost))
     channel = connection.channel()
     if not keep:
@@ -345,7 +346,7 @@ def drain(port: int, vhost: str, queue: str, *, keep: bool = False) -> list[Take
             if is_last:
                 break
     if not keep:
-        # An ack has no reply of its own; this one's shows that the broker has read it.
+        # An ack has no reply. The reply to this request shows that the broker has read it.
         channel.basic_qos(prefetch_count=1000)
     connection.close()
     return taken
@@ -357,5 +358,5 @@ def _taken(method: Any, properties: pika.BasicProperties, body: bytes) -> Taken:
 
 
 def now_ms() -> int:
-    """Wall clock in milliseconds."""
+    """Return the wall clock in milliseconds."""
     return time.time_ns() // 1_000_000

@@ -1,9 +1,9 @@
-"""The audit: the applications' own books against what a broker gave back in the end.
+"""The audit: the applications' own books against the messages that a broker has in the end.
 
-`covered_ms` says, by queue, up to when everything must have got through. After a restart on the same
-disk that is `FOREVER`; on a standby it is the time of the last thing that was transferred. A confirm or
-an ack that a client knew of before must be honoured; what came later lies within the lag, and is
-counted, not judged. A message whose ack was under way when its broker died may be there or not.
+`covered_ms` has, by queue, the time up to which everything must be present. After a restart on the same disk that is
+`FOREVER`; on a standby it is the time of the last transferred record. A confirm or an ack that a client knew before
+that time must hold; later ones lie within the lag, and are counted, not judged. A message whose ack was on the way when
+its broker died may be present or not.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ FOREVER: Final = 1 << 63
 
 @dataclass(slots=True)
 class QueueBooks:
-    """One queue's line.
+    """The totals of one queue.
 
     Attributes:
         lost: confirmed, not acked, not found.
-        lost_unlawfully: of these, confirmed before `covered_ms`.
-        resurrected: found although acked before `covered_ms`, or delivered again after its ack.
+        lost_unlawfully: those of them that were confirmed before `covered_ms`.
+        resurrected: found although acked before `covered_ms`, or delivered again after the ack.
         acked_in_lag: found, acked after `covered_ms`.
-        duplicated: found more often than once.
+        duplicated: found more than once.
         disordered: found behind a message that was published later.
-        altered: with another queue, exchange, key, property or body than were published.
+        altered: with another queue, exchange, key, property or body than published.
     """
 
     queue: str
@@ -49,7 +49,7 @@ class QueueBooks:
 
     @property
     def balances(self) -> bool:
-        """Whether nothing happened that must not."""
+        """Return whether nothing forbidden happened."""
         return not (
             self.lost_unlawfully or self.resurrected or self.duplicated or self.altered or self.disordered
         )
@@ -57,7 +57,7 @@ class QueueBooks:
 
 @dataclass(slots=True)
 class Audit:
-    """All lines, and the lag they are judged by."""
+    """All queues, and the lag by which they are judged."""
 
     lines: list[QueueBooks]
     lag_ms: int = 0
@@ -65,12 +65,12 @@ class Audit:
 
     @property
     def balances(self) -> bool:
-        """Whether every line does."""
+        """Return whether every queue balances."""
         return all(line.balances for line in self.lines)
 
     @property
     def total(self) -> QueueBooks:
-        """All lines in one."""
+        """Return the sum of all queues."""
         total = QueueBooks("all")
         for name in [field.name for field in fields(QueueBooks) if field.name != "queue"]:
             setattr(total, name, sum(getattr(line, name) for line in self.lines))
@@ -79,7 +79,7 @@ class Audit:
 
 @dataclass(slots=True)
 class Account:
-    """What the books of all groups say: for each number the last time that it was noted."""
+    """The books of all groups: for each number the time of its last entry."""
 
     confirmed: dict[int, int]
     delivered: dict[int, int]
@@ -88,7 +88,7 @@ class Account:
 
     @classmethod
     def read(cls, *groups: Books) -> Self:
-        """Read the books of some groups of applications."""
+        """Read the books of several groups of applications."""
 
         def merged(name: str) -> dict[int, int]:
             entries = [entry for books in groups for entry in read_book(getattr(books, name))]
@@ -97,12 +97,12 @@ class Account:
         return cls(merged("confirmed"), merged("delivered"), merged("tried"), merged("acked"))
 
     def may_be_settled(self, number: int) -> bool:
-        """Whether its ack was taken, or under way and never contradicted by another delivery."""
+        """Return whether the message's ack was taken, or was on the way and no later delivery contradicts it."""
         tried = self.tried.get(number)
         return number in self.acked or (tried is not None and self.delivered.get(number, 0) <= tried)
 
     def came_again(self, number: int) -> bool:
-        """Whether it was delivered after its ack was taken."""
+        """Return whether the message was delivered after its ack was taken."""
         acked = self.acked.get(number)
         return acked is not None and self.delivered.get(number, 0) > acked
 
@@ -114,7 +114,7 @@ def audit(
     covered_ms: Mapping[str, int],
     transferred: Mapping[str, int] | None = None,
 ) -> Audit:
-    """Compare, for the queues of `covered_ms`; `found` is what each queue had, in its order."""
+    """Compare, for the queues of `covered_ms`; `found` has each queue's messages in its order."""
     messages = {message.number: message for message in published}
     lines = {queue: QueueBooks(queue, transferred=(transferred or {}).get(queue, 0)) for queue in covered_ms}
     for queue, taken in found.items():

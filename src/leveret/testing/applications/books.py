@@ -1,8 +1,8 @@
-"""The books: what publishers and consumers themselves know, written as they learn it.
+"""The books: facts that publishers and consumers know themselves, written as soon as they know them.
 
-A book is a file of fixed-size entries (message number u32, time u64 in ms). An entry is there, whole,
-as soon as `write` returned, so whoever reads a book while its process runs, or after it was cut off,
-can rely on what is in it. A folder holds the books of one group of applications:
+A book is a file of fixed-size entries (message number u32, time u64 in ms). An entry is complete as soon as `write`
+returns, so a reader can rely on a book while its process runs, or after it was killed. A folder holds the books of
+one group of applications:
 
 | book | a number is in it |
 |---|---|
@@ -23,18 +23,18 @@ _ENTRY: Final = struct.Struct(">IQ")
 
 
 class Book:
-    """Entries of (message number, time in ms), in the order in which they were learnt."""
+    """Entries of (message number, time in ms), in the order in which the application learnt them."""
 
     def __init__(self, path: Path) -> None:
         """Open for appending; several books may append to one file."""
         self._file = path.open("ab", buffering=0)
 
     def write(self, numbers: Iterable[int], time_ms: int) -> None:
-        """Note these messages, learnt at this time."""
+        """Write these messages with this time."""
         self._file.write(b"".join([_ENTRY.pack(number, time_ms) for number in numbers]))
 
     def close(self) -> None:
-        """Write no more."""
+        """Close the file."""
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -45,10 +45,10 @@ class Book:
 
 
 class Books:
-    """The books of one group of applications, by their place."""
+    """The books of one group of applications, in one folder."""
 
     def __init__(self, folder: Path) -> None:
-        """Make the folder; nothing is written yet."""
+        """Create the folder; write nothing yet."""
         folder.mkdir(parents=True, exist_ok=True)
         self.confirmed = folder / "confirmed"
         self.delivered = folder / "delivered"
@@ -57,7 +57,7 @@ class Books:
 
 
 def read_book(path: Path) -> list[tuple[int, int]]:
-    """All whole entries of a book; none if it was never begun."""
+    """Return all complete entries of a book; none if the book does not exist."""
     if not path.exists():
         return []
     data = path.read_bytes()
@@ -65,5 +65,5 @@ def read_book(path: Path) -> list[tuple[int, int]]:
 
 
 def count_entries(path: Path) -> int:
-    """How many entries a book has by now."""
+    """Return the present number of entries of a book."""
     return path.stat().st_size // _ENTRY.size if path.exists() else 0

@@ -1,12 +1,11 @@
-"""Two data directories, octet by octet: is a follower's a prefix of its leader's, is it the same?
+"""Compares two data directories octet by octet: is a follower's directory a prefix of its leader's, or the same?
 
     found = compare(leader.data_dir, follower.data_dir)
     assert found.is_identical, found
 
-Segments are told by the offset they begin with; what else is in their names is each node's own business. Not compared
-is what is one node's alone: summaries, where a copy of a log begins, logs of queues that end with the node, what was
-set aside as divergent or waits to be applied, secret, lock, socket, its place in the replication, its own log. Both
-nodes must be down, or at least quiet.
+Segments are identified by their first offset; the rest of their names is each node's own. Files of one node alone are
+not compared: summaries, the begin of a copy of a log, logs of queues that end with the node, quarantined and waiting
+changes, secret, lock, socket, its place in the replication, its own log. Both nodes must be down, or at least idle.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ Segments = dict[int, Path]
 
 @dataclass(slots=True)
 class Comparison:
-    """What a follower's directory is, beside its leader's.
+    """A follower's directory compared with its leader's.
 
     Attributes:
-        logs: how many logs both have.
-        octets: how many octets of logs are the same.
-        behind: what the leader has and the follower does not, or the follower still has: what is yet to come.
-        wrong: what no prefix of the leader's can be.
+        logs: the number of logs that both have.
+        octets: the number of equal octets of logs.
+        behind: differences that the follower has yet to receive or to drop.
+        wrong: differences that no prefix of the leader's directory has.
     """
 
     logs: int = 0
@@ -48,12 +47,12 @@ class Comparison:
 
     @property
     def is_prefix(self) -> bool:
-        """Whether the follower has what its leader had at some moment."""
+        """Return whether the follower has the leader's data of some moment."""
         return not self.wrong
 
     @property
     def is_identical(self) -> bool:
-        """Whether the follower has what its leader has, no more and no less."""
+        """Return whether the follower has exactly the leader's data."""
         return not self.wrong and not self.behind
 
     def __str__(self) -> str:
@@ -78,7 +77,7 @@ def compare(leader: Path, follower: Path) -> Comparison:
 
 
 def logs_of(root: Path) -> dict[str, Segments]:
-    """Of each log that has something in it, by name, the segments by the offset they begin with."""
+    """Return, for each log with records, the segments by their first offset."""
     logs: dict[str, Segments] = {}
     for path in _own_paths(root):
         match = _SEGMENT.fullmatch(path.name)
@@ -132,7 +131,7 @@ def _first_difference(one: Path, other: Path, size: int) -> int | None:
 
 
 def _chunk_at(path: Path, at: int) -> str:
-    """Which chunk the octet at `at` is in, for an error."""
+    """Return the chunk that contains the octet at `at`, for an error."""
     position = 0
     with path.open("rb") as file:
         while True:
@@ -167,7 +166,7 @@ def _files_of(root: Path) -> dict[str, bytes]:
 
 
 def _own_paths(root: Path) -> Iterator[Path]:
-    """Every file that a follower must have too."""
+    """Return every file that a follower must have too."""
     for path in sorted(root.rglob("*")):
         parts = path.relative_to(root).parts
         if (

@@ -1,7 +1,7 @@
-"""Messages of every kind, told by their number.
+"""Messages of every kind, identified by their number.
 
-Empty, small, and large over several frames; with and without headers and other properties; through a
-topic exchange and through the default one. All are persistent.
+Empty, small, and large over several frames; with and without headers and other properties; through a topic exchange
+and through the default one. All are persistent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Parcel(NamedTuple):
 
 
 def parcels(queues: Sequence[str], count: int, *, first: int = 0, seed: int = 0) -> Iterator[Parcel]:
-    """Messages `first` to `first + count - 1`, dealt out to the queues by chance."""
+    """Return the messages `first` to `first + count - 1`, distributed over the queues at random."""
     for number in range(first, first + count):
         chance = random.Random(f"{seed} {number}")
         queue = chance.choice(queues)
@@ -46,7 +46,7 @@ def parcels(queues: Sequence[str], count: int, *, first: int = 0, seed: int = 0)
 
 
 def declare(channel: Any, queues: Sequence[str], arguments: Mapping[str, Any] | None = None) -> None:
-    """Make the exchange and these queues, durable, and bind them."""
+    """Declare the exchange and these durable queues, and bind them."""
     channel.exchange_declare(EXCHANGE, exchange_type="topic", durable=True)
     for queue in queues:
         channel.queue_declare(queue, durable=True, arguments=dict(arguments or {}))

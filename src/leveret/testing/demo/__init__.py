@@ -1,1 +1,1 @@
-"""Two disasters on real data, every message counted: a site is lost (`.`), a node of a cluster is (`.cluster`)."""
+"""Two disasters on real data, every message counted: the loss of a site (`.`), or of a node (`.cluster`)."""

@@ -46,7 +46,7 @@ def _run(sites: Sites, count: int, chance: random.Random, seed: int, console: De
     report.step("3/6 applications publish and consume at the upstream")
     published = list(flights(count))
     sites.start_applications(count, seed)
-    # The moment is the dice's: somewhere after half of the flights are confirmed, told to nobody beforehand.
+    # Chance chooses the moment: after half of the flights are confirmed, and no process knows it before.
     doomed_at = int(count * chance.uniform(0.5, 0.95))
     with report.progress("confirmed", count) as bar:
         sites.applications.wait_confirmed(doomed_at, bar)

@@ -1,4 +1,4 @@
-"""What a demo may be asked for: how many flights, and a seed for the dice."""
+"""The arguments of a demo: the number of flights, the seed, and the console."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SEED_END: Final = 1 << 32
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """How many flights are published, what chance begins with, and whether a console is opened."""
+    """The number of flights to publish, the seed of all random choices, and whether a console is opened."""
 
     count: int
     seed: int
@@ -23,7 +23,7 @@ class Arguments:
 
     @property
     def chance(self) -> random.Random:
-        """Dice that fall as they did in every run with this seed."""
+        """Return a random generator that repeats its choices for the same seed."""
         return random.Random(self.seed)
 
     def __str__(self) -> str:
@@ -31,7 +31,7 @@ class Arguments:
 
 
 def arguments(name: str, purpose: str, *, share: int, console: str) -> Arguments:
-    """Those of the command line; `share` is how many flights if nobody says, `console` the help of `--console`."""
+    """Parse the command line. `share` is the default number of flights, `console` the help of `--console`."""
     parser = argparse.ArgumentParser(prog=name, description=purpose)
     parser.add_argument("--all", action="store_true", help=f"all {TOTAL:,} flights")
     parser.add_argument("--share", type=int, default=share, help=f"the first N flights (default {share:,})")

@@ -1,9 +1,9 @@
-"""The applications of the demos, each in a process of its own.
+"""The applications of the demos, each a process of its own.
 
-`publish` confirms each flight and notes when the confirm came. `consume` acks most of each batch, out of order,
-returns some to the queue and sits on the rest. Both know several listeners: when theirs is gone they go to the first
-that answers, and end when none does. What a publisher had no confirm for then is not published again: that it might be
-doubled would be its own doing.
+`publish` confirms each flight and records the time of its confirm. `consume` acks most of each batch, out of order,
+requeues some messages and holds the rest. Both know several listeners: when theirs is gone they connect to the first
+one that answers, and end when none does. A publisher then does not publish unconfirmed flights again, as that could
+duplicate them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _REST_S: Final = 0.1
 
 
 def main() -> None:
-    """Until everything is published, or the consumer is told to end (SIGTERM), or no broker answers."""
+    """Run until all flights are published, or the consumer is told to end (SIGTERM), or no broker answers."""
     parser = argparse.ArgumentParser(prog="leveret-demo-client")
     parser.add_argument("role", choices=["publish", "consume"])
     parser.add_argument("--ports", type=int, nargs="+", required=True)

@@ -55,7 +55,7 @@ def _run(nodes: DemoNodes, count: int, chance: random.Random, seed: int, console
     report.step("2/6 at each node one application publishes and one consumes")
     nodes.start_applications(count, seed)
     with report.progress("confirmed", count) as bar:
-        # The moment is the dice's, and told to nobody beforehand.
+        # Chance chooses the moment, and no process knows it before.
         applications.wait_confirmed(int(count * chance.uniform(*_KILLED_BETWEEN)), bar)
         killed = _lose(nodes, count, bar)
         report.step(f"4/6 {killed.node} comes back, with what it has")
@@ -67,7 +67,7 @@ def _run(nodes: DemoNodes, count: int, chance: random.Random, seed: int, console
 
 
 def _lose(nodes: DemoNodes, count: int, bar: report.Bar) -> SiteNode:
-    """Kill who leads, while everybody works; that node."""
+    """Kill the leader of most queues while all applications work; return it."""
     node, at_ms = nodes.leader(), now_ms()
     node.kill9()
     confirmed = nodes.applications.confirmed()
@@ -80,7 +80,7 @@ def _lose(nodes: DemoNodes, count: int, bar: report.Bar) -> SiteNode:
 
 
 def _hand_over(nodes: DemoNodes, killed: SiteNode, count: int, bar: report.Bar) -> None:
-    """Stop who leads by now; who worked at the one that was killed works at any."""
+    """Stop the present leader in order. The applications of the killed node work at any node by now."""
     node, at_ms = nodes.leader(), now_ms()
     report.step(f"5/6 stop {node.node} in order: it hands over what it leads")
     node.stop()

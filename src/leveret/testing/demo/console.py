@@ -1,4 +1,4 @@
-"""The console of a demo: open on its sites, and, if one of them is a standby, the promotion is yours."""
+"""The console of a demo, open on its sites. If one of them is a standby, the user promotes it there."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ _LOOK_S: Final = 0.5
 
 
 class DemoConsole:
-    """A console beside the sites of a demo; `has_promoted` once somebody promoted the downstream in it."""
+    """A console beside the sites of a demo; `has_promoted` is true once the user has promoted the downstream in it."""
 
     def __init__(self, sites: Mapping[str, str]) -> None:
-        """Prepare it; `sites` by their names and URLs."""
+        """Prepare the console; `sites` are URLs by name."""
         self.has_promoted = False
-        # The port that the documents name, unless something listens there.
+        # The port that the documents name, unless it is in use.
         self._console = ConsoleProcess(sites, port=0 if accepts(_PORT) else _PORT)
 
     def __enter__(self) -> Self:
-        """Nothing to do: `open` starts it."""
+        """Start nothing yet: `open` starts the console."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End it."""
+        """End the console."""
         self._console.close()
 
     def open(self) -> None:
-        """Start it, and say where it is."""
+        """Start the console, and print its address."""
         self._console.start()
         report.detail(f"open the console in your browser: {self._console.url} (user guest, password guest)")
 
     def wait_promoted(self, is_promoted: Callable[[], bool]) -> None:
-        """Wait until the downstream is promoted at the page, or somebody at a terminal presses Enter."""
+        """Wait until the downstream is promoted on the page, or a user presses Enter on the terminal."""
         report.detail(f"your turn, at {self._console.url}:")
         report.detail("  Am I safe? says what would be lost now; Do rehearses and promotes site us")
         is_terminal = sys.stdin.isatty()

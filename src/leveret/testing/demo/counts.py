@@ -1,4 +1,4 @@
-"""What the books of a cluster's applications say, and what was left in its queues: counted, and judged."""
+"""The books of a cluster's applications, and the messages left in its queues: counted and judged."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from leveret.testing.applications.books import Books, read_book
 
 
 class Counts(NamedTuple):
-    """What the books of all applications say together.
+    """The totals of all applications' books.
 
     Attributes:
-        audit: the judgement.
+        audit: the verdict.
         redelivered: deliveries of each queue beyond the first of a message.
-        unanswered: flights that were published and never confirmed, their node being gone.
-        unanswered_there: of these, those that are there nevertheless.
+        unanswered: flights that were published and never confirmed, since their node was gone.
+        unanswered_there: those of them that are in a queue nevertheless.
     """
 
     audit: Audit
@@ -30,7 +30,7 @@ class Counts(NamedTuple):
 def counted(
     published: Sequence[AppMessage], groups: Iterable[Books], found: Mapping[str, Sequence[Taken]]
 ) -> Counts:
-    """Judge by the books of all applications, and by what was left in the queues at the end."""
+    """Judge the books of all applications, and the messages left in the queues at the end."""
     groups = list(groups)
     queues = {message.number: message.queue for message in published}
     account = Account.read(*groups)
@@ -41,7 +41,7 @@ def counted(
         for name in ("acked", "delivered")
     )
     for number in settled:
-        # Whoever settles a message twice got two of it.
+        # A consumer that settles a message twice received it twice.
         lines[queues[number]].duplicated += settled[number] - 1
     redelivered: Counter[str] = Counter()
     for number, times in delivered.items():

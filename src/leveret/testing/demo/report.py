@@ -1,4 +1,4 @@
-"""What the demo shows: lines, progress bars on a terminal (silence in a pipe), the table."""
+"""The output of the demo: lines, progress bars on a terminal (none in a pipe), the table."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def detail(text: str) -> None:
 
 @contextmanager
 def progress(what: str, total: int | None) -> Iterator[Bar]:
-    """A bar on a terminal; yields how to tell it how many there are by now."""
+    """Show a bar on a terminal; yield a function that takes the present count."""
     columns = (TextColumn("    {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=_console, transient=True, disable=not _console.is_terminal) as bars:
         task = bars.add_task(what, total=total)
@@ -45,7 +45,7 @@ def progress(what: str, total: int | None) -> Iterator[Bar]:
 
 
 def show(result: Audit) -> None:
-    """Print the table, what lies within the lag, and the verdict."""
+    """Print the table, the messages within the lag, and the verdict."""
     rows = [
         (line.queue, [getattr(line, name) for name in _COLUMNS]) for line in (*result.lines, result.total)
     ]
@@ -63,7 +63,7 @@ def show(result: Audit) -> None:
 
 
 def table(columns: Sequence[str], rows: Sequence[tuple[str, Sequence[int]]]) -> None:
-    """Print a line a queue; the last one is of them all."""
+    """Print one line a queue, and the total."""
     shown = Table("queue", *columns, box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for column in shown.columns[1:]:
         column.justify = "right"
@@ -75,7 +75,7 @@ def table(columns: Sequence[str], rows: Sequence[tuple[str, Sequence[int]]]) -> 
 
 
 def verdict(result: Audit) -> None:
-    """Print what must not have happened, where it has, and whether the books balance."""
+    """Print every forbidden outcome that occurred, and whether the books balance."""
     for name, meaning in _FAULTS.items():
         if count := getattr(result.total, name):
             say(f"FAULT: {count:,} {meaning}")

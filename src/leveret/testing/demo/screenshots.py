@@ -1,7 +1,7 @@
 """`python -m leveret.testing.demo.screenshots FOLDER`: pictures of each page of the console, on two real sites.
 
-Each page is taken in light, in dark and on a phone. The sites have a standby that follows, queues that nobody
-protects, and a site that does not answer.
+Each page is taken in light, in dark and on a phone. Among the sites are a standby that follows, unprotected queues, and
+a site that does not answer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _VHOST: Final = "shop"
 _QUEUES: Final = {"orders.new": 48, "orders.paid": 131, "orders.shipped": 20, "audit": 312, "retry": 7}
 _PATIENCE_MS: Final = 60_000
 _PLOTS_MS: Final = 20_000
-"""So that plots have a line."""
+"""Enough time for plots to show a line."""
 
 
 def main() -> int:
@@ -82,7 +82,7 @@ def _take(console: ConsoleProcess, folder: Path) -> None:
 
 
 def _open(page: Page, console: ConsoleProcess, name: str) -> None:
-    """Go to a page, and wait for what it is about."""
+    """Open a page, and wait for its content."""
     page.goto(f"{console.url}#{name}")
     match name:
         case "sites":

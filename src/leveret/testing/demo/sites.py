@@ -1,4 +1,4 @@
-"""The two sites of the demo, and the applications at the first: real processes, told apart only by ports."""
+"""The two sites of the demo, and the applications at the first: real processes that differ by their ports only."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Sites:
         self.applications = Applications(folder / "books", VHOST)
 
     def __enter__(self) -> Self:
-        """Nothing to do: `start` starts."""
+        """Start nothing yet: `start` starts."""
         return self
 
     def __exit__(
@@ -49,21 +49,21 @@ class Sites:
 
     @property
     def urls(self) -> dict[str, str]:
-        """Where the HTTP API of each site is."""
+        """The URLs of each site's HTTP API."""
         nodes = {"eu": self.pair.upstream, "us": self.pair.downstream}
         return {name: f"http://{LOOPBACK}:{node.management_port}" for name, node in nodes.items()}
 
     # -- the sites ----------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start both nodes; declare the upstream's schema the way an operator and an application would."""
+        """Start both nodes; declare the upstream's schema as an operator and an application would."""
         self.pair.start()
         self.pair.replicate("osr", "^.*")
         with pika.BlockingConnection(parameters(self.pair.upstream.amqp_port, VHOST)) as connection:
             declare(connection.channel())
 
     def connect_downstream(self) -> None:
-        """Point the downstream at the upstream; wait until definitions are there and a message has crossed."""
+        """Point the downstream at the upstream; wait until definitions and a message have arrived."""
         self.pair.follow()
         self.pair.wait_transferred()
         self.pair.wait_queues([*QUEUES, BEACON])
@@ -71,20 +71,20 @@ class Sites:
     # -- the applications ---------------------------------------------------------------------
 
     def start_applications(self, count: int, seed: int) -> None:
-        """A publisher and a consumer, in processes of their own."""
+        """Start a publisher and a consumer, each a process of its own."""
         rate, ports = max(_RATE_MIN, count // _PUBLISH_S), [self.pair.upstream.amqp_port]
         self.applications.publish(ports, count, rate=rate)
         self.applications.consume(ports, seed, rate=int(rate * _CONSUMED))
 
     def kill_upstream(self) -> None:
-        """The disaster."""
+        """Kill the upstream."""
         self.pair.upstream.kill9()
         self.applications.wait_gone()
 
     # -- the promotion ------------------------------------------------------------------------
 
     def promote(self, bar: Bar) -> str:
-        """Promote the downstream; return the summary as the operator sees it."""
+        """Promote the downstream; return the summary that the operator sees."""
         command = "promote_standby_replication_downstream"
         downstream = self.pair.downstream
         return _with_progress(
@@ -93,11 +93,11 @@ class Sites:
         )
 
     def promoted(self) -> str:
-        """The summary of a promotion that was done, as the operator sees it."""
+        """Return the summary of a promotion that has ended, as the operator sees it."""
         return self.pair.downstream.ctl("display_standby_promotion_summary").stdout
 
     def drain(self) -> dict[str, list[Taken]]:
-        """Empty the downstream's queues, all at once."""
+        """Empty the downstream's queues, all at the same time."""
         port = self.pair.downstream.amqp_port
         with ThreadPoolExecutor(len(QUEUES)) as pool:
             taken = pool.map(lambda queue: drain(port, VHOST, queue), QUEUES)
@@ -105,7 +105,7 @@ class Sites:
 
 
 def _with_progress(work: Callable[[], str], look: Callable[[], None]) -> str:
-    """Run `work` in a thread, looking twice a second how far it is."""
+    """Run `work` in a thread, and read its progress twice a second."""
     with ThreadPoolExecutor(1) as pool:
         result = pool.submit(work)
         while not result.done():
