@@ -1,30 +1,29 @@
-"""One log on its way to one mirror, from the mirror's report of its copy on.
+"""One log on its way to one mirror: reads it, and sends what core.replication.sender says is due.
 
-    joining          the copy is compared with the log (core.replication.join)
+Promises and records of etcd speak of states, which follow the phases of the scope:
+
+    joining          the copy is compared with the log, or is all but complete
     synchronising    missing records are sent, from disk, beside live traffic
-    unsynchronised   it is sent each group commit, and lacks the prefix: the records before the begin of its copy
-    live             it has everything, and is sent each group commit
-    gone             its link ended, or it released the log, cannot write it, or takes it too slowly
+    unsynchronised   it is sent each cut, and lacks the prefix: the records before the begin of its copy
+    live             it has everything, and is sent each cut
+    gone             the scope has ended, or fell behind
 
 The common part of copy and log is kept, and records behind it are sent in order. A mirror without a copy
 begins at the log's *present end*, on a segment of its own: so it gets new records at once, however long the log is.
-The prefix is sent afterwards, if that is asked for, the newest segment first, at the allowed pace. So the copy is
-contiguous at every moment; records that the leader drops at the old end meanwhile need not be sent at
-all; and a sync that was cancelled, or cut off, continues where it stopped. A short log is simply sent.
+The prefix is sent afterwards, if that is asked for, the newest segment first, at the allowed pace. A sync that was
+cancelled, or cut off, continues where it stopped. A short log is simply sent.
 
-A state is reported only after the mirror's ack, so the records are on the mirror's disk. Records that are read from
-disk go in frames with numbers of their own. From the frame on with which the stream goes live, an ack of a cut says
-that the mirror has all of the log up to that cut; promises count on it once the mirror lacks no prefix.
+A state is reported only after the mirror's ack, so the records are on the mirror's disk. Promises count on the mirror
+from the frame on with which it goes live, once it lacks no prefix.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
-from leveret.core.replication.replica_set import Acks
+from leveret.core.replication.sender import ReplicationSender, SendEvent, SendPhase, SentPrefix
 from leveret.model.errors import StorageError
 from leveret.runtime.mirroring.led_log import LedLog, MirrorState
 from leveret.runtime.replication.catching_up import CatchUpPlan
@@ -34,7 +33,7 @@ from leveret.storage.log import Log
 from leveret.storage.tree import Tree
 from leveret.wire import link as wire
 from leveret.wire.chunk import decode_header
-from leveret.wire.link import ChangeKind, Frame, Octets, log_change, name_change
+from leveret.wire.link import ChangeKind, Frame, LinkError, Octets, log_change, name_change
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +49,7 @@ class MirrorStreamHost(Protocol):
     node: str
     numbers: Iterator[int]
     tree: Tree
-    acks: Acks
+    sender: ReplicationSender
 
     @property
     def limit_bytes_s(self) -> int:
@@ -74,9 +73,6 @@ class MirrorStreamHost(Protocol):
     def wake(self, stream: MirrorStream) -> None:
         """It has something to do."""
 
-    def waits_for_ack(self, stream: MirrorStream) -> None:
-        """Tell the stream of acks, as long as it wants that."""
-
     def joined(self, stream: MirrorStream, cut: int) -> None:
         """The mirror has everything that is not settled up to the cut that it acks, from that one on."""
 
@@ -95,59 +91,46 @@ class MirrorStreamHost(Protocol):
 
 
 class MirrorStream:
-    """See the module; also comparing.Notes, for what is decided of it.
+    """See the module; also reconciliation.Notes, for what is decided of it.
 
     Attributes:
         led: the log.
+        scope: how far it is.
+        prefix: the same of its prefix.
         state: as it was told last.
-        is_live: whether it is sent each group commit.
-        is_ended: nothing of it is sent any more.
-        syncs: whether it is to be sent its head.
-        first: the offset at which what the mirror has begins.
+        syncs: whether it is to be sent its prefix.
     """
 
     def __init__(self, host: MirrorStreamHost, led: LedLog, copy: wire.Copy) -> None:
         """Of a mirror that has that copy of the log; it is compared at the first step."""
         self.led = led
+        self.scope = host.sender.begin(led.name)
+        self.scope.happens(SendEvent.REPORTED)
+        self.prefix = SentPrefix(copy.log.first_offset)
         self.state = MirrorState.JOINING
-        self.is_live = False
-        self.is_ended = False
         # Who is waited for counts as having everything: what it lacks it is sent, whatever the policy says of new ones.
         self.syncs = led.automatic or host.node in led.expected
-        self.first = 0
         self._host = host
         self._number = 0
-        self._joined_at = 0
-        self._is_joined = self._counts = False
-        self._has = 0
-        self._steps: deque[tuple[int, int]] = deque()
-        """Frames that were read from disk and are not acked: number, and up to where the mirror has the log then."""
-        self._tops: deque[tuple[int, int]] = deque()
-        """Frames with the end of a segment of the head: number, and from where on the mirror has the log then."""
-        self._quarantines = False
-        self._reported_prefix = copy.head
-        self._top = 0
-        """Where what the mirror was sent begins, whole segments only; `first` once it has acked them."""
-        self._piece: tuple[int, int] | None = None
-        """Of the segment that it is being sent: its first offset, and that of the next chunk."""
+        self._counts = False
         self._paced_until = 0
         self._progress = SynchronisingProgress()
-        self._reported = copy.log
-        self._is_put_off = False
+        self._reported, self._reported_prefix = copy.log, copy.head
         self._compare()
 
     def _compare(self) -> None:
         """Begin to compare what the mirror told with what is here now."""
         host, name = self._host, self.led.name
         extent = [self._reported] if self._reported.last or self._reported.next_offset else []
-        self.first = self._reported.first_offset
+        self.prefix.first = self._reported.first_offset
         self._plan = self._lacks({})
+        self._verdict = SendEvent.COMPARED
         has_what_was_lost = self.led.has_what_was_lost(self._reported)
         if has_what_was_lost:
             # It keeps that, and tells anew what else it has: nothing of it is dropped as if it were settled.
             extent = []
             self.quarantine(name)
-        self._reconciliation: Reconciliation | None = Reconciliation(
+        self._reconciliation = Reconciliation(
             host.tree,
             self,
             extent,
@@ -174,22 +157,26 @@ class MirrorStream:
         """The log, if anything was ever put into it."""
         return self._host.tree.logs.get(self.led.name)
 
-    # -- what was decided: comparing.Notes ----------------------------------------------------
+    # -- what was decided: reconciliation.Notes -----------------------------------------------
 
     def go_on(self, name: str, offset: int) -> None:
-        """See comparing.Notes."""
-        if not self._quarantines:
+        """See reconciliation.Notes."""
+        if self._verdict is not SendEvent.DIVERGED:
             self._plan.go_on(name, offset)
 
     def begin(self, name: str, offset: int) -> None:
-        """See comparing.Notes; where it begins is decided here."""
+        """See reconciliation.Notes; where it begins is decided here."""
         log = self.log
-        if self._puts_off(wipes=bool(self._reported.last)) or self._quarantines or log is None:
+        if (
+            self._puts_off(wipes=bool(self._reported.last))
+            or self._verdict is not SendEvent.COMPARED
+            or log is None
+        ):
             return
         is_short = self.syncs and log.bytes_from(offset) <= self._final_bytes
         if log.next_offset and not (is_short and log.size_bytes):
             offset = self._present_end(name, log)
-        self.first = offset
+        self.prefix.first = offset
         self._plan.begin(name, offset)
 
     def _present_end(self, name: str, log: Log) -> int:
@@ -206,9 +193,10 @@ class MirrorStream:
             return log.first_offset
 
     def cut(self, name: str, offset: int) -> None:
-        """See comparing.Notes. The mirror quarantines that, and tells anew what it has then."""
-        if not self._puts_off(wipes=offset <= self._reported.first_offset) and not self._quarantines:
-            self._quarantines = True
+        """See reconciliation.Notes. The mirror quarantines that, and tells anew what it has then."""
+        wipes = offset <= self._reported.first_offset
+        if not self._puts_off(wipes=wipes) and self._verdict is SendEvent.COMPARED:
+            self._verdict = SendEvent.DIVERGED
             self._plan.cut(name, offset)
 
     def _puts_off(self, *, wipes: bool) -> bool:
@@ -217,44 +205,46 @@ class MirrorStream:
         It may have to lead at any moment, as long as it is recorded. Nobody is taken out of what promises wait for
         before the record says so: so who is not waited for is not recorded.
         """
-        self._is_put_off = self._is_put_off or (wipes and self.node in self.led.expected)
-        return self._is_put_off
+        if wipes and self.node in self.led.expected:
+            self._verdict = SendEvent.POSTPONED
+        return self._verdict is SendEvent.POSTPONED
 
     def expected_changed(self) -> None:
         """Promises wait for others than before."""
-        if self._is_put_off and self.node not in self.led.expected:
+        if self.scope.phase is SendPhase.PUT_OFF and self.node not in self.led.expected:
             self._host.wake(self)
 
     def drop(self, name: str, first_offset: int) -> None:
-        """See comparing.Notes."""
-        self.first = max(self.first, first_offset)
+        """See reconciliation.Notes."""
+        self.prefix.first = max(self.prefix.first, first_offset)
         self._plan.drop(name, first_offset)
 
     def delete(self, name: str) -> None:
-        """See comparing.Notes; only of an empty one."""
+        """See reconciliation.Notes; only of an empty one."""
         self._plan.delete(name)
 
     def quarantine(self, name: str) -> None:
-        """See comparing.Notes."""
-        self._quarantines = True
+        """See reconciliation.Notes."""
+        self._verdict = SendEvent.DIVERGED
         self._plan.quarantine(name)
 
     def spare(self, name: str) -> None:
-        """See comparing.Notes: `unreadable` has ended it."""
+        """See reconciliation.Notes: `unreadable` has ended it."""
 
     # -- steps --------------------------------------------------------------------------------
 
     def probed(self, found: wire.Headers) -> None:
         """The mirror's answer. Raises PeerError."""
-        if self._reconciliation is not None:
-            self._reconciliation.probed(found)
-            self._host.wake(self)
+        if self.scope.phase is not SendPhase.COMPARING:
+            raise LinkError(f"headers of log {self.led.name} came that were not asked for")
+        self._reconciliation.probed(found)
+        self._host.wake(self)
 
     def wait_ms(self, now_ms: int) -> int:
         """How long its next step has to wait."""
-        if self._reconciliation is not None or not (self.is_live or self._is_paced):
-            return 0
-        return self.led.wait_ms(self._host.limit_bytes_s, now_ms)
+        if self.scope.is_live or (self.scope.phase is SendPhase.CATCHING_UP and self._is_paced):
+            return self.led.wait_ms(self._host.limit_bytes_s, now_ms)
+        return 0
 
     @property
     def _is_paced(self) -> bool:
@@ -267,19 +257,24 @@ class MirrorStream:
         Raises:
             LeveretError: the mirror told what cannot be.
         """
-        if self._is_put_off and self._reconciliation is None:
-            if self.node in self.led.expected:
+        match self.scope.phase:
+            case SendPhase.PUT_OFF:
+                if self.node in self.led.expected:
+                    return False
+                self.scope.happens(SendEvent.RELEASED)
+                self._compare()
+                return True
+            case SendPhase.COMPARING:
+                await self._reconciliation.run(lambda: self.is_ended)
+                if self.is_ended or not self._reconciliation.is_over:
+                    return False
+                self._decided()
+                return not self.is_ended
+            case SendPhase.QUARANTINING:
+                self._host.send(self._plan.step(STEP_BYTES))
                 return False
-            self._is_put_off = False
-            self._compare()
-        if self._reconciliation is not None:
-            await self._reconciliation.run(lambda: self.is_ended)
-            if self.is_ended or not self._reconciliation.is_over:
-                return False
-            self._decided()
-            return not self.is_ended
         try:
-            more = self._send_head(now_ms) if self.is_live else self._catch_up(now_ms)
+            more = self._send_prefix(now_ms) if self.scope.is_live else self._catch_up(now_ms)
         except StorageError as error:
             self._host.unreadable(self, error)
             return False
@@ -287,13 +282,13 @@ class MirrorStream:
 
     def _decided(self) -> None:
         """It is known what the mirror lacks."""
-        self._reconciliation = None
-        if self._is_put_off:
+        self.scope.happens(self._verdict)
+        if self._verdict is SendEvent.POSTPONED:
             # Whoever is told of this takes it out of the record.
             self._report(MirrorState.UNSYNCHRONISED)
             return
         log = self.log
-        if self._quarantines or log is None:
+        if self._verdict is SendEvent.DIVERGED or log is None:
             return
         self._plan.noted(self.led.name)
         self._paced_until = log.next_offset
@@ -301,21 +296,21 @@ class MirrorStream:
         if total:
             reported = "mirror_lacks log=%s node=%s bytes=%d of_bytes=%d"
             logger.info(reported, self.led.name, self.node, total, log.bytes_from(log.first_offset))
-        self._top = self.first
-        self._resume_head(log)
+        self.prefix.begins(self.prefix.first)
+        self._resume_prefix(log)
         if total > FINAL_BYTES:
             self._report(MirrorState.SYNCHRONISING)
 
-    def _resume_head(self, log: Log) -> None:
+    def _resume_prefix(self, log: Log) -> None:
         """Go on in the middle of a segment, if what the mirror has of it is what is here."""
-        reported = self._reported_prefix
-        if reported is None or not reported.last or reported.first_offset != log.segment_before(self._top):
+        reported, top = self._reported_prefix, self.prefix.top
+        if reported is None or not reported.last or reported.first_offset != log.segment_before(top):
             return
         last = decode_header(reported.last)
-        if reported.first_offset <= last.chunk_id < last.next_offset == reported.next_offset < self._top:
+        if reported.first_offset <= last.chunk_id < last.next_offset == reported.next_offset < top:
             for _, octets in log.headers_before(last.chunk_id + 1, 1):
                 if octets == reported.last:
-                    self._piece = (reported.first_offset, reported.next_offset)
+                    self.prefix.part = (reported.first_offset, reported.next_offset)
 
     @property
     def _final_bytes(self) -> int:
@@ -324,9 +319,6 @@ class MirrorStream:
 
     def _catch_up(self, now_ms: Callable[[], int]) -> bool:
         plan, host = self._plan, self._host
-        if self._quarantines:
-            host.send(plan.step(STEP_BYTES))
-            return False
         final_bytes = self._final_bytes if self._is_paced else FINAL_BYTES
         if host.is_congested:
             # Whoever steps waits for the socket then.
@@ -338,7 +330,7 @@ class MirrorStream:
                 self._send_step(now_ms)
             if not self.is_ended:
                 self._go_live()
-            return self.has_head_to_send
+            return self.has_prefix_to_send
         self._send_step(now_ms)
         return True
 
@@ -347,8 +339,8 @@ class MirrorStream:
         is_paced = self._is_paced
         # What may be sent in a second is sent at once, at most.
         frame = self._plan.step(min(STEP_BYTES, limit) if limit else STEP_BYTES, led.batch_messages)
-        self._steps.append((self._host.send(frame), self._plan.sent.get(led.name, 0)))
-        self._host.waits_for_ack(self)
+        self.scope.read(self._host.send(frame), self._plan.sent.get(led.name, 0))
+        self._host.sender.waits(self.scope)
         if is_paced:
             led.paid(frame.octets, now_ms())
 
@@ -359,32 +351,30 @@ class MirrorStream:
         frame.add(name_change(self._number, led.name))
         # Also that nothing was handed out: who never heard of it has to take all as redelivered.
         frame.add(log_change(ChangeKind.CURSOR, self._number, led.cursor))
-        self._is_joined = False
-        self.is_live = True
-        # What it has may not be on its disk yet, also where it lacked nothing: its ack of this frame says so.
-        self._joined_at = self._host.send(frame)
-        self._steps.append((self._joined_at, log.next_offset if log is not None else 0))
-        self._host.waits_for_ack(self)
+        self.scope.begins_live(self._host.send(frame), log.next_offset if log is not None else 0)
+        self._host.sender.waits(self.scope)
+        if self.has_prefix_to_send and self.lacks_prefix:
+            self._progress.total_bytes = self._prefix_left()
 
-    # -- the head -----------------------------------------------------------------------------
+    # -- the prefix ---------------------------------------------------------------------------
 
     @property
-    def lacks_head(self) -> bool:
+    def lacks_prefix(self) -> bool:
         """Whether there is something in front of what it has that is not settled."""
         log = self.log
-        return log is not None and self.first > max(log.first_offset, self.led.floor)
+        return log is not None and self.prefix.first > max(log.first_offset, self.led.floor)
 
     @property
-    def has_head_to_send(self) -> bool:
+    def has_prefix_to_send(self) -> bool:
         """Whether it is to be sent something of it now."""
         log = self.log
-        return self.syncs and self.is_live and log is not None and self._top > log.first_offset
+        return self.syncs and self.scope.is_live and log is not None and self.prefix.top > log.first_offset
 
     def synchronise(self, *, wanted: bool) -> None:
-        """Send the head, or no more of it for now."""
+        """Send the prefix, or no more of it for now."""
         self.syncs = wanted
-        if wanted and self.is_live:
-            self._progress = SynchronisingProgress(self._head_left())
+        if wanted and self.scope.is_live:
+            self._progress = SynchronisingProgress(self._prefix_left())
             self._host.wake(self)
         self._report_if_joined()
 
@@ -392,59 +382,51 @@ class MirrorStream:
         """More of the log is settled, or dropped."""
         log = self.log
         if log is not None:
-            self.first = max(self.first, log.first_offset)
-            self._top = max(self._top, log.first_offset)
+            self.prefix.dropped(log.first_offset)
         if self.state is not MirrorState.LIVE and not self.is_ended:
             self._report_if_joined()
 
-    def _send_head(self, now_ms: Callable[[], int]) -> bool:
-        log = self.log
-        if log is None or not self.has_head_to_send or not self.lacks_head:
+    def _send_prefix(self, now_ms: Callable[[], int]) -> bool:
+        log, prefix = self.log, self.prefix
+        if log is None or not self.has_prefix_to_send or not self.lacks_prefix:
             return False
-        if self._piece is None or self._piece[0] < log.first_offset:
-            start = log.segment_before(self._top)
-            if start is None:
-                return False
-            self._piece = (start, start)
-        start, at = self._piece
+        part = prefix.next_part(log.first_offset, log.segment_before(prefix.top))
+        if part is None:
+            return False
+        start, at = part
         limit, frame = self._host.limit_bytes_s, Frame()
-        number = self._number
         for segment, header, octets in log.read_segments(at, min(STEP_BYTES, limit) if limit else STEP_BYTES):
-            if segment != start or header.chunk_id >= self._top or frame.records >= self.led.batch_messages:
+            if segment != start or header.chunk_id >= prefix.top or frame.records >= self.led.batch_messages:
                 break
-            frame.add(log_change(ChangeKind.HEAD, number, start), [octets], header.records)
+            frame.add(log_change(ChangeKind.HEAD, self._number, start), [octets], header.records)
             at = header.next_offset
-        self._piece = (start, at)
-        sent = self._host.send(frame)
-        if at == self._top:
-            self._top, self._piece = start, None
-            self._tops.append((sent, start))
-            self._host.waits_for_ack(self)
+        if prefix.sent(self._host.send(frame), at):
+            self._host.sender.waits(self.scope)
         self.led.paid(frame.octets, now_ms())
-        return self.has_head_to_send
+        return self.has_prefix_to_send
 
-    def _head_left(self) -> int:
-        log = self.log
-        if log is None or self._top <= log.first_offset:
+    def _prefix_left(self) -> int:
+        log, prefix = self.log, self.prefix
+        if log is None or prefix.top <= log.first_offset:
             return 0
-        left = log.bytes_from(log.first_offset) - log.bytes_from(self._top)
-        if self._piece is not None and self._piece[1] > self._piece[0] >= log.first_offset:
-            left -= log.bytes_from(self._piece[0]) - log.bytes_from(self._piece[1])
+        left = log.bytes_from(log.first_offset) - log.bytes_from(prefix.top)
+        if prefix.part is not None and prefix.part[1] > prefix.part[0] >= log.first_offset:
+            left -= log.bytes_from(prefix.part[0]) - log.bytes_from(prefix.part[1])
         return max(0, left)
 
     # -- what happens in the tree -------------------------------------------------------------
 
     def appended(self, segment: int, chunk: list[Octets], records: int) -> None:
         """A chunk stands at the end of the log."""
-        if self.is_live:
+        if self.scope.is_live:
             self._host.add(log_change(ChangeKind.APPEND, self._number, segment), chunk, records)
-        elif self._reconciliation is None and not self._quarantines and not self._is_put_off:
+        elif self.scope.phase is SendPhase.CATCHING_UP:
             self._plan.noted(self.led.name)
             self._host.wake(self)
 
     def dropped(self, first_offset: int) -> None:
         """The log begins later."""
-        if self.is_live:
+        if self.scope.is_live:
             self._host.add(log_change(ChangeKind.DROP, self._number, first_offset))
         else:
             self._plan.dropped(self.led.name, first_offset)
@@ -453,34 +435,39 @@ class MirrorStream:
 
     def cursor_rose(self) -> None:
         """More may have been handed to consumers."""
-        if self.is_live:
+        if self.scope.is_live:
             self._host.add(log_change(ChangeKind.CURSOR, self._number, self.led.cursor))
 
     # -- what becomes of it -------------------------------------------------------------------
 
-    def acked(self, number: int) -> bool:
-        """Frames up to that number are on the mirror's disk; whether the stream waits for more acks."""
-        while self._steps and self._steps[0][0] <= number:
-            self._has = self._steps.popleft()[1]
-        while self._tops and self._tops[0][0] <= number:
-            self.first = min(self.first, max(self._tops.popleft()[1], self._first_here))
-        if self.is_live and not self._is_joined and number >= self._joined_at:
-            self._is_joined = True
-            if self.has_head_to_send and self.lacks_head:
-                self._progress.total_bytes = self._head_left()
-                self._host.wake(self)
+    def acked(self) -> None:
+        """The mirror has acked frames that the scope or the prefix waited for."""
+        self.prefix.acked(self.acked_cut, self._first_here)
         self._report_if_joined()
-        return bool(self._steps or self._tops)
+        if self.prefix.is_owed:
+            self._host.sender.waits(self.scope)
 
     @property
     def acked_cut(self) -> int:
         """The last cut that the mirror has acked, of this log or of others."""
-        return self._host.acks.cut
+        return self._host.sender.acks.cut
+
+    @property
+    def first(self) -> int:
+        """The offset at which what the mirror has on its disk begins."""
+        return self.prefix.first
 
     @property
     def has(self) -> int:
         """The mirror has everything from `first` up to here on its disk."""
-        return self.led.end_at(self.acked_cut) if self._is_joined else self._has
+        if self.scope.phase is SendPhase.JOINED:
+            return self.led.end_at(self.acked_cut)
+        return self.scope.has_read
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether nothing of it is sent any more."""
+        return self.scope.phase is SendPhase.ENDED
 
     @property
     def _first_here(self) -> int:
@@ -488,13 +475,13 @@ class MirrorStream:
         return log.first_offset if log is not None else 0
 
     def _report_if_joined(self) -> None:
-        if not self.is_live or not self._is_joined:
+        if self.scope.phase is not SendPhase.JOINED:
             return
-        if not self.lacks_head:
+        if not self.lacks_prefix:
             # For promises it counts only now: one that begins late does not have what was promised.
             if not self._counts:
                 self._counts = True
-                self._host.joined(self, self._joined_at)
+                self._host.joined(self, self.scope.joins_at)
             self._report(MirrorState.LIVE)
         else:
             self._report(MirrorState.SYNCHRONISING if self.syncs else MirrorState.UNSYNCHRONISED)
@@ -508,11 +495,9 @@ class MirrorStream:
         """All that was cut is on its way; from here on it is read from disk again."""
         log = self.log
         end = log.next_offset if log is not None else 0
-        self._has = self.has
-        self._steps.append((self.led.cut, end))
-        self._host.waits_for_ack(self)
+        self.scope.falls_behind(self.led.cut, has=self.has, end=end)
+        self._host.sender.waits(self.scope)
         self._leave()
-        self.is_live = self._is_joined = False
         self._plan = self._lacks({self.led.name: end})
         self._paced_until = 0
         self._report(MirrorState.GONE)
@@ -526,9 +511,8 @@ class MirrorStream:
 
     def end(self, *, reports: bool = True) -> None:
         """Nothing of it is sent any more."""
-        if not self.is_ended:
+        if self.state is not MirrorState.GONE:
             self._leave()
-            self.is_ended, self.is_live = True, False
             if reports:
                 self._report(MirrorState.GONE)
             self.state = MirrorState.GONE
@@ -539,7 +523,7 @@ class MirrorStream:
         """Node, state, how far it is behind, and how a synchronisation goes."""
         log = self.log
         end = log.next_offset if log is not None else 0
-        left = self._head_left() if self.is_live else self._plan.bytes_left()
+        left = self._prefix_left() if self.scope.is_live else self._plan.bytes_left()
         return {
             "node": self.node,
             "state": str(self.state),

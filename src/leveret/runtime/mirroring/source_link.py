@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Final, Protocol
 
-from leveret.core.replication.replica_set import Acks, ReplicaSet
+from leveret.core.replication.replica_set import ReplicaSet
+from leveret.core.replication.sender import ReplicationSender
 from leveret.model.errors import LeveretError, StorageError
 from leveret.runtime.link.peer import WRITE_BUFFER_BYTES, LinkPeer
 from leveret.runtime.mirroring.led_log import LedLog, MirrorState
@@ -58,7 +58,7 @@ class MirrorLeader(Protocol):
         """A mirror has more of its logs: promises may be due."""
 
     def reported(self, stream: MirrorStream, state: MirrorState) -> None:
-        """See stream.MirrorStreamHost."""
+        """See mirror_stream.MirrorStreamHost."""
 
     def ended(self, link: SourceLink) -> None:
         """It is gone."""
@@ -76,19 +76,19 @@ class MirroredLog(LedLog):
 
     def changed(self, cut: int, end: int) -> None:
         """It ends there since that cut."""
-        acked = (stream.acked_cut for stream in self.streams.values() if stream.is_live)
+        acked = (stream.acked_cut for stream in self.streams.values() if stream.scope.is_live)
         self.ends_at(cut, end, forget_to=min(acked, default=cut))
 
 
 class SourceLink:
-    """See the module; link_peer.Receiver, and stream.MirrorStreamHost for its streams.
+    """See the module; link_peer.Receiver, and mirror_stream.MirrorStreamHost for its streams.
 
     Attributes:
         node: the mirror's name.
         wanted: names of the logs that the mirror wants of this node, led here or not.
         streams: those that are under way, by the log's name.
         numbers: what logs may be called in frames from now on.
-        acks: what the mirror has acked.
+        sender: what was sent, and what the mirror has acked.
     """
 
     def __init__(self, leader: MirrorLeader, peer: LinkPeer, node: str) -> None:
@@ -101,13 +101,8 @@ class SourceLink:
         self.numbers: Iterator[int] = count(1)
         self._leader = leader
         self._loop = asyncio.get_running_loop()
-        self.acks = Acks()
+        self.sender = ReplicationSender(f"mirror {node}")
         self._frame = Frame()
-        self._sent = 0
-        self._owed: deque[tuple[int, int]] = deque()
-        """Cuts that are not acked: number, and when each was sent."""
-        self._waiting: dict[MirrorStream, None] = {}
-        """The streams that wait for an ack."""
         self._busy: dict[MirrorStream, None] = {}
         self._work = asyncio.Event()
         self._is_over = False
@@ -118,7 +113,7 @@ class SourceLink:
     # -- frames -------------------------------------------------------------------------------
 
     def add(self, head: bytes, chunk: list[Octets] | None = None, records: int = 0) -> None:
-        """See stream.MirrorStreamHost."""
+        """See mirror_stream.MirrorStreamHost."""
         frame = self._frame
         if not frame.octets:
             self._leader.touched(self)
@@ -130,7 +125,7 @@ class SourceLink:
         return self._frame.octets
 
     def cut_all(self) -> None:
-        """See stream.MirrorStreamHost."""
+        """See mirror_stream.MirrorStreamHost."""
         self._leader.cut()
 
     def cut(self, number: int) -> None:
@@ -139,83 +134,73 @@ class SourceLink:
         if not frame.octets:
             return
         self._frame = Frame()
-        self._owed.append((number, self._write(frame, number)))
+        self.sender.cut(number, self._leader.clock_ms())
+        self._write(frame, number)
         if self.peer.waiting_bytes > LIVE_BYTES_MAX:
             logger.warning("mirror_falls_behind node=%s waiting_bytes=%d", self.node, self.peer.waiting_bytes)
             for stream in list(self.streams.values()):
-                if stream.is_live:
+                if stream.scope.is_live:
                     stream.fall_behind()
 
     def send(self, frame: Frame) -> int:
-        """See stream.MirrorStreamHost."""
+        """See mirror_stream.MirrorStreamHost."""
         number = self._leader.number(frame.octets)
+        self.sender.frame(number)
         self._write(frame, number)
         return number
 
-    def _write(self, frame: Frame, number: int) -> int:
-        now_ms = self._leader.clock_ms()
-        if not self.peer.is_closed:
-            self._sent = number
-            self.peer.write(*frame.message(number, 0, now_ms))
-        return now_ms
+    def _write(self, frame: Frame, number: int) -> None:
+        self.peer.write(*frame.message(number, 0, self._leader.clock_ms()))
 
     def _acked(self, number: int) -> None:
-        if number > self._sent:
-            raise LinkError(f"mirror {self.node} acks {number}, but {self._sent} was sent last")
-        if number <= self.acks.cut:
-            return
-        self.acks.cut = number
-        while self._owed and self._owed[0][0] <= number:
-            self._owed.popleft()
-        for stream in list(self._waiting):
-            if not stream.acked(number):
-                self._waiting.pop(stream, None)
-        self._leader.acked(self.node)
+        before = self.sender.acks.cut
+        for scope in self.sender.acked(number):
+            stream = self.streams.get(scope.name)
+            if stream is not None and stream.scope is scope:
+                stream.acked()
+        if self.sender.acks.cut > before:
+            self._leader.acked(self.node)
 
-    # -- stream.MirrorStreamHost --------------------------------------------------------------------------
+    # -- mirror_stream.MirrorStreamHost --------------------------------------------------------------------------
 
     @property
     def limit_bytes_s(self) -> int:
-        """See stream.MirrorStreamHost."""
+        """See mirror_stream.MirrorStreamHost."""
         return self._leader.sync_bytes_s_max
 
     @property
     def is_congested(self) -> bool:
-        """See stream.MirrorStreamHost."""
+        """See mirror_stream.MirrorStreamHost."""
         return self.peer.waiting_bytes > WRITE_BUFFER_BYTES
 
     def begin_segment(self, name: str) -> int:
-        """See stream.MirrorStreamHost."""
+        """See mirror_stream.MirrorStreamHost."""
         return self._leader.logs.begin_segment(name)
 
     def ask(self, probe: wire.ProbeHeaders) -> None:
-        """See stream.MirrorStreamHost."""
+        """See mirror_stream.MirrorStreamHost."""
         self.peer.write(pack(Type.PROBE, probe))
 
     def wake(self, stream: MirrorStream) -> None:
-        """See stream.MirrorStreamHost."""
+        """See mirror_stream.MirrorStreamHost."""
         self._busy[stream] = None
         self._work.set()
 
-    def waits_for_ack(self, stream: MirrorStream) -> None:
-        """See stream.MirrorStreamHost."""
-        self._waiting[stream] = None
-
     def joined(self, stream: MirrorStream, cut: int) -> None:
-        """See stream.MirrorStreamHost."""
-        self._leader.replicas(stream.led.name).joined(self.node, self.acks, cut)
+        """See mirror_stream.MirrorStreamHost."""
+        self._leader.replicas(stream.led.name).joined(self.node, self.sender.acks, cut)
         self._leader.acked(self.node)
 
     def left(self, stream: MirrorStream) -> None:
-        """See stream.MirrorStreamHost."""
+        """See mirror_stream.MirrorStreamHost."""
         self._leader.replicas(stream.led.name).left(self.node)
 
     def reported(self, stream: MirrorStream, state: MirrorState) -> None:
-        """See stream.MirrorStreamHost."""
+        """See mirror_stream.MirrorStreamHost."""
         self._leader.reported(stream, state)
 
     def unreadable(self, stream: MirrorStream, error: StorageError) -> None:
-        """See stream.MirrorStreamHost."""
+        """See mirror_stream.MirrorStreamHost."""
         logger.error("mirrored_log_unreadable log=%s node=%s error=%s", stream.led.name, self.node, error)
         self.end(stream.led.name)
 
@@ -285,7 +270,7 @@ class SourceLink:
             if led is not None and led.streams.get(self.node) is stream:
                 del led.streams[self.node]
             self._busy.pop(stream, None)
-            self._waiting.pop(stream, None)
+            self.sender.end(name)
             stream.end(reports=reports)
 
     def ended(self, error: Exception | None) -> None:
@@ -342,14 +327,15 @@ class SourceLink:
         self._beating = self._loop.call_later(BEAT_S, self._beat)
         silent_s = self._loop.time() - self._heard_at_s
         # Nobody waits for what is sent to synchronise, however long that takes.
-        owed_ms = self._leader.clock_ms() - self._owed[0][1] if self._owed else 0
+        since_ms = self.sender.owed_since_ms
+        owed_ms = self._leader.clock_ms() - since_ms if since_ms is not None else 0
         if silent_s > SILENCE_S:
             self.peer.abort(LinkError(f"nothing was heard of it for {silent_s:.0f} s"))
         elif owed_ms > self._leader.ack_timeout_ms:
             self.peer.abort(LinkError(f"it owes an ack for {owed_ms} ms"))
         elif self.wanted:
-            self.peer.write(*Frame().message(self._sent, 0, self._leader.clock_ms()))
+            self.peer.write(*Frame().message(self.sender.sent, 0, self._leader.clock_ms()))
 
     def owed_since_ms(self, stream: MirrorStream) -> int | None:
         """When the oldest cut was sent that the mirror has not acked, of a stream that lacks one; else None."""
-        return self._owed[0][1] if self._owed and stream.led.cut > self.acks.cut else None
+        return self.sender.owed_since_ms if stream.led.cut > self.sender.acks.cut else None

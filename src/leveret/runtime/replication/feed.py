@@ -28,14 +28,16 @@ _SAMPLES_MAX: Final = 8192
 class FeedFollower(Protocol):
     """A follower that has a link, as the feed sees it."""
 
-    is_live: bool
+    @property
+    def is_live(self) -> bool:
+        """Whether it is sent each frame as it is cut."""
 
     @property
     def node_id(self) -> str:
         """Which node it is."""
 
-    def send_frame(self, pieces: list[Octets], octets: int) -> None:
-        """A frame that was cut just now, with so many octets of changes; only if it is live."""
+    def send_frame(self, position: int, pieces: list[Octets], octets: int) -> None:
+        """The frame of the cut that ends at that position, with so many octets of changes; only if it is live."""
 
     def noted(self, name: str) -> None:
         """There is more in a log; only if it is not live."""
@@ -167,7 +169,7 @@ class Feed:
                 del self._samples[: _SAMPLES_MAX // 2]
             for follower in tuple(self.followers):
                 if follower.is_live:
-                    follower.send_frame(pieces, frame.octets)
+                    follower.send_frame(self.position, pieces, frame.octets)
         return self.position
 
     def begin_live(self) -> int:
@@ -180,7 +182,7 @@ class Feed:
         self.in_sync.shipped(self.position, self.elapsed_ms())
         for follower in tuple(self.followers):
             if follower.is_live:
-                follower.send_frame(self.heartbeat(), 0)
+                follower.send_frame(self.position, self.heartbeat(), 0)
         return self.position
 
     def heartbeat(self) -> list[Octets]:

@@ -351,6 +351,8 @@ class Inbound:
         progress.error, progress.connected_at_ms = "", self._clock_ms()
         progress.names.clear()
         progress.applied_position = progress.acked_position = 0
+        # What was acked to another leader, or before it began anew, says nothing here.
+        self._acked = (0, 0)
         logger.info("replication_connected leader=%s name=%s epoch=%d", self.uri, leader.name, leader.epoch)
 
     async def _send_inventory(self, peer: LinkPeer) -> None:

@@ -1,6 +1,8 @@
 """The leader's side of one follower: it admits the follower, brings it up to date from disk, then sends cut frames.
 
-    joining        its inventory is compared with the leader's logs, see core.replication.join
+The scope of the link is the whole node (core.replication.sender). Operators see its phases as states:
+
+    joining        its inventory is waited for, or compared with the leader's logs, see core.replication.join
     catching_up    missing records are read and sent, see catching_up; no promise waits for it
     streaming      it is sent each frame as it is cut, and is in sync once it has acked the position where that began
     delayed        as streaming, but it is never in sync, as it may go back in time
@@ -18,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from leveret.core.replication.sender import WHOLE_NODE, ReplicationSender, SendEvent, SendPhase
 from leveret.model.errors import LeveretError, StorageError
 from leveret.runtime.link.arrival import HANDSHAKE_TIMEOUT_S, proven
 from leveret.runtime.link.peer import LinkPeer
@@ -81,8 +84,8 @@ class Outbound:
     """See the module.
 
     Attributes:
-        state: joining, catching_up, streaming, delayed; empty before it has proven itself.
-        is_live: whether it gets frames as they are cut.
+        sender: what was sent, and what the follower has acked.
+        scope: how far it is.
         follower: who it is; None before it has proven itself.
     """
 
@@ -94,14 +97,13 @@ class Outbound:
         on_ended: Callable[[Outbound], None],
     ) -> None:
         """Serve who has just connected; `on_proven` is told once it is known which follower that is."""
-        self.state = ""
-        self.is_live = False
+        self.sender = ReplicationSender("the follower")
+        self.scope = self.sender.begin(WHOLE_NODE)
         self.follower: ProvenFollower | None = None
         self.peer = peer
         self.questions = Questions(in_thread(leading.answer))
         self.connected_at_ms = leading.clock_ms()
         self.joined_ms: int | None = None
-        self.acked_position = 0
         self.apply_delay_ms = 0
         self.acked_bytes = 0
         self.bytes_total = 0
@@ -130,6 +132,25 @@ class Outbound:
     def node_id(self) -> str:
         """The follower's, empty before it has proven itself."""
         return self.follower.node_id if self.follower else ""
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it gets frames as they are cut."""
+        return self.scope.is_live
+
+    @property
+    def acked_position(self) -> int:
+        """The last cut that it has acked."""
+        return max(0, self.sender.acks.cut)
+
+    @property
+    def state(self) -> str:
+        """See the module; empty before it has proven itself."""
+        if self.follower is None:
+            return ""
+        if self.scope.is_live:
+            return "delayed" if self.apply_delay_ms else "streaming"
+        return "catching_up" if self.scope.phase is SendPhase.CATCHING_UP else "joining"
 
     @property
     def is_in_sync(self) -> bool:
@@ -181,7 +202,6 @@ class Outbound:
             self.peer.close()
             return
         self.follower = follower
-        self.state = "joining"
         self._on_proven(self)
         logger.info(
             "follower_connected name=%s address=%s node_id=%s",
@@ -205,17 +225,18 @@ class Outbound:
         if self._task is not None:
             self._task.cancel()
         self.questions.ended()
+        state = self.state
+        self.sender.end(WHOLE_NODE)
         if self.follower is not None:
             logger.warning(
                 "follower_disconnected name=%s address=%s state=%s reason=%s",
                 self.follower.name,
                 self.peer.address,
-                self.state,
+                state,
                 error or "it closed the link",
             )
         elif error is not None and not isinstance(error, SecretsDiffer):
             logger.info("replication_link_ended peer=%s reason=%s", self.peer.address, error)
-        self.is_live = False
         self._on_ended(self)
 
     def _hand_over(self, epoch: int) -> None:
@@ -223,6 +244,8 @@ class Outbound:
         assert self.follower is not None
         if not self.is_live:
             raise LinkError("a follower takes over that does not stream")
+        if epoch <= self._leading.own.identity.identity.epoch:
+            raise LinkError(f"a follower takes over in epoch {epoch}, which is not above this node's")
         self._leading.hand_over(self.follower, epoch)
         self._leading.feed.cut()
         self.peer.write(pack(Type.HANDED_OVER, link.Number(self._leading.feed.position)))
@@ -230,7 +253,7 @@ class Outbound:
     # -- joining ------------------------------------------------------------------------------
 
     def _take_inventory(self, inventory: link.Inventory) -> None:
-        if self.state != "joining" or self._reconciliation is not None:
+        if self.scope.phase is not SendPhase.REPORTING:
             raise LinkError("an inventory is not due")
         self._extents += inventory.logs
         self.apply_delay_ms = inventory.apply_delay_ms
@@ -240,6 +263,7 @@ class Outbound:
     def _begin_reconciliation(self, files: list[str]) -> None:
         leading, follower = self._leading, self.follower
         assert follower is not None
+        self.scope.happens(SendEvent.REPORTED)
         own = leading.own.identity.identity
         is_same_leadership = (follower.followed_epoch, follower.leader_id) == own.leadership
         spared = leading.damaged()
@@ -265,20 +289,21 @@ class Outbound:
             self._begin_if_decided()
 
     def _take_headers(self, found: link.Headers) -> None:
-        if self._reconciliation is None:
+        if self._reconciliation is None or self.scope.phase is not SendPhase.COMPARING:
             raise LinkError("headers are not due")
         self._reconciliation.probed(found)
         self._begin_if_decided()
 
     def _begin_if_decided(self) -> None:
-        if self._reconciliation is not None and self._reconciliation.is_over and self.state == "joining":
+        reconciliation, comparing = self._reconciliation, self.scope.phase is SendPhase.COMPARING
+        if reconciliation is not None and reconciliation.is_over and comparing:
+            self.scope.happens(SendEvent.COMPARED)
             self._begin_catching_up()
 
     # -- catching up --------------------------------------------------------------------------
 
     def _begin_catching_up(self) -> None:
         assert self._plan is not None
-        self.state = "catching_up"
         self._task = asyncio.get_running_loop().create_task(self._catch_up(self._plan))
 
     @contextmanager
@@ -339,9 +364,11 @@ class Outbound:
         feed.name_all(frame)
         self._write(frame.message(0, 0, self._leading.clock_ms()), frame.octets)
         position = feed.begin_live()
+        self.sender.frame(position)
         self.peer.write(pack(Type.STREAMING, link.Number(position)))
-        self.state = "delayed" if self.apply_delay_ms else "streaming"
-        self.is_live, self._plan, self._reconciliation = True, None, None
+        self.scope.begins_live(position, 0)
+        self.sender.waits(self.scope)
+        self._plan = self._reconciliation = None
         feed.count_live()
         if not self.apply_delay_ms:
             feed.in_sync.joined(self.node_id, position, feed.elapsed_ms())
@@ -358,8 +385,9 @@ class Outbound:
 
     # -- streaming ----------------------------------------------------------------------------
 
-    def send_frame(self, pieces: list[Octets], octets: int) -> None:
+    def send_frame(self, position: int, pieces: list[Octets], octets: int) -> None:
         """See feed.FeedFollower."""
+        self.sender.frame(position)
         self._write(pieces, octets)
         if self.peer.waiting_bytes > LIVE_BYTES_MAX:
             self._fall_behind()
@@ -377,7 +405,7 @@ class Outbound:
         )
         sent = {name: log.next_offset for name, log in tree.logs.items()}
         self._plan = CatchUpPlan(tree, sent, leading.damaged(), leading.unreadable)
-        self.is_live = False
+        self.scope.falls_behind(feed.position, has=0, end=0)
         feed.count_live()
         feed.in_sync.left(self.node_id)
         # Not now: a frame is being handed out, and what a promise changes in the tree belongs into the next one.
@@ -385,11 +413,9 @@ class Outbound:
         self._begin_catching_up()
 
     def _acked(self, acked: link.Acked) -> None:
+        self.sender.acked(acked.position)
         self.acked_bytes, position = acked.octets, acked.position
-        if not self.is_live or position == 0:
-            return
-        self.acked_position = position
-        if self.apply_delay_ms:
+        if not self.is_live or position == 0 or self.apply_delay_ms:
             return
         in_sync = self._leading.feed.in_sync
         now_ms = self._leading.feed.elapsed_ms()
@@ -414,10 +440,10 @@ class Outbound:
                 self.peer.abort(LinkError(f"it did not say who it is within {HANDSHAKE_TIMEOUT_S:.0f} s"))
         else:
             left = self._plan.bytes_left() if self._plan is not None else 0
-            live = self._leading.feed.heartbeat()
-            self.peer.write(
-                *(live if self.is_live else link.Frame().message(0, left, self._leading.clock_ms()))
-            )
+            if self.is_live:
+                self.send_frame(self._leading.feed.position, self._leading.feed.heartbeat(), 0)
+            else:
+                self.peer.write(*link.Frame().message(0, left, self._leading.clock_ms()))
 
     # -- what happens in the tree while it catches up -----------------------------------------
 

@@ -29,6 +29,7 @@ def test_what_was_promised_before_a_mirror_began_is_not_kept_before_it_has_the_h
             return any(row["acked_offset"] > end for row in leader.sources.rows(NAME))
 
         await until(acked, "it has acked the end, and what it begins with")
+        await until(lambda: leader.state(NAME, "mirror") is not MirrorState.JOINING, "it has joined")
         assert leader.state(NAME, "mirror") is MirrorState.SYNCHRONISING
         assert not leader.sources.has_all(NAME, "mirror")
         assert describe == []

@@ -62,7 +62,7 @@ def play(tmp_path: Path, story: Callable[[Node, Peer, SourceLink, list[int]], An
         link = cast(SourceLink, node.sources.accept(cast(Any, peer), MIRROR))
         says(link, Type.COPIES, has_nothing(1))
         stream = link.streams[NAME]
-        await until(lambda: stream.is_live, "it was sent all")
+        await until(lambda: stream.scope.is_live, "it was sent all")
         story(node, peer, link, describe)
         await node.stop()
 
@@ -72,7 +72,7 @@ def play(tmp_path: Path, story: Callable[[Node, Peer, SourceLink, list[int]], An
 def test_who_has_acked_everything_has_it(tmp_path: Path) -> None:
     def story(node: Node, peer: Peer, link: SourceLink, describe: list[int]) -> None:
         assert describe == []
-        says(link, Type.ACK, wire.Acked(link._sent, 0))
+        says(link, Type.ACK, wire.Acked(link.sender.sent, 0))
         assert describe == [0]
         assert node.state(NAME, MIRROR) is MirrorState.LIVE
 
@@ -81,7 +81,7 @@ def test_who_has_acked_everything_has_it(tmp_path: Path) -> None:
 
 def test_acks_of_what_was_sent_before_it_told_anew_do_not_count(tmp_path: Path) -> None:
     def story(node: Node, peer: Peer, link: SourceLink, describe: list[int]) -> None:
-        before = link._sent
+        before = link.sender.sent
         says(link, Type.COPIES, has_nothing(2))
         says(link, Type.ACK, wire.Acked(before, 0))
         assert describe == []
@@ -93,7 +93,7 @@ def test_acks_of_what_was_sent_before_it_told_anew_do_not_count(tmp_path: Path) 
 
 def test_nor_does_what_it_had_acked_before_it_told_anew(tmp_path: Path) -> None:
     def story(node: Node, peer: Peer, link: SourceLink, describe: list[int]) -> None:
-        says(link, Type.ACK, wire.Acked(link._sent, 0))
+        says(link, Type.ACK, wire.Acked(link.sender.sent, 0))
         assert node.sources.has_all(NAME, MIRROR)
         says(link, Type.COPIES, has_nothing(2))
         assert not node.sources.has_all(NAME, MIRROR)
@@ -106,7 +106,7 @@ def test_of_a_link_that_has_a_follower_nothing_counts(tmp_path: Path) -> None:
         node.sources.accept(cast(Any, Peer()), MIRROR)
         assert peer.is_closed
         assert node.state(NAME, MIRROR) is MirrorState.GONE
-        says(link, Type.ACK, wire.Acked(link._sent, 0))
+        says(link, Type.ACK, wire.Acked(link.sender.sent, 0))
         assert describe == []
 
     play(tmp_path, story)
