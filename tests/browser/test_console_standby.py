@@ -26,6 +26,8 @@ QUEUE: Final = "orders"
 SLOW_MS: Final = 120_000
 FLIGHTS: Final = 8_000
 SEED: Final = 20_130_101
+RETAINED_BYTES: Final = 10_000_000
+"""More than all flights take, and less than twice what a standby is made to lack."""
 
 
 def publish(sites: Sites, first: int, count: int) -> None:
@@ -39,9 +41,22 @@ def publish(sites: Sites, first: int, count: int) -> None:
             channel.basic_publish("", QUEUE, f"order {number}".encode(), properties)
 
 
+def publish_bulk(sites: Sites, count: int, body: bytes) -> None:
+    """So many messages that nobody needs: they are settled when this returns."""
+    with pika.BlockingConnection(parameters(sites.pair.upstream.amqp_port, VHOST)) as connection:
+        channel = connection.channel()
+        channel.queue_declare("bulk", durable=True)
+        for _ in range(count):
+            channel.basic_publish("", "bulk", body, pika.BasicProperties(delivery_mode=2))
+        channel.confirm_delivery()
+        channel.basic_publish("", "bulk", b"the last", pika.BasicProperties(delivery_mode=2))
+        channel.queue_delete("bulk")
+
+
 @pytest.fixture(scope="module")
 def sites() -> Iterator[Sites]:
     with Sites() as sites:
+        sites.pair.upstream.config["standby.replication.retention.size_limit.messages"] = str(RETAINED_BYTES)
         sites.start()
         ctl = sites.pair.upstream.ctl
         ctl("add_user", "looker", "-", input_text="pass")
@@ -86,10 +101,16 @@ def test_a_standby_that_falls_behind_is_seen_to_and_is_safe_again_when_it_is_bac
     publish(sites, 50, 20)
     expect(row).to_contain_text("◐ behind", timeout=SLOW_MS)
     expect(row).to_contain_text("standby us (disconnected) lacks")
+    warning = page.get_by_role("listitem").filter(has_text="Retention overtakes standby us soon")
+    expect(warning).to_have_count(0)
+    publish_bulk(sites, 7_000, bytes(1_000))
+    expect(warning).to_contain_text("Connect the standby, or raise the limit", timeout=SLOW_MS)
+    expect(row).to_contain_text(f"what it lacks of vhost {VHOST} is")
     downstream.ctl("connect_standby_replication_downstream")
     sites.pair.wait_connected()
     sites.pair.wait_transferred()
     expect(row).to_contain_text("✓ safe", timeout=SLOW_MS)
+    expect(warning).to_have_count(0)
 
 
 def test_a_rehearsal_is_seen_by_a_second_person_and_stays_in_the_history(

@@ -254,6 +254,7 @@ class ReplicationOperations(Protocol):
                         oldest_at_ms, newest_at_ms (when the leader did the first and the last of it)
             progress    of a join: bytes_done, bytes_total, rate_bytes_s, seconds_left
             scrub       running, octets_done, octets_total, last_at_ms, chunks, damaged, repaired, error
+            verify      of comparisons with the other side: running, octets_done, octets_total
 
         Lag counts the changes that a delayed follower can leave out, so `apply_delay_s` is a part of its own `lag_s`.
         Its leader's row counts the changes that are not on its disk.
@@ -459,10 +460,6 @@ class ManagedNode(Protocol):
     started_at_ms: int
     broker: Broker
     ended: asyncio.Event
-
-    @property
-    def uptime_ms(self) -> int:
-        """The time since the start, whatever the time of day was set to meanwhile."""
 
     @property
     def is_open(self) -> bool:

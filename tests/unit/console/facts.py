@@ -42,6 +42,7 @@ def downstream(**row: Any) -> SiteFacts:
     """Site us, which transfers vhost `orders`; `row` is how far it is."""
     facts = SiteFacts("us", "guest", ("administrator",), heard_ms=NOW_MS, queues_ms=NOW_MS)
     facts.overview = Overview(cluster_name="us.1")
+    facts.replication = NodeReplication(role="leader", node="s")
     known: dict[str, Any] = {
         "state": "connected",
         "lag_ms": 0,

@@ -155,6 +155,7 @@ class FakeReplication:
                 "repaired": 1,
                 "error": "",
             },
+            "verify": {"running": False, "octets_done": 0, "octets_total": 0},
         }
 
     async def promote(

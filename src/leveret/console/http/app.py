@@ -35,8 +35,8 @@ from leveret.console.http.looking import MessagesWanted, export_divergent, histo
 from leveret.console.http.sessions import ConsoleSession, LoginFailed, Sessions
 from leveret.console.http.shipped import ShippedFiles
 from leveret.console.http.throttle import LoginThrottle
-from leveret.console.http.views import VIEWS, may_act, show_actions
-from leveret.console.jobs.actions import BY_NAME
+from leveret.console.http.views import VIEWS, show_actions
+from leveret.console.jobs.actions import BY_NAME, may_act
 from leveret.console.settings import ConsoleSettings, is_loopback
 from leveret.model.errors import LeveretError
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from leveret.console.http.sessions import ConsoleSession
-from leveret.console.jobs.actions import ACTIONS, ADMINISTRATOR, BY_NAME
+from leveret.console.jobs.actions import ADMINISTRATOR, BY_NAME, SiteAction, may_act, offered
 from leveret.console.jobs.jobs import Jobs
 from leveret.console.judging.links import standby_links
 from leveret.console.judging.retention import retention_warnings
@@ -64,11 +64,6 @@ def show_plots(session: ConsoleSession, query: Mapping[str, str]) -> Json:
     return {"now_ms": now_ms, "span": "day" if day else "hour", "sites": sites}
 
 
-def may_act(facts: SiteFacts) -> bool:
-    """Whether a site lets this user have it do something."""
-    return ADMINISTRATOR in facts.tags
-
-
 def show_actions(session: ConsoleSession, jobs: Jobs) -> Json:
     """By site, what makes sense there for this user, and the jobs at sites that the user may look at."""
     now_ms = clock_ms()
@@ -100,22 +95,33 @@ def show_actions(session: ConsoleSession, jobs: Jobs) -> Json:
 
 
 def _actions(facts: SiteFacts, now_ms: int) -> Json:
-    offered = [action for action in ACTIONS if not action.refusal(facts)] if facts.is_heard(now_ms) else []
+    is_heard = facts.is_heard(now_ms)
     return {
         "site": facts.site,
-        "is_heard": facts.is_heard(now_ms),
-        "actions": [
+        "is_heard": is_heard,
+        "actions": [_action(action, facts) for action in offered(facts, is_heard=is_heard)],
+    }
+
+
+def _action(action: SiteAction, facts: SiteFacts) -> Json:
+    preview = [option.name for option in BY_NAME[action.preview].options] if action.preview else []
+    return {
+        "name": action.name,
+        "title": action.title,
+        "is_final": action.is_final,
+        "forecast": action.forecast(facts),
+        "preview": action.preview,
+        "preview_options": preview,
+        "options": [
             {
-                "name": action.name,
-                "title": action.title,
-                "is_final": action.is_final,
-                "forecast": action.forecast(facts),
-                "options": [
-                    {"name": each.name, "kind": each.kind, "label": each.label, "is_needed": each.is_needed}
-                    for each in action.options
-                ],
+                "name": each.name,
+                "kind": each.kind,
+                "label": each.label,
+                "is_needed": each.is_needed,
+                "span": each.span(facts),
             }
-            for action in offered
+            for each in action.options
+            if each.makes_sense(facts)
         ],
     }
 

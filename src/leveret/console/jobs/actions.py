@@ -1,16 +1,16 @@
-"""What an operator may have a site do, where it is offered, what it will do in numbers, and the request. Pure."""
+"""What an operator may have a site do: where it is offered, its forecast, its options and its request. Pure."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from leveret.console.judging.links import is_downstream
+from leveret.console.jobs import forecasts, readings, refusals
 from leveret.console.sites.facts import SiteFacts
 from leveret.model.errors import InvalidCommand
+from leveret.model.moment import moment_ms
 
 TEXT_CHARACTERS_MAX: Final = 2000
 ADMINISTRATOR: Final = "administrator"
@@ -19,12 +19,19 @@ Given = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ActionOption:
-    """What may be chosen; `kind` is flag, text, moment, names (separated by commas) or password."""
+    """What may be chosen; `kind` is flag, text, moment, names (separated by commas) or password.
+
+    Attributes:
+        makes_sense: whether it does at a site.
+        span: of a moment: the first and the last one in milliseconds since 1970, if the site reports them all the time.
+    """
 
     name: str
     kind: str
     label: str
     is_needed: bool = False
+    makes_sense: Callable[[SiteFacts], bool] = lambda _: True
+    span: Callable[[SiteFacts], tuple[int, int] | None] = lambda _: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +45,7 @@ class SiteAction:
         is_final: nothing takes it back; so the name of the site is to be typed.
         is_report: it answers with a line for each step; else with one document.
         measured: what the site reports of it while it runs, done and total, in `unit`; None: nothing.
+        preview: the name of the action that shows what this one would do, with those options that both have.
         queue_path: of one that is answered when it has begun: the queue that tells how far it is.
     """
 
@@ -52,6 +60,7 @@ class SiteAction:
     is_report: bool = False
     measured: Callable[[SiteFacts], tuple[int, int] | None] = lambda _: None
     unit: str = "messages"
+    preview: str = ""
     queue_path: Callable[[Given], str] | None = None
 
 
@@ -59,7 +68,7 @@ def check_given(action: SiteAction, given: Given) -> dict[str, Any]:
     """What was chosen, by the names and kinds of the action's options; what is empty is left out.
 
     Raises:
-        InvalidCommand: an option is unknown, of another kind, or missing.
+        InvalidCommand: an option is unknown, of another kind, or missing; or a moment is none.
     """
     options = {option.name: option for option in action.options}
     chosen: dict[str, Any] = {}
@@ -75,6 +84,7 @@ def check_given(action: SiteAction, given: Given) -> dict[str, Any]:
     for option in action.options:
         if option.is_needed and option.name not in chosen:
             raise InvalidCommand(f"{option.label}: say which")
+    action.body(chosen)
     return chosen
 
 
@@ -100,124 +110,28 @@ def _as_given(given: Given) -> dict[str, Any]:
     return dict(given)
 
 
+def _led_to(given: Given) -> dict[str, Any]:
+    """The body that makes a leader of a follower.
+
+    Raises:
+        InvalidCommand: the moment is none.
+    """
+    body = {name: True for name in ("force", "apply_delayed") if given.get(name)}
+    if not (text := given.get("apply_until", "").strip()):
+        return body
+    try:
+        until_ms = moment_ms(text)
+    except ValueError:
+        raise InvalidCommand(f"'{text[:50]}' is no time such as 2026-11-21T14:30:00Z") from None
+    return body | {"apply_until_ms": until_ms}
+
+
 def _queue_of(given: Given) -> str:
     return f"{quote(given['vhost'], safe='')}/{quote(given['queue'], safe='')}"
 
 
-def _scrubbed(site: SiteFacts) -> tuple[int, int] | None:
-    scrub = site.replication.scrub
-    return (scrub.octets_done, scrub.octets_total) if scrub is not None and scrub.running else None
-
-
 def _at(path: str) -> Callable[[Given], str]:
     return lambda _: path
-
-
-# -- where they are offered -------------------------------------------------------------------
-
-
-def _not_standby(site: SiteFacts) -> str:
-    return "" if is_downstream(site) else "The site is no standby."
-
-
-def _not_promotable(site: SiteFacts) -> str:
-    """Also a promotion that was interrupted goes on, by promoting again."""
-    return "" if site.standby.promotion is not None else _not_standby(site)
-
-
-def _not_upstream(site: SiteFacts) -> str:
-    if is_downstream(site) or not site.schema.upstream_endpoints:
-        return (
-            "The site has no upstream to return to: set the endpoints of the site that took its place first."
-        )
-    return ""
-
-
-def _not_follower(site: SiteFacts) -> str:
-    return "" if site.replication.role == "follower" else "The node of this address is no follower."
-
-
-def _not_cluster(site: SiteFacts) -> str:
-    return "" if site.cluster.state == "member" else "The site is no cluster."
-
-
-def _no_followers(site: SiteFacts) -> str:
-    return "" if site.replication.followers else "The node has no followers to compare with."
-
-
-def _nothing_against(_: SiteFacts) -> str:
-    return ""
-
-
-# -- what will happen -------------------------------------------------------------------------
-
-
-def _of_recovery(site: SiteFacts) -> list[str]:
-    found: list[str] = []
-    for row in site.standby.vhosts:
-        lost = f"{row.lag_records:,} records that the upstream had when it was last heard are not here"
-        if not row.lag_records:
-            lost = "everything is here that the upstream had when it was last heard"
-        heard = "never" if row.heard_ago_ms is None else f"{row.heard_ago_ms / 1000:,.1f} s ago"
-        missing = (
-            f", and {row.missing_messages:,} messages that retention dropped" if row.missing_messages else ""
-        )
-        found.append(f"Vhost {row.virtual_host}: {lost}{missing}; heard {heard}.")
-    return found
-
-
-def _of_promotion(site: SiteFacts) -> list[str]:
-    found = _of_recovery(site)
-    if site.standby.promotion is not None:
-        found.insert(0, "A promotion has begun and is not done: this goes on with it.")
-    if any(row.state == "connected" for row in site.standby.vhosts):
-        found.append(
-            "The upstream is alive. A promotion does not stop it: two sites would serve applications, and what the "
-            "upstream accepts from now on is missing here."
-        )
-    found.append("The site serves applications afterwards, and follows its upstream no more.")
-    return found
-
-
-def _of_follower(site: SiteFacts) -> list[str]:
-    leader = site.replication.leader
-    if leader is None:
-        return ["No leader is known."]
-    lag = "unknown" if leader.lag_records is None else f"{leader.lag_records:,} records"
-    return [f"The leader {leader.name or leader.uri} is {leader.state}; this node lacks {lag} of it."]
-
-
-def _of_leaders(site: SiteFacts) -> list[str]:
-    led = Counter(queue.node for queue in site.queues)
-    return [f"Node {name} leads {count:,} queues now." for name, count in sorted(led.items())]
-
-
-def _of_mirrors(site: SiteFacts) -> list[str]:
-    unsynchronised = [
-        queue
-        for queue in site.queues
-        if set(queue.slave_nodes or ()) - set(queue.synchronised_slave_nodes or queue.slave_nodes or ())
-        or (queue.slave_nodes and not queue.synchronised_slave_nodes)
-    ]
-    messages = sum(queue.messages for queue in unsynchronised)
-    first = ", ".join(f"{queue.name} in {queue.vhost}" for queue in unsynchronised[:5])
-    text = f"{len(unsynchronised):,} queues with {messages:,} messages have mirrors that are not synchronised"
-    return [f"{text}: {first}." if unsynchronised else f"{text}."]
-
-
-def _of_disk(site: SiteFacts) -> list[str]:
-    return [
-        f"All stored data of the node is read: {len(site.queues):,} queues. Clients are served meanwhile."
-    ]
-
-
-def _of_return(site: SiteFacts) -> list[str]:
-    messages = site.overview.queue_totals.get("messages")
-    count = f"{messages:,}" if isinstance(messages, int) else "an unknown number of"
-    return [
-        f"The site has {count} messages. Those of replicated queues that the new upstream never saw are quarantined; "
-        "the queues are the new upstream's afterwards.",
-    ]
 
 
 _WHICH: Final = (
@@ -241,56 +155,79 @@ _COMPARED: Final = (
     ActionOption("follower", "text", "Only this follower"),
     ActionOption("deep", "flag", "Read all that is stored"),
 )
+_DELAYED: Final = (
+    ActionOption(
+        "apply_delayed", "flag", "Apply everything that the delayed follower can leave out",
+        makes_sense=readings.is_delayed,
+    ),
+    ActionOption(
+        "apply_until", "moment", "Apply up to a time, such as 2026-11-21T14:00:00Z", makes_sense=readings.is_delayed,
+        span=readings.held_span,
+    ),
+)  # fmt: skip
 _STANDBY: Final = "/api/replication/standby"
 _PROMOTE: Final = "/api/replication/promote"
 ACTIONS: Final[Sequence[SiteAction]] = (
     SiteAction(
-        "dry_run", "Dry run of a promotion", _at(f"{_STANDBY}/dry-run"), _not_standby, _of_recovery, _recovery,
-        (*_WHICH, _SCRATCH), is_report=True,
+        "dry_run", "Dry run of a promotion", _at(f"{_STANDBY}/dry-run"), refusals.nothing_transferred,
+        forecasts.of_recovery, _recovery, (*_WHICH, _SCRATCH), is_report=True,
     ),
     SiteAction(
-        "rehearse", "Rehearsal of a promotion", _at(f"{_STANDBY}/rehearse"), _not_standby, _of_recovery, _recovery,
-        _WHICH, is_report=True,
+        "rehearse", "Rehearsal of a promotion", _at(f"{_STANDBY}/rehearse"), refusals.nothing_transferred,
+        forecasts.of_recovery, _recovery, _WHICH, is_report=True, preview="dry_run",
     ),
     SiteAction(
-        "promote", "Promotion", _at(f"{_STANDBY}/promote"), _not_promotable, _of_promotion, _recovery,
-        (*_WHICH, _SCRATCH), is_final=True, is_report=True,
+        "promote", "Promotion", _at(f"{_STANDBY}/promote"), refusals.not_promotable, forecasts.of_promotion, _recovery,
+        (*_WHICH, _SCRATCH), is_final=True, is_report=True, preview="dry_run",
     ),
     SiteAction(
-        "recover_into", "Recovery into another broker", _at(f"{_STANDBY}/promote"), _not_standby, _of_recovery,
-        _recovery, (*_TARGET, *_WHICH, _SCRATCH), is_final=True, is_report=True,
+        "recover_into", "Recovery into another broker", _at(f"{_STANDBY}/promote"), refusals.nothing_transferred,
+        forecasts.of_recovery, _recovery, (*_TARGET, *_WHICH, _SCRATCH), is_final=True, is_report=True,
+        preview="dry_run",
     ),
     SiteAction(
-        "rejoin", "Return as a standby", _at(f"{_STANDBY}/rejoin"), _not_upstream, _of_return, _as_given,
-        (ActionOption("set_all_aside", "flag", "Quarantine everything that is replicated here"),), is_final=True,
-    ),
-    SiteAction(
-        "follower_dry_run", "Dry run of the follower's promotion", _at(_PROMOTE), _not_follower, _of_follower,
-        lambda _: {"dry_run": True},
-    ),
-    SiteAction(
-        "promote_follower", "Promotion of the follower", _at(_PROMOTE), _not_follower, _of_follower, _as_given,
-        (
-            ActionOption("force", "flag", "Also if the leader is alive, or messages would be lost"),
-            ActionOption("apply_delayed", "flag", "Apply what a delayed follower holds back"),
-        ),
+        "rejoin", "Return as a standby", _at(f"{_STANDBY}/rejoin"), refusals.not_replaced, forecasts.of_return,
+        _as_given, (ActionOption("set_all_aside", "flag", "Quarantine everything that is replicated here"),),
         is_final=True,
     ),
     SiteAction(
-        "rebalance", "Spread the leaders of queues", _at("/api/cluster/rebalance"), _not_cluster, _of_leaders,
-        _as_given,
+        "follower_dry_run", "Dry run of the follower's promotion", _at(_PROMOTE), refusals.not_follower,
+        forecasts.of_follower, lambda given: {"dry_run": True, **_led_to(given)}, _DELAYED,
+    ),
+    SiteAction(
+        "promote_follower", "Promotion of the follower", _at(_PROMOTE), refusals.not_follower, forecasts.of_follower,
+        _led_to,
+        (ActionOption("force", "flag", "Also if the leader is alive, or messages would be lost"), *_DELAYED),
+        is_final=True, preview="follower_dry_run",
+    ),
+    SiteAction(
+        "rebalance", "Spread the leaders of queues", _at("/api/cluster/rebalance"), refusals.no_other_node,
+        forecasts.of_leaders, _as_given,
     ),
     SiteAction(
         "synchronise", "Synchronise the mirrors of a queue", lambda given: f"/api/cluster/sync/{_queue_of(given)}",
-        _not_cluster, _of_mirrors, lambda _: {}, _QUEUE, queue_path=lambda given: f"/api/queues/{_queue_of(given)}",
+        refusals.no_mirrors, forecasts.of_mirrors, lambda _: {}, _QUEUE,
+        queue_path=lambda given: f"/api/queues/{_queue_of(given)}",
     ),
     SiteAction(
-        "verify", "Compare with followers", _at("/api/replication/verify"), _no_followers, _of_disk, _as_given,
-        _COMPARED,
+        "verify", "Compare with followers", _at("/api/replication/verify"), refusals.nothing_to_compare,
+        forecasts.of_disk, _as_given, _COMPARED, measured=readings.compared, unit="octets",
     ),
     SiteAction(
-        "scrub", "Scrub stored data", _at("/api/replication/scrub"), _nothing_against, _of_disk, _as_given,
-        measured=_scrubbed, unit="octets",
+        "scrub", "Scrub stored data", _at("/api/replication/scrub"), refusals.cannot_scrub, forecasts.of_disk,
+        _as_given, measured=readings.scrubbed, unit="octets",
     ),
 )  # fmt: skip
 BY_NAME: Final = {action.name: action for action in ACTIONS}
+
+
+def may_act(site: SiteFacts) -> bool:
+    """Whether a site lets its user have it do something."""
+    return ADMINISTRATOR in site.tags and not site.refused
+
+
+def offered(site: SiteFacts, *, is_heard: bool) -> list[SiteAction]:
+    """What makes sense at a site now, and its user may have it do."""
+    if not is_heard or not may_act(site):
+        return []
+    return [action for action in ACTIONS if not action.refusal(site)]

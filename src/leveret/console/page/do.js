@@ -31,7 +31,7 @@ function choice(site, action, again) {
   const toggle = () => {
     open_ = isOpen ? "" : id;
     [trouble, kept, preview, slid] = ["", null, null, ""];
-    if (!isOpen && action.options.some((option) => option.kind === "moment")) askMoments(site, id, again);
+    if (!isOpen && action.options.some((option) => option.kind === "moment" && option.name === "as_of")) askMoments(site, id, again);
     again();
   };
   return h("div", { class: "action", key: id },
@@ -82,20 +82,21 @@ function asOf(site, action, option, again) {
   const look = async (event) => {
     const fields = event.target.form.elements;
     // What a dry run has no option for, the recovery itself asks for.
-    const given = chosen(fields, action.options.filter((each) => !["uri", "password"].includes(each.name)));
+    const given = chosen(fields, action.options.filter((each) => action.preview_options.includes(each.name)));
     try {
-      preview = (await send("POST", "/jobs", { site, action: "dry_run", given })).number;
+      preview = (await send("POST", "/jobs", { site, action: action.preview, given })).number;
       trouble = "";
     } catch (error) { trouble = error.message; }
     again();
   };
   const found = jobs.find((each) => each.number === preview);
+  const span = option.span ? { from: option.span[0], to: option.span[1] } : kept;
   return h("fieldset", { class: "moment", key: option.name },
     h("legend", {}, option.label),
-    field({ ...option, label: "Moment; empty is now" }),
-    kept && kept.to > kept.from ? h("label", {}, `Kept history: ${moment(kept.from)} to ${moment(kept.to)}`,
-      h("input", { type: "range", name: "slider", min: String(kept.from), max: String(kept.to), step: "any", value: String(kept.to), "aria-valuetext": slid || null, oninput: slide })) : null,
-    action.name === "dry_run" ? null : h("p", {}, h("button", { type: "button", onclick: look }, "Preview by queue")),
+    field({ ...option, label: option.name === "as_of" ? "Moment; empty is now" : "Moment" }),
+    span && span.to > span.from ? h("label", {}, `Kept history: ${moment(span.from)} to ${moment(span.to)}`,
+      h("input", { type: "range", name: "slider", min: String(span.from), max: String(span.to), step: "any", value: String(span.to), "aria-valuetext": slid || null, oninput: slide })) : null,
+    action.preview ? h("p", {}, h("button", { type: "button", onclick: look }, action.preview === "dry_run" ? "Preview by queue" : "Preview")) : null,
     found ? h("div", { class: "preview", role: "status" }, found.ended_ms === null ? h("p", { class: "note" }, `▸ ${found.step}`) : null, outcome(found)) : null);
 }
 

@@ -66,8 +66,17 @@ class FollowerStatus(Struct):
     apply_delay_s: float | None = None
 
 
+class HeldBack(Struct):
+    """What a delayed follower can leave out, and when its leader did the first and the last of that."""
+
+    messages: int = 0
+    records: int = 0
+    oldest_at_ms: int | None = None
+    newest_at_ms: int | None = None
+
+
 class LeaderStatus(Struct):
-    """The leader, as its follower reports it."""
+    """The leader, as its follower reports it; `held_back` by a delayed one."""
 
     name: str = ""
     uri: str = ""
@@ -75,10 +84,11 @@ class LeaderStatus(Struct):
     error: str = ""
     lag_records: int | None = None
     lag_s: float | None = None
+    held_back: HeldBack | None = None
 
 
-class ScrubStatus(Struct):
-    """The scrub of a node: how far it is while it runs."""
+class ReadingStatus(Struct):
+    """How far a node is that reads all of its data, for a scrub or a comparison."""
 
     running: bool = False
     octets_done: int = 0
@@ -96,7 +106,8 @@ class NodeReplication(Struct):
     is_short: bool = False
     followers: list[FollowerStatus] = []
     leader: LeaderStatus | None = None
-    scrub: ScrubStatus | None = None
+    scrub: ReadingStatus | None = None
+    verify: ReadingStatus | None = None
 
 
 class TransferredVhost(Struct):
@@ -150,7 +161,7 @@ class RunningOperation(Struct):
 
 
 class StandbyDetails(Struct):
-    """`/api/replication/standby/details`."""
+    """`/api/replication/standby/details`; `left_out` of a promotion that was for a part of what is there."""
 
     operating_mode: str = ""
     state: str = ""
@@ -158,6 +169,7 @@ class StandbyDetails(Struct):
     downstream: str = ""
     upstream_endpoints: list[str] = []
     promotion: dict[str, Any] | None = None
+    left_out: dict[str, Any] | None = None
     vhosts: list[TransferredVhost] = []
     collected: list[CollectedVhost] = []
     downstreams: list[KnownDownstream] = []

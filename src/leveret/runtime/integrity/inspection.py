@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -45,9 +45,12 @@ class _Past(msgspec.Struct):
     since_ms: int = 0
     last_at_ms: int | None = None
 
-    def not_after(self, now_ms: int) -> _Past:
-        """The same without the future: a clock that was ahead does not put the next scrub off by the difference."""
-        return _Past(min(self.since_ms, now_ms), self.last_at_ms and min(self.last_at_ms, now_ms))
+
+class _Comparing(NamedTuple):
+    """A comparison that runs: with each side, and how many octets it will read in all."""
+
+    work: list[Verification]
+    octets_total: int
 
 
 class Inspection:
@@ -98,6 +101,7 @@ class Inspection:
         self._total = Scrubbed()
         self._now: Scrubbed | None = None
         self._octets_total = 0
+        self._verifying: list[_Comparing] = []
         self._pace: Pace | None = None
         self._unmended: set[str] = set()
         self._retry_ms = RETRY_MS
@@ -133,11 +137,24 @@ class Inspection:
         sides = [side for side in self._sides() if follower in (None, *self._follower(side))]
         if not sides and follower is not None:
             raise NotFound(f"no follower '{follower}' is connected")
-        rows: list[dict[str, Any]] = []
-        for side in sides:
-            verification = Verification(self._answers, side, self._name, self._queue_of, deep=deep)
-            rows += [row async for row in verification.rows()]
-        return rows
+        work = [Verification(self._answers, side, self._name, self._queue_of, deep=deep) for side in sides]
+        comparing = _Comparing(work, len(work) * self._stored_octets())
+        self._verifying.append(comparing)
+        try:
+            return [row for each in work for row in [row async for row in each.rows()]]
+        finally:
+            self._verifying.remove(comparing)
+
+    def verify_status(self) -> dict[str, Any]:
+        """Return `verify` of the status: of all comparisons that run; see management.node.ReplicationOperations."""
+        return {
+            "running": bool(self._verifying),
+            "octets_done": sum(each.octets_done for one in self._verifying for each in one.work),
+            "octets_total": sum(one.octets_total for one in self._verifying),
+        }
+
+    def _stored_octets(self) -> int:
+        return sum(log.size_bytes for log in list(self._tree().logs.values()))
 
     def _follower(self, side: Side) -> tuple[str, str]:
         """Return name and id of the follower of the two nodes."""
@@ -177,11 +194,8 @@ class Inspection:
         return self._whole_at_ms(interval_ms) <= self._clock_ms()
 
     def _due_ms(self, interval_ms: int) -> int:
-        now_ms = self._clock_ms()
-        self._past = self._past.not_after(now_ms)
-        self._retry_at_ms = min(self._retry_at_ms, now_ms + self._retry_ms)
         at_ms = self._whole_at_ms(interval_ms)
-        return (min(at_ms, self._retry_at_ms) if self._unmended else at_ms) - now_ms
+        return (min(at_ms, self._retry_at_ms) if self._unmended else at_ms) - self._clock_ms()
 
     async def _scrub(self, pace: Pace, names: Iterable[str] | None) -> Scrubbed:
         """Scrub these logs, or all.
@@ -195,7 +209,7 @@ class Inspection:
         if self._stops:
             raise Stopped("the node stops")
         scrubbed = self._now = Scrubbed()
-        self._octets_total = sum(log.size_bytes for log in list(self._tree().logs.values()))
+        self._octets_total = self._stored_octets()
         self._pace = pace
         began_s = asyncio.get_running_loop().time()
         try:
@@ -249,7 +263,9 @@ class Inspection:
             # The file holds only the time of the next scrub, so its damage must not stop a start.
             logger.warning("scrub_time_forgotten error=%s", error)
             return _Past()
-        return past.not_after(self._clock_ms())
+        # After a clock that was ahead, the next scrub is not delayed by the difference.
+        now_ms = self._clock_ms()
+        return _Past(min(past.since_ms, now_ms), past.last_at_ms and min(past.last_at_ms, now_ms))
 
     async def _remember(self, past: _Past) -> None:
         self._past = past

@@ -45,7 +45,11 @@ class _Both(NamedTuple):
 
 
 class Verification:
-    """Compares with one side."""
+    """Compares with one side.
+
+    Attributes:
+        octets_done: of all logs so far, as far as both sides have them.
+    """
 
     def __init__(
         self,
@@ -65,6 +69,7 @@ class Verification:
         self._leader, self._follower = (side.name, name) if side.is_leader else (name, side.name)
         self._queue_of = queue_of
         self._deep = deep
+        self.octets_done = 0
 
     async def rows(self) -> AsyncIterator[Row]:
         """Yield one row a log, and one for each state file; see management.node.InspectionOperations.
@@ -201,8 +206,10 @@ class Verification:
                 return compared._replace(difference=difference, chunks=chunks, octets=octets)
             if step is None:
                 note = "a part of it was dropped meanwhile"
-            else:
-                chunks, octets = chunks + need(step, "chunks", int), octets + need(step, "octets", int)
+                continue
+            read = need(step, "octets", int)
+            chunks, octets = chunks + need(step, "chunks", int), octets + read
+            self.octets_done += read
         return compared._replace(chunks=chunks, octets=octets, note=note)
 
     async def _step(self, name: str, begin: int, until: int) -> Found | str | None:

@@ -66,6 +66,7 @@ class ReplicationCommands:
             "leader": follower_status(inbound, identity, settings.apply_delay_ms, clock_ms()),
             "etcd": roles.elected.status() if roles.elected is not None else None,
             "scrub": roles.inspection.scrub_status(),
+            "verify": roles.inspection.verify_status(),
         }
 
     # -- promotion ----------------------------------------------------------------------------

@@ -92,6 +92,27 @@ def test_a_log_is_compared_in_steps_of_a_segment(pair: Pair) -> None:
     assert [(about["from"], about["to"]) for about in digests] == [(0, 4), (4, 8), (8, 12), (12, 16)]
 
 
+def test_how_far_a_comparison_is_shows_while_it_runs(pair: Pair) -> None:
+    pair.fill(Q, 8)
+    nothing = {"running": False, "octets_done": 0, "octets_total": 0}
+    inspection = pair.leader.inspection
+    assert inspection.verify_status() == nothing
+    seen: list[dict[str, Any]] = []
+
+    def look(what: str, about: dict[str, Any]) -> None:
+        if what == "digest":
+            seen.append(inspection.verify_status())
+
+    pair.to_follower.before = look
+    (row,) = rows(pair.leader)
+    done = [each["octets_done"] for each in seen]
+    assert done[0] == 0
+    assert done == sorted(set(done))
+    assert done[-1] < row["octets"]
+    assert {(each["running"], each["octets_total"]) for each in seen} == {(True, row["octets"])}
+    assert inspection.verify_status() == nothing
+
+
 def test_there_may_be_more_logs_than_one_answer_holds(
     pair: Pair, asked: PairedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,92 @@
+"""What an operation will do, in sentences with numbers, before it does. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from leveret.console.sites.facts import SiteFacts
+
+
+def of_recovery(site: SiteFacts) -> list[str]:
+    """How much each vhost lacks, and when its upstream was heard."""
+    found: list[str] = []
+    for row in site.standby.vhosts:
+        lost = f"{row.lag_records:,} records that the upstream had when it was last heard are not here"
+        if not row.lag_records:
+            lost = "everything is here that the upstream had when it was last heard"
+        heard = "never" if row.heard_ago_ms is None else f"{row.heard_ago_ms / 1000:,.1f} s ago"
+        missing = (
+            f", and {row.missing_messages:,} messages that retention dropped" if row.missing_messages else ""
+        )
+        found.append(f"Vhost {row.virtual_host}: {lost}{missing}; heard {heard}.")
+    return found
+
+
+def of_promotion(site: SiteFacts) -> list[str]:
+    """The same, and what becomes of the two sites."""
+    found = of_recovery(site)
+    if site.standby.promotion is not None:
+        found.insert(0, "A promotion has begun and is not done: this goes on with it.")
+    if any(row.state == "connected" for row in site.standby.vhosts):
+        found.append(
+            "The upstream is alive. A promotion does not stop it: two sites would serve applications, and what the "
+            "upstream accepts from now on is missing here."
+        )
+    found.append("The site serves applications afterwards, and follows its upstream no more.")
+    return found
+
+
+def of_follower(site: SiteFacts) -> list[str]:
+    """How the leader does, and what this node lacks or holds back."""
+    leader = site.replication.leader
+    if leader is None:
+        return ["No leader is known."]
+    name, held = leader.name or leader.uri, leader.held_back
+    if held is None:
+        lag = "an unknown number of" if leader.lag_records is None else f"{leader.lag_records:,}"
+        return [f"The leader {name} is {leader.state}; this node lacks {lag} records of it."]
+    if not held.records:
+        return [f"The leader {name} is {leader.state}; this node is delayed, and holds nothing back now."]
+    return [
+        f"The leader {name} is {leader.state}; this node is delayed, and can leave out {held.records:,} records of it "
+        f"with {held.messages:,} messages.",
+        "Choose to apply all of them, or those up to a moment, and the later ones are quarantined: "
+        "neither can be taken back.",
+    ]
+
+
+def of_leaders(site: SiteFacts) -> list[str]:
+    """How many queues each node leads now."""
+    led = Counter(queue.node for queue in site.queues)
+    return [f"Node {name} leads {count:,} queues now." for name, count in sorted(led.items())]
+
+
+def of_mirrors(site: SiteFacts) -> list[str]:
+    """How many queues lack mirrors, and the first of them."""
+    unsynchronised = [
+        queue
+        for queue in site.queues
+        if set(queue.slave_nodes or ()) - set(queue.synchronised_slave_nodes or queue.slave_nodes or ())
+        or (queue.slave_nodes and not queue.synchronised_slave_nodes)
+    ]
+    messages = sum(queue.messages for queue in unsynchronised)
+    first = ", ".join(f"{queue.name} in {queue.vhost}" for queue in unsynchronised[:5])
+    text = f"{len(unsynchronised):,} queues with {messages:,} messages have mirrors that are not synchronised"
+    return [f"{text}: {first}." if unsynchronised else f"{text}."]
+
+
+def of_disk(site: SiteFacts) -> list[str]:
+    """How much is read."""
+    return [
+        f"All stored data of the node is read: {len(site.queues):,} queues. Clients are served meanwhile."
+    ]
+
+
+def of_return(site: SiteFacts) -> list[str]:
+    """What may be lost for applications."""
+    messages = site.overview.queue_totals.get("messages")
+    count = f"{messages:,}" if isinstance(messages, int) else "an unknown number of"
+    return [
+        f"The site has {count} messages. Those of replicated queues that the new upstream never saw are quarantined; "
+        "the queues are the new upstream's afterwards.",
+    ]
