@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from leveret.core.broker.access import Operation, is_allowed, matches, permission_of, topic_pattern
+from leveret.core.queues.confirms import ConfirmParts
 from leveret.core.queues.queue import Queue
 from leveret.core.rules.queue_arguments import DEAD_LETTER_EXCHANGE
 from leveret.core.rules.validation import ALTERNATE_EXCHANGE
 from leveret.model import definitions as d
-from leveret.model.errors import AccessRefused, ResourceLocked
+from leveret.model.errors import AccessRefused, PreconditionFailed, ResourceLocked
 from leveret.model.reasons import Reason
 
 if TYPE_CHECKING:
@@ -252,6 +253,25 @@ class Actor:
         count = queue.drop_ready(Reason.PURGED)
         self._broker.dirty[queue] = None
         return count
+
+    def purge_safely(self, queue: Queue, then: Callable[[int, PreconditionFailed | None], None]) -> None:
+        """As `purge`; `then` gets the number, and the error if a disk that would keep a confirm has refused it.
+
+        It is called once no restart, follower or mirror may show the purged messages again; for a refused purge, at
+        the next flush.
+
+        Raises:
+            Refusal: see `purge`.
+        """
+        count = self.purge(queue)
+        refused = PreconditionFailed(
+            f"queue '{queue.key[1]}' in vhost '{queue.key[0]}' was purged, but not every disk that keeps it took that: "
+            "messages may come back after a restart"
+        )
+        parts = ConfirmParts(self._broker.confirming, lambda _, ok: then(count, None if ok else refused))
+        batch = parts.batch()
+        batch.queues[queue], batch.settles = queue.definition.durable, True
+        parts.end()
 
     # -- super streams ------------------------------------------------------------------------
 

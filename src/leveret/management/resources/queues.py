@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
@@ -119,8 +120,11 @@ async def purge(call: Call) -> Response:
     await call.returned(queue_of(call))
     queue = queue_of(call)
     need_led_here(call, queue)
-    call.caller.in_vhost(queue.key[0]).purge(queue)
+    purged: asyncio.Future[PreconditionFailed | None] = asyncio.get_running_loop().create_future()
+    call.caller.in_vhost(queue.key[0]).purge_safely(queue, lambda _, refused: purged.set_result(refused))
     await call.node.commit()
+    if (refused := await purged) is not None:
+        raise refused
     return done()
 
 

@@ -16,6 +16,7 @@ from leveret.model.errors import AccessRefused, LeveretError, NotFound, Precondi
 from leveret.session.amqp091 import remote_methods as remote_methods
 from leveret.session.amqp091.channel_base import ChannelBase
 from leveret.session.amqp091.direct_reply import PREFIX, REPLY_TO
+from leveret.session.amqp091.settling import answered_at_end
 from leveret.wire import amqp091 as wire
 
 
@@ -178,12 +179,17 @@ def _queue_purge(channel: ChannelBase, method: commands.Queue.Purge) -> None:
     if isinstance(queue, RemoteQueue):
         remote_methods.purge(channel, queue, nowait=method.nowait)
         return
-    count = channel.connection.actor.purge(queue)
-    if queue.definition.durable:
-        # After the reply, no restart and no follower may show the purged messages again.
-        channel.connection.waits_for_definitions = True
-    if not method.nowait:
-        channel.reply(commands.Queue.PurgeOk(count))
+
+    def purged(count: int, refused: PreconditionFailed | None) -> None:
+        if refused is not None and not channel.is_closing:
+            channel.connection.fail(refused, channel.number, method.index)
+        elif not method.nowait and not channel.is_closing:
+            channel.reply(commands.Queue.PurgeOk(count))
+        done()
+
+    # What follows is answered after it.
+    with answered_at_end(channel.connection) as done:
+        channel.connection.actor.purge_safely(queue, purged)
 
 
 def _queue_delete(channel: ChannelBase, method: commands.Queue.Delete) -> None:

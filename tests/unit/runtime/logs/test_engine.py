@@ -10,12 +10,13 @@ import pytest
 from pamqp import base, body, commands, frame, header
 
 from leveret.core.queues.queue import Queue
-from leveret.model.definitions import Binding, Change, Put
+from leveret.model.definitions import Binding, Change, Put, Vhost
 from leveret.model.definitions import Queue as QueueDefinition
 from leveret.model.errors import StorageError
 from leveret.runtime.sockets.buffered_output import BufferedOutput
 from leveret.session.amqp091.connection import ClientConnection
 from leveret.session.amqp091.publishing import QUEUES_A_TURN
+from leveret.testing.simulation.full_disk import LimitedDisks
 from leveret.wire.amqp091 import PROTOCOL_HEADER
 from tests.unit.runtime.collecting.site import Site
 
@@ -332,3 +333,23 @@ async def test_one_flush_serves_reads_of_several_turns_while_publishers_send_muc
     client.engine.published(client.session, 1)
     await asyncio.sleep(0)
     assert (queue.gathered_count, queue.next_offset) == (0, 4)
+
+
+async def test_a_purge_is_answered_when_the_disk_has_it_and_not_when_it_refuses_it(tmp_path: Path) -> None:
+    """It said purge-ok on a full disk, and the messages came back with the next start."""
+    site = Site(tmp_path)
+    await site.start()
+    await site.apply(Put(Vhost(name="/")), Put(QueueDefinition(vhost="/", name="q")))
+    client = Client(site)
+    client.publish("q")
+    await site.settle()
+    with LimitedDisks() as disks:
+        disks.fill(tmp_path)
+        client.send(commands.Queue.Purge(0, "q"))
+        await site.settle()
+        assert client.names()[-1] == "Channel.Close"
+        disks.limit(tmp_path, None)
+    client.send(commands.Channel.CloseOk(), commands.Channel.Open(), commands.Queue.Purge(0, "q"))
+    await site.settle()
+    assert client.names()[-1] == "Queue.PurgeOk"
+    await site.kill()

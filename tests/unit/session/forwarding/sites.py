@@ -104,6 +104,11 @@ class RelayNode(FakeNode):
             if client.is_woken:
                 client.is_woken = False
                 client.session.go_on(0)
+        if self.refuses_settlements:
+            in_turns = [(each, batch) for each in self.broker.confirming for batch in each.close_batches()]
+            self.broker.confirming.clear()
+            for channel, batch in in_turns:
+                self._promise(channel, batch)
         self.flush()
         serving = [*self.forwarded.serving]
         for session in [*serving, *(client.session for client in self.clients)]:

@@ -311,6 +311,23 @@ def test_a_commit_whose_settlements_the_leader_s_disk_refuses_is_not_told_that_t
     )
 
 
+@pytest.mark.parametrize("at", ["a", "b"])
+def test_a_purge_that_the_disk_refuses_is_not_said_to_be_done(at: str) -> None:
+    """At a client of the leader, and of another node."""
+    cluster = Cluster("a", "b")
+    cluster.declare("q", "b")
+    client = Client(cluster[at])
+    client.send(*publish(b"x"))
+    cluster.settle()
+    cluster["b"].refuses_settlements = True
+    client.send(Q.Purge(queue="q"))
+    cluster.settle()
+    assert not client.told(Q.PurgeOk)
+    [(_, close)] = [each for each in client.replies if isinstance(each[1], CLOSES)]
+    assert (close.name, close.reply_code) == ("Channel.Close", 406)
+    assert "messages may come back" in close.reply_text
+
+
 @pytest.mark.parametrize("consumes", [True, False])
 @pytest.mark.parametrize("settles", [B.Ack(1), B.Reject(1, False), B.Nack(1, False, False)])
 @pytest.mark.parametrize("leader", ["a", "c"])
