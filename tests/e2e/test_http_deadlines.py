@@ -20,7 +20,7 @@ from leveret.testing.servers.certificates import CertificateAuthority, available
 
 REQUEST_S: Final = 1.0
 IDLE_S: Final = 1.5
-BODY_S: Final = 3.0
+RATE: Final = 2_000
 SLACK_S: Final = 8.0
 """The machine may be busy."""
 POST: Final = (
@@ -40,7 +40,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretProcess]:
     config = {
         "management.tcp.request_timeout": str(int(REQUEST_S * 1000)),
         "management.tcp.idle_timeout": str(int(IDLE_S * 1000)),
-        "management.http.body_timeout": str(int(BODY_S * 1000)),
+        "management.http.body_rate_min": str(RATE),
         "management.ssl.port": str(https),
         "prometheus.tcp.port": str(metrics),
         **{key.replace("ssl_options", "management.ssl"): value for key, value in secret.items()},
@@ -137,19 +137,37 @@ def test_a_request_that_was_begun_is_told_that_it_is_late(node: LeveretProcess) 
         assert said_until_end(client).startswith(b"HTTP/1.1 408 ")
 
 
-def test_a_body_that_drips_is_not_waited_for(node: LeveretProcess) -> None:
-    with plain(node) as client:
+@pytest.mark.parametrize("follower_server", [plain, secured, control])
+def test_a_body_that_drips_is_late_as_soon_as_headers_that_drip(
+    node: LeveretProcess, follower_server: Callable[[LeveretProcess], socket.socket]
+) -> None:
+    with follower_server(node) as client:
         client.sendall(POST)
-        took_s = dripped(client, b" ", 60)
-    assert IDLE_S < took_s < BODY_S + SLACK_S
+        assert REQUEST_S < dripped(client, b" ", 60) < REQUEST_S + SLACK_S
 
 
 def test_a_body_that_stops_is_not_waited_for(node: LeveretProcess) -> None:
     with plain(node) as client:
-        client.sendall(POST + b"{")
+        client.sendall(POST)
+        # Much is there at once: that is worth more time than a pause may last.
+        client.sendall(b" " * 50_000)
         began_s = time.monotonic()
         assert said_until_end(client).startswith(b"HTTP/1.1 408 ")
         assert time.monotonic() - began_s < IDLE_S + SLACK_S
+
+
+def test_a_slow_body_that_goes_on_is_waited_for(node: LeveretProcess) -> None:
+    """An upload over a slow link lasts several times as long as a body in drops."""
+    body = b"{" + b" " * 99_998 + b"}"
+    part = 8 * RATE
+    with plain(node) as client:
+        client.sendall(POST)
+        began_s = time.monotonic()
+        for at in range(0, len(body), part):
+            client.sendall(body[at : at + part])
+            time.sleep(REQUEST_S / 2)
+        assert time.monotonic() - began_s > 3 * REQUEST_S
+        assert client.recv(65536).startswith(b"HTTP/1.1 204 ")
 
 
 def test_a_response_that_nobody_reads_is_not_kept(node: LeveretProcess) -> None:
@@ -172,7 +190,7 @@ def test_a_connection_that_goes_on_asking_stays(node: LeveretProcess) -> None:
     """Longer than any of the deadlines."""
     with plain(node) as client:
         began_s = time.monotonic()
-        while time.monotonic() - began_s < BODY_S + 1:
+        while time.monotonic() - began_s < 3 * REQUEST_S:
             client.sendall(GET)
             assert whole_response(client).startswith(b"HTTP/1.1 200 ")
 

@@ -75,13 +75,15 @@ class Management:
         "10000",
         "Milliseconds within which a client of the HTTP API must send the headers of its next "
         "request. The same limit applies to the TLS handshake, the metrics' port and the "
-        "control socket.",
+        "control socket. A body has the same time, and more while it arrives: see "
+        "`management.http.body_rate_min`.",
     )
-    body_timeout_ms: int = setting(
-        "management.http.body_timeout",
-        Integer(100, 86_400_000),
-        "60000",
-        "Milliseconds within which the whole body of a request must arrive.",
+    body_bytes_s_min: int = setting(
+        "management.http.body_rate_min",
+        Bytes(1),
+        "8KiB",
+        "Minimum rate at which the body of a request must arrive, in bytes a second, once "
+        "`management.tcp.request_timeout` has passed.",
     )
     idle_timeout_ms: int = setting(
         "management.tcp.idle_timeout",

@@ -1,7 +1,10 @@
 """One HTTP connection: uvicorn's, with a deadline for each wait of the node for the client.
 
-The wait for a request's line and headers has `request_s`; the body has `body_s` in all, and `idle_s` from one part to
-the next; a response that the client does not read has `idle_s`. The node's own time for an answer has no limit here.
+A request's line and headers have `request_s` in all, however they arrive. So has a body, and more with each part that
+arrives: a second for each `body_bytes_s_min` octets. So a body in drops is late as soon as headers in drops, and the
+definitions of a large site may come over a slow link. From one part of a body to the next there are `idle_s`, as for a
+response that the client does not read. The node's own time for an answer has no limit here, and a body that the node
+itself does not read for now is not late.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ class HttpDeadlines(NamedTuple):
     """The deadlines; see the module."""
 
     request_s: float
-    body_s: float
+    body_bytes_s_min: float
     idle_s: float
 
 
@@ -38,6 +41,7 @@ class HttpPeer(H11Protocol):
         self._awaited: tuple[Any, Any] | None = None
         self._awaited_since_s = 0.0
         self._received_at_s = 0.0
+        self._octets = 0
         self._timer: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
         self._goodbye: asyncio.TimerHandle | None = None
@@ -52,6 +56,7 @@ class HttpPeer(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Take octets, and check whether the wait is over."""
         self._received_at_s = self.loop.time()
+        self._octets += len(data)
         super().data_received(data)
         self._look()
 
@@ -87,18 +92,22 @@ class HttpPeer(H11Protocol):
         if self.transport.is_closing():
             awaited = None
         if awaited != self._awaited:
-            self._awaited, self._awaited_since_s = awaited, self.loop.time()
+            self._awaited, self._awaited_since_s, self._octets = awaited, self.loop.time(), 0
             self._timer = _cancelled(self._timer)
             if awaited is not None:
                 self._timer = self.loop.call_at(self._due_s(), self._check)
 
     def _due_s(self) -> float:
+        due_s = self._awaited_since_s + self._deadlines.request_s
         if self.conn.their_state is h11.IDLE:
-            return self._awaited_since_s + self._deadlines.request_s
-        begun_s = max(self._awaited_since_s, self._received_at_s)
-        return min(self._awaited_since_s + self._deadlines.body_s, begun_s + self._deadlines.idle_s)
+            return due_s
+        due_s += self._octets / self._deadlines.body_bytes_s_min
+        return min(due_s, max(self._awaited_since_s, self._received_at_s) + self._deadlines.idle_s)
 
     def _check(self) -> None:
+        if self.flow.read_paused:
+            # Time begins anew when the node has read.
+            self._awaited_since_s, self._octets = self.loop.time(), 0
         due_s = self._due_s()
         if self.loop.time() < due_s:
             # A part of the body came since.

@@ -211,7 +211,7 @@ class ManagementServer:
     ) -> None:
         own = self._settings
         deadlines = HttpDeadlines(
-            own.request_timeout_ms / 1000, own.body_timeout_ms / 1000, own.idle_timeout_ms / 1000
+            own.request_timeout_ms / 1000, own.body_bytes_s_min, own.idle_timeout_ms / 1000
         )
         caps = (
             Caps(own.connection_max, own.connection_max_per_address) if kind is ListenerKind.HTTP else NO_CAPS
