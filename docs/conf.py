@@ -25,6 +25,7 @@ NAVIGATION = {
         "docs/schema-replication",
         "docs/warm-standby",
         "docs/standby-recovery",
+        "docs/standby-tables",
         "docs/spark-cluster",
     ],
     "Operations": ["docs/operations", "docs/console", "docs/configuration"],

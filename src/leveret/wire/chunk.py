@@ -66,7 +66,7 @@ class Attribute(IntEnum):
     QUEUE_EPOCH = 16
     """name = the queue that an outgoing chunk was copied from, value = that queue's epoch."""
     QUEUE_OFFSET = 17
-    """value = offset in that queue of the chunk's first record."""
+    """value = offset in that queue of the chunk's first record; name = the queue's type, if the chunk has messages."""
     EXPIRES = 18
     """no name, value 1: messages of the chunk have a time to live of their own."""
     BY_REFERENCE = 19

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from leveret.model.errors import StorageError
-from leveret.pipeline.archive.decode import MESSAGE, RECORDS, SETTLEMENTS
+from leveret.pipeline.archive.decode import MESSAGE, RECORDS, SETTLEMENTS, UNKNOWN
 from leveret.pipeline.archive.manifest import Manifest, QueuePart, StoredFile
 from leveret.pipeline.archive.settled_offsets import (
     NOTHING,
@@ -164,7 +164,8 @@ def _settled(data_dir: Place, files: list[StoredFile]) -> tuple[Masks, pa.Table]
                 "queue_epoch": incarnation.epoch,
                 "first": first,
                 "count": end - first,
-                "reason": 0,
+                "reason": UNKNOWN,
+                "timestamp_ms": 0,
             }
             for first, end in zip(starts.tolist(), ends.tolist(), strict=True)
         ]
@@ -178,9 +179,15 @@ def _parts(files: list[StoredFile]) -> dict[tuple[str, int], QueuePart]:
         known = parts.get((part.queue, part.epoch))
         if known is None:
             parts[part.queue, part.epoch] = QueuePart(
-                part.queue, part.epoch, ranges=list(part.ranges), min_ms=part.min_ms, max_ms=part.max_ms
+                part.queue,
+                part.epoch,
+                ranges=list(part.ranges),
+                min_ms=part.min_ms,
+                max_ms=part.max_ms,
+                type=part.type,
             )
             continue
+        known.type = known.type or part.type
         known.min_ms, known.max_ms = min(known.min_ms, part.min_ms), max(known.max_ms, part.max_ms)
         for first, count in part.ranges:
             if known.ranges and sum(known.ranges[-1]) == first:

@@ -25,11 +25,15 @@ from leveret.pipeline.archive.stored_positions import Bookkeeper
 from leveret.wire.chunk import Attribute, Chunk, ChunkError, ChunkType, Header, decode_chunk, decode_trailer
 
 Int64s = npt.NDArray[np.int64]
+_Ranges = tuple[Int64s, Int64s, Int64s, Int64s, Int64s]
+"""Part, first offset, count, reason and time (ms) of settled ranges."""
 
 MESSAGE: Final = 0
 SETTLEMENT: Final = 1
 NO_MESSAGE: Final = 255
 """The reason under which a settlement record's own offset counts as settled: it is not a message."""
+UNKNOWN: Final = 254
+"""The reason of settlements that a compaction merged."""
 POSITION_MAX: Final = (1 << 62) - 1
 """The highest epoch or offset: columns have 63 bits, and the records of a chunk are counted on from its offset."""
 
@@ -55,8 +59,11 @@ SETTLEMENTS: Final = pa.schema(
         pa.field("first", pa.int64(), nullable=False),
         pa.field("count", pa.int64(), nullable=False),
         pa.field("reason", pa.uint8(), nullable=False),
+        pa.field("timestamp_ms", pa.int64(), nullable=False),
     ]
 )
+"""`timestamp_ms` is the time of the settlement record's chunk, 0 if it is not known any more. The sidecars of earlier
+versions do not have it (`archive.settlements`)."""
 _RANGE: Final = np.dtype([("reason", "u1"), ("first", ">u8"), ("count", ">u4")])
 _LENGTH: Final = struct.Struct(">I")
 
@@ -110,10 +117,12 @@ class Decoder:
             raise ChunkError(f"chunk {header.chunk_id}: sub-batches do not belong in an outgoing log")
         said = list(decode_trailer(chunk.trailer))
         queue, epoch, first = _identity(chunk, said)
+        kind = next((name for each, name, _ in said if each == Attribute.QUEUE_OFFSET), b"")
         self.stored_positions.note((queue, epoch), first, header.timestamp_ms, said)
         part = self.parts.get((queue, epoch))
         if part is None:
             part = self.parts[queue, epoch] = QueuePart(queue, epoch)
+        part.type = part.type or kind.decode(errors="replace")
         part.count(first, header.records, header.timestamp_ms, header.type == ChunkType.USER)
         if self.first < 0:
             self.first = header.chunk_id
@@ -237,8 +246,8 @@ class _Run:
         found = [self._settled(int(at), int(rows[at])) for at in np.flatnonzero(~self.is_message)]
         if not found:
             return pa.RecordBatch.from_pylist([], schema=SETTLEMENTS)
-        columns = [np.concatenate([each[i] for each in found]) for i in range(4)]
-        parts, firsts, counts, reasons = _coalesce(*columns)
+        columns = [np.concatenate([each[i] for each in found]) for i in range(5)]
+        parts, firsts, counts, reasons, timestamps = _coalesce(*columns)
         for part, count in zip(parts[reasons != NO_MESSAGE], counts[reasons != NO_MESSAGE], strict=True):
             self.part_list[part].settled += int(count)
         return pa.RecordBatch.from_arrays(
@@ -248,12 +257,13 @@ class _Run:
                 pa.array(firsts),
                 pa.array(counts),
                 pa.array(reasons.astype(np.uint8)),
+                pa.array(timestamps),
             ],
             schema=SETTLEMENTS,
         )
 
-    def _settled(self, at: int, row: int) -> tuple[Int64s, Int64s, Int64s, Int64s]:
-        """(part, first, count, reason) of the ranges in chunk `at`, whose first row is `row`."""
+    def _settled(self, at: int, row: int) -> _Ranges:
+        """The ranges in chunk `at`, whose first row is `row`."""
         placed = self.placed[at]
         entries = range(row, row + placed.chunk.header.entries)
         bodies = [self.data[self.starts[i] : self.ends[i]] for i in entries]
@@ -265,7 +275,10 @@ class _Run:
         firsts = np.append(ranges["first"].astype(np.int64), placed.first)
         counts = np.append(ranges["count"].astype(np.int64), placed.chunk.header.records)
         reasons = np.append(ranges["reason"].astype(np.int64), NO_MESSAGE)
-        return np.full(len(firsts), self.part_index[at], np.int64), firsts, counts, reasons
+        parts = np.full(len(firsts), self.part_index[at], np.int64)
+        timestamps = np.full(len(firsts), placed.chunk.header.timestamp_ms, np.int64)
+        timestamps[-1] = 0  # no message was settled then, and neighbours stay one range
+        return parts, firsts, counts, reasons, timestamps
 
 
 def _side_by_side(pieces: list[bytes | memoryview]) -> tuple[bytes | memoryview, Int64s]:
@@ -336,14 +349,16 @@ def _gather(data: bytes | memoryview, starts: Int64s, ends: Int64s) -> pa.Array:
     return sliced.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
 
 
-def _coalesce(
-    parts: Int64s, firsts: Int64s, counts: Int64s, reasons: Int64s
-) -> tuple[Int64s, Int64s, Int64s, Int64s]:
-    """Sort by part, reason and first, and join ranges that continue each other."""
+def _coalesce(parts: Int64s, firsts: Int64s, counts: Int64s, reasons: Int64s, timestamps: Int64s) -> _Ranges:
+    """Sort by part, reason and first, and join ranges of one time that continue each other."""
     order = np.lexsort((firsts, reasons, parts))
-    parts, firsts, counts, reasons = parts[order], firsts[order], counts[order], reasons[order]
+    parts, firsts, counts, reasons, timestamps = (
+        each[order] for each in (parts, firsts, counts, reasons, timestamps)
+    )
     begins = np.ones(len(parts), np.bool_)
-    follows = firsts[1:] == firsts[:-1] + counts[:-1]
-    begins[1:] = ~follows | (parts[1:] != parts[:-1]) | (reasons[1:] != reasons[:-1])
+    begins[1:] = firsts[1:] != firsts[:-1] + counts[:-1]
+    for each in (parts, reasons, timestamps):
+        begins[1:] |= each[1:] != each[:-1]
     groups = np.flatnonzero(begins)
-    return parts[groups], firsts[groups], np.add.reduceat(counts, groups), reasons[groups]
+    joined = np.add.reduceat(counts, groups)
+    return parts[groups], firsts[groups], joined, reasons[groups], timestamps[groups]

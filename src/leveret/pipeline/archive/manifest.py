@@ -15,7 +15,7 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -24,6 +24,9 @@ from leveret.pipeline.archive.documents import line_of, value_of
 from leveret.pipeline.archive.manifest_storage import FileManifestLog, ManifestLog, ObjectLog
 from leveret.pipeline.files.files import Place
 from leveret.pipeline.files.objects import ObjectPath
+
+FORMAT: Final = 1
+"""The format of the archive; a later one, that earlier versions cannot read, has a higher number."""
 
 
 class TransferGap(StorageError):
@@ -55,6 +58,16 @@ class ForgottenSince(StorageError):
         )
 
 
+class NewerArchive(StorageError):
+    """A later version wrote the archive, in a format that this one does not know."""
+
+    def __init__(self, data_dir: Place, format: int) -> None:
+        super().__init__(
+            f"{data_dir}: the archive has format {format}, of a later version of Leveret; this version reads formats "
+            f"up to {FORMAT}. Nothing was changed: use a version that is at least as new as the one that wrote it"
+        )
+
+
 class QueuePart(msgspec.Struct):
     """The records of one queue (of one epoch) in a file.
 
@@ -64,6 +77,7 @@ class QueuePart(msgspec.Struct):
         ranges: (first offset, count) of the records, in order of arrival, neighbours joined.
         min_ms: timestamp of the oldest chunk.
         max_ms: timestamp of the newest chunk.
+        type: the queue's type, empty if the upstream did not name it.
     """
 
     queue: str
@@ -73,6 +87,7 @@ class QueuePart(msgspec.Struct):
     ranges: list[tuple[int, int]] = []
     min_ms: int = 0
     max_ms: int = 0
+    type: str = ""
 
     def count(self, first: int, records: int, timestamp_ms: int, is_message: bool) -> None:
         """Add one chunk."""
@@ -139,6 +154,7 @@ class ManifestEntry(msgspec.Struct, kw_only=True):
     Attributes:
         writer: distinguishes equal entries of two processes.
         state: the sum of all earlier entries, at the begin of a log.
+        format: the format of the archive from here on.
     """
 
     number: int
@@ -148,6 +164,13 @@ class ManifestEntry(msgspec.Struct, kw_only=True):
     removed: list[str] = []
     forgotten: list[str] = []
     state: ManifestState | None = None
+    format: int = FORMAT
+
+
+class _EntryFormat(msgspec.Struct):
+    """An entry, as far as it can be read whatever its format."""
+
+    format: int = FORMAT
 
 
 class Manifest:
@@ -164,6 +187,7 @@ class Manifest:
 
         Raises:
             ManifestDamaged: naming file and line.
+            NewerArchive: a later version wrote it.
         """
         self.data_dir = data_dir
         self.entries: list[ManifestEntry] = []
@@ -320,6 +344,9 @@ class Manifest:
 
     def _take_line(self, line: bytes) -> bool:
         try:
+            format = value_of(line, _EntryFormat).format
+            if format > FORMAT:
+                raise NewerArchive(self.data_dir, format)
             entry = value_of(line, ManifestEntry)
         except msgspec.DecodeError:
             return False

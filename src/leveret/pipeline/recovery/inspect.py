@@ -25,15 +25,9 @@ from pyspark.sql import SparkSession
 
 from leveret.model.errors import StorageError
 from leveret.pipeline.archive.decode import MESSAGE
-from leveret.pipeline.archive.manifest import Manifest, QueuePart, StoredFile
-from leveret.pipeline.archive.settled_offsets import (
-    NOTHING,
-    Int64s,
-    Mask,
-    QueueIncarnation,
-    SettledRanges,
-    rows_by_incarnation,
-)
+from leveret.pipeline.archive.manifest import Manifest, StoredFile
+from leveret.pipeline.archive.repetitions import collected_again
+from leveret.pipeline.archive.settled_offsets import Int64s, Mask, QueueIncarnation, rows_by_incarnation
 from leveret.pipeline.archive.tables import messages_in
 from leveret.pipeline.files.files import Place, make_directory, opened
 from leveret.pipeline.jobs.console import Console
@@ -142,40 +136,6 @@ def _count_files(
         {"vhost": vhost, "exchange": exchange, "routing_key": routing_key, "messages": messages}
         for (vhost, exchange, routing_key), messages in sorted(counts.items())
     ]
-
-
-def collected_again(files: Sequence[StoredFile]) -> dict[str, dict[QueueIncarnation, Mask]]:
-    """By path, for files with repeated messages, the masks of the offsets that earlier files, or the file itself, have.
-
-    Only queues with repeated messages are in it; almost always there is none.
-    """
-    ranges = SettledRanges()
-    records: Counter[QueueIncarnation] = Counter()
-    for incarnation, part in _parts(files):
-        ranges.add(incarnation, *zip(*part.ranges, strict=True))
-        records[incarnation] += sum(count for _, count in part.ranges)
-    doubled = {
-        incarnation
-        for incarnation, starts, ends in ranges.merged()
-        if int((ends - starts).sum()) < records[incarnation]
-    }
-    before = SettledRanges()
-    found: dict[str, dict[QueueIncarnation, Mask]] = {}
-    for file in files:
-        mine = [(incarnation, part) for incarnation, part in _parts([file]) if incarnation in doubled]
-        if mine:
-            masks = before.masks()
-            found[file.path] = {incarnation: masks.get(incarnation, NOTHING) for incarnation, _ in mine}
-        for incarnation, part in mine:
-            before.add(incarnation, *zip(*part.ranges, strict=True))
-    return found
-
-
-def _parts(files: Iterable[StoredFile]) -> Iterator[tuple[QueueIncarnation, QueuePart]]:
-    for file in files:
-        for part in file.queues:
-            if part.ranges:
-                yield QueueIncarnation(file.vhost, part.queue, part.epoch), part
 
 
 def _text(octets: bytes) -> str:

@@ -11,17 +11,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from leveret.model.errors import PreconditionFailed, StorageError
-from leveret.pipeline.archive.decode import MESSAGE, RECORDS, SETTLEMENT
-from leveret.pipeline.archive.identities import UpstreamIdentities
+from leveret.model.errors import StorageError
+from leveret.pipeline.archive.decode import MESSAGE, RECORDS
+from leveret.pipeline.archive.history import check_known
 from leveret.pipeline.archive.manifest import Manifest, StoredFile
 from leveret.pipeline.archive.recovery_plan import (
     UNSETTLED,
@@ -40,11 +38,11 @@ from leveret.pipeline.archive.settled_offsets import (
     SettledRanges,
     rows_by_incarnation,
 )
-from leveret.pipeline.archive.tables import RESTORE, messages_in, read_table
+from leveret.pipeline.archive.settlements import settlements_of
+from leveret.pipeline.archive.tables import RESTORE, messages_in
 from leveret.pipeline.files.files import Place, keep, opened, sync_directory, written_beside
 from leveret.pipeline.jobs.job import EVERYTHING, PLANS, Selection
 from leveret.wire.incarnation import epoch_of, generation_of, in_order
-from leveret.wire.record import decode_settlements
 
 Masks = dict[QueueIncarnation, Mask]
 _KEYS = ["queue", "queue_epoch", "queue_offset", "kind", "timestamp_ms"]
@@ -65,7 +63,7 @@ def not_to_recover(
         StorageError: a file cannot be read; for settlements, only without `all_available`.
     """
     ranges = SettledRanges()
-    _check_known(manifest, vhost, selection)
+    check_known(manifest, vhost, selection.as_of_ms)
     if selection.start_from_scratch:
         _add_recovered(ranges, manifest, vhost, cut_from_scratch(manifest, vhost, plans))
         return ranges.masks()
@@ -132,22 +130,6 @@ def _add_copies(ranges: SettledRanges, manifest: Manifest, vhost: str) -> None:
             for first, count in incarnations[incarnation]:
                 offsets = np.arange(first, first + count)
                 former.append(offsets[~mask.contains(offsets)])
-
-
-def _check_known(manifest: Manifest, vhost: str, selection: Selection) -> None:
-    """Refuse a moment before the known history of settlements."""
-    if selection.as_of_ms is None:
-        return
-    since_ms = max(
-        manifest.history_from_ms(vhost), UpstreamIdentities(manifest.data_dir).history_from_ms(vhost)
-    )
-    if selection.as_of_ms < since_ms:
-        since = datetime.fromtimestamp(since_ms / 1000, UTC).isoformat(timespec="milliseconds")
-        raise PreconditionFailed(
-            f"vhost '{vhost}': how its queues stood is known since {since} only, before that what was settled is "
-            "removed, here or at the upstream, which had let go of it when the transfer began; name a later moment, "
-            "and see standby.replication.retention.time_limit.messages"
-        )
 
 
 def may_have_unsettled(file: StoredFile, masks: Masks, selection: Selection = EVERYTHING) -> bool:
@@ -316,34 +298,11 @@ def _add_settled(ranges: SettledRanges, data_dir: Place, file: StoredFile, selec
     as_of_ms = selection.as_of_ms
     if as_of_ms is not None and file.min_ms > as_of_ms:
         return
-    path = data_dir / file.settlements
     try:
-        # Compacted records had all come by any moment that can be requested, whatever some chunk's clock said.
-        if as_of_ms is None or file.history_from_ms or file.max_ms <= as_of_ms:
-            ranges.add_settlements(file.vhost, read_table(path))
-        else:
-            # A sidecar has no times, unlike the settlement records themselves.
-            path = data_dir / file.path
-            _add_settled_by(ranges, path, file.vhost, as_of_ms)
+        ranges.add_settlements(file.vhost, settlements_of(data_dir, file, until_ms=as_of_ms))
     except (OSError, pa.ArrowInvalid) as error:
         if not selection.all_available:
             raise StorageError(
-                f"{path}: {error}; what is settled is not known: restore the file from a copy, or "
-                "promote with --all-available to recover what may have been consumed already"
+                f"{data_dir / file.settlements}: {error}; what is settled is not known: restore the file from a copy, "
+                "or promote with --all-available to recover what may have been consumed already"
             ) from error
-
-
-def _add_settled_by(ranges: SettledRanges, path: Place, vhost: str, as_of_ms: int) -> None:
-    with opened(path) as source:
-        records = pq.read_table(
-            source,
-            columns=["queue", "queue_epoch", "body"],
-            read_dictionary=["queue"],
-            filters=[("kind", "=", SETTLEMENT), ("timestamp_ms", "<=", as_of_ms)],
-            partitioning=None,
-            page_checksum_verification=True,
-        )
-    bodies = records.column("body").to_pylist()
-    for incarnation, rows in rows_by_incarnation(vhost, records):
-        settled = [each for row in rows for each in decode_settlements(bodies[row])]
-        ranges.add(incarnation, [each.first for each in settled], [each.count for each in settled])

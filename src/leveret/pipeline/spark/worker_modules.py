@@ -18,6 +18,7 @@ USED: Final = (
     "leveret.pipeline.transfer.sink",
     "leveret.pipeline.transfer.source",
     "leveret.pipeline.recovery.driver",
+    "leveret.pipeline.table.source",
 )
 
 

@@ -18,6 +18,7 @@ from typing import Final
 
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.stream import Stream
+from leveret.core.rules.validation import queue_type
 from leveret.model.errors import StorageError
 from leveret.model.reasons import Reason
 from leveret.runtime.collecting.by_reference import (
@@ -271,6 +272,7 @@ class OutgoingLog(CommittedLog):
                 header.chunk_id,
                 crc,
                 attributes,
+                queue_type(queue.definition.arguments) if header.type == ChunkType.USER else "",
             )
         segment = self.log.newest_segment
         if header.type == ChunkType.USER:
@@ -311,11 +313,12 @@ class OutgoingLog(CommittedLog):
         offset: int,
         crc: int | None,
         attributes: Sequence[bytes] = (),
+        kind_of_queue: str = "",
     ) -> None:
         self._identity.begin_leadership()
         trailer = encode_trailer(
             encode_attribute(Attribute.QUEUE_EPOCH, *key),
-            encode_attribute(Attribute.QUEUE_OFFSET, b"", offset),
+            encode_attribute(Attribute.QUEUE_OFFSET, kind_of_queue.encode(), offset),
             *attributes,
         )
         header = self.log.append(kind, entries, records, data, timestamp_ms, trailer, crc)

@@ -43,12 +43,13 @@ def outgoing_chunk(
     bodies: Sequence[bytes],
     kind: ChunkType,
     at_ms: int,
+    queue_type: str = "",
 ) -> bytes:
     """A raw chunk as a node copies it: its data as in the queue's log, its identity in the trailer."""
     data = b"".join(map(encode_entry, bodies))
     trailer = encode_trailer(
         encode_attribute(Attribute.QUEUE_EPOCH, queue.encode(), epoch),
-        encode_attribute(Attribute.QUEUE_OFFSET, b"", queue_offset),
+        encode_attribute(Attribute.QUEUE_OFFSET, queue_type.encode(), queue_offset),
     )
     count = len(bodies)
     return (
@@ -69,10 +70,17 @@ class FakeOutgoingLog(FakeServedLog):
     """A served log that takes whole chunks."""
 
     def append_copy(
-        self, queue: str, epoch: int, offset: int, bodies: Sequence[bytes], kind: ChunkType, at_ms: int
+        self,
+        queue: str,
+        epoch: int,
+        offset: int,
+        bodies: Sequence[bytes],
+        kind: ChunkType,
+        at_ms: int,
+        queue_type: str = "",
     ) -> bytes:
         """Append a copy of a queue's chunk; returns it."""
-        chunk = outgoing_chunk(self._next_offset, queue, epoch, offset, bodies, kind, at_ms)
+        chunk = outgoing_chunk(self._next_offset, queue, epoch, offset, bodies, kind, at_ms, queue_type)
         self._ids.append(self._next_offset)
         self._chunks.append(chunk)
         self._stamps.append(at_ms)
@@ -107,6 +115,7 @@ class StandbyUpstream:
         self.host = FakeStreamHost(vhosts=set(vhosts), logs=dict(self.logs))
         self.incarnations: dict[tuple[str, str], list[QueueLog]] = {}
         self.now_ms = 1_700_000_000_000
+        self.types: dict[tuple[str, str], str] = {}
 
     def publish(self, vhost: str, queue: str, messages: Sequence[bytes]) -> None:
         """Append one chunk of stored messages."""
@@ -133,7 +142,8 @@ class StandbyUpstream:
         """Append the last chunks of a queue once more, as a node may that starts again."""
         incarnation = self._incarnation(vhost, queue)
         for offset, bodies, kind, at_ms in incarnation.copies[-last:]:
-            self.logs[vhost].append_copy(queue, incarnation.epoch, offset, bodies, kind, at_ms)
+            type_ = self._type_of(vhost, queue, kind)
+            self.logs[vhost].append_copy(queue, incarnation.epoch, offset, bodies, kind, at_ms, type_)
 
     def unsettled(self, vhost: str, queue: str) -> list[bytes]:
         """What must be recovered, in order."""
@@ -168,6 +178,9 @@ class StandbyUpstream:
 
     _loop: asyncio.AbstractEventLoop | None = None
 
+    def _type_of(self, vhost: str, queue: str, kind: ChunkType) -> str:
+        return self.types.get((vhost, queue), "") if kind == ChunkType.USER else ""
+
     def _incarnation(self, vhost: str, queue: str) -> QueueLog:
         if (vhost, queue) not in self.incarnations:
             self.begin_incarnation(vhost, queue)
@@ -178,7 +191,8 @@ class StandbyUpstream:
         offset, incarnation.next_offset = incarnation.next_offset, incarnation.next_offset + len(bodies)
         incarnation.copies.append((offset, bodies, kind, self.now_ms))
         append = self.logs[vhost].append_copy
-        arguments = (queue, incarnation.epoch, offset, bodies, kind, self.now_ms)
+        type_ = self._type_of(vhost, queue, kind)
+        arguments = (queue, incarnation.epoch, offset, bodies, kind, self.now_ms, type_)
         self.now_ms += 1
         if self._loop is None:
             append(*arguments)

@@ -1,0 +1,33 @@
+"""The moments at which it is known how a vhost's queues stood."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from leveret.model.errors import PreconditionFailed
+from leveret.pipeline.archive.identities import UpstreamIdentities
+from leveret.pipeline.archive.manifest import Manifest
+
+
+def check_known(manifest: Manifest, vhost: str, as_of_ms: int | None) -> None:
+    """Refuse a moment before the known history of settlements; None is now.
+
+    Raises:
+        PreconditionFailed: what was settled before is removed, here or at the upstream.
+    """
+    if as_of_ms is None:
+        return
+    since_ms = max(
+        manifest.history_from_ms(vhost), UpstreamIdentities(manifest.data_dir).history_from_ms(vhost)
+    )
+    if as_of_ms < since_ms:
+        raise PreconditionFailed(
+            f"vhost '{vhost}': how its queues stood is known since {moment_text(since_ms)} only, before that what was "
+            "settled is removed, here or at the upstream, which had let go of it when the transfer began; name a "
+            "later moment, and see standby.replication.retention.time_limit.messages"
+        )
+
+
+def moment_text(at_ms: int) -> str:
+    """A moment in ISO 8601, UTC."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")

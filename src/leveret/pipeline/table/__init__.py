@@ -1,0 +1,1 @@
+"""The archive as a table: a row a message, for Spark's SQL and for Parquet files."""

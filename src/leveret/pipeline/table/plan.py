@@ -1,0 +1,291 @@
+"""Plans a read of the table: ranges of files for tasks, from the manifest alone.
+
+A task gets neighbouring files of one vhost, or a share of the row groups of a large one, of about RANGE_BYTES, and the
+names of the files whose settlements it needs: it reads these itself, so that the driver holds no messages and no
+settlements. A file without a wanted vhost, queue or time is in no range.
+
+A row is a message, once: a record that was collected twice is in the range of its first file. A queue whose policy
+came back has its messages in two incarnations (`wire.incarnation`). Then a message that is pending is in the first
+incarnation in which it is, as a recovery counts it, and a settled one in the last that has it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from leveret.model.errors import PreconditionFailed, StorageError
+from leveret.pipeline.archive.history import check_known, moment_text
+from leveret.pipeline.archive.manifest import Manifest, StoredFile
+from leveret.pipeline.archive.repetitions import Masks, collected_again, parts_of
+from leveret.pipeline.archive.settled_offsets import (
+    NOTHING,
+    Int64s,
+    Mask,
+    QueueIncarnation,
+    SettledRanges,
+)
+from leveret.pipeline.archive.settlements import settlements_of
+from leveret.pipeline.files.files import Place, place_of
+from leveret.pipeline.table.columns import OF_STATE
+from leveret.pipeline.table.request import TableRequest
+from leveret.wire.incarnation import epoch_of, generation_of, in_order
+
+RANGE_BYTES: Final = 32_000_000
+"""About the stored octets of a task."""
+RANGE_FILES_MAX: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class FilePiece:
+    """A file, or a share of its row groups.
+
+    Attributes:
+        path: the file, in the data directory.
+        share: the number of the share, of `shares`.
+        parts: the queue's type, and the ranges of records, of each incarnation with wanted messages.
+        without: by incarnation, the offsets that are in other files; an incarnation in it may repeat its own, too.
+        only: if it is not None, the offsets that are wanted, by incarnation.
+    """
+
+    path: str
+    share: int
+    shares: int
+    parts: dict[QueueIncarnation, tuple[str, list[tuple[int, int]]]]
+    without: Masks = field(default_factory=dict)
+    only: Masks | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileRange:
+    """What one task reads.
+
+    Attributes:
+        settlements: the files whose settlements decide about its messages, in the order of the log.
+    """
+
+    data_dir: Place
+    vhost: str
+    request: TableRequest
+    pieces: list[FilePiece]
+    settlements: list[StoredFile]
+
+
+def open_archive(uri: str) -> Manifest:
+    """The manifest of the archive at a path or URI.
+
+    Raises:
+        StorageError: it cannot be read, or there is none.
+    """
+    place = place_of(uri)
+    try:
+        if isinstance(place, Path):
+            # To list a directory that may not be read is no error for what reads the manifest, but an empty list.
+            for each in (place, place / "manifest"):
+                if each.exists():
+                    next(each.iterdir(), None)
+        manifest = Manifest(place)
+    except OSError as error:
+        raise StorageError(f"{place}: the archive cannot be read: {error}") from error
+    if not manifest.entries:
+        raise StorageError(
+            f"{place}: there is no archive here, or nothing was transferred to it yet: it has no manifest. The archive "
+            "of a downstream is what standby.replication.downstream.data_dir names there, or standby in its data_dir"
+        )
+    return manifest
+
+
+def plan_ranges(manifest: Manifest, request: TableRequest) -> list[FileRange]:
+    """The ranges with all wanted rows.
+
+    Raises:
+        PreconditionFailed: the state at the wanted moment is not known.
+        StorageError: a file of settlements cannot be read.
+    """
+    vhosts = [vhost for vhost in sorted(manifest.next_by_vhost) if request.wants_vhost(vhost)]
+    _check_moment(manifest, vhosts, request)
+    ranges: list[FileRange] = []
+    for vhost in vhosts:
+        files = manifest.files_of(vhost)
+        without = collected_again(files)
+        hidden = _hidden(manifest.data_dir, files, request)
+        for file in files:
+            mine = {each: hidden[each] for each, _ in parts_of([file]) if each in hidden}
+            if mine:
+                without[file.path] = united(without.get(file.path, {}), mine)
+        ranges += ranges_of(manifest.data_dir, files, request, without=without)
+    return ranges
+
+
+def ranges_of(
+    data_dir: Place,
+    files: list[StoredFile],
+    request: TableRequest,
+    *,
+    without: dict[str, Masks],
+    only: dict[str, Masks] | None = None,
+    settling: list[StoredFile] | None = None,
+) -> list[FileRange]:
+    """Deal the files of one vhost to tasks; `settling` are those with settlements, by default the same files."""
+    ranges: list[FileRange] = []
+    if not files:
+        return ranges
+    for group in _grouped(list(_pieces(files, request, without, only or {}))):
+        wanted = {each.queue for piece in group for each in piece.parts}
+        needed = _settling(files if settling is None else settling, wanted, request)
+        ranges.append(FileRange(data_dir, files[0].vhost, request, group, needed))
+    return ranges
+
+
+def _pieces(
+    files: list[StoredFile], request: TableRequest, without: dict[str, Masks], only: dict[str, Masks]
+) -> Iterator[_Sized]:
+    for file in files:
+        wanted = request.wanted_parts(file)
+        if not wanted:
+            continue
+        parts = {
+            QueueIncarnation(file.vhost, part.queue, part.epoch): (part.type, part.ranges) for part in wanted
+        }
+        mine = without.get(file.path, {})
+        # A file that repeats itself is read by one task, which sees both places.
+        shares = 1 if mine else max(1, math.ceil(file.bytes / RANGE_BYTES))
+        for share in range(shares):
+            piece = FilePiece(file.path, share, shares, parts, mine, only.get(file.path))
+            yield _Sized(piece, file.bytes // shares)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sized:
+    piece: FilePiece
+    bytes: int
+
+
+def _grouped(sized: list[_Sized]) -> Iterator[list[FilePiece]]:
+    group: list[FilePiece] = []
+    size = 0
+    for each in sized:
+        if group and (size + each.bytes > RANGE_BYTES or len(group) >= RANGE_FILES_MAX):
+            yield group
+            group, size = [], 0
+        group.append(each.piece)
+        size += each.bytes
+    if group:
+        yield group
+
+
+def _settling(files: Iterable[StoredFile], queues: set[str], request: TableRequest) -> list[StoredFile]:
+    """The files with settlements of these queues, without the names of their queues, which may be many."""
+    if not request.state and not OF_STATE.intersection(request.columns):
+        return []
+    return [
+        msgspec.structs.replace(file, queues=[])
+        for file in files
+        if file.settlements
+        and (request.as_of_ms is None or file.min_ms <= request.as_of_ms)
+        and (file.history_from_ms or any(part.settled and part.queue in queues for part in file.queues))
+    ]
+
+
+def _check_moment(manifest: Manifest, vhosts: list[str], request: TableRequest) -> None:
+    """Refuse a moment before all that is known."""
+    as_of_ms = request.as_of_ms
+    if as_of_ms is None:
+        return
+    for vhost in vhosts:
+        check_known(manifest, vhost, as_of_ms)
+    oldest_ms = min((file.min_ms for file in manifest.files() if file.vhost in vhosts), default=as_of_ms)
+    if as_of_ms < oldest_ms:
+        raise PreconditionFailed(
+            f"how these queues stood is known since {moment_text(oldest_ms)} only, by the upstream's clock: nothing in "
+            f"the archive is older; ask for that moment or a later one"
+        )
+
+
+def _hidden(data_dir: Place, files: list[StoredFile], request: TableRequest) -> Masks:
+    """By incarnation, the messages whose row is that of another incarnation; see the module."""
+    held: defaultdict[tuple[str, int], defaultdict[QueueIncarnation, list[tuple[int, int]]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for incarnation, part in parts_of(files):
+        held[part.queue, epoch_of(part.epoch)][incarnation] += part.ranges
+    several = [each for each in held.values() if len(each) > 1]
+    if not several:
+        return {}
+    settled = _settled(data_dir, files, request.as_of_ms)
+    found: Masks = {}
+    for incarnations in several:
+        found |= _elsewhere({each: _offsets(ranges) for each, ranges in incarnations.items()}, settled)
+    return found
+
+
+def _elsewhere(held: dict[QueueIncarnation, Int64s], settled: Masks) -> Masks:
+    """Of the incarnations of one queue, the offsets of each whose row is that of another one."""
+    order = sorted(held, key=lambda each: in_order(each.epoch))
+    pending = {each: held[each][~settled.get(each, NOTHING).contains(held[each])] for each in order}
+    gone: dict[QueueIncarnation, list[Int64s]] = {each: [] for each in order}
+    for at, each in enumerate(order):
+        for other in order[:at]:
+            gone[each].append(np.intersect1d(pending[each], pending[other]))
+        rest = np.setdiff1d(held[each], pending[each])
+        for other in order:
+            if other != each and generation_of(other.epoch) == generation_of(each.epoch):
+                is_later = order.index(other) > at
+                gone[each].append(np.intersect1d(rest, held[other] if is_later else pending[other]))
+    return {each: _mask(np.concatenate(offsets)) for each, offsets in gone.items() if any(map(len, offsets))}
+
+
+def _settled(data_dir: Place, files: list[StoredFile], as_of_ms: int | None) -> Masks:
+    ranges = SettledRanges()
+    for file in files:
+        if file.settlements and (as_of_ms is None or file.min_ms <= as_of_ms):
+            try:
+                ranges.add_settlements(file.vhost, settlements_of(data_dir, file, until_ms=as_of_ms))
+            except (OSError, pa.ArrowInvalid) as error:
+                raise unreadable(data_dir / file.settlements, error) from error
+    return ranges.masks()
+
+
+def unreadable(place: Place, error: Exception) -> StorageError:
+    """The error of a file that cannot be read."""
+    return StorageError(
+        f"{place}: it is damaged, missing or not to be read: {error}; restore the file from a copy, or run the query "
+        "again if a compaction replaced it meanwhile"
+    )
+
+
+def united(one: Masks, other: Masks) -> Masks:
+    """By incarnation, the offsets that are in one of the two."""
+    return {
+        each: EitherMask(one[each], other[each]) if each in one and each in other else (one | other)[each]
+        for each in one.keys() | other.keys()
+    }
+
+
+class EitherMask(Mask):
+    """The offsets of two sets."""
+
+    def __init__(self, one: Mask, other: Mask) -> None:
+        self._both = (one, other)
+
+    def contains(self, offsets: Int64s) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Whether each of `offsets` is in one of them."""
+        one, other = self._both
+        found: np.ndarray[tuple[int], np.dtype[np.bool_]] = one.contains(offsets) | other.contains(offsets)
+        return found
+
+
+def _offsets(ranges: Iterable[tuple[int, int]]) -> Int64s:
+    return np.unique(np.concatenate([np.arange(first, first + count) for first, count in ranges]))
+
+
+def _mask(offsets: Int64s) -> Mask:
+    return Mask(offsets, np.ones_like(offsets))

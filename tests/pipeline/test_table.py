@@ -1,0 +1,153 @@
+"""The archive as a data source of Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from leveret.pipeline.archive.compact import compact
+from leveret.pipeline.archive.manifest import Manifest
+from leveret.pipeline.table.columns import MESSAGES
+from leveret.pipeline.table.source import register
+from leveret.testing.sites.standby_archive import transfer
+from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def upstream() -> StandbyUpstream:
+    upstream = StandbyUpstream(["a", "b"])
+    upstream.types["a", "q0"] = "classic"
+    for turn in range(6):
+        for vhost in ("a", "b"):
+            bodies = [stored_message(b"%s%d.%d" % (vhost.encode(), turn, i), b"ex", b"k") for i in range(4)]
+            upstream.publish(vhost, f"q{turn % 2}", bodies)
+        upstream.settle("a", f"q{turn % 2}", [(turn * 2, 1)])
+        upstream.now_ms += 60_000
+    return upstream
+
+
+@pytest.fixture
+def table(spark: SparkSession, upstream: StandbyUpstream, data_dir: Any) -> Callable[..., DataFrame]:
+    register(spark)
+    transfer(upstream, data_dir, chunks_per_file=3)
+
+    def load(schema: str = "", **options: str) -> DataFrame:
+        reader = spark.read.format("leveret").options(**options)
+        return (reader.schema(schema) if schema else reader).load(str(data_dir))
+
+    return load
+
+
+def test_sql_finds_what_was_published_and_what_is_settled(
+    spark: SparkSession, upstream: StandbyUpstream, table: Callable[..., DataFrame]
+) -> None:
+    whole = table()
+    assert whole.schema.names == MESSAGES.names
+    whole.createOrReplaceTempView("messages")
+    rows = spark.sql(
+        "SELECT vhost, queue, state, settled_reason, count(*) AS messages FROM messages "
+        "GROUP BY ALL ORDER BY vhost, queue, state, settled_reason"
+    ).collect()
+    assert [tuple(row) for row in rows] == [
+        ("a", "q0", "pending", None, 10),
+        ("a", "q0", "settled", "acked", 2),
+        ("a", "q1", "pending", None, 9),
+        ("a", "q1", "settled", "acked", 3),
+        ("b", "q0", "pending", None, 12),
+        ("b", "q1", "pending", None, 12),
+    ]
+    pending = {bytes(row.body) for row in whole.where("state = 'pending' AND vhost = 'a'").collect()}
+    books = [message for queue in ("q0", "q1") for message in upstream.unsettled("a", queue)]
+    assert {
+        message[-len(body) :] for message, body in zip(sorted(books), sorted(pending), strict=True)
+    } == pending
+
+
+def test_filters_and_columns_reach_the_source(table: Callable[..., DataFrame]) -> None:
+    narrow = table("body binary, queue string", state="pending")
+    assert narrow.schema.names == ["body", "queue"]
+    assert narrow.count() == 43
+    filtered = table().where("vhost = 'b' AND queue IN ('q1', 'x') AND timestamp >= '2023-11-14T22:17:00Z'")
+    assert [bytes(row.body) for row in filtered.collect()] == [b"b5.%d" % i for i in range(4)]
+    asked = table(columns="body", vhost="b", queue="q1", **{"from": "2023-11-14T22:17:00Z"})
+    assert asked.collect() == filtered.select("body").collect()
+    assert table().where("vhost = 'nowhere'").collect() == []
+    assert table(asOf="2023-11-14 22:13:20.000").count() == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "schema", "text"),
+    [
+        ({"vhots": "a"}, "", "there is no option 'vhots'"),
+        ({"asOf": "2001-01-01"}, "", "known since 2023-11-14T22:13:20.000+00:00 only"),
+        ({}, "queue int", "column 'queue' is of type string, and not int"),
+        ({}, "que string", "there is no column 'que'"),
+    ],
+)
+def test_what_cannot_be_answered_is_a_sentence(
+    table: Callable[..., DataFrame], options: dict[str, str], schema: str, text: str
+) -> None:
+    with pytest.raises(PySparkException) as caught:
+        table(schema, **options).collect()
+    assert text in str(caught.value)
+    assert "Traceback" not in str(caught.value)
+
+
+def test_what_is_no_archive_or_has_damage_is_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
+    register(spark)
+    upstream = StandbyUpstream()
+    upstream.publish("/", "q", [stored_message(b"x")])
+    [file] = transfer(upstream, tmp_path).files()
+
+    def error(place: str) -> str:
+        with pytest.raises(PySparkException) as caught:
+            spark.read.format("leveret").load(place).collect()
+        assert "Traceback" not in str(caught.value)
+        return str(caught.value)
+
+    (tmp_path / file.path).write_bytes(b"PAR1 torn PAR1")
+    assert f"{tmp_path / file.path}: it is damaged" in error(str(tmp_path))
+    assert "there is no archive here" in error(str(tmp_path / "data"))
+    assert "'ftp://x/y' is in no store that an archive can be kept in" in error("ftp://x/y")
+    assert "is no absolute path and no URI" in error("archive")
+
+
+def test_a_stream_has_each_message_once_over_restarts_and_a_compaction(
+    spark: SparkSession, upstream: StandbyUpstream, tmp_path: Path
+) -> None:
+    register(spark)
+    archive, out = tmp_path / "archive", tmp_path / "out"
+    manifest = transfer(upstream, archive, chunks_per_file=2)
+
+    def run() -> None:
+        source = spark.readStream.format("leveret").option("maxFilesPerTrigger", "3").load(str(archive))
+        sink = source.select("vhost", "queue", "offset", "body").writeStream.format("parquet")
+        options = {"checkpointLocation": str(tmp_path / "checkpoint"), "path": str(out)}
+        query = sink.options(**options).trigger(availableNow=True).start()
+        query.awaitTermination()
+        assert len(query.recentProgress) > 1
+
+    run()
+    upstream.copy_again("a", "q0", 2)
+    for vhost in ("a", "b"):
+        upstream.publish(vhost, "q9", [stored_message(b"later")] * 3)
+        upstream.publish(vhost, "q9", [stored_message(b"last")] * 2)
+    transfer(upstream, archive, chunks_per_file=1)
+    manifest = Manifest(archive)
+    files = manifest.files_of("b")
+    manifest.append([compact(archive, files)], removed=[file.path for file in files])
+    run()
+    rows = [(row.vhost, row.queue, row.offset) for row in spark.read.parquet(str(out)).collect()]
+    assert len(rows) == len(set(rows)) == 48 + 2 * 5
+    asked = spark.readStream.format("leveret").option("asOf", "2023-11-15").load(str(archive))
+    with pytest.raises(PySparkException, match=r"option asOf is for spark\.read"):
+        asked.writeStream.format("noop").option(
+            "checkpointLocation", str(tmp_path / "other")
+        ).start().awaitTermination()
