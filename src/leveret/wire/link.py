@@ -54,6 +54,8 @@ LENGTH: Final = struct.Struct(">I")
 FRAME_HEAD: Final = struct.Struct(">QQqBI")
 _CHECK_BYTES: Final = 4
 _CHECK_AT: Final = FRAME_HEAD.size - _CHECK_BYTES
+PROBE_CHUNKS_MAX: Final = 4096
+"""The most headers that a probe asks for."""
 MESSAGE_BYTES_MAX: Final = 1 << 30
 SMALL_BYTES_MAX: Final = 8192
 """The most octets at once from a peer that has not proven the secret."""
@@ -65,7 +67,7 @@ _FILE: Final = struct.Struct(">BH")
 
 Octets: TypeAlias = bytes | memoryview
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
-_U64: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+_U64: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class LinkError(PeerError):
@@ -119,8 +121,8 @@ class LogExtent(msgspec.Struct, frozen=True, array_like=True):
     """A follower's copy of a log; `last` is the header of its last chunk, empty for none."""
 
     path: str
-    first_offset: int
-    next_offset: int
+    first_offset: _U64
+    next_offset: _U64
     last: bytes
 
 
@@ -200,8 +202,8 @@ class ProbeHeaders(msgspec.Struct, frozen=True, array_like=True):
     """Asks for the headers of at most `count` chunks of a log that begin before offset `before`, newest first."""
 
     path: str
-    before: int
-    count: int
+    before: _U64
+    count: Annotated[int, msgspec.Meta(ge=1, le=PROBE_CHUNKS_MAX)]
 
 
 class Headers(msgspec.Struct, frozen=True, array_like=True):

@@ -41,9 +41,9 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from leveret.model.errors import PeerError
 from leveret.wire.chunk import HEADER_BYTES, Header, decode_header
+from leveret.wire.link import PROBE_CHUNKS_MAX
 
 PROBE_CHUNKS_MIN: Final = 16
-PROBE_CHUNKS_MAX: Final = 4096
 
 
 class CopyExtent(Protocol):

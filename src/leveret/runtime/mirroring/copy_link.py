@@ -12,42 +12,22 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
+from leveret.core.replication.join import Bounds
+from leveret.core.replication.receiver import Copied, ReceivePhase
 from leveret.model.errors import Corrupt, LeveretError, StorageError
 from leveret.runtime.link.peer import LinkPeer
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.mirroring.mirror_copy import MirrorCopy
+from leveret.runtime.replication.receiving_link import ReceivingLink
 from leveret.runtime.sockets.backoff import RETRY_S, delay_s
 from leveret.session.link_handshake import Kind
 from leveret.wire import link as wire
-from leveret.wire.link import (
-    ChangeKind,
-    LinkError,
-    LogChange,
-    Type,
-    decode,
-    decode_frame,
-    pack,
-)
+from leveret.wire.link import ChangeKind, FrameHead, LinkError, LogChange, Type, decode, pack
 
 logger = logging.getLogger(__name__)
 
-SILENCE_S: Final = 10.0
-"""A leader says something every second; one that is silent for so long is gone."""
 _AT_ONCE: Final = 256
 _NAMES_MAX: Final = 1024
-_DUE: Final = frozenset(
-    {
-        ChangeKind.APPEND,
-        ChangeKind.HEAD,
-        ChangeKind.DROP,
-        ChangeKind.DELETE,
-        ChangeKind.BEGIN,
-        ChangeKind.CUT,
-        ChangeKind.QUARANTINE,
-        ChangeKind.CURSOR,
-    }
-)
-
 Dial = Callable[[str, Kind], Awaitable[LinkPeer]]
 """Connects to a node, for a kind of link, and comes back when both have proven themselves.
 
@@ -97,12 +77,8 @@ class CopyLink:
         self.error = ""
         self._shared = shared
         self._loop = asyncio.get_running_loop()
-        self._peer: LinkPeer | None = None
+        self._link: ReceivingLink | None = None
         self._ended = asyncio.Event()
-        self._heard_at_s = 0.0
-        self._names: dict[int, str] = {}
-        self._taken = 0
-        self._acked = 0
         self._failures = 0
         self._wanted = asyncio.Event()
         self._retries: dict[str, asyncio.TimerHandle] = {}
@@ -111,7 +87,7 @@ class CopyLink:
     @property
     def is_connected(self) -> bool:
         """See the class."""
-        return self._peer is not None
+        return self._link is not None
 
     # -- life of the link ---------------------------------------------------------------------
 
@@ -136,46 +112,37 @@ class CopyLink:
             self._note_error(f"{self.node} closed the link")
             return
         self._ended.clear()
-        self._names.clear()
-        self._taken = self._acked = 0
-        self._heard_at_s = self._loop.time()
-        self._peer = peer
-        peer.receiver = self
+        commits = self._shared.commits
+        link = ReceivingLink(peer, self, ReceivePhase.PER_LOG, commits, lambda _: self._shared.drop_due())
+        self._link, peer.receiver = link, self
         self.error = ""
         logger.info("mirroring leader=%s address=%s", self.node, peer.address)
         try:
-            await self._report_all(peer)
-            while not self._ended.is_set() and self.copies:
-                try:
-                    async with asyncio.timeout(1.0):
-                        await self._ended.wait()
-                except TimeoutError:
-                    if self._loop.time() - self._heard_at_s > SILENCE_S:
-                        peer.abort(LinkError(f"the leader has been silent for {SILENCE_S:.0f} s"))
-                    else:
-                        peer.write(pack(Type.ACK, wire.Acked(self._acked, peer.received_bytes)))
+            await self._report_all(link)
+            if self.copies:
+                await link.beat(self._ended)
         finally:
             peer.close()
-            self._forget(peer)
+            self._forget(link)
 
     def stop(self) -> None:
         """End the link and begin no other."""
         self._running.cancel()
-        if self._peer is not None:
-            peer = self._peer
-            peer.close()
-            self._forget(peer)
+        link = self._link
+        if link is not None:
+            link.peer.close()
+            self._forget(link)
 
     def _note_error(self, error: str) -> None:
         if error != self.error:
             logger.warning("mirroring_link_lost leader=%s error=%s", self.node, error)
         self.error = error
 
-    def _forget(self, peer: LinkPeer) -> None:
+    def _forget(self, link: ReceivingLink) -> None:
         """Nothing that this link brings counts any more."""
-        if self._peer is not peer:
+        if self._link is not link:
             return
-        self._peer = None
+        self._link = None
         for retry in self._retries.values():
             retry.cancel()
         self._retries.clear()
@@ -185,17 +152,17 @@ class CopyLink:
 
     def ended(self, error: Exception | None) -> None:
         """See link_peer.Receiver."""
-        if self._peer is not None:
+        if self._link is not None:
             self._note_error(str(error or "the leader closed the link"))
-            self._forget(self._peer)
+            self._forget(self._link)
 
     # -- what is told -------------------------------------------------------------------------
 
-    async def _report_all(self, peer: LinkPeer) -> None:
+    async def _report_all(self, link: ReceivingLink) -> None:
         """Of thousands of logs in slices: each has a header to be read."""
         names = list(self.copies)
         for at in range(0, len(names), _AT_ONCE):
-            if peer is self._peer:
+            if link is self._link:
                 self._report(names[at : at + _AT_ONCE])
                 await asyncio.sleep(0)
 
@@ -208,15 +175,15 @@ class CopyLink:
                     describe.append(self._shared.describe(copy))
                 except StorageError as error:
                     self._fail(copy, error)
-        if describe and self._peer is not None:
-            self._peer.write(pack(Type.COPIES, wire.MirrorInventory(describe)))
+        if describe and self._link is not None:
+            self._link.peer.write(pack(Type.COPIES, wire.MirrorInventory(describe)))
 
     def report(self, name: str) -> None:
         """Tell the leader what is here of a log, if there is a link; when there is one next, all is told."""
         retry = self._retries.pop(name, None)
         if retry is not None:
             retry.cancel()
-        if self._peer is not None:
+        if self._link is not None:
             self._report([name])
 
     def add(self, copy: MirrorCopy) -> None:
@@ -231,14 +198,15 @@ class CopyLink:
         retry = self._retries.pop(name, None)
         if retry is not None:
             retry.cancel()
-        if copy is None or self._peer is None:
+        link = self._link
+        if copy is None or link is None:
             return
-        self._peer.write(pack(Type.RELEASED, wire.LogNames([name])))
-        if len(self._names) > 2 * len(self.copies) + _NAMES_MAX:
+        link.peer.write(pack(Type.RELEASED, wire.LogNames([name])))
+        names = link.receiver.names
+        if len(names) > 2 * len(self.copies) + _NAMES_MAX:
             # Their numbers never come back.
-            self._names = {
-                number: each for number, each in self._names.items() if each == name or each in self.copies
-            }
+            for number in [at for at, each in names.items() if each != name and each not in self.copies]:
+                del names[number]
         if not self.copies:
             self._ended.set()
 
@@ -247,9 +215,9 @@ class CopyLink:
         logger.error("mirror_not_written log=%s leader=%s error=%s", copy.name, self.node, error)
         copy.is_accepting = False
         copy.error = str(error)
-        if self._peer is not None:
+        if self._link is not None:
             # Before any ack of what came with it: its leader counts on nothing that is here of it from then on.
-            self._peer.write(pack(Type.FAILED, wire.CopyFailed(copy.name, str(error))))
+            self._link.peer.write(pack(Type.FAILED, wire.CopyFailed(copy.name, str(error))))
         if isinstance(error, Corrupt):
             copy.damage = error
             self._shared.damaged_copy(copy)
@@ -267,13 +235,13 @@ class CopyLink:
 
     def received(self, kind: Type, payload: memoryview) -> None:
         """See link_peer.Receiver."""
-        peer = self._peer
-        if peer is None:
+        link = self._link
+        if link is None:
             return
-        self._heard_at_s = self._loop.time()
+        link.heard()
         match kind:
             case Type.FRAME:
-                self._take_frame(peer, payload)
+                link.take(payload, self._make)
             case Type.MIRRORING:
                 said = decode(kind, payload, wire.Mirroring)
                 copy = self.copies.get(said.path)
@@ -282,7 +250,7 @@ class CopyLink:
                     copy.lost_before, copy.lost_epoch = said.lost_before, said.lost_epoch
                     self._failures = 0
             case Type.PROBE:
-                self._answer(peer, decode(kind, payload, wire.ProbeHeaders))
+                self._answer(link.peer, decode(kind, payload, wire.ProbeHeaders))
             case Type.REPORT_AGAIN:
                 for name in decode(kind, payload, wire.LogNames).paths:
                     self.report(name)
@@ -300,11 +268,16 @@ class CopyLink:
             return
         peer.write(pack(Type.HEADERS, wire.Headers(probe.path, found)))
 
-    def _take_frame(self, peer: LinkPeer, payload: memoryview) -> None:
-        head, changes = decode_frame(payload, self._names)
-        for change in changes():
-            if change.kind not in _DUE:
-                raise LinkError(f"change of kind {change.kind.name} is not due on a mirror's link")
+    def copied(self, name: str) -> Copied | None:
+        """See core.replication.receiver.CopiedLogs."""
+        copy = self.copies.get(name)
+        if copy is None or not copy.is_accepting:
+            return None
+        log = copy.log
+        return Copied(Bounds(log.first_offset, log.next_offset) if log is not None else None, copy.epoch)
+
+    def _make(self, head: FrameHead, changes: list[LogChange]) -> None:
+        for change in changes:
             copy = self.copies.get(change.name)
             if copy is None or not copy.is_accepting:
                 # It was said of what was told before, and what is told next is another answer's.
@@ -315,24 +288,13 @@ class CopyLink:
                     copy.failures = 0
             except StorageError as error:
                 self._fail(copy, error)
-        if head.position > self._taken:
-            self._taken = head.position
-            self._shared.commits.when_durable(lambda: self._durable(peer, head.position))
-            self._shared.commits.begin()
-
-    def _durable(self, peer: LinkPeer, position: int) -> None:
-        """All up to there is on disk, or its leader was told that it is not."""
-        self._shared.drop_due()
-        if peer is self._peer:
-            self._acked = position
-            peer.write(pack(Type.ACK, wire.Acked(position, peer.received_bytes)))
 
     def row(self) -> dict[str, Any]:
         """The state of the link."""
-        peer = self._peer
+        link = self._link
         return {
             "node": self.node,
-            "connected": peer is not None,
+            "connected": link is not None,
             "error": self.error,
-            "received_bytes": peer.received_bytes if peer is not None else 0,
+            "received_bytes": link.peer.received_bytes if link is not None else 0,
         }

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
+from leveret.core.replication.join import Bounds
+from leveret.core.replication.receiver import Copied
 from leveret.model.errors import StorageError
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.session.link_handshake import ProvenLeader
@@ -23,6 +25,8 @@ from leveret.wire.link import ChangeKind, FrameHead, LinkError, LogChange, LogEx
 logger = logging.getLogger(__name__)
 
 
+_ANY_EPOCH: Final = 1 << 64
+_NOT_HERE: Final = Copied(None, _ANY_EPOCH)
 _OF_ITSELF: Final = frozenset({ChangeKind.DROP, ChangeKind.FILE, ChangeKind.REMOVE})
 """Changes that leave a node as consistent as it was, whatever else is missing."""
 
@@ -58,6 +62,9 @@ class FollowerData(Protocol):
 
     def inventory(self) -> Iterable[LogExtent]:
         """The extent of each log of this node. Raises StorageError."""
+
+    def copied(self, name: str) -> Copied | None:
+        """See core.replication.receiver.CopiedLogs."""
 
     def headers(self, name: str, before: int, count: int) -> list[bytes]:
         """The headers of at most `count` chunks of a log before an offset, newest first. Raises StorageError."""
@@ -149,6 +156,17 @@ class Applier:
             for header in self.headers(name, log.next_offset, 1):
                 last = header
         return LogExtent(name, log.first_offset, log.next_offset, last)
+
+    def copied(self, name: str) -> Copied:
+        """See core.replication.receiver.CopiedLogs. A follower takes every log, in the epochs that its leader knows."""
+        log = self.tree.logs.get(name)
+        if log is not None:
+            return Copied(Bounds(log.first_offset, log.next_offset), _ANY_EPOCH)
+        try:
+            self.tree.path_of(name)
+        except StorageError as error:
+            raise LinkError(str(error)) from None
+        return _NOT_HERE
 
     def headers(self, name: str, before: int, count: int) -> list[bytes]:
         """The headers of at most `count` chunks of a log that begin before an offset, newest first.

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from leveret.core.replication.receiver import Copied
 from leveret.model.errors import Corrupt, LeveretError, PreconditionFailed, StorageError
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.replication.applier import Applier, QuarantineFactory, WaitingChanges
@@ -263,6 +264,10 @@ class Delaying:
     def inventory(self) -> Iterator[LogExtent]:
         """See FollowerData."""
         return self._applier.inventory()
+
+    def copied(self, name: str) -> Copied:
+        """See FollowerData."""
+        return self._applier.copied(name)
 
     def headers(self, name: str, before: int, count: int) -> list[bytes]:
         """See FollowerData."""

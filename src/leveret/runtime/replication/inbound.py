@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from leveret.config.uris import NodeUri
+from leveret.core.replication.receiver import ReceivePhase
 from leveret.model.errors import Corrupt, LeveretError, StorageError
 from leveret.runtime.link.dialling import Dialling
 from leveret.runtime.link.peer import LinkPeer
@@ -21,6 +22,7 @@ from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.replication.applier import FollowerData, WaitingChanges
 from leveret.runtime.replication.identity import LinkEnd
 from leveret.runtime.replication.progress import progress_row
+from leveret.runtime.replication.receiving_link import SILENCE_S, ReceivingLink
 from leveret.runtime.sockets.backoff import RETRY_S, delay_s
 from leveret.session.link_handshake import (
     FollowerHandshake,
@@ -31,25 +33,22 @@ from leveret.session.link_handshake import (
     SecretsDiffer,
 )
 from leveret.wire.link import (
-    Acked,
     FrameHead,
     Headers,
     Inventory,
     LinkError,
+    LogChange,
     LogExtent,
     Number,
     ProbeHeaders,
     Type,
     decode,
-    decode_frame,
     pack,
 )
 
 logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 5.0
-SILENCE_S: Final = 10.0
-"""A leader says something every second; one that is silent for so long is gone."""
 TAKE_OVER_TIMEOUT_S: Final = 3.0
 _TAKE_OVER_ROUNDS_MAX: Final = 10
 _EXTENTS_AT_ONCE: Final = 4096
@@ -96,7 +95,6 @@ class LeaderProgress:
     copying_since_ms: int = 0
     was_streaming: bool = False
     is_torn: bool = False
-    names: dict[int, str] = field(default_factory=dict)
 
 
 class Inbound:
@@ -136,13 +134,12 @@ class Inbound:
         self._commits = commits
         self._followed = followed
         self._clock_ms = clock_ms
-        self._peer: LinkPeer | None = None
+        self._link: ReceivingLink | None = None
         self._ended = asyncio.Event()
-        self._heard_at_s = 0.0
         self._received_before = 0
-        self._acked = (0, 0)
         self._stops = False
         self._handed_over = asyncio.Event()
+        self._asks_to_take_over = False
         self._telling: asyncio.Task[None] | None = None
 
     # -- life of the link ---------------------------------------------------------------------
@@ -186,19 +183,11 @@ class Inbound:
             peer.close()
             self.ended(None)
             return
-        self._peer, peer.receiver = peer, self
-        self._heard_at_s = loop.time()
+        link = ReceivingLink(peer, self._data, ReceivePhase.JOINING, self._commits, self._durable)
+        self._link, peer.receiver = link, self
         # Kept, or it may be collected.
         self._telling = loop.create_task(self._send_inventory(peer))
-        while not self._ended.is_set():
-            try:
-                async with asyncio.timeout(1.0):
-                    await self._ended.wait()
-            except TimeoutError:
-                if loop.time() - self._heard_at_s > SILENCE_S:
-                    peer.abort(LinkError(f"the leader has been silent for {SILENCE_S:.0f} s"))
-                else:
-                    self._ack_again()
+        await link.beat(self._ended)
         await self._ended.wait()
 
     def copying(self) -> dict[str, Any] | None:
@@ -209,19 +198,15 @@ class Inbound:
         done, left = progress.bytes_copied, progress.bytes_left
         return progress_row(done, done + left, (self._clock_ms() - progress.copying_since_ms) / 1000)
 
-    def _ack_again(self) -> None:
-        """Say that this side is there."""
-        if self._peer is not None and self.progress.state == "streaming":
-            self._peer.write(pack(Type.ACK, Acked(*self._acked)))
-
     async def take_over(self, epoch: int) -> bool:
         """Have the leader send all it has, and promise nothing from then on; whether it did.
 
         A leader that is away, or does not answer, cannot be asked: then what it did last is lost.
         """
-        if self._peer is None or self.progress.state != "streaming":
+        if self._link is None or self.progress.state != "streaming":
             return False
-        self._peer.write(pack(Type.TAKE_OVER, Number(epoch)))
+        self._asks_to_take_over = True
+        self._link.peer.write(pack(Type.TAKE_OVER, Number(epoch)))
         waits = [asyncio.create_task(event.wait()) for event in (self._handed_over, self._ended)]
         for _ in range(_TAKE_OVER_ROUNDS_MAX):
             position = self.progress.position
@@ -254,7 +239,7 @@ class Inbound:
     @property
     def is_connected(self) -> bool:
         """Whether the leader can be asked."""
-        return self._peer is not None and self.progress.leader is not None
+        return self._link is not None and self.progress.leader is not None
 
     async def ask(self, what: str, about: dict[str, str | int | bool]) -> dict[str, Any]:
         """What the leader found; see answering.
@@ -262,15 +247,15 @@ class Inbound:
         Raises:
             Unanswered: nothing.
         """
-        if self._peer is None:
+        if self._link is None:
             raise Unanswered("the replication link to the leader is down")
-        return await self.questions.ask(self._peer, what, about)
+        return await self.questions.ask(self._link.peer, what, about)
 
     def stop(self) -> None:
         """End the link and begin no other."""
         self._stops = True
-        if self._peer is not None:
-            self._peer.close()
+        if self._link is not None:
+            self._link.peer.close()
 
     def _note_error(self, error: str) -> None:
         if error != self.progress.error:
@@ -280,10 +265,9 @@ class Inbound:
     def ended(self, error: Exception | None) -> None:
         """See link_peer.Receiver."""
         progress = self.progress
-        if progress.state == "streaming":
+        if progress.state == "streaming" and self._link is not None:
             # A leader that fell silent was gone long before that was noticed.
-            silent_s = asyncio.get_running_loop().time() - self._heard_at_s
-            progress.lost_at_ms = self._clock_ms() - round(silent_s * 1000)
+            progress.lost_at_ms = self._clock_ms() - round(self._link.silent_s * 1000)
         elif progress.state == "catching_up":
             progress.is_torn = True
         if not self._stops:
@@ -297,27 +281,30 @@ class Inbound:
         progress.connected_at_ms = None
         self._received_before = progress.received_bytes
         self.questions.ended()
-        self._peer = None
+        self._link = None
         self._ended.set()
 
     # -- what the leader says -----------------------------------------------------------------
 
     def received(self, kind: Type, payload: memoryview) -> None:
         """See link_peer.Receiver."""
-        peer = self._peer
-        if peer is None:
+        link = self._link
+        if link is None:
             return
-        self._heard_at_s = asyncio.get_running_loop().time()
+        peer = link.peer
+        link.heard()
         self.progress.received_bytes = self._received_before + peer.received_bytes
         match kind:
             case Type.FRAME:
-                self._take_frame(payload)
+                self._note(link.take(payload, lambda head, changes: self._make(head, changes, len(payload))))
             case Type.STREAMING:
-                self._begin_streaming(decode(kind, payload, Number).number)
+                self._begin_streaming(link, decode(kind, payload, Number).number)
             case Type.HANDED_OVER:
                 decode(kind, payload, Number)
+                if not self._asks_to_take_over:
+                    raise LinkError("the leader hands over, and was not asked to")
                 self._handed_over.set()
-            case Type.PROBE:
+            case Type.PROBE if link.receiver.phase is not ReceivePhase.STREAMING:
                 probe = decode(kind, payload, ProbeHeaders)
                 found = self._data.headers(probe.path, probe.before, probe.count)
                 peer.write(pack(Type.HEADERS, Headers(probe.path, found)))
@@ -349,10 +336,7 @@ class Inbound:
         progress = self.progress
         progress.leader, progress.state = leader, "joining"
         progress.error, progress.connected_at_ms = "", self._clock_ms()
-        progress.names.clear()
         progress.applied_position = progress.acked_position = 0
-        # What was acked to another leader, or before it began anew, says nothing here.
-        self._acked = (0, 0)
         logger.info("replication_connected leader=%s name=%s epoch=%d", self.uri, leader.name, leader.epoch)
 
     async def _send_inventory(self, peer: LinkPeer) -> None:
@@ -369,25 +353,22 @@ class Inbound:
                 if loop.time() >= until_s:
                     await asyncio.sleep(0)
                     until_s = loop.time() + _SLICE_S
-                if peer.is_closed or peer is not self._peer:
+                if peer.is_closed:
                     return
             files = list(self._followed.files())
             peer.write(pack(Type.INVENTORY, Inventory(part, files, True, delay_ms)))
         except LeveretError as error:
             peer.close(error)
 
-    def _take_frame(self, payload: memoryview) -> None:
+    def _make(self, head: FrameHead, changes: list[LogChange], size: int) -> None:
         progress = self.progress
-        head, changes = decode_frame(payload, progress.names)
-        if progress.state == "joining" or (progress.state == "streaming" and head.position == 0):
+        if progress.state != "catching_up" and not head.position:
             # The leader sends what it reads from disk: this node lacks something.
             progress.state, progress.copying_since_ms = "catching_up", self._clock_ms()
-        if progress.state == "catching_up" and head.position == 0:
+        if not head.position:
             progress.bytes_left = head.records
-            progress.bytes_copied += len(payload)
-        self._data.take(head, changes())
-        self._note(head)
-        self._acknowledge()
+            progress.bytes_copied += size
+        self._data.take(head, changes)
 
     def _note(self, head: FrameHead) -> None:
         progress = self.progress
@@ -397,7 +378,8 @@ class Inbound:
             progress.applied_position = progress.position
             progress.records = progress.applied_records = head.records
 
-    def _begin_streaming(self, position: int) -> None:
+    def _begin_streaming(self, link: ReceivingLink, position: int) -> None:
+        link.receiver.joined(position)
         progress = self.progress
         progress.state, progress.was_streaming, progress.is_torn = "streaming", True, False
         progress.position = progress.applied_position = position
@@ -406,25 +388,12 @@ class Inbound:
         logger.info("replication Streaming changes leader=%s", self.uri)
         # What it is now in step with must be known before anybody counts on it.
         self._data.joined()
-        self._acknowledge()
+        link.acknowledge()
 
-    def _acknowledge(self) -> None:
-        """Ack what was applied once it is on disk."""
-        peer, progress = self._peer, self.progress
-        if peer is None:
-            return
-        position = progress.applied_position if progress.state == "streaming" else 0
-        received = progress.received_bytes
-        self._commits.when_durable(lambda: self._durable(peer, position, received))
-        self._commits.begin()
-
-    def _durable(self, peer: LinkPeer, position: int, received: int) -> None:
+    def _durable(self, number: int) -> None:
+        self.progress.acked_position = number
         try:
             self._data.drop_due()
         except StorageError as error:
-            # It is due again when more is durable. What is acked here is on disk all the same.
+            # It is due again when more is durable. What is acked next is on disk all the same.
             logger.warning("dropped_later error=%s", error)
-        if peer is self._peer:
-            self._acked = position, received
-            self.progress.acked_position = position
-            peer.write(pack(Type.ACK, Acked(position, received)))

@@ -79,7 +79,15 @@ async def linked() -> tuple[CopyLink, Peer, Shared, Any]:
     peer = Peer()
     shared = Shared(peer)
     copy: Any = SimpleNamespace(
-        name=NAME, serial=0, is_accepting=False, is_busy=False, damage=None, epoch=0, error="", failures=0
+        name=NAME,
+        serial=0,
+        is_accepting=False,
+        is_busy=False,
+        damage=None,
+        epoch=0,
+        error="",
+        failures=0,
+        log=None,
     )
     link = CopyLink(cast(Any, shared), "leader")
     link.add(copy)

@@ -1,0 +1,205 @@
+"""The copying node's account of one link: which frames fit what is here, and which number may be acked. Pure.
+
+A follower has one link, for a whole node; a mirror node has one link to each leader, for some logs of it.
+
+    joining      the leader is told what is here
+    copying      records come that the leader read from disk, log by log: no state that the leader was in
+    streaming    each cut of the leader comes
+    per_log      the link of mirrors: its logs join one by one, in frames that have numbers from the first on
+
+**The order of a frame.** The whole frame is checked; its changes are made; the disk has them; failures of single logs
+are told; segments that waited for that are dropped; the frame's number is acked. So nothing is made of a frame that
+does not fit, and an ack covers all that came before.
+
+**A leader that lies** ends the link with its first wrong word: a number that goes back, a cut before the join has
+ended, a change that is not due, a chunk that does not follow the last one, a truncation or drop behind the end, a chunk
+of a later epoch than the leader's, a name that is no log's. Of what fits, a leader may do anything to its copies;
+therefore divergent records go to quarantine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple, Protocol
+
+from leveret.core.replication.join import Bounds
+from leveret.model.errors import PeerError
+from leveret.wire.link import ChangeKind, FrameHead, LogChange
+
+
+class ReceivePhase(StrEnum):
+    """The phase of a link: see the module."""
+
+    JOINING = "joining"
+    COPYING = "copying"
+    STREAMING = "streaming"
+    PER_LOG = "per_log"
+
+
+class ReceiveEvent(StrEnum):
+    """What comes: a frame that was read from disk, the frame of a cut, the end of the join."""
+
+    READ = "read"
+    CUT = "cut"
+    JOINED = "joined"
+
+
+_NEXT: Final[Mapping[ReceivePhase, Mapping[ReceiveEvent, ReceivePhase]]] = {
+    ReceivePhase.JOINING: {ReceiveEvent.READ: ReceivePhase.COPYING},
+    ReceivePhase.COPYING: {
+        ReceiveEvent.READ: ReceivePhase.COPYING,
+        ReceiveEvent.JOINED: ReceivePhase.STREAMING,
+    },
+    # A follower that is too slow goes back to copying.
+    ReceivePhase.STREAMING: {
+        ReceiveEvent.READ: ReceivePhase.COPYING,
+        ReceiveEvent.CUT: ReceivePhase.STREAMING,
+    },
+    ReceivePhase.PER_LOG: {
+        ReceiveEvent.READ: ReceivePhase.PER_LOG,
+        ReceiveEvent.CUT: ReceivePhase.PER_LOG,
+    },
+}
+_LIVE: Final = frozenset(
+    {ChangeKind.APPEND, ChangeKind.DROP, ChangeKind.DELETE, ChangeKind.FILE, ChangeKind.REMOVE}
+)
+_OF_NO_PLACE: Final = frozenset({ChangeKind.FILE, ChangeKind.REMOVE, ChangeKind.CURSOR})
+_REWRITING: Final = frozenset({ChangeKind.BEGIN, ChangeKind.CUT, ChangeKind.QUARANTINE})
+_DUE: Final[Mapping[tuple[ReceivePhase, ReceiveEvent], frozenset[ChangeKind]]] = {
+    (ReceivePhase.COPYING, ReceiveEvent.READ): _LIVE | _REWRITING,
+    (ReceivePhase.STREAMING, ReceiveEvent.CUT): _LIVE,
+    # A sign of life before anything else was sent.
+    (ReceivePhase.PER_LOG, ReceiveEvent.READ): frozenset(),
+    (ReceivePhase.PER_LOG, ReceiveEvent.CUT): (
+        _REWRITING
+        | {
+            ChangeKind.APPEND,
+            ChangeKind.DROP,
+            ChangeKind.DELETE,
+            ChangeKind.CURSOR,
+            ChangeKind.HEAD,
+        }
+    ),
+}
+"""The changes that may come, by the phase behind the frame and its event."""
+
+
+class Copied(NamedTuple):
+    """What is here of a log, None for nothing, and the epoch in which the leader leads it."""
+
+    bounds: Bounds | None
+    epoch_max: int
+
+
+class CopiedLogs(Protocol):
+    """The copies of this node."""
+
+    def copied(self, name: str) -> Copied | None:
+        """The present copy of a log; None: changes of it are not taken, as its report was not answered.
+
+        Raises:
+            PeerError: no log or state file can have that name.
+        """
+
+
+class ReplicationReceiver:
+    """See the module.
+
+    Attributes:
+        phase: see the module.
+        names: the names of logs by their number in frames.
+        taken: the highest number of a frame that was taken.
+        acked: the number that was acked last; 0 for none.
+    """
+
+    __slots__ = ("_logs", "acked", "names", "phase", "taken")
+
+    def __init__(self, logs: CopiedLogs, phase: ReceivePhase) -> None:
+        """Nothing came; the phase is `joining`, or `per_log`."""
+        self._logs = logs
+        self.phase = phase
+        self.names: dict[int, str] = {}
+        self.taken = 0
+        self.acked = 0
+
+    def frame(self, head: FrameHead, changes: Sequence[LogChange]) -> bool:
+        """Take a frame: its changes may be made; whether its number is to be acked once they are on disk.
+
+        Raises:
+            PeerError: it does not fit. Nothing of it may be made; the link is to be ended.
+        """
+        number = head.position
+        event = ReceiveEvent.CUT if number else ReceiveEvent.READ
+        following = self._following(event, f"cut {number}")
+        if event is ReceiveEvent.CUT and number < self.taken:
+            raise PeerError(f"the leader sends cut {number} after cut {self.taken}")
+        due, here = _DUE[following, event], dict[str, Copied | None]()
+        for change in changes:
+            if change.kind not in due:
+                raise PeerError(f"{_said(change)} is not due while this node is {following}")
+            self._check(change, here)
+        is_new = number > self.taken or bool(changes)
+        self.phase, self.taken = following, max(number, self.taken)
+        return is_new
+
+    def joined(self, number: int) -> None:
+        """The leader says that this node has everything up to that cut.
+
+        Raises:
+            PeerError: no join is under way, or that cut is over.
+        """
+        following = self._following(ReceiveEvent.JOINED, "the end of a join")
+        if number <= self.taken:
+            raise PeerError(f"the leader ends a join at cut {number}, and sent cut {self.taken} before")
+        self.phase, self.taken = following, number
+
+    @property
+    def number(self) -> int:
+        """The number to ack once everything that was taken is on disk; 0 while records are copied."""
+        return self.taken if self.phase in (ReceivePhase.STREAMING, ReceivePhase.PER_LOG) else 0
+
+    def _following(self, event: ReceiveEvent, said: str) -> ReceivePhase:
+        following = _NEXT[self.phase].get(event)
+        if following is None:
+            raise PeerError(f"the leader sends {said}, which is not due while this node is {self.phase}")
+        return following
+
+    def _check(self, change: LogChange, here: dict[str, Copied | None]) -> None:
+        """Raise PeerError for a change that does not fit; `here` has the logs as the frame has left them so far."""
+        kind, name, offset = change.kind, change.name, change.offset
+        copied = here[name] if name in here else self._logs.copied(name)
+        if copied is None or kind in _OF_NO_PLACE:
+            return
+        bounds = copied.bounds
+        if change.chunk is not None:
+            header = change.chunk.header
+            if header.epoch > copied.epoch_max:
+                raise PeerError(
+                    f"{_said(change)} has epoch {header.epoch}, above the leader's {copied.epoch_max}"
+                )
+            if kind is not ChangeKind.APPEND:
+                return
+            first, end = bounds if bounds is not None else (offset, offset)
+            if header.chunk_id != end:
+                raise PeerError(
+                    f"{_said(change)} begins at offset {header.chunk_id}; the log ends at {end} here"
+                )
+            bounds = Bounds(first, header.next_offset)
+        elif kind is ChangeKind.BEGIN:
+            bounds = Bounds(offset, offset)
+        elif kind in (ChangeKind.DELETE, ChangeKind.QUARANTINE):
+            bounds = None
+        elif bounds is None:
+            if kind is ChangeKind.CUT:
+                raise PeerError(f"{_said(change)} is of a log that is not here")
+        elif offset > bounds.next_offset:
+            raise PeerError(f"{_said(change)} is behind the log's end, which is {bounds.next_offset} here")
+        elif kind is ChangeKind.CUT:
+            bounds = Bounds(min(offset, bounds.first_offset), offset)
+        here[name] = Copied(bounds, copied.epoch_max)
+
+
+def _said(change: LogChange) -> str:
+    at = "" if change.chunk is not None else f" at offset {change.offset}"
+    return f"change {change.kind.name}{at} of log {change.name!r:.300}"
