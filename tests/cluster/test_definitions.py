@@ -151,7 +151,7 @@ def test_an_exclusive_queue_takes_replies_from_clients_of_other_nodes_and_goes_w
                 return bool(closed.reply_code == 404)
             return False
 
-        wait_until(is_gone, "the exclusive queue stays", 10)
+        wait_until(is_gone, "the exclusive queue stays", 60)
 
 
 def test_users_vhosts_and_permissions_hold_on_all_nodes(site: ClusterSite) -> None:
@@ -193,7 +193,7 @@ def test_a_transient_queue_goes_with_its_node_and_a_durable_one_waits_for_it(tmp
                     return bool(closed.reply_code == 404) and "no queue" in closed.reply_text
                 return False
 
-            wait_until(is_gone, "the transient queue stays", 20)
+            wait_until(is_gone, "the transient queue stays", 60)
             with pytest.raises(ChannelClosedByBroker) as down:
                 connection.channel().queue_declare("durable", passive=True)
             assert "is down or inaccessible" in down.value.reply_text
@@ -206,7 +206,7 @@ def test_a_transient_queue_goes_with_its_node_and_a_durable_one_waits_for_it(tmp
                     return False
                 return bool(asked.method.message_count == 1)
 
-            wait_until(is_back, "the durable queue does not come back", 20)
+            wait_until(is_back, "the durable queue does not come back", 60)
         a.stop()
         b.stop()
         site.start(b)

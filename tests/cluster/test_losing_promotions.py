@@ -119,7 +119,7 @@ def test_a_stop_that_cannot_synchronise_soon_says_what_is_lost_and_goes_on(site:
     began_s = time.monotonic()
     first.stop()
     site.wait_placed("q", second, mirrors=[], asked=third)
-    assert time.monotonic() - began_s < 12, "it neither waits for the mirror, nor for the lease"
+    assert time.monotonic() - began_s < 30, "it neither waits for the mirror, nor for the lease"
     assert f"messages_lost vhost=/ queue=q messages={HEAD - ACKED}" in first.log_text()
     assert first.node in alarm(site, third)
     assert bodies(site, third) == [b"t%d" % number for number in range(TAIL)]

@@ -20,7 +20,7 @@ from leveret.wire.stream.codec import StreamCommand
 from leveret.wire.stream.frames import FrameDecoder
 
 T = TypeVar("T")
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 QUEUE = RECOVERY_STREAM_PREFIX + "orders"
 
 

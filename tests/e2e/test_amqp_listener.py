@@ -21,7 +21,7 @@ from leveret.testing.servers.certificates import CertificateAuthority, available
 from leveret.wire.proxy_protocol import SIGNATURE
 from tests.conformance.rawclient import Closed, Peer, raw_frame
 
-PATIENCE_S: Final = 20.0
+PATIENCE_S: Final = 60.0
 CONFIG_STATUS: Final = 78
 MIB: Final = 1024 * 1024
 LARGE_COUNT: Final = 100

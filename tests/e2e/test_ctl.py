@@ -191,14 +191,14 @@ def test_what_is_collected_is_deleted_and_collected_anew(node: LeveretProcess, c
         channel.basic_publish("", "q", b"x", pika.BasicProperties(delivery_mode=2))
     endpoints = [f"127.0.0.1:{node.stream_port}"]
     with connect(endpoints, vhost="anew", username="guest", password="guest") as client:
-        wait_until(lambda: client.stats(OUTGOING_STREAM)["committed_offset"] == 1, "the message", 10)
+        wait_until(lambda: client.stats(OUTGOING_STREAM)["committed_offset"] == 1, "the message", 60)
         client.store_offset("eu.9", OUTGOING_STREAM, 1)
         assert client.query_offset("eu.9", OUTGOING_STREAM) == 1
         [row] = rows(node, "list_standby_replication_downstreams")
         assert (row["virtual_host"], row["downstream"], row["lag_records"]) == ("anew", "eu.9", 0)
         deleted = rows(node, "delete_internal_streams_on_standby_replication_upstream_cluster")
         assert "anew" in [row["vhost"] for row in deleted]
-        wait_until(lambda: client.stats(OUTGOING_STREAM)["committed_offset"] == 2, "the message again", 10)
+        wait_until(lambda: client.stats(OUTGOING_STREAM)["committed_offset"] == 2, "the message again", 60)
         assert client.stats(OUTGOING_STREAM)["first_chunk_id"] == 1
         assert len(list(client.fetch(OUTGOING_STREAM, 1, 2))) == 1
     node.ctl("forget_standby_replication_downstream", "eu.9")

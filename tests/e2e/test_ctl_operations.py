@@ -17,7 +17,7 @@ import pytest
 from leveret.testing.network.ports import free_port, wait_until
 from leveret.testing.servers.broker import LeveretProcess
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module")

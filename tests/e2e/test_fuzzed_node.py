@@ -35,7 +35,7 @@ from tests.unit.session.amqp091 import fakes
 QUEUE: Final = "kept"
 COUNT: Final = 20
 GROWTH_BYTES_MAX: Final = 96 * 1024 * 1024
-PATIENCE_S: Final = 20.0
+PATIENCE_S: Final = 60.0
 BYTES_MAX: Final = 16_384
 FUZZ_SECONDS: Final = int(os.environ.get("FUZZ_SECONDS", "100"))
 SEED: Final = os.environ.get("LEVERET_FUZZ_SEED")

@@ -70,7 +70,7 @@ def test_the_life_of_a_connection_is_three_lines(node: LeveretProcess) -> None:
 def test_a_refused_login_names_the_user_and_no_password(node: LeveretProcess) -> None:
     with pytest.raises(pika.exceptions.ProbableAuthenticationError):
         connect(node, SECRET + "x")
-    wait_until(lambda: "login_refused" in node.log_text(), "the event", 10)
+    wait_until(lambda: "login_refused" in node.log_text(), "the event", 60)
     [refused] = [line for line in node.log_text().splitlines() if "login_refused" in line]
     event = json.loads(refused)
     assert (event["level"], event["user"], event["reason"]) == ("warning", "guest", "invalid credentials")
@@ -84,7 +84,7 @@ def test_a_connection_that_is_refused_is_warned_of(node: LeveretProcess) -> None
         pika.BlockingConnection(
             pika.ConnectionParameters("127.0.0.1", node.amqp_port, "nosuch", credentials=credentials)
         )
-    wait_until(lambda: "NOT_ALLOWED" in node.log_text(), "the event", 10)
+    wait_until(lambda: "NOT_ALLOWED" in node.log_text(), "the event", 60)
     [closed] = [line for line in node.log_text().splitlines() if "NOT_ALLOWED" in line]
     event = json.loads(closed)
     assert (event["msg"], event["level"]) == ("connection_closed", "warning")
@@ -96,7 +96,7 @@ def test_a_channel_that_a_client_loses_is_told_with_operation_and_reason(node: L
     with pytest.raises(pika.exceptions.ChannelClosedByBroker):
         connection.channel().queue_declare("nosuch", passive=True)
     connection.close()
-    wait_until(lambda: "channel_closed" in node.log_text(), "the event", 10)
+    wait_until(lambda: "channel_closed" in node.log_text(), "the event", 60)
     [closed] = [line for line in node.log_text().splitlines() if "channel_closed" in line]
     event = json.loads(closed)
     assert (event["level"], event["user"], event["operation"]) == ("warning", "guest", "queue.declare")

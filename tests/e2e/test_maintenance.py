@@ -15,7 +15,7 @@ from leveret.testing.network.ports import accepts, wait_until
 from leveret.testing.servers.broker import LeveretProcess
 from leveret.wire.stream.codec import StreamCommand
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture

@@ -170,7 +170,7 @@ def test_the_log_file_is_opened_anew_on_sighup_and_holds_what_the_console_does(t
         moved = tmp_path / "log" / "moved"
         file.rename(moved)
         node.server.signal(signal.SIGHUP)
-        wait_until(file.exists, "the new file", 10)
+        wait_until(file.exists, "the new file", 60)
         assert node.stop() == 0
         first = [json.loads(line)["msg"] for line in moved.read_text().splitlines()]
         second = [json.loads(line)["msg"] for line in file.read_text().splitlines()]

@@ -34,7 +34,7 @@ from leveret.wire.stream.fields import CommandVersions, OffsetSpec
 from leveret.wire.stream.fields import OffsetType as WireOffset
 from tests.e2e.stream_served import RawPeer
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 GUEST: dict[str, Any] = {"vhost": "/", "username": "guest", "password": "guest"}
 FIRST = ConsumerOffsetSpecification(OffsetType.FIRST, None)
 FROM_FIRST = OffsetSpec(WireOffset.FIRST)
@@ -407,4 +407,4 @@ def test_rstream_connects_with_tls_and_is_told_the_tls_port() -> None:
             run(script())
             with socket.create_connection((LOOPBACK, tls_port), timeout=10) as stranger:
                 stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
-                wait_until(lambda: "tls_refused" in node.log_text(), "a word in the log", 10)
+                wait_until(lambda: "tls_refused" in node.log_text(), "a word in the log", 60)

@@ -64,7 +64,7 @@ def test_a_stream_consumer_tells_how_far_it_is(http: httpx.Client) -> None:
     def shown() -> Any:
         return http.get("api/stream/consumers").json()[0]
 
-    wait_until(lambda: shown()["consumed"] == COUNT // 2, "one chunk", 20)
+    wait_until(lambda: shown()["consumed"] == COUNT // 2, "one chunk", 60)
     consumer = shown()
     assert consumer["properties"] == PROPERTIES
     assert (consumer["offset"], consumer["offset_lag"], consumer["credits"]) == (COUNT // 2, COUNT // 2, 0)
@@ -88,7 +88,7 @@ def test_streams_are_counted_by_their_protocol(http: httpx.Client) -> None:
         assert metric(http, f"rabbitmq_global_{name}") == {"": value}, name
     of_streams = 'queue_type="rabbit_stream_queue"'
     delivered = "rabbitmq_global_messages_delivered_total"
-    wait_until(lambda: metric(http, delivered) == {of_streams: COUNT // 2}, "the delivered", 20)
+    wait_until(lambda: metric(http, delivered) == {of_streams: COUNT // 2}, "the delivered", 60)
     assert metric(http, "rabbitmq_global_messages_acknowledged_total") == {of_streams: 0}
 
 
@@ -102,7 +102,7 @@ def test_a_queue_tells_what_of_it_is_in_memory(http: httpx.Client) -> None:
         queue: dict[str, Any] = http.get("api/queues/%2F/q").json()
         return queue
 
-    wait_until(lambda: shown()["messages_ram"] == 3, "three messages", 20)
+    wait_until(lambda: shown()["messages_ram"] == 3, "three messages", 60)
     queue = shown()
     assert (queue["messages_ready_ram"], queue["messages_unacknowledged_ram"]) == (3, 0)
     assert queue["messages_ram"] + queue["messages_paged_out"] == queue["messages"] == 3

@@ -462,6 +462,10 @@ class ManagedNode(Protocol):
     ended: asyncio.Event
 
     @property
+    def uptime_ms(self) -> int:
+        """The time since the start, whatever the time of day was set to meanwhile."""
+
+    @property
     def is_open(self) -> bool:
         """Whether clients are served; a leader recovers its queues before."""
 

@@ -103,5 +103,8 @@ class SessionHost(Protocol):
     def append_now(self, queue: Queue) -> None:
         """Append the queue's gathered messages, so that they count and can be taken."""
 
+    def clock_ms(self) -> int:
+        """The time of day, which is stored and shown. Sessions measure durations by the time that they are told."""
+
     def unique_id(self) -> str:
         """22 unique characters, for names made by the server."""

@@ -91,6 +91,6 @@ def test_to_peek_at_a_queue_leaves_its_first_message_there(leveret: LeveretProce
     assert leader_client.ready_messages("peeked") == 2
     leader_client.close()
     again = Connection(leveret.amqp_port)
-    wait_until(lambda: again.ready_messages("peeked") == 3, "the message to be back", 5)
+    wait_until(lambda: again.ready_messages("peeked") == 3, "the message to be back", 60)
     again.delete_queue("peeked")
     again.close()

@@ -300,6 +300,7 @@ class FakeNode:
         self.config = Config(node_name=node_name, cluster_name="test")
         self.data_dir = data_dir
         self.started_at_ms = 0
+        self.uptime_ms = 0
         self.ended: asyncio.Event = Ended()
         self.is_open = True
         self.host = Host()

@@ -234,6 +234,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield place
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("writes", ["data", "many small files"])
 def test_a_disk_that_fails_keeps_nothing_that_was_said_to_be_durable(small_disk: Path, writes: str) -> None:
     """A real device: what was synced before it failed is there when it is read anew, and the failure is told."""

@@ -4,7 +4,7 @@ The queue keeps no message for its backlog (`core.queues.backlog`); messages tra
 message that was taken and is neither settled nor returned is unacked.
 
 Events are the methods. Effects are `gathered` (runs to append), `settling` (ranges to log), `dead_lettering` (messages
-to publish elsewhere before they are settled here), `deadline_ms` (the time of the next `dispatch` if no other event
+to publish elsewhere before they are settled here), `wait_ms` (the time until the next `dispatch` if no other event
 comes first), and calls of `QueueConsumer.deliver`. Nothing here waits, and time is an argument of `dispatch`.
 """
 
@@ -97,7 +97,7 @@ class Queue:
         self.dead_lettering = DeadLettering()
         self.return_counts = ReturnCounts()
         self.pending_returns = PendingReturns()
-        self.deadline_ms: int | None = None
+        self.wait_ms: int | None = None
         self.may_expire = False
         self.sequences = Sequences()
         self.chunk_epochs = ChunkEpochs()
@@ -372,38 +372,41 @@ class Queue:
         """Note a use of the queue: its `expires` begins anew at the next dispatch."""
         self._used_ms = None
 
-    def is_unused(self, now_ms: int) -> bool:
+    def is_unused(self, elapsed_ms: int) -> bool:
         """Whether the queue was unused for its `expires` time."""
         expires_ms = self.settings.expires_ms
         if expires_ms is None or self.consumers or self._used_ms is None:
             return False
-        return now_ms - self._used_ms >= expires_ms
+        return elapsed_ms - self._used_ms >= expires_ms
 
     # -- dispatch -----------------------------------------------------------------------------
 
-    def dispatch(self, now_ms: int = 0) -> None:
-        """Expire, deliver and drop messages, and set the time of the next dispatch.
+    def dispatch(self, now_ms: int = 0, elapsed_ms: int = 0) -> None:
+        """Expire, deliver and drop messages, and set the time until the next dispatch.
+
+        Messages expire by the time of day, `now_ms`, because it is stored with them. The time without a use is taken
+        by a clock that nobody sets, `elapsed_ms`: otherwise a clock set forward would delete queues in use.
 
         Messages published since the last dispatch are offered to consumers once before they may expire, so that a
         time to live of 0 means "now or never".
         """
         if self.pending_returns:
             # Its end marks the queue.
-            self.deadline_ms = None
+            self.wait_ms = None
             return
         self._now_ms = now_ms
         self._dropped = 0
         if self._used_ms is None or self.consumers:
-            self._used_ms = now_ms
+            self._used_ms = elapsed_ms
         if self.dead_lettering.declared_dead:
             self.dead_lettering.add_declared_dead(self.backlog.find)
         if self.backlog.unsorted and self.backlog.sort_some():
             # The first message is not known yet.
-            self.deadline_ms = now_ms
+            self.wait_ms = 0
             return
         if not self._count_bytes():
             # The number of messages to drop is not known yet.
-            self.deadline_ms = now_ms
+            self.wait_ms = 0
             return
         if self.may_expire:
             self.expire(now_ms, self._offered)
@@ -417,7 +420,7 @@ class Queue:
             if self.may_expire:
                 # Messages behind the dropped ones may have expired.
                 self.expire(self._now_ms, self.next_offset)
-        self._set_deadline()
+        self._set_wait(elapsed_ms)
 
     def _deal(self) -> None:
         """Deliver ready messages, oldest first, in turns, until messages, capacity or this dispatch's share end."""
@@ -466,21 +469,21 @@ class Queue:
         if redelivered:
             counters.redeliver += count
 
-    def _set_deadline(self) -> None:
-        self.deadline_ms = None
+    def _set_wait(self, elapsed_ms: int) -> None:
+        self.wait_ms = None
         if self._dropped_enough or self._deals_on or self.return_counts.is_much_unlogged:
-            self.deadline_ms = self._now_ms
+            self.wait_ms = 0
             return
         if not self.may_expire and self.settings.expires_ms is None:
             return
-        deadlines: list[int] = []
+        waits_ms: list[int] = []
         if self.may_expire and (head := self.backlog.head()) is not None:
             head_deadline_ms = self._deadline_of(head[0])
             if head_deadline_ms is not None:
-                deadlines.append(head_deadline_ms)
+                waits_ms.append(head_deadline_ms - self._now_ms)
         if self.settings.expires_ms is not None and not self.consumers and self._used_ms is not None:
-            deadlines.append(self._used_ms + self.settings.expires_ms)
-        self.deadline_ms = min(deadlines, default=None)
+            waits_ms.append(self._used_ms + self.settings.expires_ms - elapsed_ms)
+        self.wait_ms = min(waits_ms, default=None)
 
     # -- expiry, limits, dead letters ---------------------------------------------------------
 

@@ -129,7 +129,7 @@ class RemoteQueue(Queue):
     def appended(self, first: int, batch: Batch, now_ms: int = 0) -> None:
         """Do nothing: no log here counts."""
 
-    def dispatch(self, now_ms: int = 0) -> None:
+    def dispatch(self, now_ms: int = 0, elapsed_ms: int = 0) -> None:
         """Do nothing: nothing is due."""
 
     def give_way(self) -> None:
@@ -138,7 +138,7 @@ class RemoteQueue(Queue):
     def expire(self, now_ms: int, before: int) -> None:
         """Do nothing: the leader expires messages."""
 
-    def is_unused(self, now_ms: int) -> bool:
+    def is_unused(self, elapsed_ms: int) -> bool:
         """Always false: the leader sees the uses."""
         return False
 

@@ -263,7 +263,7 @@ class Stream(Queue):
         super().remove_consumer(consumer)
         self._readers.pop(consumer, None)
 
-    def dispatch(self, now_ms: int = 0) -> None:
+    def dispatch(self, now_ms: int = 0, elapsed_ms: int = 0) -> None:
         """Deliver durable messages to each consumer, from its position on, as far as it has capacity."""
         if self.pending_returns:
             return

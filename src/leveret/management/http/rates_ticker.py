@@ -57,10 +57,14 @@ def rates_of(node: ManagedNode) -> SampledRates:
 async def keep_sampling(rates: SampledRates) -> None:
     """Sample for ever."""
     while True:
-        await asyncio.sleep((rates.interval_ms - clock_ms() % rates.interval_ms) / 1000)
+        # A clock that is set back does not stop the samples: they go on from the last one.
+        is_set_back = clock_ms() < rates.tick_ms
+        wait_ms = rates.interval_ms if is_set_back else rates.interval_ms - clock_ms() % rates.interval_ms
+        await asyncio.sleep(wait_ms / 1000)
         try:
             await rates.measure_logs()
-            async for _ in in_slices(rates.tick(clock_ms())):
+            now_ms = rates.tick_ms + rates.interval_ms if is_set_back else clock_ms()
+            async for _ in in_slices(rates.tick(now_ms)):
                 pass
         except OSError as error:
             # The node cannot read its own figures for a moment; this sample is missing.

@@ -6,7 +6,6 @@ Names, types and labels are RabbitMQ's. Metrics of Erlang's machine exist only i
 from __future__ import annotations
 
 import platform
-import time
 from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import Final
@@ -213,7 +212,7 @@ class NodeMetrics:
 
     def _limits(self, vhosts: object) -> Iterable[Row]:
         found = node_stats.limits(self._node)
-        uptime_s = time.time() - self._node.started_at_ms / 1000
+        uptime_s = self._node.uptime_ms / 1000
         alarms = self._node.alarms
         limits = (
             found["fd_total"],

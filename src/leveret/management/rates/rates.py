@@ -103,7 +103,12 @@ _exchanged: Final[Callable[[object], Values]] = attrgetter("publish_in", "publis
 
 
 class Rates:
-    """All histories of a node; see the module."""
+    """All histories of a node; see the module.
+
+    Attributes:
+        interval_ms: the time between two samples.
+        tick_ms: the time of the last sample.
+    """
 
     def __init__(
         self,
@@ -138,7 +143,7 @@ class Rates:
     def _begin(self, now_ms: int) -> None:
         """Begin without histories."""
         self._is_forgotten = False
-        self._tick_ms = self._begun_ms = now_ms
+        self.tick_ms = self._begun_ms = now_ms
         self._gaps: deque[Gap] = deque(maxlen=_GAPS_MAX)
         self._own = RateHistory(self._plotted(), now_ms)
         self._queues = RatedKind(self._led_here, _queue_values)
@@ -155,7 +160,7 @@ class Rates:
     def tick(self, now_ms: int) -> Iterator[None]:
         """Sample everything, in slices; exhaust it before the next."""
         now_ms -= now_ms % self.interval_ms
-        if now_ms <= self._tick_ms:
+        if now_ms <= self.tick_ms:
             return
         if self._is_forgotten:
             self._begin(now_ms - self.interval_ms)
@@ -172,9 +177,9 @@ class Rates:
         self._churn.add(_churn(self._broker.churn), *step, DAY, ROWS_MAX)
         self._node.add(self._node_values(), *step, DAY, ROWS_MAX)
         self._own.add(self._plotted(), *step, DAY, ROWS_MAX)
-        if now_ms - self._tick_ms >= _GAP_INTERVALS * self.interval_ms:
-            self._gaps.append(Gap(self._tick_ms, now_ms))
-        self._tick_ms = now_ms
+        if now_ms - self.tick_ms >= _GAP_INTERVALS * self.interval_ms:
+            self._gaps.append(Gap(self.tick_ms, now_ms))
+        self.tick_ms = now_ms
         self._sample_consumers()
 
     def forget(self) -> None:
@@ -233,11 +238,11 @@ class Rates:
 
     def queue(self, queue: Queue, ranges: SampleRanges = NO_RANGES) -> dict[str, Any]:
         """See the module."""
-        return self._queues.show(queue, _QUEUE, ranges, self._tick_ms)
+        return self._queues.show(queue, _QUEUE, ranges, self.tick_ms)
 
     def channel(self, channel: Channel, ranges: SampleRanges = NO_RANGES) -> dict[str, Any]:
         """See the module."""
-        return self._channels.show(channel, _CHANNEL, ranges, self._tick_ms)
+        return self._channels.show(channel, _CHANNEL, ranges, self.tick_ms)
 
     def queue_idle_since_ms(self, queue: Queue) -> int | None:
         """The tick since which a queue was idle; None if it was not idle at the last one."""
@@ -249,11 +254,11 @@ class Rates:
 
     def exchange(self, state: ExchangeState, ranges: SampleRanges = NO_RANGES) -> dict[str, Any]:
         """See the module."""
-        return self._exchanges.show(state, _EXCHANGE, ranges, self._tick_ms)
+        return self._exchanges.show(state, _EXCHANGE, ranges, self.tick_ms)
 
     def connection(self, connection: Any, ranges: SampleRanges = NO_RANGES) -> dict[str, Any]:
         """For any protocol; see the module."""
-        return self._connections.show(connection, _CONNECTION, ranges, self._tick_ms)
+        return self._connections.show(connection, _CONNECTION, ranges, self.tick_ms)
 
     def vhost(self, name: str, ranges: SampleRanges = NO_RANGES) -> dict[str, Any]:
         """See the module."""
@@ -263,16 +268,16 @@ class Rates:
         """Over the virtual hosts that the caller may see; see the module."""
         # RabbitMQ's page requests no range of their own for them.
         over = ranges._replace(data_rates=next((each for each in (ranges.data_rates, *ranges) if each), None))
-        churn = show(_CHURN, self._churn, _churn(self._broker.churn), over, self._tick_ms)
+        churn = show(_CHURN, self._churn, _churn(self._broker.churn), over, self.tick_ms)
         return self._sums(vhosts, _OVERVIEW, ranges) | churn
 
     def node(self, ranges: SampleRanges = NO_RANGES) -> dict[str, Any]:
         """See the module."""
-        return show(self._node_block, self._node, self._node_values(), ranges, self._tick_ms)
+        return show(self._node_block, self._node, self._node_values(), ranges, self.tick_ms)
 
     def plots(self, vhosts: Collection[str], wanted: Range) -> list[Row]:
         """Over the virtual hosts that the caller sees, oldest first; see `plots.plot_rows`."""
-        asked = wanted.times(self._tick_ms)
+        asked = wanted.times(self.tick_ms)
         # One moment more, so that the first row has a rate, too.
         times = [asked[0] - wanted.step_ms, *asked]
         known = [each for each in times if each >= self._begun_ms + self.interval_ms]
@@ -287,7 +292,7 @@ class Rates:
         self, vhosts: Collection[str], blocks: tuple[Block, ...], ranges: SampleRanges
     ) -> dict[str, Any]:
         sums = self._together(vhosts)
-        return show(blocks, sums, sums.values, ranges, self._tick_ms)
+        return show(blocks, sums, sums.values, ranges, self.tick_ms)
 
     def _together(self, vhosts: Collection[str]) -> Together:
         found = [self._vhosts[name].history for name in vhosts if name in self._vhosts]

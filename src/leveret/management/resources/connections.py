@@ -17,7 +17,6 @@ from leveret.management.request.replies import done
 from leveret.management.resources.channels import shown_channel
 from leveret.management.views.peer_view import amqp_connection_json, ends, other_connection_json
 from leveret.model.errors import NotFound
-from leveret.runtime.process.clock import clock_ms
 from leveret.session.amqp091.connection import ClientConnection
 
 _REASON: Final = "Closed via management plugin"
@@ -95,7 +94,7 @@ def connection_json(call: Call, connection: Any) -> dict[str, Any]:
         shown = other_connection_json(call.node, connection)
         return {**shown, **call.rates.connection(connection, call.ranges())}
     return {
-        **amqp_connection_json(call.node, connection, clock_ms()),
+        **amqp_connection_json(call.node, connection),
         **call.rates.connection(connection, call.ranges()),
     }
 

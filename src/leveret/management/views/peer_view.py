@@ -15,7 +15,7 @@ from leveret.session.forwarding.leader_server import ForwardedChannelConsumer, F
 Json = dict[str, Any]
 
 
-def amqp_connection_json(node: ManagedNode, connection: ClientConnection, now_ms: int) -> Json:
+def amqp_connection_json(node: ManagedNode, connection: ClientConnection) -> Json:
     """A connection of AMQP 0-9-1, without its rates."""
     return {
         **ends(connection.peer),
@@ -24,7 +24,7 @@ def amqp_connection_json(node: ManagedNode, connection: ClientConnection, now_ms
         "protocol": "AMQP 0-9-1",
         "auth_mechanism": connection.mechanism,
         "type": "network",
-        "state": connection.shown_state(now_ms),
+        "state": connection.shown_state,
         "channels": len(connection.channels),
         "channel_max": connection.channel_max,
         "frame_max": connection.frame_max_bytes,

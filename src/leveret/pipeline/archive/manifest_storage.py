@@ -225,7 +225,7 @@ class ObjectLog:
         self._begins = directory / "begins"
         self._probe = directory / "probes"
         self._next = 1
-        self._changed_s = time.time()
+        self._changed_s = time.monotonic()
 
     def check(self) -> None:
         """Test whether an object can be created twice; remove unfinished objects of dead writers."""
@@ -253,7 +253,7 @@ class ObjectLog:
                 self._read_listed(take)
         while True:
             if self._read_next(take):
-                self._changed_s = time.time()
+                self._changed_s = time.monotonic()
                 continue
             ahead = self._go_to_begin() if self._may_be_behind() else None
             if ahead is None:
@@ -278,9 +278,9 @@ class ObjectLog:
         return True
 
     def _may_be_behind(self) -> bool:
-        if time.time() - self._changed_s <= BEHIND_S:
+        if time.monotonic() - self._changed_s <= BEHIND_S:
             return False
-        self._changed_s = time.time()
+        self._changed_s = time.monotonic()
         return True
 
     def _go_to_begin(self) -> int | None:

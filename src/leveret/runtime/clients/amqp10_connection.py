@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from leveret.core.broker.limits import ConnectionRegistry, OtherConnection
 from leveret.runtime.clients import connection_log
+from leveret.runtime.process.clock import clock_ms, elapsed_ms
 from leveret.session.amqp10.engine import CHANNEL_MAX, FRAME_BYTES_MAX, IDLE_TIMEOUT_S
 from leveret.session.amqp10.server import CLIENT_CLOSED, Amqp10Host, Amqp10Session, Amqp10State
 from leveret.session.certificate import TlsPeer
@@ -37,7 +38,6 @@ class Amqp10Connection:
         name: str,
         from_loopback: bool,
         tls: TlsPeer | None,
-        clock_ms: Callable[[], int],
     ) -> None:
         """Wait for the protocol header; `write` sends octets, and checks whether the session has ended.
 
@@ -50,7 +50,6 @@ class Amqp10Connection:
         self.octets_sent = 0
         self._session = Amqp10Session(host, from_loopback=from_loopback)
         self._write = write
-        self._clock_ms = clock_ms
         self._connections = connections
         self._member: OtherConnection | None = None
 
@@ -92,19 +91,19 @@ class Amqp10Connection:
     def receive(self, data: bytes) -> None:
         """Take octets from the socket."""
         self.octets_received += len(data)
-        self._send(self._session.receive(data, self._clock_ms()))
+        self._send(self._session.receive(data, elapsed_ms()))
         if self._member is None and self._session.state is Amqp10State.RUNNING:
             self._member = OtherConnection(self._connections, self.user, self.vhost, self.cut)
             connection_log.authenticated(self.name, self.user, self.vhost)
 
     def tick(self) -> None:
         """Handle timeouts and heartbeats."""
-        self._send(self._session.tick(self._clock_ms()))
+        self._send(self._session.tick(elapsed_ms()))
 
     def cut(self, reason: str) -> None:
         """End the connection; the client gets the reason."""
         self._leave()
-        self._send(self._session.force_close(reason, self._clock_ms()))
+        self._send(self._session.force_close(reason, elapsed_ms()))
 
     def lost(self, why: str) -> None:
         """Note that the socket is gone."""

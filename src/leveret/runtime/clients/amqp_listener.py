@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -14,6 +13,7 @@ from leveret.core.rules.descriptors import Caps, ListenerKind
 from leveret.runtime.clients.amqp10_connection import Amqp10Connection
 from leveret.runtime.clients.amqp_peer import AmqpPeer, AmqpPort
 from leveret.runtime.logs.engine import Engine
+from leveret.runtime.process.clock import elapsed_ms
 from leveret.runtime.sockets.listening import Listening
 from leveret.session.amqp091.remote_queues import ConnectionHost
 from leveret.session.amqp10.server import Amqp10Host
@@ -35,14 +35,12 @@ class AmqpListener:
         host: ConnectionHost,
         amqp10_host: Amqp10Host,
         engine: Engine,
-        clock_ms: Callable[[], int],
         options: Listeners,
     ) -> None:
         """Begin without sockets."""
-        port = AmqpPort(host, amqp10_host, engine, clock_ms, options, self._forget)
+        port = AmqpPort(host, amqp10_host, engine, options, self._forget)
         self.peers = port.peers
         self._engine = engine
-        self._clock_ms = clock_ms
         self.is_stopping = False
         self._empty = asyncio.Event()
         self.listening = Listening(
@@ -90,7 +88,7 @@ class AmqpListener:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            now_ms = self._clock_ms()
+            now_ms = elapsed_ms()
             for peer in list(self.peers):
                 peer.tick(now_ms)
             self._engine.touch()

@@ -23,6 +23,7 @@ from leveret.runtime.clients import connection_log
 from leveret.runtime.clients.ahead import LOOK_S, AheadWait
 from leveret.runtime.clients.amqp10_connection import Amqp10Connection
 from leveret.runtime.logs.engine import Engine
+from leveret.runtime.process.clock import elapsed_ms
 from leveret.runtime.sockets.addresses import is_loopback
 from leveret.runtime.sockets.buffered_output import BufferedOutput
 from leveret.runtime.sockets.parting import Parting
@@ -55,7 +56,6 @@ class AmqpPort:
         host: the node, for AMQP 0-9-1 sessions.
         amqp10_host: the node, for AMQP 1.0 sessions.
         engine: flushes the output of the peers' sessions.
-        clock_ms: returns the present time.
         options: the options of the sockets.
         peers: the connected peers, in the order of their arrival.
         forget: called with a peer whose socket is gone.
@@ -64,7 +64,6 @@ class AmqpPort:
     host: ConnectionHost
     amqp10_host: Amqp10Host
     engine: Engine
-    clock_ms: Callable[[], int]
     options: Listeners
     forget: Callable[[AmqpPeer], None]
     peers: dict[AmqpPeer, None] = field(default_factory=dict)
@@ -81,7 +80,6 @@ class AmqpPeer(asyncio.Protocol):
         """Wait for the connection; `proxied` is the client behind a proxy."""
         self._port = port
         self._engine = port.engine
-        self._clock_ms = port.clock_ms
         self._proxied = proxied
         self._transport: asyncio.Transport | None = None
         self._session: ClientConnection | None = None
@@ -123,7 +121,7 @@ class AmqpPeer(asyncio.Protocol):
             self._port.host,
             peer=self.name,
             from_loopback=self._from_loopback,
-            now_ms=self._clock_ms(),
+            now_ms=elapsed_ms(),
             tls=tls,
         )
         self._session.wake = self._wake
@@ -159,7 +157,7 @@ class AmqpPeer(asyncio.Protocol):
             if data[:8] in AMQP10_HEADERS:
                 self._switch_to_amqp10().receive(data)
                 return
-        session.receive(data, self._clock_ms())
+        session.receive(data, elapsed_ms())
         if not self._is_known and session.state is AmqpState.OPEN:
             self._is_known = True
             connection_log.authenticated(self.name, session.user or "", session.vhost or "")
@@ -230,7 +228,6 @@ class AmqpPeer(asyncio.Protocol):
             name=self.name,
             from_loopback=self._from_loopback,
             tls=self._tls,
-            clock_ms=self._clock_ms,
         )
         return self.amqp10
 
@@ -276,7 +273,7 @@ class AmqpPeer(asyncio.Protocol):
     def end(self) -> None:
         """See engine.Peer; a peer that may still be sending closes the socket itself."""
         if self._ending_at_ms is None:
-            self._ending_at_ms = self._clock_ms()
+            self._ending_at_ms = elapsed_ms()
         if self._transport is None or self._output or self._parting is not None:
             return
         session = self._session
@@ -332,7 +329,7 @@ class AmqpPeer(asyncio.Protocol):
         """Continue a blocked session, because its reason may be over."""
         self._is_woken = False
         if self._session is not None and self._transport is not None:
-            self._session.go_on(self._clock_ms())
+            self._session.go_on(elapsed_ms())
             self._settle(self._session)
 
     def _pace(self) -> None:
@@ -351,7 +348,7 @@ class AmqpPeer(asyncio.Protocol):
             or transport.get_write_buffer_size() + self._output.size_bytes > UNSENT_BYTES_MAX
         )
         if session is not None and session.is_reading != listens:
-            session.set_reading(listens, self._clock_ms(), for_disk=self._waits_for_disk)
+            session.set_reading(listens, elapsed_ms(), for_disk=self._waits_for_disk)
         reads = listens and not self._turn_is_over
         if reads != self._reads:
             self._reads = reads

@@ -154,6 +154,7 @@ class AmqpHost:
         self.authenticate = login.authenticate
         self.authenticate_external = login.authenticate_external
         self.open_vhost = authority.open_vhost
+        self.clock_ms = engine.clock_ms
         self.unique_id = unique_id
         self.channel_failed = connection_log.channel_failed
 

@@ -23,6 +23,7 @@ from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.forwarding_ends import AcceptedEnd, DialledEnd, InsideEnd
 from leveret.runtime.cluster.listener import ClusterPeer
 from leveret.runtime.link.peer import LinkPeer, Receiver
+from leveret.runtime.process.clock import elapsed_ms
 from leveret.runtime.sockets.backoff import QUICK_RETRY_S, delay_s
 from leveret.session.amqp091.remote_queues import ConnectionHost
 from leveret.session.forwarding.leader_client import LeaderClient
@@ -54,7 +55,7 @@ class Forwarding:
     Attributes:
         leaders: what it does without sockets.
         accepted: links of other nodes to this one.
-        engine, host, clock_ms: the node's.
+        engine, host: the node's.
     """
 
     def __init__(self, name: str, node: Node, dial: Dial, incarnation: str) -> None:
@@ -62,7 +63,6 @@ class Forwarding:
         self._name = name
         self.engine = node.engine
         self.host: ConnectionHost = node.amqp_host
-        self.clock_ms = node.engine.clock_ms
         self._alarms = node.alarms
         self._dial_link = dial
         self._links: dict[LeaderClient, DialledEnd] = {}
@@ -228,7 +228,7 @@ class Forwarding:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
-            now_ms = self.clock_ms()
+            now_ms = elapsed_ms()
             if self.leaders.tick(now_ms):
                 self.engine.touch()
             for accepted in list(self.accepted):

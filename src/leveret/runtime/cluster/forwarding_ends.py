@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Final, Protocol
 
 from leveret.runtime.link.peer import LinkPeer
 from leveret.runtime.logs.engine import Engine
+from leveret.runtime.process.clock import elapsed_ms
 from leveret.runtime.sockets.buffered_output import BufferedOutput
 from leveret.session.amqp091.blocked import BlockedReason
 from leveret.session.amqp091.connection import AmqpState
@@ -47,7 +47,6 @@ class ForwardingOwner(Protocol):
     leaders: RemoteLeaders
     engine: Engine
     host: ConnectionHost
-    clock_ms: Callable[[], int]
 
     def link_ended(self, dialled: DialledEnd) -> None:
         """A link to a leader is gone."""
@@ -72,7 +71,7 @@ class DialledEnd:
         self.peer = peer
         self.is_over = asyncio.Event()
         self._owner = owner
-        self._used_at_ms = owner.clock_ms()
+        self._used_at_ms = elapsed_ms()
         owner.engine.peers[leader_client] = self
         peer.receiver = self
         owner.leaders.connected(leader_client)
@@ -117,7 +116,7 @@ class AcceptedEnd:
     def __init__(self, owner: ForwardingOwner, peer: LinkPeer, node: str) -> None:
         """Wait for what it asks."""
         self.peer = peer
-        self.connection = ForwardedConnection(owner.host, node=node, now_ms=owner.clock_ms())
+        self.connection = ForwardedConnection(owner.host, node=node, now_ms=elapsed_ms())
         self.connection.wake = self._wake
         self._owner = owner
         self._output = BufferedOutput()
@@ -127,7 +126,7 @@ class AcceptedEnd:
 
     def received(self, kind: Type, payload: memoryview) -> None:
         """See Receiver."""
-        self.connection.receive(amqp_of(kind, payload), self._owner.clock_ms())
+        self.connection.receive(amqp_of(kind, payload), elapsed_ms())
         self._settle()
 
     def ended(self, error: Exception | None) -> None:
@@ -152,13 +151,13 @@ class AcceptedEnd:
     def go_on(self) -> None:
         """Things have changed: what is blocked may go on."""
         if not self.peer.is_closed:
-            self.connection.go_on(self._owner.clock_ms())
+            self.connection.go_on(elapsed_ms())
             self._settle()
 
     def alarms_changed(self) -> None:
         """Tell the other node what this one is short of."""
         if not self.peer.is_closed:
-            self.connection.alarms_changed(self._owner.clock_ms())
+            self.connection.alarms_changed(elapsed_ms())
             self._settle()
 
     def tick(self, now_ms: int) -> None:
@@ -215,7 +214,7 @@ class InsideEnd:
         self._owner = owner
         self._leader_client = leader_client
         self._output = BufferedOutput()
-        self._connection = ForwardedConnection(owner.host, node=node, now_ms=owner.clock_ms())
+        self._connection = ForwardedConnection(owner.host, node=node, now_ms=elapsed_ms())
         owner.engine.peers[self._connection] = self
         owner.leaders.serving[self._connection] = None
         owner.engine.peers[leader_client] = _Inwards(self)
@@ -229,7 +228,7 @@ class InsideEnd:
     def take(self, octets: bytes) -> None:
         """Take what was sent."""
         if octets:
-            self._connection.receive(octets, self._owner.clock_ms())
+            self._connection.receive(octets, elapsed_ms())
             self._owner.engine.touch(self._connection)
 
     def write(self, octets: bytes, *, hold: int) -> None:

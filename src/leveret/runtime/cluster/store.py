@@ -120,7 +120,9 @@ class ClusterStore:
             EtcdError: etcd does not answer, or refuses; it may be tried again.
             UnreadableState: as `on_events` says.
         """
-        lease = await KeptLease.granted(self._etcd, self._ttl_s, on_error=self._note, clock_s=self._clock_s)
+        lease = await KeptLease.granted(
+            self._etcd, self._ttl_s, on_error=self._note, clock_s=self._clock_s, options=self._options
+        )
         lease.keep(self._lost)
         self._lease, self._turn, self._turn_modified = lease, self.keys.turn(lease.id), 0
         try:

@@ -177,7 +177,11 @@ class Election:
                     return LeadershipLost(decision.reason, decision.leader)
                 if lease is None:
                     lease = await KeptLease.granted(
-                        self._etcd, self._ttl_s, on_error=self._note, clock_s=self._clock_s
+                        self._etcd,
+                        self._ttl_s,
+                        on_error=self._note,
+                        clock_s=self._clock_s,
+                        options=self._settings,
                     )
                 term = await self._take(decision, lease)
                 if term is not None:

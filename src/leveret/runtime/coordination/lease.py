@@ -18,7 +18,9 @@ import time
 from collections.abc import Callable
 from typing import Final, Self
 
+from leveret.config.sections.etcd import EtcdOptions
 from leveret.core.replication import election as core
+from leveret.runtime.coordination.companion import LeaseCompanion
 from leveret.runtime.coordination.etcd import Etcd, EtcdError
 
 logger = logging.getLogger(__name__)
@@ -55,8 +57,10 @@ class KeptLease:
         *,
         on_error: Callable[[str], None],
         clock_s: Callable[[], float],
+        companion: LeaseCompanion | None,
     ) -> None:
         """Of a lease that etcd gave; see `granted`."""
+        self._companion = companion
         self.id = lease_id
         self.last_error = ""
         self._etcd = etcd
@@ -75,6 +79,7 @@ class KeptLease:
         *,
         on_error: Callable[[str], None],
         clock_s: Callable[[], float] = boot_clock_s,
+        options: EtcdOptions | None = None,
     ) -> Self:
         """Get a lease; it is kept alive from `keep` on.
 
@@ -83,13 +88,17 @@ class KeptLease:
             ttl_s: how long it lasts without being kept alive; whole seconds are asked for.
             on_error: told in words of each request about it that failed.
             clock_s: seconds that go on while the machine sleeps.
+            options: where a companion finds etcd, which ends the lease if this process is killed; None for no
+                companion.
 
         Raises:
             EtcdError: there is none to be had.
         """
         sent_s = clock_s()
         lease_id, granted_s = await etcd.grant(round(ttl_s))
-        return cls(etcd, lease_id, core.LeaseClock(granted_s, sent_s), on_error=on_error, clock_s=clock_s)
+        clock = core.LeaseClock(granted_s, sent_s)
+        companion = LeaseCompanion(options, lease_id, granted_s) if options is not None else None
+        return cls(etcd, lease_id, clock, on_error=on_error, clock_s=clock_s, companion=companion)
 
     @property
     def left_s(self) -> float:
@@ -139,6 +148,8 @@ class KeptLease:
             self._failed(error)
 
     def _stop(self) -> None:
+        if self._companion is not None:
+            self._companion.release()
         if self._timer is not None:
             self._timer.cancel()
         if self._keeper is not None and self._keeper is not asyncio.current_task():
@@ -154,6 +165,8 @@ class KeptLease:
 
     async def _keep(self) -> None:
         while self._on_lost is not None:
+            if self._companion is not None:
+                self._companion.look()
             await asyncio.sleep(max(0.0, self._lease.keepalive_s - self._clock_s()))
             sent_s = self._clock_s()
             try:

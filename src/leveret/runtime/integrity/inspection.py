@@ -45,6 +45,10 @@ class _Past(msgspec.Struct):
     since_ms: int = 0
     last_at_ms: int | None = None
 
+    def not_after(self, now_ms: int) -> _Past:
+        """The same without the future: a clock that was ahead does not put the next scrub off by the difference."""
+        return _Past(min(self.since_ms, now_ms), self.last_at_ms and min(self.last_at_ms, now_ms))
+
 
 class _Comparing(NamedTuple):
     """A comparison that runs: with each side, and how many octets it will read in all."""
@@ -194,8 +198,11 @@ class Inspection:
         return self._whole_at_ms(interval_ms) <= self._clock_ms()
 
     def _due_ms(self, interval_ms: int) -> int:
+        now_ms = self._clock_ms()
+        self._past = self._past.not_after(now_ms)
+        self._retry_at_ms = min(self._retry_at_ms, now_ms + self._retry_ms)
         at_ms = self._whole_at_ms(interval_ms)
-        return (min(at_ms, self._retry_at_ms) if self._unmended else at_ms) - self._clock_ms()
+        return (min(at_ms, self._retry_at_ms) if self._unmended else at_ms) - now_ms
 
     async def _scrub(self, pace: Pace, names: Iterable[str] | None) -> Scrubbed:
         """Scrub these logs, or all.
@@ -263,9 +270,7 @@ class Inspection:
             # The file holds only the time of the next scrub, so its damage must not stop a start.
             logger.warning("scrub_time_forgotten error=%s", error)
             return _Past()
-        # After a clock that was ahead, the next scrub is not delayed by the difference.
-        now_ms = self._clock_ms()
-        return _Past(min(past.since_ms, now_ms), past.last_at_ms and min(past.last_at_ms, now_ms))
+        return past.not_after(self._clock_ms())
 
     async def _remember(self, past: _Past) -> None:
         self._past = past

@@ -1,6 +1,7 @@
 """Deadlines of queues: the times at which messages or queues expire without any other event.
 
-One timer of the event loop serves all queues and is set to the earliest deadline; a heap holds the others.
+One timer of the event loop serves all queues and is set to the earliest deadline; a heap holds the others. The clock is
+one that nobody sets: after a time of day that was set back, no queue would be called for as long.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ DUE_AT_ONCE: Final = 100
 class Deadlines:
     """Calls back with the queues whose deadline has passed."""
 
-    def __init__(self, clock_ms: Callable[[], int], on_due: Callable[[list[Queue]], None]) -> None:
+    def __init__(self, elapsed_ms: Callable[[], int], on_due: Callable[[list[Queue]], None]) -> None:
         """Begin without deadlines."""
-        self._clock_ms = clock_ms
+        self._elapsed_ms = elapsed_ms
         self._on_due = on_due
         self._deadline_ms: dict[Queue, int] = {}
         self._heap: list[tuple[int, int, Queue]] = []
@@ -58,12 +59,12 @@ class Deadlines:
         self.stop()
         if self._heap:
             self._timer_ms = self._heap[0][0]
-            wait_ms = min(max(0, self._timer_ms - self._clock_ms()), WAIT_MS_MAX)
+            wait_ms = min(max(0, self._timer_ms - self._elapsed_ms()), WAIT_MS_MAX)
             self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._ring)
 
     def _ring(self) -> None:
         self._timer = None
-        now_ms = self._clock_ms()
+        now_ms = self._elapsed_ms()
         due: list[Queue] = []
         while self._heap and self._heap[0][0] <= now_ms and len(due) < DUE_AT_ONCE:
             deadline_ms, _, queue = heapq.heappop(self._heap)

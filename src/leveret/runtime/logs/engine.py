@@ -37,6 +37,7 @@ from leveret.runtime.logs.definitions_store import DefinitionsStore
 from leveret.runtime.logs.gathering import Gathering
 from leveret.runtime.logs.log_home import take_down
 from leveret.runtime.logs.log_store import QueueLogs
+from leveret.runtime.process.clock import elapsed_ms
 from leveret.runtime.process.work_slices import others_first, time_slice
 from leveret.session.amqp091.connection import ClientConnection
 from leveret.session.host import Sender
@@ -165,7 +166,7 @@ class Engine:
         outbox: sessions that have octets to send.
         peers: the socket of each session.
         replication_port: the other nodes; None on a single node.
-        clock_ms: returns the present time.
+        clock_ms, elapsed_ms: return the time of day, and one for durations.
     """
 
     def __init__(
@@ -177,10 +178,11 @@ class Engine:
         collector: Collecting,
         clock_ms: Callable[[], int],
         hooks: EngineHooks,
+        elapsed_ms: Callable[[], int] = elapsed_ms,
     ) -> None:
         """Connect the parts; nothing runs before `touch`."""
-        self.clock_ms = clock_ms
-        self._deadlines = Deadlines(clock_ms, self._due)
+        self.clock_ms, self.elapsed_ms = clock_ms, elapsed_ms
+        self._deadlines = Deadlines(elapsed_ms, self._due)
         self._hooks = hooks
         self.replication_port: ReplicationPort | None = None
         self._publication: _DefinitionsPublication | None = None
@@ -269,7 +271,7 @@ class Engine:
         self._refresh_policies()
         if broker.chores.go_on(time_slice(TURN_S)):
             self.touch()
-        now_ms = self.clock_ms()
+        now_ms, elapsed_ms = self.clock_ms(), self.elapsed_ms()
         for _ in range(DEATHS_MAX):
             dirty, broker.dirty = broker.dirty, {}
             # All messages come before any settlement: a crash may keep a transaction's publishes without its acks,
@@ -277,7 +279,7 @@ class Engine:
             for queue in dirty:
                 self.append_now(queue)
             for queue in dirty:
-                self._flush_queue(queue, now_ms)
+                self._flush_queue(queue, now_ms, elapsed_ms)
             if not broker.dirty:
                 break
         else:
@@ -313,10 +315,10 @@ class Engine:
             if isinstance(error, Corrupt) and queue.damage is None:
                 self.gone(queue, error)
 
-    def _flush_queue(self, queue: Queue, now_ms: int) -> None:
+    def _flush_queue(self, queue: Queue, now_ms: int, elapsed_ms: int) -> None:
         try:
             if queue.damage is None:
-                queue.dispatch(now_ms)
+                queue.dispatch(now_ms, elapsed_ms)
                 self._dead_letter(queue, now_ms)
             self._queues.append_settlements(queue)
             if self.replication_port is not None:
@@ -325,10 +327,11 @@ class Engine:
             self.take_down(queue, error)
         except StorageError as error:
             logger.error("settlements_not_logged vhost=%s queue=%s error=%s", *queue.key, error)
-            queue.deadline_ms = now_ms + RETRY_MS
-        if queue.damage is None and queue.is_unused(now_ms) and self._broker.queues.get(queue.key) is queue:
+            queue.wait_ms = RETRY_MS
+        is_there = queue.damage is None and self._broker.queues.get(queue.key) is queue
+        if is_there and queue.is_unused(elapsed_ms):
             self._end_unused(queue)
-        self._deadlines.set(queue, queue.deadline_ms)
+        self._deadlines.set(queue, None if queue.wait_ms is None else elapsed_ms + queue.wait_ms)
 
     def _end_unused(self, queue: Queue) -> None:
         """Delete an unused queue; on a downstream its time begins anew, because its uses are at the upstream.
@@ -336,7 +339,7 @@ class Engine:
         The upstream deletes it in time, and the schema sync follows. If it were deleted here before a promotion,
         recovery would make it without its arguments and bindings.
         """
-        queue.deadline_ms = None
+        queue.wait_ms = None
         if queue.replicated and self._hooks.keeps_unused():
             queue.touch()
             self._broker.dirty[queue] = None
@@ -347,7 +350,7 @@ class Engine:
     def take_down(self, queue: Queue, error: StorageError) -> None:
         """Stop serving a queue whose log cannot be read."""
         take_down(queue, error)
-        queue.deadline_ms = None
+        queue.wait_ms = None
         for consumer in list(queue.consumers):
             consumer.queue_deleted()
             queue.remove_consumer(consumer)
@@ -429,7 +432,7 @@ class Engine:
 
     def _dead_letter_later(self, queue: Queue, letters: DeadLetters) -> None:
         queue.dead_lettering.add(letters)
-        self._deadlines.set(queue, self.clock_ms() + RETRY_MS)
+        self._deadlines.set(queue, self.elapsed_ms() + RETRY_MS)
 
     def when_safe(self, queue: Queue, then: Callable[[], None]) -> None:
         """Call back once this flush's records of a queue are safe wherever a confirm would wait; or never."""

@@ -24,6 +24,7 @@ from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.log_home import LogHome, directory_of, take_down
 from leveret.runtime.logs.reclaiming import Reclaiming
 from leveret.runtime.logs.relocating import WhenSafe
+from leveret.runtime.process.clock import elapsed_ms
 from leveret.session.stored import RUN_COSTS, runs_of
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
@@ -225,7 +226,7 @@ class QueueStore:
         log = self._log_at(epoch)
         must_exist = self.home.has_log(epoch)
         found_ms, error = self._unreadable.get(epoch, (0, None))
-        if error is not None and self._clock_ms() - found_ms < TRY_AGAIN_MS:
+        if error is not None and elapsed_ms() - found_ms < TRY_AGAIN_MS:
             raise error
         if not must_exist and not log.directory.exists():
             return None
@@ -234,7 +235,7 @@ class QueueStore:
             return log
         except StorageError as damage:
             # Finding the error may take long, so not every read tries.
-            self._unreadable[epoch] = self._clock_ms(), damage
+            self._unreadable[epoch] = elapsed_ms(), damage
             raise
 
     def _note_read(self, epoch: int, log: Log) -> None:

@@ -44,7 +44,7 @@ from leveret.runtime.node.handed_out import HandedOut
 from leveret.runtime.node.read_only_view import ReadOnlyView
 from leveret.runtime.node.upkeep import Upkeep
 from leveret.runtime.process.allocator import keep_freed_memory
-from leveret.runtime.process.clock import clock_ms
+from leveret.runtime.process.clock import clock_ms, elapsed_ms
 from leveret.runtime.process.event_history import FILE as EVENT_HISTORY_FILE
 from leveret.runtime.process.event_history import EventHistory
 from leveret.runtime.process.loop_watch import LoopWatch
@@ -121,7 +121,7 @@ class Node:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.config = config
         self.data_dir = data_dir
-        self.started_at_ms = clock_ms()
+        self.started_at_ms, self._began_ms = clock_ms(), elapsed_ms()
         self.failed = failed or asyncio.Event()
         self.ended = asyncio.Event()
         self.replication = replication
@@ -206,7 +206,7 @@ class Node:
             self.schema_sync.state,
             config.amqp.connection_max,
         )
-        self.amqp = AmqpListener(self.amqp_host, schema_host, self.engine, clock_ms, config.listeners)
+        self.amqp = AmqpListener(self.amqp_host, schema_host, self.engine, config.listeners)
         self.stream_server = StreamServer(
             self.authority,
             self.collector,
@@ -259,6 +259,11 @@ class Node:
     def _keeps_unused(self) -> bool:
         """Return whether unused queues are kept, because their users are at the upstream or have not come back yet."""
         return self.schema_sync.mode is OperatingMode.DOWNSTREAM or self.standby.decided.promoting is not None
+
+    @property
+    def uptime_ms(self) -> int:
+        """See ManagedNode."""
+        return elapsed_ms() - self._began_ms
 
     @property
     def is_open(self) -> bool:
@@ -516,7 +521,7 @@ class Node:
 
     def outsider(self, user: str | None, vhost: str) -> Outsider:
         """Return a way to publish and get without a connection, as a user or, for None, as the operator."""
-        return Outsider(self.amqp_host, user, vhost, now_ms=clock_ms(), touch=self.engine.touch)
+        return Outsider(self.amqp_host, user, vhost, now_ms=elapsed_ms(), touch=self.engine.touch)
 
     def internal_user(self, purpose: str) -> AbstractContextManager[tuple[str, str]]:
         """See Authority."""

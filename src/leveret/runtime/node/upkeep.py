@@ -13,7 +13,7 @@ from leveret.model.errors import Corrupt, StorageError
 from leveret.runtime.collecting.collector import Collector
 from leveret.runtime.logs.engine import Engine
 from leveret.runtime.logs.log_store import LogStore
-from leveret.runtime.process.clock import clock_ms
+from leveret.runtime.process.clock import elapsed_ms
 from leveret.storage.log import Log
 
 logger = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class Upkeep:
         reclaiming = self._log_store.queues.reclaiming
         while True:
             await asyncio.sleep(_RECLAIM_EVERY_S)
-            due = reclaiming.look(clock_ms())
+            due = reclaiming.look(elapsed_ms())
             await self._reclaim_in(due)
             for _ in range(_RELOCATED_STEPS):
                 if unfinished := reclaiming.relocating.unfinished:

@@ -211,7 +211,7 @@ class Channel(ChannelBase):
         if isinstance(queue, RemoteQueue):
             remote_methods.get(self, queue, method.no_ack)
             return
-        runs, redelivered = queue.take_one(self.connection.now_ms)
+        runs, redelivered = queue.take_one(self.connection.host.clock_ms())
         self.mark(queue)
         self.got(queue, runs[0] if runs else None, redelivered, queue.ready_count, no_ack=method.no_ack)
         if runs and method.no_ack:

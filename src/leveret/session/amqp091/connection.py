@@ -2,7 +2,9 @@
 
 `receive` takes a read of any size. Publishes take the fast path (`publishing`), acks a short one; pamqp decodes all
 other methods. Octets to send are gathered in `out`; the runtime takes them after each flush. Time is an argument,
-`now_ms`. `next_deadline_ms` is the time of the next `tick`, which sends and checks heartbeats.
+`now_ms`, by a clock that nobody sets: a time of day that is set forward would end all connections, for want of
+heartbeats. `tick`, called twice a second, sends and checks heartbeats. `host.clock_ms` is the time of day: messages
+expire by it, and operators are shown it.
 
 States: HEADER (eight octets) -> START (start-ok) -> TUNE (tune-ok) -> OPEN_WAIT (open) -> OPEN ->
 CLOSING (we sent close, all but close-ok is dropped) -> CLOSED. A client that sent close may close the socket itself.
@@ -70,6 +72,7 @@ class ClientConnection(ConnectionBase):
 
     Attributes:
         churn: counts its opened and closed channels.
+        connected_at_ms: the time of day of its begin.
         is_reading: whether the socket is read from; otherwise the peer's heartbeats are not timed.
         turn_frames: the most frames taken in one turn, without those of regular publishes; None for no limit.
         waits_for_alarms: whether publishes wait while an alarm is in effect.
@@ -85,7 +88,7 @@ class ClientConnection(ConnectionBase):
     ) -> None:
         """Wait for a protocol header."""
         super().__init__(host, peer=peer, from_loopback=from_loopback, now_ms=now_ms, tls=tls)
-        self.connected_at_ms = now_ms
+        self.connected_at_ms = host.clock_ms()
         self.state = AmqpState.HEADER
         self.channels: dict[int, Channel] = {}
         self.is_reading = True
@@ -100,7 +103,7 @@ class ClientConnection(ConnectionBase):
         self._is_blocked_notified = False
         self._rest: list[bytes] = []
         self._missing_bytes = 0
-        self._received_at_ms = now_ms
+        self._began_ms = self._received_at_ms = now_ms
         self._sent_at_ms = now_ms
         self._closing_at_ms = 0
         self._dropped_bytes = 0
@@ -445,7 +448,8 @@ class ClientConnection(ConnectionBase):
 
     # -- what others ask ----------------------------------------------------------------------
 
-    def shown_state(self, now_ms: int) -> str:
+    @property
+    def shown_state(self) -> str:
         """The state by RabbitMQ's name: `running`, `blocking`, `blocked`, `flow`, ..."""
         if self.state is not AmqpState.OPEN:
             return _SHOWN[self.state]
@@ -454,7 +458,7 @@ class ClientConnection(ConnectionBase):
         if self.host.alarms.active:
             return "blocking"
         flow = self._in_flow_at_ms
-        return "flow" if flow is not None and now_ms - flow < FLOW_SHOWN_MS else "running"
+        return "flow" if flow is not None and self.now_ms - flow < FLOW_SHOWN_MS else "running"
 
     def note_flow(self) -> None:
         """Note that the connection waits for others or for the disk; shown for a while."""
@@ -560,7 +564,7 @@ class ClientConnection(ConnectionBase):
         if self.state is AmqpState.CLOSING:
             if now_ms - self._closing_at_ms > CLOSING_TIMEOUT_MS:
                 self.state = AmqpState.CLOSED
-        elif now_ms - self.connected_at_ms > self.host.limits.handshake_timeout_ms:
+        elif now_ms - self._began_ms > self.host.limits.handshake_timeout_ms:
             self.end_reason = f"handshake timeout in state {_SHOWN[self.state]}"
             self.state = AmqpState.CLOSED
 

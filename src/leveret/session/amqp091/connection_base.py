@@ -38,6 +38,7 @@ class ConnectionBase(ABC):
         blocked_reason: the event that further frames wait for, None for none.
         is_traced: whether its messages are copied to amq.rabbitmq.trace if its vhost is traced.
         tls: the TLS parameters and certificate, None without TLS.
+        now_ms: the time of the latest event, by the clock of durations.
     """
 
     is_traced: ClassVar[bool] = True

@@ -57,8 +57,8 @@ class SimulatedClient(asyncio.Protocol):
         self._body = b""
 
     @classmethod
-    async def connect(cls, network: SimulatedNetwork, port: int) -> SimulatedClient:
-        """Connect as guest and open the channel.
+    async def connect(cls, network: SimulatedNetwork, port: int, *, heartbeat_s: int = 0) -> SimulatedClient:
+        """Connect as guest and open the channel; who asks for heartbeats sends its own with `beat`.
 
         Raises:
             OSError: nobody listens there.
@@ -72,7 +72,7 @@ class SimulatedClient(asyncio.Protocol):
         await client.call(
             commands.Connection.StartOk(capabilities, "PLAIN", "\0guest\0guest", "en_US"), channel=0
         )
-        client.send(commands.Connection.TuneOk(100, 131_072, 0), channel=0)
+        client.send(commands.Connection.TuneOk(100, 131_072, heartbeat_s), channel=0)
         await client.call(commands.Connection.Open("/"), channel=0)
         await client.call(commands.Channel.Open())
         return client
@@ -88,6 +88,11 @@ class SimulatedClient(asyncio.Protocol):
         if self.is_closed:
             raise ClientClosed(self.reason)
         self._transport.write(wire.marshal(method, channel))
+
+    def beat(self) -> None:
+        """Send a heartbeat, unless the connection is gone."""
+        if not self.is_closed:
+            self._transport.write(wire.HEARTBEAT)
 
     async def call(self, method: base.Frame, *, channel: int = _CHANNEL) -> Any:
         """Send a method and return its answer.

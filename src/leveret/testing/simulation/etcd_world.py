@@ -11,6 +11,7 @@ from typing import Final, cast
 from leveret.core.queues.queue import Queue
 from leveret.storage.secret_file import SECRET_FILE
 from leveret.testing.simulation.books import BooksFault
+from leveret.testing.simulation.companion import hang_companions, kill_companions
 from leveret.testing.simulation.etcd import SimulatedEtcd
 from leveret.testing.simulation.etcd_paths import DELAY_S_MAX
 from leveret.testing.simulation.node import SimulatedNode
@@ -87,6 +88,7 @@ class EtcdWorld(SimulatedWorld):
                 PossibleFault("cut etcd", lambda: self._cut_etcd(node), node.name),
                 PossibleFault("shift clock", lambda: self._shift_clock(node), node.name),
                 PossibleFault("fill disk", lambda: self.fill_disk(node), node.name),
+                PossibleFault("harm companion", lambda: self._harm_companion(node), node.name),
             ]
         if down:
             other_node = self.random.choice(down)
@@ -114,6 +116,14 @@ class EtcdWorld(SimulatedWorld):
     def _lose_all_power(self) -> None:
         for node in self.nodes:
             node.lose_power(self.random)
+
+    def _harm_companion(self, node: SimulatedNode) -> None:
+        """Kill the companion of a node's lease, or let it notice the node's death late."""
+        if node.process is not None:
+            if self.random.random() < 0.5:
+                kill_companions(node.process)
+            else:
+                hang_companions(node.process, self.random.choice((0.3, 1.5, 6.0)))
 
     async def _pause(self, node: SimulatedNode) -> None:
         node.pause()

@@ -153,6 +153,8 @@ class SimulatedNode:
         if process is None:
             return None
         process.kill()
+        if not silently:
+            process.report_death()
         self.network.process_ended(process, silently=silently)
         self._killed.append(process)
         self._run += 1

@@ -10,6 +10,7 @@ from random import Random
 from typing import Any, Final
 from unittest import mock
 
+from leveret.testing.simulation.companion import SimulatedCompanion
 from leveret.testing.simulation.etcd_client import SimulatedEtcdClient
 from leveret.testing.simulation.loop import SimulatedExecutor, SimulatedSyncThreads, VirtualLoop
 from leveret.testing.simulation.network import SimulatedAcceptor, simulated_listen
@@ -60,6 +61,7 @@ def simulated(loop: VirtualLoop, rng: Random) -> Iterator[None]:
         replace("leveret.runtime.logs.commit.SyncThreads", SimulatedSyncThreads)
         for module in _ETCD:
             replace(f"{module}.Etcd", SimulatedEtcdClient)
+        replace("leveret.runtime.coordination.lease.LeaseCompanion", SimulatedCompanion)
         replace("leveret.runtime.process.loop_watch.LoopWatch.run", _watch_nothing)
         replace("leveret.runtime.node.node.keep_freed_memory", lambda: None)
         replace("leveret.runtime.node.node.gc", mock.Mock())

@@ -14,6 +14,24 @@ T = TypeVar("T")
 _current: ContextVar[SimulatedProcess | None] = ContextVar("leveret_simulated_process", default=None)
 
 
+class DeathWatcher:
+    """Another process, that is told by the kernel when a process has ended.
+
+    Attributes:
+        is_alive: whether it runs itself.
+        hangs_s: so long after the end it does something at the earliest.
+    """
+
+    def __init__(self) -> None:
+        """It runs, and does not hang."""
+        self.is_alive = True
+        self.hangs_s = 0.0
+
+    def noticed(self) -> None:
+        """The process has ended: none of its instructions is carried out any more."""
+        raise NotImplementedError
+
+
 class SimulatedProcess:
     """One process of the simulation: a run of a node from its start to its end, or a client.
 
@@ -26,6 +44,7 @@ class SimulatedProcess:
         is_paused: whether they wait, as those of a stopped process.
         clock_offset_s: difference of its clocks to the simulation's.
         clock_rate: speed of its clocks, 1 for the simulation's.
+        watchers: other processes of its machine that learn of its end.
     """
 
     def __init__(self, name: str) -> None:
@@ -35,6 +54,7 @@ class SimulatedProcess:
         self.is_paused = False
         self.clock_offset_s = 0.0
         self.clock_rate = 1.0
+        self.watchers: list[DeathWatcher] = []
         self._held: deque[asyncio.Handle] = deque()
         self._tasks: dict[asyncio.Task[Any], None] = {}
 
@@ -74,6 +94,12 @@ class SimulatedProcess:
         """Run no callback any more."""
         self.is_alive = False
         self._held.clear()
+
+    def report_death(self) -> None:
+        """Tell the watchers that it was killed: not after a loss of power, in which they end as well."""
+        for watcher in self.watchers:
+            if watcher.is_alive:
+                watcher.noticed()
 
     def discard(self) -> None:
         """Free the coroutines of a killed process; whatever their `finally` blocks do reaches nobody."""

@@ -89,7 +89,7 @@ def test_a_dispatch_asks_those_that_may_have_room_and_not_all_there_are() -> Non
     for sink in sinks:
         queue.add_consumer(sink)
     publish(log, queue, 0, 6000)
-    while queue.deadline_ms is not None:
+    while queue.wait_ms is not None:
         queue.dispatch()
     assert [len(sink.got) for sink in sinks] == [1] * 5000
     Counting.asked = 0

@@ -97,7 +97,7 @@ class LimitsMachine(RuleBasedStateMachine):
 
     def _check_limits(self) -> None:
         queue, limits = self.queue, self.queue.settings
-        if queue.deadline_ms is not None and queue.deadline_ms <= self.now_ms:
+        if queue.wait_ms is not None and queue.wait_ms <= 0:
             # Unacked messages in front hold the floor, so what was settled behind them counts.
             settled = queue.next_offset - queue.message_count
             assert self.dying or settled > self.settled or queue._unsized, "it goes on, or too many died"
@@ -260,7 +260,7 @@ def test_a_backlog_that_a_new_policy_ends_goes_in_turns_and_nobody_gets_of_it(
     queue.dispatch(0)
     queue.configure(limits)
     left, reads = [queue.ready_count], log.reads
-    while len(left) == 1 or (queue.deadline_ms is not None and queue.deadline_ms <= 100):
+    while len(left) == 1 or (queue.wait_ms is not None and queue.wait_ms <= 0):
         queue.dispatch(100)
         # Each read of this log has five messages.
         assert log.reads - reads <= 22

@@ -83,10 +83,10 @@ def test_a_quorum_queue_asks_for_flushes_until_all_that_came_back_is_logged() ->
     for offset in range(LOGGED_AT_ONCE + 1):
         queue.return_counts.add(offset, offset + 1)
     queue.dispatch(7)
-    assert queue.deadline_ms == 7
+    assert queue.wait_ms == 0
     queue.return_counts.logged(queue.return_counts.unlogged)
     queue.dispatch(7)
-    assert queue.deadline_ms is None
+    assert queue.wait_ms is None
 
 
 def test_those_that_came_back_too_often_are_told() -> None:

@@ -35,7 +35,7 @@ async def serving(node: FakeNode) -> AsyncIterator[ManagementServer]:
 
 def run(check: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await check()
 
     asyncio.run(bounded())

@@ -25,7 +25,7 @@ from leveret.wire.record import RECOVERY_STREAM_PREFIX
 from leveret.wire.stream.publish import MessageRun
 
 MESSAGES: Final = 10
-TIMEOUT_S: Final = 2.0
+TIMEOUT_S: Final = 20.0
 ANSWERS: Final[dict[str, base.Frame]] = {
     "Connection.StartOk": commands.Connection.Tune(0, 131_072, 0),
     "Connection.Open": commands.Connection.OpenOk(),

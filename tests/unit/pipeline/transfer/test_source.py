@@ -117,7 +117,7 @@ def test_the_upstream_is_told_of_what_is_stored_and_of_no_more(tmp_path: Path) -
         writer.commit([writer.write(reader.read(task))], 0)
         reader.latestOffset({"/": 10}, LIMIT)
         # It is not answered.
-        wait_until(lambda: any(reported.values()), "what is stored, told", 10)
+        wait_until(lambda: any(reported.values()), "what is stored, told", 60)
         assert reported == {("/", "eu.2"): 10}
 
 
@@ -184,4 +184,4 @@ def test_a_known_gap_is_told_while_the_upstream_is_away_too(tmp_path: Path) -> N
             upstream.logs["/"].retain_from(30)
             assert reported() == ("recover", 10)
         # The link waits before it tries again.
-        wait_until(lambda: reported() == ("connecting", 10), "the gap, told without the upstream", 10)
+        wait_until(lambda: reported() == ("connecting", 10), "the gap, told without the upstream", 60)

@@ -30,7 +30,7 @@ BODY_BYTES = 8
 HEAD = make_head(b"e", b"k", content_header(b"\x10\x00\x02", BODY_BYTES))
 TAGGED = d.Vhost(name="v", tags=("standby_replication",))
 POLICY = d.Policy(vhost="v", name="p", pattern="^q", definition={"remote-dc-replicate": True})
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 @contextmanager

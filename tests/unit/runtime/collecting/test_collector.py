@@ -441,7 +441,7 @@ async def test_a_node_whose_collector_ends_does_not_go_on_as_if_it_collected(
 ) -> None:
     site = await replicating(directory, "q")
     monkeypatch.setattr(site.node.collector, "_begin_commits", lambda: 1 / 0)
-    await asyncio.wait_for(site.node.failed.wait(), 10)
+    await asyncio.wait_for(site.node.failed.wait(), 60)
     assert "task_failed action=stop" in caplog.text
 
 

@@ -14,8 +14,10 @@ import pytest
 from leveret.config.sections.etcd import EtcdOptions
 from leveret.config.uris import Endpoints
 from leveret.runtime.coordination import election as election_module
+from leveret.runtime.coordination import lease as lease_module
 from leveret.runtime.coordination.election import Deposed, Election, Won
 from leveret.runtime.coordination.etcd import EtcdAway
+from leveret.testing.simulation.companion import SimulatedCompanion
 from leveret.testing.simulation.etcd import SimulatedEtcd
 from leveret.testing.simulation.etcd_client import SimulatedEtcdClient
 from leveret.testing.simulation.etcd_paths import DELAY_S_MAX
@@ -122,6 +124,7 @@ def test_one_leads_at_a_time_in_an_epoch_of_its_own_whatever_becomes_of_etcd(
     seed = int(os.environ.get("SEED", "0")) + number
     print("seed", seed)
     monkeypatch.setattr(election_module, "Etcd", SimulatedEtcdClient)
+    monkeypatch.setattr(lease_module, "LeaseCompanion", SimulatedCompanion)
 
     async def story() -> None:
         contest = Contest(seed)

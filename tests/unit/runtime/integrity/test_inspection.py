@@ -69,7 +69,7 @@ class Running:
                 patched.setattr(started, "_scrub", scrub)
                 patched.setattr(asyncio, "sleep", sleep)
                 task = asyncio.create_task(started.run())
-                await asyncio.wait_for(enough.wait(), 10)
+                await asyncio.wait_for(enough.wait(), 60)
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
 
@@ -153,7 +153,7 @@ def test_damage_is_mended_once_the_other_side_is_there(pair: Pair, running: Runn
 
 
 def test_without_an_interval_nothing_is_scrubbed(pair: Pair) -> None:
-    asyncio.run(asyncio.wait_for(pair.leader.inspection.run(), 10))
+    asyncio.run(asyncio.wait_for(pair.leader.inspection.run(), 60))
     assert not (pair.leader.directory / "scrub.json").exists()
 
 
@@ -233,7 +233,7 @@ async def test_a_node_that_stops_does_not_wait_for_a_scrub(
     inspected.stop()
     extent.go_on.set()
     with pytest.raises(LeveretError, match="the node stops"):
-        await asyncio.wait_for(scrub, 10)
+        await asyncio.wait_for(scrub, 60)
     with pytest.raises(LeveretError, match="the node stops"):
         await inspected.scrub()
 

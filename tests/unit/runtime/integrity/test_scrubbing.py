@@ -366,7 +366,7 @@ def test_a_join_waits_until_what_is_being_written_is_written(
         await asyncio.sleep(0.01)
         assert not settled.done()
         may_end.set()
-        await asyncio.wait_for(settled, 10)
+        await asyncio.wait_for(settled, 60)
 
     asyncio.run(main())
     assert_whole(pair)

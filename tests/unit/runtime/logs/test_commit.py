@@ -503,7 +503,7 @@ async def test_settle_waits_until_everything_so_far_is_durable(disk: Disk) -> No
     await until(lambda: disk.syncing == 1)
     assert not waiting.done()
     disk.let_go()
-    await asyncio.wait_for(waiting, 10)
+    await asyncio.wait_for(waiting, 60)
     commit.close()
 
 
@@ -561,7 +561,7 @@ def test_whatever_the_order_promises_are_kept_in_order_and_never_before_their_sy
                     await asyncio.sleep(0.001)
             for _ in steps:
                 disk.let_go()
-            await asyncio.wait_for(commit.settle(), 10)
+            await asyncio.wait_for(commit.settle(), 60)
             assert kept == list(range(made))
             commit.close()
 

@@ -135,7 +135,7 @@ async def test_a_start_whose_finds_cannot_be_synced_ends_and_does_not_wait(
     with monkeypatch.context() as patch:
         patch.setattr(commit_module, "sync_descriptors", refuse)
         with pytest.raises(StorageError, match="cannot be synced"):
-            await asyncio.wait_for(site.start(), 10)
+            await asyncio.wait_for(site.start(), 60)
     await site.restart()
     assert site.contents() == bodies
 

@@ -16,7 +16,7 @@ from leveret.model.patterns import Pattern
 from leveret.runtime.process import loop_watch
 from leveret.runtime.process.loop_watch import LoopWatch
 
-WITHIN_S = 10
+WITHIN_S = 60
 
 
 async def eventually(condition: object) -> None:

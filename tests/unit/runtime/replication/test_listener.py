@@ -61,7 +61,7 @@ async def connect(uri: NodeUri, octets: bytes = b"") -> tuple[asyncio.StreamRead
 
 async def end_of(reader: asyncio.StreamReader) -> None:
     """The other side hangs up."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await reader.read(1000):
             pass
 
@@ -205,7 +205,7 @@ def test_a_link_that_takes_nothing_is_gone_soon_after_it_is_closed(
             link.peer.write(bytes(64 * 1024 * 1024))
             waiting = asyncio.create_task(link.peer.drain())
             link.peer.close()
-            await asyncio.wait_for(waiting, 10)
+            await asyncio.wait_for(waiting, 60)
             await until(lambda: not leader.listener.links, "gone")
             writer.close()
 

@@ -24,7 +24,7 @@ async def test_a_flush_that_fails_ends_the_process(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(roles.node.engine, "flush", flush)
     roles.node.engine.touch()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await roles.failed.wait()
     monkeypatch.undo()
     await roles.stop()

@@ -60,7 +60,7 @@ def play(peer_closes: bool, client: Callable[[socket.socket], None]) -> None:
                 client(one)
 
         await asyncio.to_thread(talk)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await listeners[0].lost
         server.close()
 

@@ -44,6 +44,7 @@ class FakeNode:
         self.logs: dict[Queue, list[tuple[Head, bytes] | None]] = {}
         self.settled: dict[Queue, list[tuple[int, int, int]]] = {}
         self.ids = 0
+        self.time_of_day_ms = 0
         self.failed_channels: list[tuple[str, str, int, str, str]] = []
         for entity in (
             d.Vhost(name="/"),
@@ -67,6 +68,9 @@ class FakeNode:
 
     def channel_failed(self, name: str, user: str, number: int, operation: str, text: str) -> None:
         self.failed_channels.append((name, user, number, operation, text))
+
+    def clock_ms(self) -> int:
+        return self.time_of_day_ms
 
     def unique_id(self) -> str:
         self.ids += 1
@@ -94,7 +98,7 @@ class FakeNode:
         dirty, self.broker.dirty = self.broker.dirty, {}
         for queue in dirty:
             self.append_now(queue)
-            queue.dispatch()
+            queue.dispatch(self.time_of_day_ms)
             if queue.settling:
                 self.settled.setdefault(queue, []).extend((a, b, c) for a, b, c in queue.settling)
                 queue.settling = []

@@ -59,7 +59,7 @@ def test_who_does_not_publish_is_served_in_an_alarm() -> None:
     one = Alarmed()
     one.session.receive(frame(commands.Basic.Consume(queue="q", consumer_tag="c")), 0)
     assert [type(reply) for _, reply in take(one.session)] == [commands.Basic.ConsumeOk]
-    assert one.session.shown_state(0) == "blocking"
+    assert one.session.shown_state == "blocking"
 
 
 def test_a_client_that_cannot_hear_of_it_is_blocked_in_silence() -> None:
@@ -67,7 +67,7 @@ def test_a_client_that_cannot_hear_of_it_is_blocked_in_silence() -> None:
     one.session.client_properties = {}
     one.session.receive(b"".join(publish(b"1")), 0)
     assert (one.session.blocked_reason, take(one.session)) == (BlockedReason.ALARM, [])
-    assert one.session.shown_state(0) == "blocked"
+    assert one.session.shown_state == "blocked"
     one.node.alarms.set_memory(CALM)
     one.session.go_on(1)
     assert (take(one.session), one.stored()) == ([], 1)

@@ -12,7 +12,7 @@ import pytest
 from leveret.testing.network.link_proxy import Direction, LinkProxy
 from leveret.testing.network.ports import LOOPBACK, free_port, wait_until
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 OCTETS = bytes(range(256)) * 4096
 
 

@@ -42,12 +42,12 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 
 def launch(server: ServerProcess, program: str) -> None:
     server.launch([sys.executable, "-c", program], os.environ)
-    wait_until(lambda: "up" in server.log_text(), "the child", 20.0)
+    wait_until(lambda: "up" in server.log_text(), "the child", 30)
 
 
 def test_a_killed_process_takes_its_children_along(server: ServerProcess) -> None:
     launch(server, WITH_CHILD)
-    wait_until(lambda: len(group_members(server.pid)) == 2, "the grandchild", 20.0)
+    wait_until(lambda: len(group_members(server.pid)) == 2, "the grandchild", 30)
     server.kill9()
     assert server.exit_status == -signal.SIGKILL
     assert group_members(server.pid) == []
@@ -55,7 +55,7 @@ def test_a_killed_process_takes_its_children_along(server: ServerProcess) -> Non
 
 def test_a_child_with_its_own_session_outlives_a_crash_but_not_the_closing(server: ServerProcess) -> None:
     launch(server, WITH_SESSION)
-    wait_until(lambda: len(descendants(server.pid)) == 1, "the grandchild", 20.0)
+    wait_until(lambda: len(descendants(server.pid)) == 1, "the grandchild", 30)
     [(grandchild, _)] = descendants(server.pid)
     server.kill9()
     assert group_members(grandchild) == [grandchild]
@@ -78,7 +78,7 @@ def test_a_process_that_ignores_sigterm_is_killed_and_reported(server: ServerPro
 
 def test_a_process_that_ended_is_reported_with_the_end_of_its_log(server: ServerProcess) -> None:
     server.launch([sys.executable, "-c", "print('no disk'); raise SystemExit(78)"], os.environ)
-    wait_until(lambda: not server.alive, "its end", 20.0)
+    wait_until(lambda: not server.alive, "its end", 30)
     with pytest.raises(NotReady, match=r"(?s)status 78.*no disk"):
         server.assert_alive()
 
@@ -87,7 +87,7 @@ def test_the_log_of_an_earlier_start_is_kept(server: ServerProcess) -> None:
     launch(server, SLEEPER)
     server.kill9()
     server.launch([sys.executable, "-c", "print('again')"], os.environ)
-    wait_until(lambda: not server.alive, "its end", 20.0)
+    wait_until(lambda: not server.alive, "its end", 30)
     assert server.log_text() == "up\nagain\n"
 
 
@@ -106,4 +106,4 @@ def test_a_process_whose_owner_is_killed_does_not_stay_behind(tmp_path: Path) ->
         child = int(owner.stdout.readline())
         assert group_members(child) == [child]
         owner.kill()
-        wait_until(lambda: group_members(child) == [], "the guard", 20.0)
+        wait_until(lambda: group_members(child) == [], "the guard", 30)

@@ -20,7 +20,6 @@ from leveret.management.views import node_stats
 from leveret.management.views.memory import memory_of, relative
 from leveret.model.definitions import GlobalParameter, Put
 from leveret.model.errors import NotFound
-from leveret.runtime.process.clock import clock_ms
 
 _OF_LISTS: Final = frozenset({"columns", "sort", "sort_reverse"})
 
@@ -97,7 +96,7 @@ def node_json(call: Call) -> dict[str, Any]:
         "type": "disc",
         "running": True,
         "being_drained": node.maintenance.is_draining,
-        "uptime": clock_ms() - node.started_at_ms,
+        "uptime": node.uptime_ms,
         "rates_mode": "basic",
         "exchange_types": exchange_types(),
         "auth_mechanisms": [
