@@ -379,7 +379,7 @@ def test_a_stream_that_is_to_have_more_copies_than_one_is_refused_at_every_door(
     with site.channel(a) as channel, pytest.raises(ChannelClosedByBroker) as closed:
         channel.queue_declare("s", durable=True, arguments=three)
     assert closed.value.reply_code == 406
-    assert "3 copies are asked for, and streams of a cluster have 1 copy" in closed.value.reply_text
+    assert "3 copies are asked for, and a stream has 1 copy" in closed.value.reply_text
     client = stream_client(b)
     link = client.connection
     asked = wire.Create(link.next_id(), "s", {"initial-cluster-size": "3"})
@@ -390,7 +390,7 @@ def test_a_stream_that_is_to_have_more_copies_than_one_is_refused_at_every_door(
     ):
         with pytest.raises(httpx.HTTPStatusError) as refused:
             site.api(method, path, document, at=b)
-        assert "streams of a cluster have 1 copy" in refused.value.response.text
+        assert "a stream has 1 copy" in refused.value.response.text
     definition = {"pattern": "^p", "definition": {"initial-cluster-size": 3}, "apply-to": "streams"}
     site.api("PUT", "policies/%2F/three", definition, at=a)
     with (

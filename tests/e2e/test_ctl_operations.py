@@ -226,6 +226,20 @@ def test_a_super_stream_is_an_exchange_with_its_streams(node: LeveretProcess) ->
     assert failed(node, "delete_super_stream", "invoices")[0] == 70
 
 
+def test_a_stream_that_asks_for_more_copies_than_it_gets_says_so_everywhere(node: LeveretProcess) -> None:
+    """A node alone takes it, as RabbitMQ does, so that definitions of a cluster load; but not in silence."""
+    arguments = {"x-queue-type": "stream", "x-initial-cluster-size": 3}
+    with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", node.amqp_port)) as connection:
+        connection.channel().queue_declare("three", durable=True, arguments=arguments)
+    wait_until(lambda: "stream_with_fewer_copies" in node.log_text(), "the warning", 20)
+    assert "stream 'three' in vhost '/': 3 copies are asked for, and a stream has 1 copy" in node.log_text()
+    [listed] = [
+        each for each in document(node, "list_queues", "name", "copies_missing") if each["name"] == "three"
+    ]
+    assert (listed["copies_missing"], document(node, "stream_status", "three")[0]["copies_missing"]) == (2, 2)
+    node.ctl("delete_queue", "three")
+
+
 def test_a_report_has_the_output_of_every_listing(node: LeveretProcess) -> None:
     text = node.ctl("-q", "report").stdout
     for command in ("status", "list_users", "list_queues", "schema_replication_status"):

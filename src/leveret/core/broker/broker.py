@@ -43,7 +43,7 @@ from leveret.core.queues import queue_types
 from leveret.core.queues.confirms import ConfirmingChannel
 from leveret.core.queues.counters import Counters
 from leveret.core.queues.queue import Queue, Reader
-from leveret.core.rules.queue_arguments import ARGUMENTS, check_queue, check_stream_copies, with_default_type
+from leveret.core.rules.queue_arguments import ARGUMENTS, check_queue, with_default_type
 from leveret.core.rules.validation import (
     ALTERNATE_EXCHANGE,
     CLASSIC,
@@ -75,6 +75,7 @@ class Broker:
         changes_in_flight: the number of syncs that changes wait for, counted by the runtime.
         dirty: queues with something gathered, settled or to dispatch since the last flush; the runtime empties it.
         deleted: queues whose log must go once `changes` is durable; the runtime empties it.
+        fewer_copies: sentences about new streams with fewer copies than they ask for; the runtime empties it.
         replication_changes: queues whose `replicated` changed; the runtime empties it.
         counters: message counters of the whole node.
         stream_counters: message counters of clients of the stream protocol.
@@ -117,6 +118,7 @@ class Broker:
         self.confirming: dict[ConfirmingChannel, None] = {}
         self.changes_in_flight = 0
         self.deleted: list[Queue] = []
+        self.fewer_copies: list[str] = []
         self._owned: dict[object, dict[Queue, None]] = {}
         self.replication_changes: list[Queue] = []
         self.connections = ConnectionRegistry()
@@ -180,14 +182,12 @@ class Broker:
     def check_copies(self, wanted: d.Queue) -> None:
         """Refuse a stream that asks for more copies than a cluster gives it.
 
-        `apply` does not check this: one copy of another site's stream is better than none.
-
-        Raises:
-            PreconditionFailed: names the number and the remedy.
+        Not so `apply`, as one copy of another site's stream is better than none, nor a node alone, where definitions
+        of a cluster are to load, as in RabbitMQ; `fewer_copies` notes both. Raises PreconditionFailed.
         """
-        if self.shared is not None and queue_type(wanted.arguments) == STREAM:
-            applied = self.topology(wanted.vhost).policies.for_queue(wanted.name, STREAM).definition
-            check_stream_copies(wanted, applied)
+        missing, less = self.topology(wanted.vhost).missing_copies(wanted)
+        if missing and self.shared is not None:
+            raise PreconditionFailed(less)
 
     def _check_size(self, entity: d.AnyEntity) -> None:
         check_nesting(entity)
@@ -437,6 +437,8 @@ class Broker:
             self._share(d.Put(queue.definition))
         tagged = self._is_tagged(wanted.vhost)
         self.replication_changes += configure_queue(topology, queue, tagged=tagged)
+        missing, less = topology.missing_copies(wanted)
+        self.fewer_copies += [less] if missing else []
         return queue
 
     def owned_by(self, owner: object) -> list[Queue]:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Final
 from leveret.core.broker.policies import NOTHING_APPLIES, EffectivePolicy, VhostPolicies, alternate_exchange
 from leveret.core.broker.routing import ROUTERS, Headers, Router
 from leveret.core.queues.counters import Counters
-from leveret.core.rules.validation import check_exchange_arguments, check_name
+from leveret.core.rules.queue_arguments import missing_copies
+from leveret.core.rules.validation import STREAM, check_exchange_arguments, check_name, queue_type
 from leveret.model.definitions import Binding, Exchange
+from leveret.model.definitions import Queue as QueueDefinition
 from leveret.model.errors import InvalidCommand
 
 if TYPE_CHECKING:
@@ -117,6 +119,12 @@ class Topology:
         del self._into[end][binding.key]
         if not self._into[end]:
             del self._into[end]
+
+    def missing_copies(self, wanted: QueueDefinition) -> tuple[int, str]:
+        """The number of copies that a stream asks for and does not get, and the sentence that says so."""
+        if queue_type(wanted.arguments) != STREAM:
+            return 0, ""
+        return missing_copies(wanted, self.policies.for_queue(wanted.name, STREAM).definition)
 
     def route(
         self, exchange: str, routing_key: str, headers: Headers, copies: Iterable[str] = ()

@@ -104,28 +104,23 @@ def check_queue(queue: Queue, *, exclusive: bool) -> None:
     check_queue_arguments(queue, exclusive=exclusive)
 
 
-def check_stream_copies(stream: Queue, applied: Mapping[str, Any]) -> None:
-    """Refuse a stream that is to have more copies than a cluster gives it: one.
+def missing_copies(stream: Queue, applied: Mapping[str, Any]) -> tuple[int, str]:
+    """The number of copies that a stream asks for and does not get, and the sentence that says so.
 
     Args:
-        stream: what is declared.
+        stream: the declared stream.
         applied: the definition of the policies that apply to it; its own argument goes before that.
-
-    Raises:
-        PreconditionFailed: names the number, who asks for it, and what to do.
     """
     for asks, key, values in (
         ("argument", f"x-{STREAM_COPIES}", stream.arguments),
         ("policy", STREAM_COPIES, applied),
     ):
         if isinstance(asked := values.get(key), int) and asked > 0:
-            if asked > STREAM_COPIES_MAX:
-                raise PreconditionFailed(
-                    f"invalid {asks} '{key}' for stream '{stream.name}' in vhost '{stream.vhost}': {asked} copies are "
-                    f"asked for, and streams of a cluster have {STREAM_COPIES_MAX} copy: leave it out, or set it to "
-                    f"{STREAM_COPIES_MAX}"
-                )
-            return
+            return max(0, asked - STREAM_COPIES_MAX), (
+                f"invalid {asks} '{key}' for stream '{stream.name}' in vhost '{stream.vhost}': {asked} copies are "
+                f"asked for, and a stream has {STREAM_COPIES_MAX} copy: leave it out, or set it to {STREAM_COPIES_MAX}"
+            )
+    return 0, ""
 
 
 def check_queue_arguments(queue: Queue, *, exclusive: bool) -> None:

@@ -63,7 +63,7 @@ def _place(call: Call, queue: Queue) -> Json:
     cluster = call.cluster
     if not cluster.is_member:
         state = "running" if queue.damage is None else "crashed"
-        return {"node": cluster.name, "state": state, **_alone(queue, cluster.name, is_up=True)}
+        return {"node": cluster.name, "state": state, **_alone(call, queue, cluster.name, is_up=True)}
     placed = cluster.placement(queue.key)
     is_up = placed.leader in cluster.alive()
     state = placed.state if is_up else "down"
@@ -72,7 +72,7 @@ def _place(call: Call, queue: Queue) -> Json:
         shown["exclusive"] = placed.is_exclusive
     kind = queue_type(queue.definition.arguments)
     if not placed.is_mirrored:
-        return {**shown, "recoverable_slaves": None, **_alone(queue, placed.leader, is_up=is_up)}
+        return {**shown, "recoverable_slaves": None, **_alone(call, queue, placed.leader, is_up=is_up)}
     mirrors, synchronised = placed.mirrors, placed.synchronised_mirrors
     if state == "syncing":
         shown["sync_messages"] = synced_messages(queue, cluster.mirror_states(queue.key))
@@ -95,12 +95,14 @@ def _place(call: Call, queue: Queue) -> Json:
     }
 
 
-def _alone(queue: Queue, node: str, *, is_up: bool) -> Json:
-    """The members of a quorum queue or stream on a single node, in RabbitMQ's form."""
+def _alone(call: Call, queue: Queue, node: str, *, is_up: bool) -> Json:
+    """The members of a quorum queue or stream on a single node, in RabbitMQ's form, and the copies it lacks."""
     kind = queue_type(queue.definition.arguments)
     if kind not in (QUORUM, STREAM):
         return {}
-    return {"leader": node, "members": [node], "online": [node] if is_up else []}
+    shown: Json = {"leader": node, "members": [node], "online": [node] if is_up else []}
+    missing, _ = call.broker.topology(queue.key[0]).missing_copies(queue.definition)
+    return {**shown, "copies_missing": missing} if missing else shown
 
 
 def synced_messages(queue: Queue, states: list[Json]) -> int:

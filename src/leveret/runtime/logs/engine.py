@@ -482,6 +482,9 @@ class Engine:
 
     def _append_definitions(self) -> None:
         broker = self._broker
+        fewer_copies, broker.fewer_copies = broker.fewer_copies, []
+        for less in fewer_copies:
+            logger.warning("stream_with_fewer_copies error=%s", less)
         for queue in broker.deleted:
             self._deadlines.set(queue, None)
         if broker.deleted:

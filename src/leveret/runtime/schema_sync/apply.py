@@ -23,9 +23,8 @@ from leveret.model.definitions import (
     GlobalParameter,
     Parameter,
     Put,
-    Queue,
 )
-from leveret.model.errors import InvalidCommand, PreconditionFailed, Refusal
+from leveret.model.errors import InvalidCommand, Refusal
 from leveret.model.secrets import masked
 from leveret.runtime.process.work_slices import in_slices, result_of
 from leveret.storage.state_file import StateFile
@@ -185,19 +184,10 @@ def _make(broker: Broker, change: Change, outcome: DeltaOutcome) -> None:
         outcome.refused.append(f"{place(*place_of(change))}: {refusal}")
         return
     is_put = isinstance(change, Put)
-    if isinstance(change, Put) and isinstance(change.entity, Queue):
-        _warn_of_copies(broker, change.entity)
     outcome.puts += is_put
     outcome.deletes += not is_put
     if len(outcome.changes) < CHANGES_KEPT_MAX:
         outcome.changes.append(f"{'put' if is_put else 'delete'} {place(*place_of(change))}")
-
-
-def _warn_of_copies(broker: Broker, queue: Queue) -> None:
-    try:
-        broker.check_copies(queue)
-    except PreconditionFailed as less:
-        logger.warning("schema_sync_with_fewer_copies error=%s", less)
 
 
 async def share(own: Definitions, theirs: Definitions, changes: list[Change]) -> None:

@@ -642,3 +642,13 @@ def test_a_stream_that_is_there_or_on_a_node_alone_or_another_sites_may_ask_for_
     member.import_entity(queue("alone", arguments=THREE))
     member.apply(d.Put(queue("theirs", arguments=THREE)))
     assert {name for _, name in member.queues} == {"alone", "theirs"}
+    names = [
+        next(name for name in ("alone", "theirs") if f"'{name}'" in less) for less in member.fewer_copies
+    ]
+    assert names == ["alone", "theirs"], "each is noted once, and never accepted in silence"
+    assert all("3 copies are asked for, and a stream has 1 copy" in less for less in member.fewer_copies)
+    assert member.topology("/").missing_copies(queue("alone", arguments=THREE))[0] == 2
+    assert member.topology("/").missing_copies(queue("classic", arguments={"x-queue-type": "classic"})) == (
+        0,
+        "",
+    )

@@ -57,6 +57,7 @@ _KNOWN: Final = (
     "leader",
     "members",
     "online",
+    "copies_missing",
     "vhost",
     "node",
 )

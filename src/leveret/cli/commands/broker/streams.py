@@ -67,7 +67,16 @@ _PUBLISHER: Final = (
     "messages_confirmed",
     "messages_errored",
 )
-_STATUS: Final = ("role", "node", "offset", "committed_offset", "first_offset", "readers", "segments")
+_STATUS: Final = (
+    "role",
+    "node",
+    "offset",
+    "committed_offset",
+    "first_offset",
+    "readers",
+    "segments",
+    "copies_missing",
+)
 
 
 @command("", "list_stream_connections conn_name user")
@@ -127,6 +136,7 @@ def stream_status(ctl: Session, name: Stream) -> Table:
         "first_offset": stream.get("first_offset", 0),
         "readers": stream.get("consumers", 0),
         "segments": stream.get("segments", ""),
+        "copies_missing": stream.get("copies_missing", 0),
     }
     return Table.of(_STATUS, [row])
 
