@@ -28,7 +28,7 @@ class Listening:
 
     def __init__(
         self,
-        protocol: Callable[[Proxied | None], asyncio.Protocol],
+        protocol: Callable[[Proxied | None], asyncio.BaseProtocol],
         kind: ListenerKind,
         *,
         purpose: str,
