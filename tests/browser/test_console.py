@@ -10,13 +10,14 @@ from threading import Thread
 
 import pika
 import pytest
-from playwright.sync_api import Error, Page, expect
+from playwright.sync_api import Error, expect
 
 from leveret.testing.applications.applications import parameters
 from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.servers.broker import LeveretProcess
 from leveret.testing.servers.chromium import Chromium, Visit
 from leveret.testing.servers.console import ConsoleProcess
+from tests.browser.console_visit import look_at
 
 expect.set_options(timeout=20_000)
 HOSTILE = [
@@ -74,18 +75,11 @@ def console(node: LeveretProcess, garbage: str) -> Iterator[ConsoleProcess]:
         yield console
 
 
-def log_in(page: Page, console: ConsoleProcess, user: str = "guest", password: str = "guest") -> None:
-    page.goto(console.url)
-    page.get_by_label("User").fill(user)
-    page.get_by_label("Password").fill(password)
-    page.keyboard.press("Enter")
-
-
 def test_sites_are_shown_as_they_do_and_garbage_is_not_taken_for_well(
     visit: Visit, console: ConsoleProcess
 ) -> None:
     page = visit.page
-    log_in(page, console)
+    look_at(page, console)
     expect(page.get_by_role("region", name="eu", exact=True)).to_contain_text("✓ alive")
     expect(page.get_by_role("region", name="mad", exact=True)).to_contain_text(
         "the answer is not what the HTTP API promises"
@@ -95,7 +89,7 @@ def test_sites_are_shown_as_they_do_and_garbage_is_not_taken_for_well(
 
 def test_no_name_of_a_queue_runs_in_the_browser(visit: Visit, console: ConsoleProcess) -> None:
     page = visit.page
-    log_in(page, console)
+    look_at(page, console)
     page.get_by_role("link", name="Am I safe?").click()
     expect(page.locator("table.queues tbody tr")).to_have_count(1 + len(HOSTILE))
     for name in HOSTILE:
@@ -118,7 +112,7 @@ def test_the_policy_of_the_page_lets_no_inline_script_run(visit: Visit, console:
 
 def test_a_queue_is_found_by_keyboard_alone(visit: Visit, console: ConsoleProcess) -> None:
     page = visit.page
-    log_in(page, console)
+    look_at(page, console)
     expect(page.locator("nav")).to_be_visible()
     for _ in range(10):
         page.keyboard.press("Tab")
@@ -143,15 +137,15 @@ def test_a_wrong_password_is_refused_and_a_guesser_has_to_wait(
     ):
         visit.expect("answered (403|429): POST")
         for _ in range(5):
-            log_in(visit.page, console, password="wrong")
+            look_at(visit.page, console, password="wrong")
             expect(visit.page.get_by_role("alert")).to_contain_text("Login failed")
-        log_in(visit.page, console)
+        look_at(visit.page, console)
         expect(visit.page.get_by_role("alert")).to_contain_text("too many failed attempts")
 
 
 def test_a_user_without_rights_is_shown_less_and_told_so(visit: Visit, console: ConsoleProcess) -> None:
     page = visit.page
-    log_in(page, console, "looker", "pass")
+    look_at(page, console, user="looker", password="pass")
     expect(page.get_by_role("region", name="eu", exact=True)).to_contain_text(
         "User looker has no tag monitoring"
     )
@@ -163,7 +157,7 @@ def test_a_session_ends_with_the_log_out_and_its_cookie_is_worth_nothing_then(
     visit: Visit, console: ConsoleProcess
 ) -> None:
     page = visit.page
-    log_in(page, console)
+    look_at(page, console)
     expect(page.locator("nav")).to_be_visible()
     [cookie] = page.context.cookies()
     assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
@@ -176,7 +170,7 @@ def test_a_session_ends_with_the_log_out_and_its_cookie_is_worth_nothing_then(
 
 
 def test_passwords_are_in_no_log_and_no_process_list(visit: Visit, console: ConsoleProcess) -> None:
-    log_in(visit.page, console, "looker", "pass")
+    look_at(visit.page, console, user="looker", password="pass")
     expect(visit.page.locator("nav")).to_be_visible()
     assert "pass" not in console.log_text()
     assert "/session" not in console.log_text()
@@ -193,7 +187,7 @@ def test_messages_are_shown_as_text_json_and_hex_and_nothing_of_them_runs(
             properties = pika.BasicProperties(delivery_mode=2, headers=headers)
             connection.channel().basic_publish("", "orders", body, properties)
     page = visit.page
-    log_in(page, console)
+    look_at(page, console)
     page.get_by_role("link", name="Messages").click()
     page.get_by_label("Queue", exact=True).fill("orders")
     page.get_by_role("button", name="Look").click()
@@ -211,7 +205,7 @@ def test_messages_are_shown_as_text_json_and_hex_and_nothing_of_them_runs(
 
 def test_the_history_has_the_start_of_the_node(visit: Visit, console: ConsoleProcess) -> None:
     page = visit.page
-    log_in(page, console)
+    look_at(page, console)
     page.get_by_role("link", name="History").click()
     expect(page.locator("ol.line")).to_contain_text("started.")
 
@@ -226,7 +220,7 @@ def test_a_site_that_dies_is_shown_as_not_heard_of_and_is_alive_again_when_it_is
         }
         with ConsoleProcess(sites) as console:
             page = visit.page
-            log_in(page, console)
+            look_at(page, console)
             card = page.get_by_role("region", name="eu", exact=True)
             expect(card.locator("dl")).to_contain_text("queues1")
             node.kill9()

@@ -5,38 +5,22 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from leveret.testing.network.ports import LOOPBACK, wait_until
 from leveret.testing.servers.chromium import Visit
 from leveret.testing.servers.console import ConsoleProcess
 from leveret.testing.sites.follower_site import PATIENCE_S, FollowerSite, FollowerSiteNode
+from tests.browser.console_visit import look_at, press_until
 from tests.e2e.follower_clients import bodies, channel_at, declare, numbered, publish
 
 SLOW_MS = 60_000
 SEGMENT_BYTES = 65_536
 
 
-def look_at(page: Page, console: ConsoleProcess, name: str) -> None:
-    page.goto(f"{console.url}#{name}")
-    page.get_by_label("User").fill("guest")
-    page.get_by_label("Password").fill("guest")
-    page.keyboard.press("Enter")
-
-
 def urls(site: FollowerSite) -> dict[str, str]:
     nodes = {"first": site.leader, "second": site.followers[0]}
     return {name: f"http://{LOOPBACK}:{each.node.management_port}" for name, each in nodes.items()}
-
-
-def press_until(page: Page, key: str, name: str) -> None:
-    """Press a key until the element with this text or name has the focus."""
-    for _ in range(60):
-        page.keyboard.press(key)
-        said = page.evaluate("document.activeElement.textContent + '|' + (document.activeElement.name ?? '')")
-        if name in said.split("|"):
-            return
-    raise AssertionError(f"{key} does not lead to {name}")
 
 
 def delayed(site: FollowerSite) -> FollowerSiteNode:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pika
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from leveret.testing.applications.applications import parameters
 from leveret.testing.network.ports import LOOPBACK
@@ -15,24 +16,22 @@ from leveret.testing.servers.console import ConsoleProcess
 from leveret.testing.sites import cluster_site
 from leveret.testing.sites.cluster_site import ClusterSite
 from leveret.testing.sites.follower_site import FollowerSite
+from tests.browser.console_visit import look_at
 
 SLOW_MS = 60_000
+MESSAGES = 200
+BODY_BYTES = 50_000
+SLOW_BYTES_S = 500_000
+HALF_WAY = re.compile(rf"[1-9]\d* of {MESSAGES} messages, .* left")
 
 
-def look_at(page: Page, console: ConsoleProcess, name: str) -> None:
-    page.goto(f"{console.url}#{name}")
-    page.get_by_label("User").fill("guest")
-    page.get_by_label("Password").fill("guest")
-    page.keyboard.press("Enter")
-
-
-def publish(port: int, queue: str, count: int) -> None:
+def publish(port: int, queue: str, count: int, body: bytes = b"") -> None:
     with pika.BlockingConnection(parameters(port, "/")) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
         channel.queue_declare(queue, durable=True)
         for _ in range(count):
-            channel.basic_publish("", queue, b"", pika.BasicProperties(delivery_mode=2))
+            channel.basic_publish("", queue, body, pika.BasicProperties(delivery_mode=2))
 
 
 def test_a_follower_is_a_copy_and_is_promoted_from_the_page_when_its_leader_is_lost(
@@ -88,3 +87,35 @@ def test_a_cluster_that_loses_a_node_is_still_alive_and_says_who_leads_on(
             expect(card).to_contain_text("✓ alive")
             page.get_by_role("link", name="History").click()
             expect(page.locator("ol.line")).to_contain_text(f"Node {first.node} was lost", timeout=SLOW_MS)
+
+
+@pytest.mark.xdist_group("cluster")
+@pytest.mark.skipif(cluster_site.available() is not None, reason=str(cluster_site.available()))
+def test_the_synchronisation_of_mirrors_shows_how_far_it_is_and_survives_the_page(
+    visit: Visit, tmp_path: Path
+) -> None:
+    page = visit.page
+    with ClusterSite(tmp_path, links=True) as site:
+        first = site.members[0]
+        publish(first.amqp_port, "orders", MESSAGES, bytes(BODY_BYTES))
+        first.ctl("set_policy", "ha", "^orders$", '{"ha-mode": "all", "ha-sync-mode": "manual"}')
+        links = [each.link for each in site.members if each.link is not None]
+        for link in links:
+            link.limit_bytes_s = SLOW_BYTES_S
+        with ConsoleProcess({"cluster": f"http://{LOOPBACK}:{first.management_port}"}) as console:
+            look_at(page, console, "do")
+            cluster = page.get_by_role("region", name="cluster", exact=True)
+            cluster.get_by_role("button", name="Synchronise the mirrors of a queue …").click(timeout=SLOW_MS)
+            expect(cluster.locator(".forecast")).to_contain_text(
+                f"1 queues with {MESSAGES} messages have mirrors that are not synchronised: orders in /"
+            )
+            cluster.get_by_label("Virtual host").fill("/")
+            cluster.get_by_label("Queue", exact=True).fill("orders")
+            cluster.locator("button.main").click()
+            job = page.get_by_role("article", name="Synchronise the mirrors of a queue at cluster")
+            expect(job.locator(".progress")).to_contain_text(f"of {MESSAGES} messages", timeout=SLOW_MS)
+            page.reload()
+            expect(job.locator(".progress")).to_contain_text(HALF_WAY, timeout=SLOW_MS)
+            for link in links:
+                link.limit_bytes_s = None
+            expect(job).to_contain_text("✓ done", timeout=SLOW_MS)

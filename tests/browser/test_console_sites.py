@@ -14,17 +14,20 @@ from threading import Thread
 from typing import Final
 
 import pytest
-from playwright.sync_api import Error, Page, Route, expect
+from playwright.sync_api import Error, Route, expect
 
-from leveret.testing.network.ports import LOOPBACK, free_ports
+from leveret.testing.network.ports import LOOPBACK, free_ports, wait_until
 from leveret.testing.servers import certificates
 from leveret.testing.servers.broker import LeveretProcess
 from leveret.testing.servers.certificates import CertificateAuthority
 from leveret.testing.servers.chromium import Chromium, Visit
 from leveret.testing.servers.console import ConsoleProcess
+from tests.browser.console_visit import fill_login, look_at, press_until
 
+expect.set_options(timeout=20_000)
 KNOWN: Final = json.dumps({"name": "guest", "tags": ["administrator"]}).encode()
 SLOW_S: Final = 1.5
+SCRUBBED_BYTES: Final = 4_000_000
 SITE: Final = "eu=http://127.0.0.1:15672"
 FORGED: Final = """([url, body, kind]) => fetch(url, {method: "POST", credentials: "include",
     headers: {"content-type": kind}, body})"""
@@ -36,7 +39,13 @@ def site(answer: Callable[[str], tuple[int, bytes]]) -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            status, octets = (200, KNOWN) if self.path == "/api/whoami" else answer(self.path)
+            self._say(*((200, KNOWN) if self.path == "/api/whoami" else answer(self.path)))
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"] or 0))
+            self._say(*answer(self.path))
+
+        def _say(self, status: int, octets: bytes) -> None:
             self.send_response(status)
             self.send_header("content-length", str(len(octets)))
             self.end_headers()
@@ -83,22 +92,30 @@ def quarantining(path: str) -> tuple[int, bytes]:
     return (200, b"[]") if path.startswith(("/api/nodes", "/api/queues", "/api/vhosts")) else (404, b"{}")
 
 
-def log_in(page: Page, console: ConsoleProcess, user: str = "guest", password: str = "guest") -> None:
-    page.goto(console.url)
-    fill_login(page, user, password)
+class Scrubbing:
+    """A node whose scrub is as far as `done` says, of 4 MB, and ends with that."""
 
+    def __init__(self) -> None:
+        self.done = 0
 
-def fill_login(page: Page, user: str = "guest", password: str = "guest") -> None:
-    page.get_by_label("User").fill(user)
-    page.get_by_label("Password").fill(password)
-    page.keyboard.press("Enter")
+    def __call__(self, path: str) -> tuple[int, bytes]:
+        if path == "/api/replication/scrub":
+            self.done = 1
+            while self.done < SCRUBBED_BYTES:
+                time.sleep(0.05)
+            return 200, json.dumps({"chunks": 4_000, "damaged": 1, "repaired": 1, "unrepaired": []}).encode()
+        if path == "/api/replication/node":
+            is_running = 0 < self.done < SCRUBBED_BYTES
+            scrub = {"running": is_running, "octets_done": self.done, "octets_total": SCRUBBED_BYTES}
+            return 200, json.dumps({"role": "leader", "scrub": scrub}).encode()
+        return (200, b"[]") if path.startswith(("/api/nodes", "/api/queues", "/api/vhosts")) else (404, b"{}")
 
 
 def test_a_site_that_fails_and_one_that_is_slow_hold_up_neither_the_page_nor_each_other(visit: Visit) -> None:
     with LeveretProcess() as node, site(failing) as broken, site(slow) as tired:
         urls = {"eu": f"http://{LOOPBACK}:{node.management_port}", "broken": broken, "tired": tired}
         with ConsoleProcess(urls) as console:
-            log_in(visit.page, console)
+            look_at(visit.page, console)
             expect(visit.page.get_by_role("region", name="eu", exact=True)).to_contain_text("✓ alive")
             failed = visit.page.get_by_role("region", name="broken", exact=True)
             expect(failed).to_contain_text("the site declines: the <b>disk</b> is full")
@@ -109,11 +126,68 @@ def test_a_site_that_fails_and_one_that_is_slow_hold_up_neither_the_page_nor_eac
             assert time.monotonic() - began_s < SLOW_S
 
 
+def test_a_scrub_shows_how_far_it_is_to_a_second_person_too_and_once_only(
+    visit: Visit, chromium: Chromium
+) -> None:
+    scrubbing = Scrubbing()
+    with site(scrubbing) as url, ConsoleProcess({"eu": url}) as console, chromium.visit() as second:
+        pages = (visit.page, second.page)
+        for page in pages:
+            page.goto(f"{console.url}#do")
+            fill_login(page)
+        eu = visit.page.get_by_role("region", name="eu", exact=True)
+        expect(eu).to_contain_text("Scrub stored data …")
+        press_until(visit.page, "Tab", "Scrub stored data …")
+        visit.page.keyboard.press("Enter")
+        expect(eu.locator(".forecast")).to_contain_text("All stored data of the node is read")
+        press_until(visit.page, "Tab", "Scrub stored data")
+        visit.page.keyboard.press("Enter")
+        wait_until(lambda: scrubbing.done > 0, "the site to be asked", 20)
+        for megabytes in (1, 3):
+            scrubbing.done = megabytes * 1_000_000
+            for page in pages:
+                job = page.get_by_role("article", name="Scrub stored data at eu")
+                expect(job.locator(".progress")).to_contain_text(f"{megabytes}.0 MB of 4.0 MB")
+                expect(job).to_contain_text("Begun by guest")
+        expect(eu.get_by_role("button", name="Scrub stored data")).to_have_count(0)
+        scrubbing.done = SCRUBBED_BYTES
+        for page in pages:
+            job = page.get_by_role("article", name="Scrub stored data at eu")
+            expect(job).to_contain_text("✓ done")
+            expect(job).to_contain_text("repaired1")
+        expect(eu.get_by_role("button", name="Scrub stored data …")).to_be_visible()
+
+
+def test_divergent_messages_are_looked_at_and_exported_by_keyboard_alone(
+    visit: Visit, tmp_path: Path
+) -> None:
+    with site(quarantining) as url, ConsoleProcess({"eu": url}) as console:
+        page = visit.page
+        page.goto(f"{console.url}#messages")
+        fill_login(page)
+        expect(page.get_by_role("combobox", name="Messages")).to_be_visible()
+        press_until(page, "Tab", "source")
+        page.keyboard.type("divergent")
+        expect(page.get_by_label("Report")).to_be_visible()
+        press_until(page, "Tab", "report")
+        page.keyboard.type("r1")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("article")).to_have_count(3)
+        press_until(page, "Tab", "hex")
+        page.keyboard.press("Space")
+        expect(page.get_by_role("article").nth(1).locator("pre")).to_contain_text("000000  31")
+        press_until(page, "Shift+Tab", "Export all as a file")
+        with page.expect_download() as download:
+            page.keyboard.press("Enter")
+        download.value.save_as(tmp_path / "exported")
+        assert (tmp_path / "exported").read_bytes() == DIVERGENT
+
+
 def test_divergent_messages_are_shown_and_exported_as_a_file(visit: Visit, tmp_path: Path) -> None:
     with site(quarantining) as url, ConsoleProcess({"eu": url}) as console:
         page = visit.page
         page.goto(f"{console.url}#history")
-        log_in(page, console)
+        look_at(page, console)
         page.get_by_role("link", name="History").click()
         line = page.locator("ol.line li", has_text="3 divergent messages were quarantined")
         expect(line).to_contain_text("<i>q</i> in /: 3")
@@ -153,7 +227,7 @@ def test_a_wrong_certificate_is_not_alive_and_the_right_one_is_over_tls_on_both_
         chromium.visit(ignore_https_errors=True) as trusting,
     ):
         assert console.url.startswith("https://")
-        log_in(trusting.page, console)
+        look_at(trusting.page, console)
         expect(trusting.page.get_by_role("region", name="good", exact=True)).to_contain_text("✓ alive")
         bad = trusting.page.get_by_role("region", name="bad", exact=True)
         expect(bad).to_contain_text("certificate verify failed")
@@ -166,8 +240,8 @@ def test_two_browsers_are_two_people(chromium: Chromium) -> None:
         node.ctl("add_user", "looker", "-", input_text="pass")
         node.ctl("set_user_tags", "looker", "monitoring")
         with ConsoleProcess({"eu": f"http://{LOOPBACK}:{node.management_port}"}) as console:
-            log_in(first.page, console)
-            log_in(second.page, console, "looker", "pass")
+            look_at(first.page, console)
+            look_at(second.page, console, user="looker", password="pass")
             expect(first.page.locator("section.card")).to_contain_text("guest (administrator)")
             expect(second.page.locator("section.card")).to_contain_text("looker (monitoring)")
             first.page.get_by_role("button", name="Log out").click()
@@ -182,7 +256,7 @@ def test_a_refresh_on_its_way_is_taken_back_by_the_log_out(visit: Visit) -> None
         ConsoleProcess({"eu": f"http://{LOOPBACK}:{node.management_port}"}) as console,
     ):
         page = visit.page
-        log_in(page, console)
+        look_at(page, console)
         expect(page.locator("section.card")).to_contain_text("✓ alive")
         with page.expect_request("**/view/sites"):
             held: list[Route] = []
@@ -206,7 +280,7 @@ def test_a_page_of_another_origin_changes_nothing(visit: Visit) -> None:
         ConsoleProcess({"eu": f"http://{LOOPBACK}:{node.management_port}"}) as console,
     ):
         page = visit.page
-        log_in(page, console)
+        look_at(page, console)
         expect(page.locator("section.card")).to_contain_text("✓ alive")
         visit.expect("answered|Content Security Policy|CORS|no answer|Failed")
         page.goto(f"{stranger}/api/whoami")

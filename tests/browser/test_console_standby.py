@@ -19,6 +19,7 @@ from leveret.testing.demo.sites import VHOST, Sites
 from leveret.testing.network.ports import wait_until
 from leveret.testing.servers.chromium import Chromium, Visit
 from leveret.testing.servers.console import ConsoleProcess
+from tests.browser.console_visit import look_at
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -71,15 +72,6 @@ def sites() -> Iterator[Sites]:
 def console(sites: Sites) -> Iterator[ConsoleProcess]:
     with ConsoleProcess(sites.urls) as console:
         yield console
-
-
-def look_at(
-    page: Page, console: ConsoleProcess, name: str, user: str = "guest", password: str = "guest"
-) -> None:
-    page.goto(f"{console.url}#{name}")
-    page.get_by_label("User").fill(user)
-    page.get_by_label("Password").fill(password)
-    page.keyboard.press("Enter")
 
 
 def opened(page: Page, title: str) -> Locator:

@@ -82,6 +82,17 @@ def test_who_logged_out_has_to_log_in_again(visit: Visit, broker: Broker) -> Non
     assert visit.page.context.cookies() == [] or "auth" not in str(visit.page.context.cookies())
 
 
+def test_who_logs_out_while_the_page_polls_is_logged_out_without_a_trouble(
+    visit: Visit, broker: Broker
+) -> None:
+    page = ManagementPage(visit, f"http://127.0.0.1:{broker.management_port}")
+    page.log_in("guest", "guest")
+    # As after a moment in which the machine had no time for the page: a poll is due whenever one may be.
+    page.page.evaluate("setInterval(() => partial_update(), 1)")
+    page.log_out()
+    visit.check()
+
+
 def test_the_page_works_behind_a_prefix(chromium: Chromium) -> None:
     config = {"management.ui.path": FILES, "management.path_prefix": "/rabbit"}
     with running(LEVERET, config) as broker, chromium.visit() as visit:
