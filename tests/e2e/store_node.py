@@ -43,9 +43,17 @@ def config(name: str, endpoints: str, prefix: str, ttl_ms: int = LONG_MS) -> Con
 class Node:
     """A store with what it was told."""
 
-    def __init__(self, name: str, endpoints: str, prefix: str, ttl_ms: int = LONG_MS) -> None:
+    def __init__(
+        self,
+        name: str,
+        endpoints: str,
+        prefix: str,
+        ttl_ms: int = LONG_MS,
+        former: set[int] | None = None,
+    ) -> None:
         self.name = name
-        self.store = ClusterStore(config(name, endpoints, prefix, ttl_ms), self.take, self.lost)
+        settings = config(name, endpoints, prefix, ttl_ms)
+        self.store = ClusterStore(settings, self.take, self.lost, former=former)
         self.keys = ClusterKeys.under(prefix)
         self.state = ClusterState(self.keys)
         self.reported: list[tuple[int, list[Event]]] = []

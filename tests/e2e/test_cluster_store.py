@@ -19,7 +19,7 @@ from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.network.waiting import until
 from leveret.testing.servers import etcd
 from leveret.testing.servers.etcd import EtcdCluster, EtcdMember
-from tests.e2e.store_node import SHORT_MS, Node, follower_server, node, play, read
+from tests.e2e.store_node import PATIENCE_S, SHORT_MS, Node, follower_server, node, play, read
 
 pytestmark = pytest.mark.skipif(etcd.available() is not None, reason=str(etcd.available()))
 
@@ -251,6 +251,27 @@ async def test_a_restart_of_etcd_that_is_shorter_than_the_lease_costs_nothing(ow
             await until(partial(b.has, revision))
             assert b.reported[-1][1][0].value == encode(number)
         assert (a.losses, b.losses) == ([], [])
+
+
+async def test_a_node_that_lost_its_lease_without_etcd_does_not_wait_for_itself(
+    own_etcd: EtcdCluster,
+) -> None:
+    former: set[int] = set()
+    lost = Node("a", own_etcd.setting, "itself", former=former)
+    await lost.enter()
+    own_etcd.members[0].kill9()
+    lease = lost.store._lease
+    assert lease is not None
+    lease.lose("this test says so")
+    await lost.store.stop()
+    assert former == {lease.id}
+    await asyncio.to_thread(own_etcd.members[0].restart)
+    back = Node("a", own_etcd.setting, "itself", former=former)
+    # The lease would last for longer than the patience.
+    async with asyncio.timeout(PATIENCE_S / 2):
+        await back.enter("second")
+    assert former == set()
+    await back.store.stop()
 
 
 def test_a_member_of_etcd_that_dies_or_hangs_is_left_for_another() -> None:

@@ -29,7 +29,10 @@ from leveret.model.errors import LeveretError
 
 MARGIN: Final = 0.1
 """The part of a lease that its holder does not use: clocks run unlike, and what was decided takes time to do."""
-KEEPALIVES_PER_LEASE: Final = 3
+KEEPALIVES_PER_LEASE: Final = 10
+"""A lease is renewed so often that an etcd may be away, as in a restart or an election of its own, for most of it."""
+_FRESH: Final = 1 / 3
+"""A lease that is older than this part of its time is not won with: too little of it is left to begin anything."""
 TORN: Final = "a log of this node was damaged, or is being brought in line with a leader's"
 """Why a node that was in sync may lack what was promised."""
 
@@ -291,6 +294,11 @@ class LeaseClock:
     def ends_s(self) -> float:
         """When the holder has to have given up."""
         return self._sent_s + self._ttl_s * (1 - MARGIN)
+
+    @property
+    def fresh_until_s(self) -> float:
+        """Until when enough is left of it for something new to begin."""
+        return self._sent_s + self._ttl_s * _FRESH
 
     @property
     def keepalive_s(self) -> float:

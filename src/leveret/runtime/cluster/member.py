@@ -72,9 +72,16 @@ class ClusterMember:
     """
 
     def __init__(
-        self, config: Config, data_dir: Path, node_id: str, secret: Secret, on_lost: Callable[[str], None]
+        self,
+        config: Config,
+        data_dir: Path,
+        node_id: str,
+        secret: Secret,
+        on_lost: Callable[[str], None],
+        *,
+        former_leases: set[int] | None = None,
     ) -> None:
-        """Enter nothing yet; `on_lost` is told when this node must begin anew."""
+        """Enter nothing yet; `on_lost` is told when this node must begin anew. For `former_leases` see ClusterStore."""
         self.state = ClusterState(ClusterKeys.under(config.etcd.prefix))
         self.is_founder = False
         self.found_with = SchemaDecided()
@@ -98,7 +105,7 @@ class ClusterMember:
         self._streams: tuple[str, int] | None = None
         self._streams_tls: tuple[str, int] | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self.store = ClusterStore(config, self._take_events, self.lost)
+        self.store = ClusterStore(config, self._take_events, self.lost, former=former_leases)
         self.definitions_lock = DefinitionsLockHolder(self.store, self.state, self.name)
 
     @property

@@ -72,6 +72,7 @@ class ClusterStore:
         on_events: Callable[[list[Event], int], None],
         on_lost: Callable[[str], None],
         *,
+        former: set[int] | None = None,
         clock_s: Callable[[], float] = boot_clock_s,
     ) -> None:
         """Ask nobody yet.
@@ -83,6 +84,8 @@ class ClusterStore:
             on_lost: told why, in words, once, when the lease is over, but for `stop`. Nothing may be promised from
                 then on. It is called from the event loop as soon as that has its turn; `holds_lease_now` says so
                 earlier.
+            former: leases that this process has given up and etcd has not ended yet, of this store and those before it:
+                `start` has them ended, so that this node does not wait for itself.
             clock_s: seconds that go on while the machine sleeps.
 
         Raises:
@@ -104,6 +107,7 @@ class ClusterStore:
         self._known: dict[str, int] = {}
         self._following: asyncio.Task[None] | None = None
         self._revoking: asyncio.Task[None] | None = None
+        self._former = set() if former is None else former
         self._expected = 0
         self._moved_at_s = 0.0
         self._writing = asyncio.Lock()
@@ -120,6 +124,9 @@ class ClusterStore:
             EtcdError: etcd does not answer, or refuses; it may be tried again.
             UnreadableState: as `on_events` says.
         """
+        for lease_id in list(self._former):
+            await self._etcd.revoke(lease_id)
+            self._former.discard(lease_id)
         lease = await KeptLease.granted(
             self._etcd, self._ttl_s, on_error=self._note, clock_s=self._clock_s, options=self._options
         )
@@ -130,7 +137,7 @@ class ClusterStore:
         except BaseException:
             self._lease = None
             lease.end()
-            await lease.revoke()
+            await self._give_back(lease)
             raise
         logger.info("cluster_lease ttl_s=%g endpoint=%s", self._ttl_s, self._etcd.endpoint)
 
@@ -180,7 +187,7 @@ class ClusterStore:
             await asyncio.gather(following, return_exceptions=True)
         if lease is not None:
             lease.end()
-            await lease.revoke()
+            await self._give_back(lease)
         if self._revoking is not None:
             await self._revoking
         await self._etcd.close()
@@ -209,7 +216,13 @@ class ClusterStore:
         loop.call_soon(self._on_lost, reason)
         if lease is not None:
             # Nothing is promised any more, so the others need not wait for the lease's end.
-            self._revoking = loop.create_task(lease.revoke())
+            self._revoking = loop.create_task(self._give_back(lease))
+
+    async def _give_back(self, lease: KeptLease) -> None:
+        """Have etcd end a lease that this node relies on no more, now or at the next start."""
+        self._former.add(lease.id)
+        if await lease.revoke():
+            self._former.discard(lease.id)
 
     def _note(self, error: str) -> None:
         if error != self._last_error:

@@ -192,7 +192,14 @@ class Election:
             return LeadershipLost("other nodes campaign at the same time")
         finally:
             if lease is not None and term is None:
-                self._spawn(lease.revoke())
+                self._spawn(self._give_back(lease))
+
+    async def _give_back(self, lease: KeptLease) -> None:
+        """Have etcd end a lease that nobody relies on, as soon as it answers: a restart of etcd begins it anew."""
+        is_over = await lease.revoke()
+        while not is_over:
+            await asyncio.sleep(RETRY_S)
+            is_over = await lease.revoke()
 
     async def _take(self, candidacy: core.Candidacy, lease: KeptLease) -> _Term | None:
         """Write what makes this node the leader; None when that did not happen."""
@@ -313,7 +320,7 @@ class Election:
         logger.warning("leader_deposed epoch=%d reason=%s", term.leader.epoch, reason)
         asyncio.get_running_loop().call_soon(self._on_deposed, reason)
         # Nothing is promised any more, so the others need not wait for the lease's end.
-        self._spawn(term.lease.revoke())
+        self._spawn(self._give_back(term.lease))
 
     def _note(self, error: str) -> None:
         self._last_error = error

@@ -25,8 +25,10 @@ from leveret.runtime.coordination.etcd import Etcd, EtcdError
 
 logger = logging.getLogger(__name__)
 
+ATTEMPTS_PER_LEASE: Final = 3
+"""One endpoint has this part of a lease for an answer, so that there is time for others."""
 ATTEMPT_TIMEOUT_S_MAX: Final = 2.0
-"""One endpoint has a keepalive's interval for an answer, and no longer than this when leases are long."""
+"""Nor has an endpoint longer when leases are long."""
 RETRY_S: Final = 0.1
 TIMER_S_MIN: Final = 0.001
 
@@ -38,7 +40,7 @@ def boot_clock_s() -> float:
 
 def attempt_timeout_s(ttl_s: float) -> float:
     """How long one endpoint of etcd has for an answer, where leases last for `ttl_s`."""
-    return min(ttl_s / core.KEEPALIVES_PER_LEASE, ATTEMPT_TIMEOUT_S_MAX)
+    return min(ttl_s / ATTEMPTS_PER_LEASE, ATTEMPT_TIMEOUT_S_MAX)
 
 
 class KeptLease:
@@ -107,8 +109,8 @@ class KeptLease:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether no keepalive is due yet."""
-        return self._clock_s() < self._lease.keepalive_s
+        """Whether enough is left of it for something new to begin."""
+        return self._clock_s() < self._lease.fresh_until_s
 
     def is_held_now(self) -> bool:
         """Whether nobody else can have what is tied to it yet, by the clock: cheap."""
@@ -140,12 +142,17 @@ class KeptLease:
         self._lease.give_up()
         self._stop()
 
-    async def revoke(self) -> None:
-        """Have etcd end it now, so that others need not wait for its end; without an answer it ends by itself."""
+    async def revoke(self) -> bool:
+        """Have etcd end it now, so that others need not wait for its end; return False if it may last on.
+
+        Without an answer it ends by itself, but begins anew with a restart of etcd: try again when etcd answers.
+        """
         try:
             await self._etcd.revoke(self.id)
         except EtcdError as error:
             self._failed(error)
+            return False
+        return True
 
     def _stop(self) -> None:
         if self._companion is not None:

@@ -43,7 +43,7 @@ from leveret.runtime.node.first_start import seed
 from leveret.runtime.node.handed_out import HandedOut
 from leveret.runtime.node.read_only_view import ReadOnlyView
 from leveret.runtime.node.upkeep import Upkeep
-from leveret.runtime.process.allocator import keep_freed_memory
+from leveret.runtime.process.allocator import freeze_objects, keep_freed_memory
 from leveret.runtime.process.clock import clock_ms, elapsed_ms
 from leveret.runtime.process.event_history import FILE as EVENT_HISTORY_FILE
 from leveret.runtime.process.event_history import EventHistory
@@ -334,9 +334,7 @@ class Node:
         self._opened = True
         if self.replication is not None:
             await self.event_history.led(self.config.node_name, self.replication.epoch)
-        # The objects made so far stay for good; the collector need not visit them again and again.
-        gc.collect()
-        gc.freeze()
+        freeze_objects()
         gc.set_threshold(*GC_THRESHOLDS)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         keep_freed_memory()

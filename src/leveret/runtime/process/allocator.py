@@ -1,4 +1,4 @@
-"""The freed memory that the C library keeps. It is set for GNU's library only."""
+"""Memory: objects that stay for good, and the freed memory that the C library keeps (set for GNU's library only)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ FROM_SYSTEM_BYTES: Final = 8 * 1024 * 1024
 """The library takes each larger block from the system alone, and gives it back alone."""
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
+
+
+def freeze_objects() -> None:
+    """Collect garbage, and visit the objects made so far never again: they stay for good."""
+    gc.collect()
+    gc.freeze()
 
 
 def keep_freed_memory() -> None:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from leveret.config import Config
 from leveret.core.replication.cluster import ClusterKeys, ClusterState
@@ -17,13 +17,16 @@ from leveret.runtime.cluster.member import ClusterMember
 from leveret.runtime.cluster.suspended import Suspended
 from leveret.runtime.cluster.wiring import enter_cluster
 from leveret.runtime.coordination.etcd import EtcdError
-from leveret.runtime.sockets.backoff import RETRY_S, delay_s
+from leveret.runtime.sockets.backoff import delay_s
 
 if TYPE_CHECKING:
     from leveret.runtime.node.node import Node
     from leveret.storage.secret_file import Secret
 
 logger = logging.getLogger(__name__)
+
+_RETRY_S: Final = (0.1, 0.2, 0.3)
+"""Nobody is served until etcd answers, so the wait stays short."""
 
 
 class NodeHost(Protocol):
@@ -58,6 +61,7 @@ class Clustered:
         self._lost = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
         self._is_stopping = False
+        self._former_leases: set[int] = set()
 
     async def start(self) -> None:
         """Serve as one of the cluster's nodes; waits for etcd if necessary.
@@ -69,7 +73,7 @@ class Clustered:
         while not await self._try():
             await self._host.fence()
             await self._leave()
-            await asyncio.sleep(delay_s(RETRY_S, failures))
+            await asyncio.sleep(delay_s(_RETRY_S, failures))
             failures += 1
         self._watching = asyncio.get_running_loop().create_task(self._watch(self._lost))
 
@@ -78,7 +82,12 @@ class Clustered:
         loop = asyncio.get_running_loop()
         lost = self._lost = asyncio.Event()
         self._member = ClusterMember(
-            self._config, self._data_dir, self._node_id, self._secret, lambda reason: lost.set()
+            self._config,
+            self._data_dir,
+            self._node_id,
+            self._secret,
+            lambda reason: lost.set(),
+            former_leases=self._former_leases,
         )
         entering = loop.create_task(self._serve(self._member))
         losing = loop.create_task(lost.wait())

@@ -64,6 +64,7 @@ def simulated(loop: VirtualLoop, rng: Random) -> Iterator[None]:
         replace("leveret.runtime.coordination.lease.LeaseCompanion", SimulatedCompanion)
         replace("leveret.runtime.process.loop_watch.LoopWatch.run", _watch_nothing)
         replace("leveret.runtime.node.node.keep_freed_memory", lambda: None)
+        replace("leveret.runtime.node.node.freeze_objects", lambda: None)
         replace("leveret.runtime.node.node.gc", mock.Mock())
         state = random.getstate()
         random.seed(rng.random())
