@@ -58,8 +58,9 @@ test: setup-test  ## the whole test suite
 mutants: setup-test  ## put faults into a copy of the product, one at a time, and see the tests find them
 	@.venv/bin/python -m tests.mutants --whole-suite '$(WHOLE_SUITE)' $(MUTANTS_ARGS)
 
-test-fast: setup-test  ## the tests that start no process
-	@$(PYTEST) $(WORKERS) -p tests.no_processes -m "not process and not torture and not fuzz and not oracle" \
+# In memory they wait for no disk: more workers than cores only collect once more.
+test-fast: setup-test  ## the tests that start no process, property tests with fewer examples
+	@$(PYTEST) -n 2 $(GROUPED) -p tests.no_processes -m "not process and not torture and not fuzz and not oracle" \
 		tests/unit tests/tools $(TEST_ARGS)
 
 check: setup  ## format, lint, types, import contracts, tidiness, links of the documents

@@ -1,4 +1,7 @@
-"""A plugin of `make test-fast`: a test without the marker `process` that starts one fails, and names it."""
+"""A plugin of `make test-fast`: a test without the marker `process` that starts one fails, and names it.
+
+Property tests take a quarter of their examples, the first ones of `make test`.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,12 @@ from collections.abc import Generator
 from typing import Any, Final
 
 import pytest
+from hypothesis import settings
 
+EXAMPLES_MIN: Final = 5
 STARTS: Final = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
+
+SETTINGS: Final = "_hypothesis_internal_use_settings"
 
 _running: str | None = None
 """The test that runs; pytest-xdist starts its workers while none does."""
@@ -22,6 +29,14 @@ def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
 
 def pytest_configure() -> None:
     sys.addaudithook(_refuse)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for test in {getattr(item, "obj", None) for item in items}:
+        if hasattr(test, "hypothesis"):
+            # Hypothesis keeps what `settings` says of a test there, and has no other way to change it.
+            asked = getattr(test, SETTINGS, None) or settings()
+            setattr(test, SETTINGS, settings(asked, max_examples=max(EXAMPLES_MIN, asked.max_examples // 4)))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -6,12 +6,10 @@ from collections.abc import Iterator
 import pytest
 from pamqp import body, commands, frame, header
 
-from bench.client import Connection, LoadError
-from bench.many import MANY, ManyJob, Publishing, expect_tag, queue_name
-from bench.rows import Settings
+from bench.client import LoadError
+from bench.many import ManyJob, Publishing, expect_tag, queue_name
 from bench.selftest import SinkNode
 from bench.workers import Worker, measured
-from leveret.testing.servers.broker import LeveretProcess
 
 pytestmark = pytest.mark.process
 
@@ -73,13 +71,3 @@ def test_what_is_published_is_delivered(sink: SinkNode) -> None:
         run = measured(sink, publisher, consumer, 0.1, 0.3)
     assert run.rate > 0
     assert run.published >= 0.9 * run.rate * 0.3
-
-
-def test_on_a_broker_every_queue_is_used_and_none_is_left(leveret: LeveretProcess, tiny: Settings) -> None:
-    # A hundred new logs take a busy machine a while.
-    (reading,) = MANY.run(leveret, dataclasses.replace(tiny, seconds=2.0)).values()
-    assert reading.value > 0
-    connection = Connection(leveret.amqp_port)
-    with pytest.raises(LoadError, match="NOT_FOUND"):
-        connection.ready_messages(queue_name(9, 9))
-    connection.close()

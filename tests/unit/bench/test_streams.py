@@ -4,17 +4,12 @@ import pytest
 from isal.isal_zlib import crc32
 
 from bench.client import LoadError
-from bench.rows import Settings
-from bench.streams import RING_FRAMES, STREAM, STREAMS, StreamJob, confirmed, connect, delivered, encode_ring
-from leveret.model.errors import NotFound
-from leveret.testing.servers.broker import LeveretProcess
+from bench.streams import RING_FRAMES, STREAM, StreamJob, confirmed, delivered, encode_ring
 from leveret.wire.chunk import encode_entry, encode_header
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import Code, StreamCommand
 from leveret.wire.stream.fields import FailedPublish
 from leveret.wire.stream.frames import FrameDecoder
-
-pytestmark = pytest.mark.process
 
 JOB = StreamJob("publish", 0, body_bytes=50, batch=7)
 SIZE_BYTES = 4
@@ -82,16 +77,3 @@ def test_a_damaged_message_ends_the_run() -> None:
     octets = chunk(40, b"one", b"two").replace(b"two", b"twe")
     with pytest.raises(LoadError, match="offset 40 do not have its checksum"):
         delivered(frame_of(wire.Deliver(0, octets)), 40)
-
-
-def test_on_a_broker_what_was_published_is_read_and_no_stream_is_left(
-    leveret: LeveretProcess, tiny: Settings
-) -> None:
-    published, read = STREAMS.run(leveret, tiny).values()
-    assert published.value > 0
-    assert read.value > 0
-    assert read.details["published"] == published.details["published"]
-    connection = connect(leveret.stream_port)
-    with pytest.raises(NotFound):
-        connection.request(wire.DeleteStream(connection.next_id(), STREAM), wire.DeleteResponse)
-    connection.close()

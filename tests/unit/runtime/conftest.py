@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from leveret.runtime.collecting import by_reference as outgoing_named
-from tests.unit.runtime.collecting.site import scratch
+from tests.unit.memory import scratch
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +12,8 @@ from hypothesis import strategies as st
 from leveret.model.errors import Corrupt
 from leveret.storage.log import Log
 from leveret.wire.chunk import Chunk, ChunkType, Header
+from tests.unit import memory
 
-MEMORY = Path("/dev/shm")
 SEGMENT_BYTES = 200
 SIZES = st.lists(st.integers(0, 150), min_size=1, max_size=12)
 Written = tuple[int, bytes]
@@ -58,9 +57,9 @@ def attempt(directory: Path) -> tuple[Corrupt | None, Log, list[Written]]:
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A directory for one example of Hypothesis: in memory if it can be, where an fsync costs nothing."""
-    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as name:
-        yield Path(name) / "log"
+    """A directory of a log for one example of Hypothesis, not yet made."""
+    with memory.scratch() as directory:
+        yield directory / "log"
 
 
 def files(directory: Path) -> dict[str, bytes]:

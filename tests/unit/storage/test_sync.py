@@ -55,6 +55,12 @@ class Disk:
 
 
 @pytest.fixture
+def tmp_path(disk_path: Path) -> Path:
+    """On a disk, as there is a second file system then, and one that has more to sync than memory."""
+    return disk_path
+
+
+@pytest.fixture
 def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
     return Disk(tmp_path, monkeypatch)
 

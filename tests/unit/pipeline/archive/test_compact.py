@@ -19,8 +19,8 @@ from leveret.pipeline.archive.recovery_plan import pinned
 from leveret.pipeline.files.files import Place
 from leveret.pipeline.jobs.job import Selection
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
+from tests.unit.memory import scratch
 from tests.unit.pipeline.recovery.test_unsettled import QUEUES, VHOST, Standby, expected, play, steps
-from tests.unit.runtime.collecting.site import scratch
 
 
 def compact_oldest(standby: Standby, count: int) -> StoredFile | None:

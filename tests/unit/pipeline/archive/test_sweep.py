@@ -19,8 +19,8 @@ from leveret.pipeline.recovery.publish import PlanPublisher
 from leveret.pipeline.transfer.compaction import Compaction
 from leveret.testing.sites.standby_archive import freeze_plan, transfer
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
+from tests.unit.memory import scratch
 from tests.unit.pipeline.recovery.test_unsettled import VHOST, FakeBroker, Lost, play, steps
-from tests.unit.runtime.collecting.site import scratch
 
 EXPORTS = "exports/0123456789abcdef"
 

@@ -12,7 +12,8 @@ from leveret.model import definitions as d
 from leveret.model.errors import AccessRefused, LeveretError, NotFound, PreconditionFailed
 from leveret.runtime.clients.stream_server import StreamServer
 from leveret.testing.sites.stream_host import served_log_contract
-from tests.unit.runtime.collecting.site import Site, scratch
+from tests.unit.memory import scratch
+from tests.unit.runtime.collecting.site import Site
 
 
 def on_a_node(script: Any) -> None:

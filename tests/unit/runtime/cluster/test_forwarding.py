@@ -34,8 +34,8 @@ from leveret.session.forwarding.remote_ports import RemotePorts
 from leveret.testing.applications.applications import channel_of, parameters
 from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.network.waiting import until
+from tests.unit.memory import scratch
 from tests.unit.runtime.cluster.nodes import SECRET, SETTINGS
-from tests.unit.runtime.collecting.site import scratch
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 LEADER = "rabbit@leader"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,21 +21,14 @@ from leveret.testing.network.waiting import until
 from leveret.wire.chunk import Attribute, Chunk, ChunkType, decode_chunk, decode_trailer, split_entries
 from leveret.wire.record import content_header, decode_message, decode_settlements
 from tests.endings import at_end
+from tests.unit.memory import scratch
 
-MEMORY = Path("/dev/shm")
 SEGMENT_BYTES = 400
 BODY_BYTES = 8
 HEAD = make_head(b"e", b"k", content_header(b"\x10\x00\x02", BODY_BYTES))
 TAGGED = d.Vhost(name="v", tags=("standby_replication",))
 POLICY = d.Policy(vhost="v", name="p", pattern="^q", definition={"remote-dc-replicate": True})
 PATIENCE_S = 60.0
-
-
-@contextmanager
-def scratch() -> Iterator[Path]:
-    """A data directory, in memory if it can be, where an fsync costs nothing."""
-    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as name:
-        yield Path(name)
 
 
 def play(scenario: Callable[[Path], Coroutine[Any, Any, None]]) -> None:

@@ -28,6 +28,7 @@ from leveret.storage.tree import Tree
 from leveret.testing.network.waiting import until
 from leveret.wire.chunk import ChunkType, decode_chunk
 from leveret.wire.incarnation import epoch_of, generation_of
+from tests.unit.memory import scratch
 from tests.unit.runtime.collecting.site import (
     HEAD,
     POLICY,
@@ -36,7 +37,6 @@ from tests.unit.runtime.collecting.site import (
     collected_chunks,
     origin,
     replicating,
-    scratch,
 )
 
 pytestmark = pytest.mark.usefixtures("collection")

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from leveret.model import definitions as d
 from leveret.runtime.logs import relocating
-from tests.unit.runtime.collecting.site import POLICY, TAGGED, Site, scratch
+from tests.unit.memory import scratch
+from tests.unit.runtime.collecting.site import POLICY, TAGGED, Site
 
 pytestmark = pytest.mark.usefixtures("collection")
 

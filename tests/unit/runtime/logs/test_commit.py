@@ -21,7 +21,7 @@ from leveret.storage import dirty_memory, sync
 from leveret.storage.log import Log
 from leveret.storage.sync import close_descriptors, sync_descriptors
 from leveret.testing.network.waiting import until
-from tests.unit.runtime.collecting.site import scratch
+from tests.unit.memory import scratch
 
 
 class Disk:

@@ -15,7 +15,7 @@ from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.definitions_store import DefinitionsStore
 from leveret.storage.log import Log
 from leveret.wire.chunk import encode_entry
-from tests.unit.runtime.collecting.site import scratch
+from tests.unit.memory import scratch
 
 NAME = st.sampled_from(["a", "b", "c"])
 ARGUMENTS: st.SearchStrategy[d.Arguments] = st.sampled_from([{}, {"x": [1, None]}])

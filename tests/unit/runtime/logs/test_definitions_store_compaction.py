@@ -21,7 +21,7 @@ from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.definitions_store import DefinitionsStore
 from leveret.storage.log import Log
 from leveret.testing.simulation.disk import SimulatedDisk
-from tests.unit.runtime.collecting.site import scratch
+from tests.unit.memory import scratch
 from tests.unit.runtime.logs.test_definitions_store import CHANGE, put
 
 State = dict[str, dict[tuple[str, ...], d.AnyEntity]]

@@ -19,7 +19,8 @@ from leveret.runtime.logs import engine as engine_module
 from leveret.testing.network.waiting import until
 from leveret.wire import properties as props
 from leveret.wire import tables
-from tests.unit.runtime.collecting.site import TAGGED, Site, scratch
+from tests.unit.memory import scratch
+from tests.unit.runtime.collecting.site import TAGGED, Site
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,8 @@ from leveret.storage.tree import Tree
 from leveret.wire.chunk import Attribute, ChunkError, ChunkType, Header, decode_trailer, encode_entry
 from leveret.wire.record import content_header, decode_settlements, message_head
 from leveret.wire.stream.publish import MessageRun
-from tests.unit.runtime.collecting.site import HEAD, Site, head_of, scratch
+from tests.unit.memory import scratch
+from tests.unit.runtime.collecting.site import HEAD, Site, head_of
 
 SEGMENT_BYTES = 300
 

@@ -11,7 +11,8 @@ from leveret.core.queues.sequences import SEQUENCES_MAX
 from leveret.runtime.logs import queue_store as store_module
 from leveret.wire.chunk import Attribute, decode_trailer, split_entries
 from leveret.wire.record import RECOVERY_REFERENCE_PREFIX, decode_message
-from tests.unit.runtime.collecting.site import head_of, scratch
+from tests.unit.memory import scratch
+from tests.unit.runtime.collecting.site import head_of
 from tests.unit.runtime.logs.test_queue_store import Store
 
 REFERENCES = [b"a", b"b", b"c"]

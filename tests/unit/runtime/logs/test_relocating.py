@@ -21,7 +21,8 @@ from leveret.runtime.logs.reclaiming import ROLL_EVERY_MS
 from leveret.storage.log import SEGMENT_BYTES_MAX
 from leveret.testing.simulation.disk import SimulatedDisk
 from leveret.wire.chunk import ChunkType
-from tests.unit.runtime.collecting.site import head_of, scratch
+from tests.unit.memory import scratch
+from tests.unit.runtime.collecting.site import head_of
 from tests.unit.runtime.logs.consumed import BODY, Store
 
 SEGMENT_BYTES = 64 * 1024

@@ -23,7 +23,8 @@ from leveret.runtime.logs.committed_log import CommittedLog
 from leveret.runtime.logs.stream_store import StreamStore
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import Attribute, ChunkType, Header, decode_chunk, decode_trailer, split_entries
-from tests.unit.runtime.collecting.site import HEAD, head_of, scratch
+from tests.unit.memory import scratch
+from tests.unit.runtime.collecting.site import HEAD, head_of
 
 
 class Store:

@@ -9,7 +9,8 @@ from typing import Any
 from leveret.model import definitions as d
 from leveret.runtime.logs import log_store
 from leveret.runtime.node import node
-from tests.unit.runtime.collecting.site import Site, scratch
+from tests.unit.memory import scratch
+from tests.unit.runtime.collecting.site import Site
 
 QUEUES = 2 * node._RECOVERED_AT_ONCE + 1
 

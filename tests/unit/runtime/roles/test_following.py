@@ -204,7 +204,7 @@ async def test_what_is_passed_on_is_what_was_received_though_the_buffer_it_came_
         is_live = True
         node_id = "last"
 
-        def send_frame(self, pieces: list[Octets], octets: int) -> None:
+        def send_frame(self, position: int, pieces: list[Octets], octets: int) -> None:
             sent.append(b"".join(pieces))
 
     made = LeaderSite(tmp_path / "made", random.Random(1))

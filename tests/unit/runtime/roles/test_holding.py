@@ -17,7 +17,8 @@ from leveret.runtime.roles import holding
 from leveret.runtime.roles.operations import ReplicationCommands
 from leveret.runtime.roles.roles import Roles
 from leveret.storage.secret_file import SECRET_FILE
-from tests.unit.runtime.collecting.site import Site, scratch
+from tests.unit.memory import scratch
+from tests.unit.runtime.collecting.site import Site
 from tests.unit.storage.places import flip
 
 MESSAGES = 40

@@ -30,7 +30,8 @@ from leveret.wire.chunk import ChunkType
 from leveret.wire.record import RECOVERY_STREAM_PREFIX
 from leveret.wire.stream.publish import MessageRun
 from leveret.wire.stream_entry import PROPERTIES, entries_of
-from tests.unit.runtime.collecting.site import POLICY, TAGGED, Site, scratch
+from tests.unit.memory import scratch
+from tests.unit.runtime.collecting.site import POLICY, TAGGED, Site
 
 LIMITED = {"x-queue-type": "stream", "x-max-length-bytes": 2500, "x-stream-max-segment-size-bytes": 400}
 KEPT = {"x-queue-type": "stream"}

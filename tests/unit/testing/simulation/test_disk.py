@@ -16,7 +16,7 @@ from leveret.storage.directory import make_directory, sync_directory
 from leveret.storage.state_file import StateFile
 from leveret.testing.simulation.disk import SimulatedDisk
 from leveret.testing.simulation.disk_entries import PAGE_BYTES, content_after_loss
-from tests.unit.runtime.collecting.site import scratch
+from tests.unit.memory import scratch
 
 LOSSES: Final = 150
 

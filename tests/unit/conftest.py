@@ -1,0 +1,29 @@
+"""What all unit tests run with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.memory import scratch
+
+
+@pytest.fixture
+def disk_path(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """An empty directory on a disk, for a test of the disk itself; it stays for a while."""
+    return tmp_path_factory.mktemp(request.node.name[:30])
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """An empty directory, which goes with the test: in memory, where half of the time of all tests is not a wait.
+
+    A test that starts processes has it on a disk.
+    """
+    if request.node.get_closest_marker("process") is not None:
+        yield request.getfixturevalue("disk_path")
+        return
+    with scratch() as directory:
+        yield directory
