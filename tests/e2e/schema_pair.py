@@ -95,6 +95,9 @@ class Node:
     def schema_request(self, user: str, body: bytes) -> bytes:
         return self.schema_sync.serve_request(user, body)
 
+    def schema_is_ready(self) -> bool:
+        return True
+
     def schema_state(self) -> bytes:
         return self.schema_sync.state()
 

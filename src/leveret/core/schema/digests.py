@@ -12,7 +12,7 @@ Equal digests mean the same entities, on any node and in any order of insertion.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -59,11 +59,18 @@ class Digests:
         version = definitions.version
         is_known = seen is not None and seen[0] is definitions
         changed = definitions.changed_since(seen[1]) if seen is not None and is_known else None
-        if changed is None or not self._look_at(definitions, changed):
+        is_taken = changed is not None and (yield from self._look_at(definitions, changed))
+        if not is_taken:
             yield from self._look_at_all(definitions)
         if changed != set():
             self._state = None
         self._seen = definitions, version
+
+    def due_count(self, definitions: Definitions) -> int:
+        """The number of entities that the next `look` digests, or at least looks at."""
+        seen = self._seen
+        changed = definitions.changed_since(seen[1]) if seen is not None and seen[0] is definitions else None
+        return sum(map(len, definitions.by_kind.values())) if changed is None else len(changed)
 
     def _look_at_all(self, definitions: Definitions) -> Iterator[None]:
         transient = transient_queues(definitions.by_kind["queues"].values())
@@ -75,7 +82,9 @@ class Digests:
             yield from existing.look(definitions.by_kind[kind], transient, known)
         self._kinds, self._transient = kinds, transient
 
-    def _look_at(self, definitions: Definitions, changed: set[tuple[str, Key]]) -> bool:
+    def _look_at(
+        self, definitions: Definitions, changed: set[tuple[str, Key]]
+    ) -> Generator[None, None, bool]:
         """Take the changes; return False if more may have changed, because a queue became transient or durable."""
         for kind, key in changed:
             entity = definitions.by_kind[kind].get(key)
@@ -85,6 +94,7 @@ class Digests:
                 return False
         for kind, key in changed:
             self._kinds[kind].put(key, definitions.by_kind[kind].get(key), self._transient)
+            yield
         return True
 
     def state(self) -> bytes:

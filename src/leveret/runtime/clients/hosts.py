@@ -166,13 +166,18 @@ class SchemaHost:
         self,
         authority: Authority,
         container_id: str,
+        is_ready: Callable[[], bool],
         serve: Callable[[str, bytes], bytes],
         state: Callable[[], bytes],
         connection_max: int | None = None,
     ) -> None:
-        """`serve` answers (user, request) with a reply; `state` is a digest of the present answer."""
+        """`is_ready` tells whether an answer is a short step; `serve` answers (user, request) with a reply.
+
+        `state` is a digest of the present answer.
+        """
         self.container_id = container_id
         self.authenticate = authority.over("amqp10").authenticate
+        self.schema_is_ready = is_ready
         self.schema_request = serve
         self.schema_state = state
         self._authority = authority

@@ -202,6 +202,7 @@ class Node:
         schema_host = SchemaHost(
             self.authority,
             config.node_name,
+            self.schema_sync.is_ready,
             self.schema_sync.serve_request,
             self.schema_sync.state,
             config.amqp.connection_max,

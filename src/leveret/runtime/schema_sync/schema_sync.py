@@ -62,6 +62,8 @@ RESOURCE: Final = "schema_definition_sync"
 """The resource in the vhost of the link that a user must be allowed to write and read."""
 DOWNSTREAMS_MAX: Final = 64
 """The number of downstreams that the status of an upstream names."""
+DIGESTED_AT_ONCE: Final = 500
+"""The most entities that are digested in one step, 2 to 5 ms; after more have changed, requests wait for slices."""
 LOOK_SHARE_MAX: Final = 0.05
 """The share of its time in which an upstream checks whether its schema has changed."""
 
@@ -113,6 +115,7 @@ class SchemaSync:
         self._lock = asyncio.Lock()
         self._is_open = False
         self._looking: asyncio.Task[None] | None = None
+        self._digesting: asyncio.Task[None] | None = None
         self._requests_served = 0
         self._last_request_stamp: int | None = None
 
@@ -175,8 +178,9 @@ class SchemaSync:
     async def close(self) -> None:
         """End the link for good, as the node stops."""
         self._is_open = False
-        if self._looking is not None:
-            self._looking.cancel()
+        for task in (self._looking, self._digesting):
+            if task is not None:
+                task.cancel()
         await self.stop(at_once=True)
 
     async def stop(self, *, at_once: bool = False) -> None:
@@ -320,6 +324,24 @@ class SchemaSync:
 
     # -- the upstream's side ------------------------------------------------------------------
 
+    def is_ready(self) -> bool:
+        """Whether an answer is a short step; otherwise the digests for it are made in slices from now on."""
+        if not self.enabled or self.mode is not OperatingMode.UPSTREAM:
+            return True
+        if (
+            self._digesting is None
+            and self._digests.due_count(self._node.broker.definitions) > DIGESTED_AT_ONCE
+        ):
+            self._digesting = asyncio.create_task(self._digest())
+        return self._digesting is None
+
+    async def _digest(self) -> None:
+        try:
+            async for _ in in_slices(self._digests.looking(self._node.broker.definitions)):
+                pass
+        finally:
+            self._digesting = None
+
     def serve_request(self, user: str, body: bytes) -> bytes:
         """Return the reply to a downstream's request.
 
@@ -378,7 +400,7 @@ class SchemaSync:
         if not self.enabled or self.mode is not OperatingMode.UPSTREAM:
             return b""
         began_s = monotonic()
-        if began_s >= self._look_again_at_s:
+        if began_s >= self._look_again_at_s and self.is_ready():
             self._digests.look(self._node.broker.definitions)
             self._state = self._digests.state()
             ended_s = monotonic()

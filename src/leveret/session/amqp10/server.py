@@ -17,6 +17,7 @@ Spec: AMQP 1.0 sections 2.4 to 2.7, 3.4, 5.3.
 
 from __future__ import annotations
 
+from collections import deque
 from enum import Enum, StrEnum, auto
 from typing import Final, Protocol
 
@@ -102,6 +103,9 @@ class Amqp10Host(Protocol):
     def open_vhost(self, user: str, vhost: str) -> None:
         """Admit the user to the vhost. Raises `NotFound`, `AccessRefused`, `NotAllowed`."""
 
+    def schema_is_ready(self) -> bool:
+        """Whether a request is answered in a short step; otherwise the node prepares, and a request waits."""
+
     def schema_request(self, user: str, body: bytes) -> bytes:
         """The reply to a request of the schema sync. Raises `Refusal`."""
 
@@ -159,6 +163,7 @@ class Amqp10Session:
         self._engine = Amqp10Transport(server=True)
         self._links = 0
         self._partial: dict[str, bytearray] = {}
+        self._waiting: deque[tuple[Receiver, Delivery, bytes]] = deque()
         self._replies: dict[str, Sender] = {}
         self._reported: dict[str, bytes] = {}
 
@@ -196,12 +201,13 @@ class Amqp10Session:
         return min(due) if due and not self.closed else None
 
     def tick(self, now_ms: int) -> bytes:
-        """Handle heartbeats, silent peers, late logins and closes, and due notices."""
+        """Handle heartbeats, silent peers, late logins and closes, requests that wait, and due notices."""
         if self._deadline_ms is not None and now_ms >= self._deadline_ms:
             self.end_reason = self.end_reason or "handshake_timeout"
             self._phase = _Phase.CLOSED
         if self._phase is not _Phase.AMQP:
             return b""
+        self._answer_waiting()
         self._notify()
         return self._output(now_ms)
 
@@ -388,6 +394,7 @@ class Amqp10Session:
     def _detach(self, link: Link) -> None:
         self._links -= 1
         self._partial.pop(link.name, None)
+        self._waiting = deque(each for each in self._waiting if each[0] != link)
         for address in [a for a, sender in self._replies.items() if sender == link]:
             del self._replies[address]
             self._reported.pop(address, None)
@@ -410,7 +417,13 @@ class Amqp10Session:
             return
         del self._partial[link.name]
         link.advance()
-        self._answer(link, delivery, bytes(octets))
+        self._waiting.append((link, delivery, bytes(octets)))
+        self._answer_waiting()
+
+    def _answer_waiting(self) -> None:
+        """Answer the requests that came, in their order, unless the node prepares for them."""
+        while self._waiting and self._host.schema_is_ready():
+            self._answer(*self._waiting.popleft())
 
     def _answer(self, link: Receiver, delivery: Delivery, octets: bytes) -> None:
         if not delivery.aborted:

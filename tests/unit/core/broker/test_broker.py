@@ -647,8 +647,8 @@ def test_a_stream_that_is_there_or_on_a_node_alone_or_another_sites_may_ask_for_
     ]
     assert names == ["alone", "theirs"], "each is noted once, and never accepted in silence"
     assert all("3 copies are asked for, and a stream has 1 copy" in less for less in member.fewer_copies)
-    assert member.topology("/").missing_copies(queue("alone", arguments=THREE))[0] == 2
-    assert member.topology("/").missing_copies(queue("classic", arguments={"x-queue-type": "classic"})) == (
+    assert member.topology("v").missing_copies(queue("alone", arguments=THREE))[0] == 2
+    assert member.topology("v").missing_copies(queue("classic", arguments={"x-queue-type": "classic"})) == (
         0,
         "",
     )

@@ -51,6 +51,9 @@ class Host:
             raise self._refusal
         return body[::-1]
 
+    def schema_is_ready(self) -> bool:
+        return True
+
     def schema_state(self) -> bytes:
         return self.state
 

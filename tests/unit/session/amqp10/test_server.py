@@ -36,6 +36,7 @@ class Host:
 
     container_id = "upstream-node"
     state = b"a"
+    is_ready = True
 
     def __init__(self) -> None:
         self.logins: list[tuple[str, bool]] = []
@@ -58,6 +59,9 @@ class Host:
         if body == b"refuse":
             raise InvalidCommand("that is no request")
         return b"x" * LARGE if body == b"large" else body[::-1]
+
+    def schema_is_ready(self) -> bool:
+        return self.is_ready
 
     def schema_state(self) -> bytes:
         return self.state
@@ -202,6 +206,28 @@ def test_many_requests_are_served_one_after_the_other() -> None:
         body = str(number).encode()
         client.send(sender, request(body, replies.remote_source.address, number))
         assert take(replies) == (number, body[::-1])
+
+
+def test_requests_wait_in_their_order_while_the_node_prepares_for_them() -> None:
+    client = Client()
+    client.host.is_ready = False
+    replies, sender = client.replies(credit=2), client.requests()
+    gone = client.amqp_session.sender("gone")
+    gone.target.address = REQUEST_ADDRESS
+    gone.open()
+    client.pump()
+    waiting = [client.send(sender, request(b"a%d" % n, replies.remote_source.address, n)) for n in (1, 2)]
+    client.send(gone, request(b"of a link that ends", replies.remote_source.address, 3))
+    gone.close()
+    client._hear(client.session.tick(1))
+    client.pump()
+    assert (client.host.requests, [each.remote_state for each in waiting]) == ([], [0, 0])
+    client.host.is_ready = True
+    client._hear(client.session.tick(2))
+    client.pump()
+    assert [each.remote_state for each in waiting] == [Delivery.ACCEPTED] * 2
+    assert [take(replies), take(replies)] == [(1, b"1a"), (2, b"2a")]
+    assert len(client.host.requests) == 2
 
 
 def test_a_large_reply_passes_through_a_small_window() -> None:
