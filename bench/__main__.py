@@ -70,6 +70,7 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     MIRRORED_SYNC,
     CONSOLE_PAGE,
 )
+PLOTTED: Final = "plot"
 ROW_NAMES: Final = [row.name for scenario in SCENARIOS for row in scenario.rows]
 
 
@@ -77,7 +78,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """Read the command line; ends the process with status 2 if it makes no sense."""
     parser = argparse.ArgumentParser("python -m bench", description="Leveret beside RabbitMQ, in one table.")
     parser.add_argument("--quick", action="store_true", help="one short round of each: shows that it runs")
-    parser.add_argument("--rows", metavar="A,B", help=f"only these rows: {', '.join(ROW_NAMES)}")
+    parser.add_argument(
+        "--rows",
+        metavar="A,B",
+        help=f"only these rows: {', '.join(ROW_NAMES)}; or {PLOTTED}: those that the plot shows",
+    )
     parser.add_argument("--seconds", type=float, help="measured span of a round (default 5, quick 1)")
     parser.add_argument("--rounds", type=int, help="rounds on each broker, in turns (default 3, quick 1)")
     parser.add_argument("--backlog", type=int, help="messages of the backlog (default 1000000, quick 50000)")
@@ -94,10 +99,13 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--write-docs",
         action="store_true",
-        help=f"put the last full run's table into {PAGE} and its plot beside it; measures nothing",
+        help=f"put the last run's table into {PAGE}, above the rows that it lacks, and its plot beside it; "
+        "measures nothing",
     )
     reported = parser.parse_args(arguments)
     reported.rows = reported.rows.split(",") if reported.rows else ROW_NAMES
+    if PLOTTED in reported.rows:
+        reported.rows = [*plot.ROWS, *(name for name in reported.rows if name != PLOTTED)]
     reported.brokers = reported.brokers.split(",") if reported.brokers else present()
     if reported.paired:
         reported.brokers = [LEVERET]
@@ -154,11 +162,11 @@ def measure(reported: argparse.Namespace) -> Record:
 
 
 def write_docs() -> int:
-    """Put the last run's table and plot into the documentation, if it was a full run; return the exit status."""
+    """Put the last run's table and plot into the documentation, if it has all of the plot; return the exit status."""
     wrong = "there is none"
     if RECORD.exists():
         record = report.read_json(RECORD)
-        missing = set(ROW_NAMES) - {row["name"] for row in record["rows"]}
+        missing = set(plot.ROWS) - {row["name"] for row in record["rows"]}
         wrong = f"it lacks {', '.join(sorted(missing))}" if missing else ""
         if record["settings"]["quick"]:
             wrong = "it is of a quick run"
@@ -167,7 +175,7 @@ def write_docs() -> int:
             report.write_docs(record, PAGE, PLOT.relative_to(PAGE.parent))
             report.write_plot_link(FRONT_PAGE, PLOT)
             return 0
-    print(f"{RECORD}: {wrong}; run `python -m bench` first", file=sys.stderr)
+    print(f"{RECORD}: {wrong}; run `python -m bench --rows plot`, or all rows, first", file=sys.stderr)
     return 1
 
 

@@ -16,6 +16,7 @@ import json
 import statistics
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -203,10 +204,26 @@ def read_json(source: Path) -> Record:
 def write_docs(record: Record, page: Path, plot: Path) -> None:
     """Put the table of a run between the two marks in the page, and a link to its plot, which lies beside the page.
 
+    Rows that the run lacks stay below it, in the tables of earlier runs.
+
     Raises:
         ValueError: the page lacks a mark.
     """
-    _put_between_marks(page, f"{_plot_link(plot)}\n\n{markdown(record)}")
+    tables = [markdown(record), *_earlier(page, {row["title"] for row in record["rows"]})]
+    _put_between_marks(page, "\n\n".join([_plot_link(plot), *tables]))
+
+
+def _earlier(page: Path, titles: set[str]) -> list[str]:
+    """The tables between the marks in the page, without the rows of these titles, and without tables of no row."""
+    _, _, rest = page.read_text().partition(DOCS_BEGIN)
+    paragraphs = rest.partition(DOCS_END)[0].strip().split("\n\n")
+    found: list[str] = []
+    for above, paragraph in pairwise(paragraphs):
+        head, line, *rows = [*paragraph.split("\n"), ""]
+        kept = [row for row in rows if row and row.split(" | ")[0].removeprefix("| ") not in titles]
+        if head.startswith("| ") and kept:
+            found.append("\n".join([above, "", head, line, *kept]))
+    return found
 
 
 def write_plot_link(page: Path, plot: Path) -> None:

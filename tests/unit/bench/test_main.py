@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import lavinmq, report
+from bench import lavinmq, plot, report
 from bench.__main__ import FRONT_PAGE, PAGE, PLOT, RECORD, ROW_NAMES, main, parse, settings_of
 from bench.report import DOCS_BEGIN, DOCS_END
 from bench.workers import ROOT
@@ -38,10 +38,10 @@ def test_an_unknown_name_is_refused_with_those_there_are(
     [
         (None, False, "there is none"),
         (ROW_NAMES, True, "quick run"),
-        (ROW_NAMES[1:], False, f"lacks {ROW_NAMES[0]}"),
+        (plot.ROWS[1:], False, f"lacks {plot.ROWS[0]}"),
     ],
 )
-def test_only_a_full_run_gets_into_the_docs(
+def test_only_a_run_with_the_rows_of_the_plot_gets_into_the_docs(
     rows: list[str] | None,
     quick: bool,
     reason: str,
@@ -55,16 +55,16 @@ def test_only_a_full_run_gets_into_the_docs(
     assert main(["--write-docs"]) == 1
     reported = capsys.readouterr().err
     assert reason in reported
-    assert "run `python -m bench` first" in reported
+    assert "run `python -m bench --rows plot`, or all rows, first" in reported
 
 
-def test_a_full_run_gets_into_the_docs_with_its_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_gets_into_the_docs_with_its_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "docs").mkdir()
     for page in (PAGE, FRONT_PAGE):
         page.write_text(f"{DOCS_BEGIN}\n{DOCS_END}\n")
     row = {"title": "t", "unit": "s", "higher_is_better": True, "ratio": None, "target": None, "met": None}
-    rows = [row | {"name": name} for name in ROW_NAMES]
+    rows = [row | {"name": name} for name in parse(["--rows", "plot"]).rows]
     machine = dict.fromkeys(("processor", "cores", "memory_gb", "file_system", "kernel", "python"), "x")
     settings = {"quick": False, "rounds": 3, "seconds": 5.0, "backlog": 10}
     record = {
@@ -79,6 +79,11 @@ def test_a_full_run_gets_into_the_docs_with_its_plot(tmp_path: Path, monkeypatch
     assert "](performance.svg)" in PAGE.read_text()
     assert "](docs/performance.svg)" in FRONT_PAGE.read_text()
     assert PLOT.read_text().startswith("<svg")
+
+
+def test_the_rows_of_the_plot_can_be_named_together_beside_others() -> None:
+    assert parse(["--rows", "plot,get"]).rows == [*plot.ROWS, "get"]
+    assert set(plot.ROWS) <= set(ROW_NAMES)
 
 
 def test_paired_with_another_checkout_only_leveret_runs() -> None:

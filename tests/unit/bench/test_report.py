@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,27 @@ def test_the_docs_get_the_table_between_the_marks_and_keep_the_rest(tmp_path: Pa
     assert "| how fast | msg/s | 100 | 20.0 | 5.00 | 2.00 / 2.00 | >= 4x (met) |" in text
     assert "](performance.svg)\n" in text
     assert "old" not in text
+
+
+def test_rows_that_a_run_lacks_stay_below_in_the_table_of_their_own_run(tmp_path: Path) -> None:
+    page = tmp_path / "performance.md"
+    page.write_text(f"{report.DOCS_BEGIN}\n{report.DOCS_END}\n")
+    other = dataclasses.replace(FASTER, name="other", title="another row")
+    for date, values in (("first", {FASTER: 100.0, other: 7.0}), ("second", {FASTER: 200.0})):
+        rows = [report.row_record(row, {"leveret": rounds(value)}) for row, value in values.items()]
+        report.write_docs(record(*rows) | {"date": date}, page, Path("performance.svg"))
+    text = page.read_text()
+    assert text.count("| how fast |") == text.count("| another row |") == 1
+    order = [
+        text.index(each) for each in ("second", "| how fast | msg/s | 200 |", "first", "| another row |")
+    ]
+    assert order == sorted(order)
+    report.write_docs(record(report.row_record(other, {"leveret": rounds(8.0)})), page, Path("p.svg"))
+    report.write_docs(record(report.row_record(FASTER, {"leveret": rounds(9.0)})), page, Path("p.svg"))
+    text = page.read_text()
+    assert "first" not in text
+    assert "second" not in text
+    assert text.count("| how fast |") == text.count("| another row |") == 1
 
 
 def test_the_front_page_gets_a_link_to_the_plot_alone(tmp_path: Path) -> None:
