@@ -23,7 +23,7 @@ expect.set_options(timeout=20_000)
 HOSTILE = [
     "<img src=x onerror='window.hacked=1'>",
     "<script>window.hacked=1</script>",
-    "\u202etxt.exe",
+    "\u202etxt.exe\u2066",
     "javascript:window.hacked=1",
     "{{7*7}} ${7*7}",
     "q" * 255,
@@ -93,8 +93,23 @@ def test_no_name_of_a_queue_runs_in_the_browser(visit: Visit, console: ConsolePr
     page.get_by_role("link", name="Am I safe?").click()
     expect(page.locator("table.queues tbody tr")).to_have_count(1 + len(HOSTILE))
     for name in HOSTILE:
-        expect(page.locator("table.queues bdi.title", has_text=name)).to_have_count(1)
+        shown = name.replace("\u202e", r"\u202e").replace("\u2066", r"\u2066")
+        expect(page.locator("table.queues bdi.title", has_text=shown)).to_have_count(1)
     assert page.evaluate("window.hacked") is None
+
+
+def test_a_name_turns_the_direction_of_nothing_and_hides_nothing(
+    visit: Visit, console: ConsoleProcess
+) -> None:
+    page = visit.page
+    look_at(page, console, "safety")
+    expect(page.locator("table.queues tbody tr")).to_have_count(1 + len(HOSTILE))
+    # No page has a mark of direction: an isolate that a name opens would otherwise end that of its element.
+    for name in ("safety", "sites", "do", "history", "messages", "plots"):
+        page.goto(f"{console.url}#{name}")
+        expect(page.locator("h1")).to_be_visible()
+        marks = page.evaluate(r"/[\u200e\u200f\u202a-\u202e\u2066-\u2069]/.test(document.body.innerText)")
+        assert (name, marks) == (name, False)
 
 
 def test_the_policy_of_the_page_lets_no_inline_script_run(visit: Visit, console: ConsoleProcess) -> None:

@@ -92,6 +92,17 @@ def quarantining(path: str) -> tuple[int, bytes]:
     return (200, b"[]") if path.startswith(("/api/nodes", "/api/queues", "/api/vhosts")) else (404, b"{}")
 
 
+def standing_by(path: str) -> tuple[int, bytes]:
+    """A standby whose upstream was heard 43 s ago."""
+    if path == "/api/replication/standby/details":
+        row = {"virtual_host": "shop", "state": "connecting", "heard_ago_ms": 43_000, "lag_ms": 43_000}
+        return 200, json.dumps({"operating_mode": "downstream", "vhosts": [row]}).encode()
+    if path == "/api/replication/node":
+        return 200, b'{"role": "leader"}'
+    lists = ("/api/nodes", "/api/queues", "/api/vhosts", "/api/replication/standby/moments")
+    return (200, b"[]") if path.startswith(lists) else (404, b"{}")
+
+
 class Scrubbing:
     """A node whose scrub is as far as `done` says, of 4 MB, and ends with that."""
 
@@ -181,6 +192,21 @@ def test_divergent_messages_are_looked_at_and_exported_by_keyboard_alone(
             page.keyboard.press("Enter")
         download.value.save_as(tmp_path / "exported")
         assert (tmp_path / "exported").read_bytes() == DIVERGENT
+
+
+def test_a_standby_alone_says_what_is_known_of_queues_that_nobody_can_count(visit: Visit) -> None:
+    with site(standing_by) as url, ConsoleProcess({"us": url}) as console:
+        page = visit.page
+        look_at(page, console, "safety")
+        expect(page.locator(".headline")).to_contain_text(
+            "Every queue of 1 virtual host is in danger. The loss of every site that leads would lose an unknown number"
+        )
+        page.get_by_role("link", name="Do", exact=True).click()
+        page.get_by_role("button", name="Promotion …", exact=True).click()
+        expect(page.locator(".forecast")).to_contain_text(
+            "everything is here that the upstream had when it was last heard, 43.0 s ago. "
+            "What it took after that is not here."
+        )
 
 
 def test_divergent_messages_are_shown_and_exported_as_a_file(visit: Visit, tmp_path: Path) -> None:

@@ -117,21 +117,15 @@ async def _in_queue(watch: SiteWatch, wanted: MessagesWanted, count: int) -> Asy
         "encoding": "auto",
         "truncate": PAYLOAD_CHARACTERS_MAX,
     }
-    text = b"".join([line async for line in watch.client.lines("POST", path, body)])
-    for message in read_document(text, list[ShownMessage]):
+    for message in read_document(await watch.client.whole("POST", path, body), list[ShownMessage]):
         yield message
 
 
 async def _archived(watch: SiteWatch, wanted: MessagesWanted, count: int) -> AsyncIterator[ShownMessage]:
     chosen = {"vhost": wanted.vhost, "queue": wanted.queue, "from_ms": max(0, wanted.from_ms), "count": count}
-    octets = await _slowly(watch, f"/api/replication/standby/messages?{urlencode(chosen)}")
+    octets = await watch.client.whole("GET", f"/api/replication/standby/messages?{urlencode(chosen)}")
     for message in read_document(octets, list[ShownMessage]):
         yield message
-
-
-async def _slowly(watch: SiteWatch, path: str) -> bytes:
-    """An answer for which a site starts a process of its own."""
-    return b"\n".join([line async for line in watch.client.lines("GET", path, None)])
 
 
 async def _divergent(watch: SiteWatch, wanted: MessagesWanted, _count: int) -> AsyncIterator[ShownMessage]:
@@ -159,7 +153,7 @@ async def moments(session: ConsoleSession, site: str) -> Json:
     if watch is None:
         raise InvalidCommand(f"there is no site {site[:64]}")
     async with asyncio.timeout(_WHOLE_S):
-        octets = await _slowly(watch, "/api/replication/standby/moments")
+        octets = await watch.client.whole("GET", "/api/replication/standby/moments")
     rows = read_document(octets, list[KeptMoments])
     return {"now_ms": clock_ms(), "vhosts": msgspec.to_builtins(rows)}
 

@@ -12,7 +12,7 @@ from leveret.console.jobs.actions import ADMINISTRATOR, BY_NAME, SiteAction, may
 from leveret.console.jobs.jobs import Jobs
 from leveret.console.judging.links import standby_links
 from leveret.console.judging.retention import retention_warnings
-from leveret.console.judging.safety import SafetyRow, by_vhost, counts
+from leveret.console.judging.safety import ALL_QUEUES, Danger, SafetyRow, by_vhost, counts
 from leveret.console.judging.topology import link_rows, site_rows
 from leveret.console.sites.facts import HEARD_MS, SiteFacts
 from leveret.console.sites.watch import clock_ms
@@ -48,6 +48,9 @@ def show_safety(session: ConsoleSession, query: Mapping[str, str]) -> Json:
     return {
         "now_ms": now_ms,
         "counts": counts(rows),
+        # Rows for all queues of a vhost, of which nobody knows how many there are.
+        "vhost_rows": sum(row.queue == ALL_QUEUES for row in rows),
+        "vhosts_in_danger": sum(row.queue == ALL_QUEUES and row.danger < Danger.ONE_SITE for row in rows),
         "vhosts": [_lossy(each) for each in by_vhost(rows)[:_VHOSTS_MAX]],
         "total": len(chosen),
         "from": first,

@@ -11,14 +11,18 @@ def of_recovery(site: SiteFacts) -> list[str]:
     """How much each vhost lacks, and when its upstream was heard."""
     found: list[str] = []
     for row in site.standby.vhosts:
-        lost = f"{row.lag_records:,} records that the upstream had when it was last heard are not here"
-        if not row.lag_records:
-            lost = "everything is here that the upstream had when it was last heard"
         heard = "never" if row.heard_ago_ms is None else f"{row.heard_ago_ms / 1000:,.1f} s ago"
-        missing = (
-            f", and {row.missing_messages:,} messages that retention dropped" if row.missing_messages else ""
+        lost = (
+            f"{row.lag_records:,} records that the upstream had when it was last heard, {heard}, are not here"
         )
-        found.append(f"Vhost {row.virtual_host}: {lost}{missing}; heard {heard}.")
+        if not row.lag_records:
+            lost = f"everything is here that the upstream had when it was last heard, {heard}"
+        missing = (
+            f", nor are {row.missing_messages:,} messages that retention dropped"
+            if row.missing_messages
+            else ""
+        )
+        found.append(f"Vhost {row.virtual_host}: {lost}{missing}. What it took after that is not here.")
     return found
 
 

@@ -128,12 +128,13 @@ class Jobs:
 
     async def _listen(self, job: SiteJob, watch: SiteWatch, chosen: Mapping[str, Any]) -> None:
         action = job.action
-        lines: list[bytes] = []
+        path, body = action.path(chosen), action.body(chosen)
+        if not action.is_report:
+            text = await watch.client.whole("POST", path, body)
+            job.result = read_document(text, Any) if text.strip() else {}
+            return
         has_ended = False
-        async for line in watch.client.lines("POST", action.path(chosen), action.body(chosen)):
-            if not action.is_report:
-                lines.append(line)
-                continue
+        async for line in watch.client.lines("POST", path, body):
             step = read_document(line, dict[str, Any])
             if "progress" in step and isinstance(step["progress"], dict):
                 job.progress.take(step["progress"], clock_ms())
@@ -143,10 +144,7 @@ class Jobs:
                 step.get("summary"),
                 str(step.get("reason", "")) if "error" in step else "",
             )
-        if not action.is_report:
-            text = b"\n".join(lines)
-            job.result = read_document(text, Any) if text.strip() else {}
-        elif not has_ended:
+        if not has_ended:
             raise SiteSilent("the connection ended")
 
 

@@ -4,19 +4,26 @@
 const SVG = "http://www.w3.org/2000/svg";
 const SVG_TAGS = new Set(["svg", "g", "rect", "circle", "line", "path", "text", "title", "polyline", "defs", "marker", "tspan"]);
 
+// Marks that turn the direction of what follows them, also outside of their element, and characters that nobody sees:
+// in a stranger's name they would have a page say what it does not. They are shown by their numbers.
+const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
+const SAID = new Set(["aria-label", "aria-valuetext", "title"]);
+
+export const seen = (text) => text.replace(UNSEEN, (letter) => `\\u${letter.charCodeAt(0).toString(16).padStart(4, "0")}`);
+
 /** An element; attributes that begin with "on" are listeners, those that are null or false are left out. */
 export function h(tag, attrs = {}, ...children) {
   const plain = {}, on = {};
   for (const [name, value] of Object.entries(attrs ?? {})) {
     if (name.startsWith("on")) on[name.slice(2)] = value;
-    else if (value !== null && value !== undefined && value !== false) plain[name] = value === true ? "" : String(value);
+    else if (value !== null && value !== undefined && value !== false) plain[name] = value === true ? "" : SAID.has(name) ? seen(String(value)) : String(value);
   }
   return { tag, attrs: plain, on, children: flat(children) };
 }
 
 function flat(children) {
   return children.flat(Infinity).filter((each) => each !== null && each !== undefined && each !== false)
-    .map((each) => (typeof each === "object" ? each : String(each)));
+    .map((each) => (typeof each === "object" ? each : seen(String(each))));
 }
 
 /** Let `parent` have these children and no others. */

@@ -20,7 +20,7 @@ async function load(again) {
   ];
 }
 
-function headline({ counts, vhosts, sites }) {
+function headline({ counts, vhosts, sites, vhost_rows, vhosts_in_danger }) {
   if (sites.every((site) => site.queues_age_ms === null)) return "Queues are being read.";
   const bad = counts.down + counts.one_copy + counts.not_heard + counts.behind;
   const all = Object.values(counts).reduce((sum, each) => sum + each, 0);
@@ -29,7 +29,10 @@ function headline({ counts, vhosts, sites }) {
   const lost = messages === 0 ? "" : ` The loss of every site that leads would lose ${messages === null ? "an unknown number of" : `up to ${number(messages)}`} messages now.`;
   if (bad === 0 && counts.one_site === 0) return `All ${plural(all, "queue")} may lose a machine or a site.${lost}`;
   if (bad === 0) return `All ${plural(all, "queue")} may lose a machine; ${number(counts.one_site)} may not lose their site.${lost}`;
-  return `${number(bad)} of ${plural(all, "queue")} ${bad === 1 ? "is" : "are"} in danger.${lost}`;
+  if (vhost_rows === all) return `Every queue of ${plural(vhosts_in_danger, "virtual host")} is in danger.${lost}`;
+  const others = vhosts_in_danger ? `, and every queue of ${plural(vhosts_in_danger, "virtual host")},` : "";
+  const known = bad - vhosts_in_danger;
+  return `${number(known)} of ${plural(all - vhost_rows, "queue")}${others} ${known === 1 && !others ? "is" : "are"} in danger.${lost}`;
 }
 
 function sum(rows, name) {

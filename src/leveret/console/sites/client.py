@@ -119,6 +119,21 @@ class SiteClient:
             async for line in _lines(response):
                 yield line
 
+    async def whole(self, method: str, path: str, body: Any = None) -> bytes:
+        """An answer for which a site may take its time, in one piece.
+
+        Raises:
+            SiteRefuses, SiteSilent: as for `ask`. NotUnderstood: it is larger than any document of a site.
+        """
+        parts: list[bytes] = []
+        size = 0
+        async for line in self.lines(method, path, body):
+            size += len(line) + 1
+            if size > _ANSWER_BYTES_MAX:
+                raise NotUnderstood(f"the answer has more than {_ANSWER_BYTES_MAX} octets")
+            parts.append(line)
+        return b"\n".join(parts)
+
     @asynccontextmanager
     async def _answer(self, method: str, path: str, **options: Any) -> AsyncIterator[httpx.Response]:
         """Ask, and end the answer however it was read."""

@@ -7,7 +7,9 @@ import httpx
 import pytest
 
 from leveret.console.settings import SiteAddress
+from leveret.console.sites import client as sites_client
 from leveret.console.sites.client import SiteClient, SiteSilent
+from leveret.console.sites.documents import NotUnderstood
 
 URLS = ("http://127.0.0.1:1", "http://127.0.0.1:2", "http://127.0.0.1:3/x")
 
@@ -47,6 +49,24 @@ def test_another_node_is_asked_from_when_one_cannot_be_reached() -> None:
         f"{URLS[2]}/api/whoami",
         f"{URLS[2]}/api/x",
     ]
+
+
+@pytest.mark.parametrize("lines", [1, 1000])
+def test_an_answer_in_one_piece_is_bounded_however_it_comes(
+    lines: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sites_client, "_ANSWER_BYTES_MAX", 10_000)
+    sent = (b"x" * (9_000 // lines) + b"\n") * lines
+
+    async def use(client: SiteClient) -> None:
+        assert len(await client.whole("POST", "/api/x", {})) in (len(sent) - 1, len(sent))
+
+    async def use_more(client: SiteClient) -> None:
+        with pytest.raises(NotUnderstood, match="more than 10000 octets"):
+            await client.whole("GET", "/api/x")
+
+    with_client(lambda _: httpx.Response(200, content=sent), use)
+    with_client(lambda _: httpx.Response(200, content=sent * 2), use_more)
 
 
 def test_a_question_that_a_node_may_have_got_is_not_asked_again() -> None:
