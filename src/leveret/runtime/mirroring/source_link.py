@@ -20,6 +20,7 @@ from leveret.runtime.link.peer import WRITE_BUFFER_BYTES, LinkPeer
 from leveret.runtime.mirroring.led_log import LedLog, MirrorState
 from leveret.runtime.mirroring.log_table import LogTable
 from leveret.runtime.mirroring.mirror_stream import MirrorStream
+from leveret.runtime.replication.reconciliation import check_name
 from leveret.storage.tree import Tree
 from leveret.wire import link as wire
 from leveret.wire.link import Frame, LinkError, Octets, Type, decode, pack
@@ -235,10 +236,12 @@ class SourceLink:
 
     def _take(self, copy: wire.Copy) -> None:
         name = copy.log.path
-        self.wanted.add(name)
         led = self._leader.led.get(name)
         if led is None:
+            check_name(self.tree, name)
+            self.wanted.add(name)
             return
+        self.wanted.add(name)
         self.end(name)
         # What waits for the cut is of the stream before this one: it must not come behind what begins now.
         self._leader.cut()

@@ -15,6 +15,7 @@ from leveret.core.replication.join import Bounds
 from leveret.core.replication.receiver import Copied
 from leveret.model.errors import StorageError
 from leveret.runtime.logs.commit import GroupCommit
+from leveret.runtime.replication.reconciliation import check_name
 from leveret.session.link_handshake import ProvenLeader
 from leveret.storage.directory import make_directory
 from leveret.storage.log import Log
@@ -162,10 +163,7 @@ class Applier:
         log = self.tree.logs.get(name)
         if log is not None:
             return Copied(Bounds(log.first_offset, log.next_offset), _ANY_EPOCH)
-        try:
-            self.tree.path_of(name)
-        except StorageError as error:
-            raise LinkError(str(error)) from None
+        check_name(self.tree, name)
         return _NOT_HERE
 
     def headers(self, name: str, before: int, count: int) -> list[bytes]:

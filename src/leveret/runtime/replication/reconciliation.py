@@ -58,6 +58,18 @@ class Notes(Protocol):
         """The leader cannot read the log."""
 
 
+def check_name(tree: Tree, name: str) -> None:
+    """See that a name from a peer can be one of a log or state file.
+
+    Raises:
+        LinkError: it cannot, and might lead out of the data directory.
+    """
+    try:
+        tree.path_of(name)
+    except StorageError as error:
+        raise LinkError(str(error)) from None
+
+
 class Reconciliation:
     """One follower's logs; also core.replication.join.LeaderLogs, for what is here."""
 
@@ -133,6 +145,8 @@ class Reconciliation:
             self._is_compared = True
 
     def _compare(self, extent: LogExtent) -> None:
+        if extent.path not in self._tree.logs:
+            check_name(self._tree, extent.path)
         steps = self._join.compare(extent)
         if extent.path == DEFINITIONS and any(not isinstance(step, Continue | DropBefore) for step in steps):
             # That a log is gone is the definitions' word. If the follower's do not lead to this node's, it
