@@ -3,7 +3,9 @@
     mirrored            the loads of `publish` and `together` on a queue that is mirrored on all nodes, window 2000,
                         publisher and consumer at its leader; a confirm means that all three have the message
     mirrored-failover   the leader is killed while 5,000/s are published; a client knocks at a survivor until a
-                        publish of its own is confirmed, and every message that was ever confirmed must be there
+                        publish of its own is confirmed, and every message that was ever confirmed must be there;
+                        20 times, of each node in turn (3 times in a quick run): the median, and the worst
+    quorum-failover     the same with a quorum queue
     mirrored-sync-pause a queue holds the backlog without mirrors, 5,000/s are published to it, and it gets two,
                         which synchronise: the longest time between two confirms until they have
 
@@ -24,7 +26,7 @@ from typing import Final, Protocol
 from bench.backlog import fill
 from bench.client import Connection, LoadError
 from bench.contenders import LEVERET, RABBITMQ, Node
-from bench.failover import FAILOVER_S_MAX, first_confirm
+from bench.failover import first_confirm, kills, rows, spread
 from bench.load import ConsumeJob, PublishJob
 from bench.mixed import declared, published_and_consumed
 from bench.pacer import RATE, PaceJob, longest_pause_s
@@ -45,6 +47,11 @@ SYNC_TIMEOUT_S: Final = 300.0
 POLICY: Final = "ha"
 PATTERN: Final = f"^({QUEUE}|{queue_name(0)})$"
 READY_TIMEOUT_S: Final = 60.0
+FAILOVERS: Final[dict[str, dict[str, str]]] = {
+    "mirrored-failover": {},
+    "quorum-failover": {"x-queue-type": "quorum"},
+}
+"""The rows, and the arguments of their queues."""
 
 
 class Measured(Protocol):
@@ -190,35 +197,64 @@ def _assert_synchronised(node: ClusterContender, queue: str = QUEUE) -> None:
 
 def _run_failover(node: Node, settings: Settings) -> dict[str, Reading]:
     assert isinstance(node, ClusterContender)
-    survivor = node.others[0]
+    found: dict[str, list[Reading]] = {name: [] for name in FAILOVERS}
+    for turn in range(kills(settings)):
+        for name, arguments in FAILOVERS.items():
+            leader = node.cluster.nodes[turn % NODES]
+            found[name].append(_fail_over(node, leader, arguments, settings))
+            node.cluster.start(leader)
+    return {key: row for name, each in found.items() for key, row in spread(each, name).items()}
+
+
+def _fail_over(
+    node: ClusterContender, leader: ClusterNode, arguments: dict[str, str], settings: Settings
+) -> Reading:
+    """Kill who leads a queue while it is published to; return how long nobody could publish."""
+    survivor, *others = [each for each in node.cluster.nodes if each is not leader]
 
     def assert_alive() -> None:
         if not survivor.alive:
             raise NotReady(f"{survivor.node} has ended\n{survivor.log_tail()}")
 
-    with _left(node), Worker(PaceJob(node.amqp_port, QUEUE, until_lost=True), "bench.pacer") as pacer:
+    with (
+        _left(node, leader, [survivor, *others], arguments),
+        Worker(PaceJob(leader.amqp_port, QUEUE, until_lost=True), "bench.pacer") as pacer,
+    ):
         pacer.ready().go()
         time.sleep(2 * settings.warmup_s)
         killed = time.monotonic()
-        node.kill9()
+        leader.kill9()
         confirmed = first_confirm(survivor.amqp_port, assert_alive)
         lost = pacer.result()
     connection = Connection(survivor.amqp_port)
     found = connection.ready_messages(QUEUE) - 1
+    connection.delete_queue(QUEUE)
     connection.close()
     if found < lost.count:
         raise LoadError(f"{lost.count} messages confirmed by the old leader, {found} at the new one")
     details = {"messages": float(found), "confirmed": float(lost.count)}
-    return {"mirrored-failover": Reading(confirmed - killed, details=details)}
+    return Reading(confirmed - killed, details=details)
 
 
 @contextmanager
-def _left(node: ClusterContender) -> Iterator[None]:
+def _left(
+    node: ClusterContender, leader: ClusterNode, others: Sequence[ClusterNode], arguments: dict[str, str]
+) -> Iterator[None]:
     """A queue with two synchronised mirrors, whose leader will be gone at the end."""
-    node.cluster.set_policy(POLICY, PATTERN, {"ha-mode": "all", "ha-sync-mode": "automatic"})
-    connection = Connection(node.amqp_port)
-    connection.declare_queue(QUEUE)
-    _wait_synchronised(node)
+    if arguments:
+        # A quorum queue has its members without one.
+        node.cluster.clear_policy(POLICY)
+    else:
+        node.cluster.set_policy(POLICY, PATTERN, {"ha-mode": "all", "ha-sync-mode": "automatic"})
+    connection = Connection(leader.amqp_port)
+    connection.declare_queue(QUEUE, arguments=arguments)
+    if arguments and node.cluster.kind == RABBITMQ:
+        # Its members are no mirrors, and have all of a queue that is empty.
+        node.cluster.wait_placed(QUEUE, leader, mirrors=None, timeout_s=READY_TIMEOUT_S)
+    else:
+        node.cluster.wait_placed(
+            QUEUE, leader, mirrors=others, synchronised=others, timeout_s=READY_TIMEOUT_S
+        )
     try:
         yield
     finally:
@@ -276,15 +312,7 @@ MIRRORED: Final = Scenario(
     makers=MAKERS,
 )
 MIRRORED_FAILOVER: Final = Scenario(
-    (
-        Row(
-            "mirrored-failover",
-            "fail-over of a mirrored queue, from kill -9 of the leader until a publish is confirmed",
-            "s",
-            False,
-            Target("value", FAILOVER_S_MAX),
-        ),
-    ),
+    (*rows("mirrored-failover", "a mirrored queue"), *rows("quorum-failover", "a quorum queue")),
     _run_failover,
     once=True,
     makers=MAKERS,
