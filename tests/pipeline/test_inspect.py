@@ -15,7 +15,7 @@ from leveret.pipeline.archive.compact import compact
 from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.archive.sweep import sweep
 from leveret.pipeline.jobs.progress import Inbox
-from leveret.pipeline.recovery.inspect import count_messages
+from leveret.pipeline.table.inspect import count_messages
 from leveret.testing.sites.standby_archive import transfer
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 
@@ -32,11 +32,11 @@ def manifest(tmp_path: Path) -> Manifest:
     return transfer(upstream, tmp_path, chunks_per_file=2)
 
 
-def test_messages_are_counted_by_vhost_exchange_and_routing_key(
+def test_messages_are_counted_by_vhost_queue_exchange_and_routing_key(
     spark: SparkSession, manifest: Manifest
 ) -> None:
     rows = [tuple(row.values()) for row in count_messages(spark, manifest)]
-    assert rows == [("/", "ex", "k0", 10), ("/", "ex", "k1", 5), ("b", "", "\ufffd", 2)]
+    assert rows == [("/", "q", "ex", "k0", 10), ("/", "q", "ex", "k1", 5), ("b", "p", "", "\ufffd", 2)]
 
 
 @pytest.mark.parametrize("chunks_per_file", [1, 2, 40])
@@ -56,15 +56,21 @@ def test_what_was_collected_again_counts_once(
     upstream.publish("/", "q", [stored_message(b"x", b"ex", b"k0")])
     manifest = transfer(upstream, tmp_path, chunks_per_file=chunks_per_file)
     rows = [tuple(row.values()) for row in count_messages(spark, manifest)]
-    assert rows == [("/", "", "p", 6), ("/", "ex", "k0", 6), ("/", "ex", "k1", 5), ("/", "ex", "k2", 6)]
+    assert rows == [
+        ("/", "p", "", "p", 6),
+        ("/", "q", "ex", "k0", 6),
+        ("/", "q", "ex", "k1", 5),
+        ("/", "q", "ex", "k2", 6),
+    ]
 
 
 def test_how_far_it_is_is_told_while_it_counts(spark: SparkSession, manifest: Manifest) -> None:
     with Inbox() as inbox:
         count_messages(spark, manifest, inbox.address)
         progress = inbox.wait(0)
-    assert {event["event"] for event in progress} == {"counted"}
-    assert sum(event["messages"] for event in progress) == 17
+    assert progress[0] == {"event": "counting", "messages": 17}
+    assert {event["event"] for event in progress[1:]} == {"counted"}
+    assert sum(event["messages"] for event in progress[1:]) == 17
 
 
 def test_a_damaged_file_is_named(spark: SparkSession, manifest: Manifest) -> None:
@@ -85,8 +91,8 @@ def test_what_was_compacted_meanwhile_is_counted_where_it_is_then(
     with Inbox() as inbox:
         rows = [tuple(row.values()) for row in count_messages(spark, manifest, inbox.address)]
         progress = inbox.wait(0)
-    assert rows == [("/", "ex", "k0", 7), ("/", "ex", "k1", 5), ("b", "", "\ufffd", 2)]
-    [at] = [number for number, event in enumerate(progress) if event["event"] == "counting"]
+    assert rows == [("/", "q", "ex", "k0", 7), ("/", "q", "ex", "k1", 5), ("b", "p", "", "\ufffd", 2)]
+    at = max(number for number, event in enumerate(progress) if event["event"] == "counting")
     assert progress[at]["messages"] == sum(event["messages"] for event in progress[at + 1 :]) == 14
 
 

@@ -14,7 +14,7 @@ from leveret.pipeline.archive.contents import contents
 from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.files.files import place_of
 from leveret.pipeline.jobs.job import Job
-from leveret.pipeline.recovery.inspect import count_messages
+from leveret.pipeline.table.inspect import count_messages
 from leveret.testing.network.ports import wait_until
 from leveret.testing.servers.hdfs import NAME_SERVICE, Hdfs
 from leveret.testing.servers.object_store import ObjectStore

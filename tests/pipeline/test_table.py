@@ -6,13 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from leveret.pipeline.archive.compact import compact
 from leveret.pipeline.archive.manifest import Manifest
+from leveret.pipeline.files.files import make_directory, opened
+from leveret.pipeline.jobs.progress import Inbox
 from leveret.pipeline.table.columns import MESSAGES
+from leveret.pipeline.table.export import COMPLETE, export_messages
 from leveret.pipeline.table.source import register
 from leveret.testing.sites.standby_archive import transfer
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
@@ -151,3 +156,52 @@ def test_a_stream_has_each_message_once_over_restarts_and_a_compaction(
         asked.writeStream.format("noop").option(
             "checkpointLocation", str(tmp_path / "other")
         ).start().awaitTermination()
+
+
+def test_an_export_that_cannot_be_whole_leaves_nothing(
+    start_pipeline: Callable[[str, dict[str, Any]], Any], upstream: StandbyUpstream, tmp_path: Path
+) -> None:
+    archive, target = tmp_path / "archive", tmp_path / "export"
+    manifest = transfer(upstream, archive, chunks_per_file=40)
+
+    def error(**changes: Any) -> str:
+        job = {"data_dir": str(archive), "target": str(target)} | changes
+        child = start_pipeline("export", job)
+        assert child.wait() == 1
+        return str(child.events[-1]["error"])
+
+    assert "there is no format 'csv' to export to: there is parquet" in error(format="csv")
+    assert "is in the archive itself" in error(target=str(archive / "x"))
+    assert "there is no option 'queues'" in error(options={"queues": "q"})
+    assert "known since" in error(options={"asOf": "2001-01-01"})
+    assert "is no absolute path" in error(target="here")
+    (archive / manifest.files()[-1].path).unlink()
+    assert "restore the file from a copy" in error()
+    assert list(target.iterdir()) == []
+    target.joinpath("mine").write_bytes(b"")
+    assert "has files already" in error()
+    assert [path.name for path in target.iterdir()] == ["mine"]
+
+
+def test_an_export_to_a_store_has_the_chosen_rows_and_columns(
+    spark: SparkSession, upstream: StandbyUpstream, data_dir: Any
+) -> None:
+    manifest = transfer(upstream, data_dir, chunks_per_file=3)
+    target = data_dir / "elsewhere"
+    make_directory(target)
+    with Inbox() as inbox:
+        options = {"vhost": "a", "columns": "queue,body"}
+        rows = export_messages(spark, manifest, target, options, inbox.address)
+        progress = inbox.wait(0)
+    assert rows == [
+        {"vhost": "a", "queue": "q0", "messages": 12, "pending": 10},
+        {"vhost": "a", "queue": "q1", "messages": 12, "pending": 9},
+    ]
+    assert progress[0] == {"event": "exporting", "messages": 24}
+    assert sum(event["messages"] for event in progress[1:]) == 24
+    document = msgspec.json.decode((target / COMPLETE).read_bytes())
+    [name] = document["files"]
+    with opened(target / name) as source:
+        table = pq.read_table(source)
+    assert table.schema.names == ["queue", "body"]
+    assert table.num_rows == document["messages"] == 24

@@ -216,6 +216,7 @@ FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
             "delete_all_data_on_standby_replication_cluster",
             "disconnect_standby_replication_downstream",
             "display_disk_space_used_by_standby_replication_data",
+            "export_standby_data",
             "inspect_local_data_available_for_standby_replication_recovery",
             "inspect_standby_downstream_metrics",
             "inspect_standby_upstream_metrics",

@@ -80,7 +80,12 @@ class ArchiveOperations(Protocol):
         """Messages of a queue that came at `from_ms` or later; rows as those of divergent ones."""
 
     async def inspect(self, report: Progress) -> list[dict[str, Any]]:
-        """One row a vhost, exchange and routing key, with the number of messages; reports progress."""
+        """One row a vhost, queue, exchange and routing key, with the number of messages; reports progress."""
+
+    async def export(
+        self, target: str, form: str, options: dict[str, str], report: Progress
+    ) -> list[dict[str, Any]]:
+        """Write messages to files; one row a queue, with the numbers of messages; reports progress."""
 
 
 class StandbyRecoveries(Protocol):

@@ -22,6 +22,7 @@ from leveret.pipeline.jobs.job import (
     BrowseJob,
     ContentsJob,
     DeleteJob,
+    ExportJob,
     ForgetJob,
     InspectJob,
     Job,
@@ -42,13 +43,19 @@ TASKS: Final = (
     "browse",
     "plans",
     "inspect",
+    "export",
     "forget",
     "delete",
     "set_aside",
     "positions",
     "warm",
 )
-_WITH_SPARK: Final = {"transfer": TransferJob, "recover": RecoverJob, "inspect": InspectJob}
+_WITH_SPARK: Final = {
+    "transfer": TransferJob,
+    "recover": RecoverJob,
+    "inspect": InspectJob,
+    "export": ExportJob,
+}
 USAGE: Final = f"usage: python -m leveret.pipeline {'|'.join(TASKS)}, with a job in JSON on standard input"
 
 
@@ -156,8 +163,12 @@ def _run_with_spark(task: str, console: Console) -> None:
         from leveret.pipeline.recovery.driver import run_recovery
 
         run_recovery(job, console)
+    elif isinstance(job, ExportJob):
+        from leveret.pipeline.table.export import run_export
+
+        run_export(job, console)
     else:
-        from leveret.pipeline.recovery.inspect import run_inspection
+        from leveret.pipeline.table.inspect import run_inspection
 
         run_inspection(job, console)
 

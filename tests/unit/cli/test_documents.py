@@ -25,6 +25,7 @@ PROGRAM = re.compile(r"^(?:[A-Z_]+=\S+ )*(?:\.venv/bin/|/opt/leveret/bin/)?(leve
 SHELL = re.compile(r"\s(?:#\s|<<<?|<|>>?\s|&&|\||;)")
 SETTING = re.compile(r"^[a-z_]+(?:\.\w+)* = \S")
 TABLE = re.compile(r"^\[", re.MULTILINE)
+PYTHON = re.compile(r"^\s*(?:import|from) \w|\bspark\.read", re.MULTILINE)
 PLACEHOLDER = re.compile(r"…")
 
 
@@ -57,7 +58,7 @@ def settings_lines(path: Path) -> list[str]:
         [line for line in block.splitlines() if SETTING.match(line)]
         for block in documents.code_blocks(path)
         # Mutations and the console's settings are TOML.
-        if not TABLE.search(block)
+        if not TABLE.search(block) and not PYTHON.search(block)
     ]
     return ["\n".join(lines) for lines in blocks if lines]
 

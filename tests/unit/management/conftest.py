@@ -110,6 +110,13 @@ class FakeArchive:
     async def messages(self, vhost: str, queue: str, from_ms: int, count: int) -> list[dict[str, Any]]:
         return [{"vhost": vhost, "queue": queue, "offset": from_ms, "payload": "x" * count}]
 
+    async def export(
+        self, target: str, form: str, options: dict[str, str], report: Callable[[dict[str, Any]], None]
+    ) -> list[dict[str, Any]]:
+        report({"event": "exporting", "messages": 3})
+        self.exported = (target, form, options)
+        return [{"vhost": "v", "queue": "q", "messages": 3, "pending": 1}]
+
     async def inspect(self, report: Callable[[dict[str, Any]], None]) -> list[dict[str, Any]]:
         report({"event": "counting", "messages": 3})
         return [{"vhost": "v", "exchange": "e", "routing_key": "k", "messages": 3}]

@@ -265,6 +265,21 @@ class InspectJob(Job, frozen=True, kw_only=True):
     spark: SparkSettings = SparkSettings()
 
 
+class ExportJob(Job, frozen=True, kw_only=True):
+    """Write the table of transferred messages to files; see `table.export`.
+
+    Attributes:
+        target: a path, or the URI of a place in a store, without files.
+        format: the format of the files.
+        options: the options of the query whose rows are exported (`table.request`).
+    """
+
+    target: str
+    format: str = "parquet"
+    options: dict[str, str] = {}
+    spark: SparkSettings = SparkSettings()
+
+
 class ContentsJob(Job, frozen=True, kw_only=True):
     """List the transferred data, without Spark.
 

@@ -70,6 +70,7 @@ class FileRange:
 
     Attributes:
         settlements: the files whose settlements decide about its messages, in the order of the log.
+        bytes: about the stored octets. messages: about the number of messages, wanted or not.
     """
 
     data_dir: Place
@@ -77,6 +78,8 @@ class FileRange:
     request: TableRequest
     pieces: list[FilePiece]
     settlements: list[StoredFile]
+    bytes: int
+    messages: int
 
 
 def open_archive(uri: str) -> Manifest:
@@ -139,10 +142,25 @@ def ranges_of(
     if not files:
         return ranges
     for group in _grouped(list(_pieces(files, request, without, only or {}))):
-        wanted = {each.queue for piece in group for each in piece.parts}
+        pieces = [each.piece for each in group]
+        wanted = {each.queue for piece in pieces for each in piece.parts}
         needed = _settling(files if settling is None else settling, wanted, request)
-        ranges.append(FileRange(data_dir, files[0].vhost, request, group, needed))
+        size, messages = sum(each.bytes for each in group), sum(each.messages for each in group)
+        ranges.append(FileRange(data_dir, files[0].vhost, request, pieces, needed, size, messages))
     return ranges
+
+
+def dealt(ranges: list[FileRange]) -> list[list[FileRange]]:
+    """The ranges of each task: those of small vhosts share one."""
+    tasks: list[list[FileRange]] = []
+    size = RANGE_BYTES
+    for each in ranges:
+        if size + each.bytes > RANGE_BYTES:
+            tasks.append([])
+            size = 0
+        tasks[-1].append(each)
+        size += each.bytes
+    return tasks
 
 
 def _pieces(
@@ -160,23 +178,25 @@ def _pieces(
         shares = 1 if mine else max(1, math.ceil(file.bytes / RANGE_BYTES))
         for share in range(shares):
             piece = FilePiece(file.path, share, shares, parts, mine, only.get(file.path))
-            yield _Sized(piece, file.bytes // shares)
+            messages = sum(part.messages for part in wanted)
+            yield _Sized(piece, file.bytes // shares, messages // shares)
 
 
 @dataclass(frozen=True, slots=True)
 class _Sized:
     piece: FilePiece
     bytes: int
+    messages: int
 
 
-def _grouped(sized: list[_Sized]) -> Iterator[list[FilePiece]]:
-    group: list[FilePiece] = []
+def _grouped(sized: list[_Sized]) -> Iterator[list[_Sized]]:
+    group: list[_Sized] = []
     size = 0
     for each in sized:
         if group and (size + each.bytes > RANGE_BYTES or len(group) >= RANGE_FILES_MAX):
             yield group
             group, size = [], 0
-        group.append(each.piece)
+        group.append(each)
         size += each.bytes
     if group:
         yield group

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from leveret.pipeline.archive.decode import MESSAGE
@@ -20,21 +19,24 @@ from leveret.pipeline.archive.settled_offsets import Bools, Int64s, QueueIncarna
 from leveret.pipeline.archive.settlements import settlements_of
 from leveret.pipeline.archive.tables import messages_in
 from leveret.pipeline.files.files import opened
-from leveret.pipeline.table.columns import OF_PROPERTIES, OF_STATE, PENDING, schema_of
+from leveret.pipeline.table.columns import OF_STATE, PENDING, schema_of
+from leveret.pipeline.table.content import (
+    STORED,
+    content_columns,
+    dictionary,
+    has_entries,
+    unpacked,
+    whole,
+)
 from leveret.pipeline.table.plan import FilePiece, FileRange, unreadable
-from leveret.pipeline.table.properties import property_columns
 from leveret.pipeline.table.request import TableRequest
 from leveret.pipeline.table.states import KnownSettlements, are_in, state_columns
 
 _KEYS: Final = ("queue", "queue_epoch", "queue_offset", "kind", "timestamp_ms")
 _DICTIONARIES: Final = ("queue", "exchange", "routing_key", "properties")
-_STORED: Final = {
-    "exchange": "exchange",
-    "routing_key": "routing_key",
-    "body": "body",
-    "body_bytes": "body",
-} | (dict.fromkeys(OF_PROPERTIES, "properties"))
-"""The stored column of each column that is no key."""
+_MAY_BE_STREAMS: Final = ("stream", "")
+"""The types of queues whose messages may be entries of a stream; an earlier upstream named no types."""
+_CONTENT: Final = ("exchange", "routing_key", "properties", "body")
 
 
 def read_rows(wanted: FileRange) -> Iterator[pa.RecordBatch]:
@@ -70,7 +72,7 @@ class _RangeOfRows:
         columns = wanted.request.columns
         self._schema = schema_of(columns)
         self._has_states = bool(wanted.request.state or OF_STATE.intersection(columns))
-        self._stored = list(dict.fromkeys(_STORED[name] for name in columns if name in _STORED))
+        self._stored = list(dict.fromkeys(STORED[name] for name in columns if name in STORED))
         self._keys = ["queue", "kind", "timestamp_ms"]
         self._is_of_all = wanted.request.queues is None and not self._has_states
         if not self._is_of_all or {"incarnation", "offset", "queue_type"}.intersection(columns):
@@ -110,8 +112,7 @@ class _RangeOfRows:
                 keys = parquet.read_row_group(group, self._keys if are_alike else list(_KEYS))
                 found = self._find_alike(keys) if are_alike else self._find(keys, piece, seen)
                 if len(found.rows):
-                    stored = parquet.read_row_group(group, self._stored) if self._stored else None
-                    yield self._batch(found, stored, piece)
+                    yield self._batch(*self._content(parquet, group, found, piece), piece)
 
     def _may_have(self, parquet: pq.ParquetFile, group: int) -> bool:
         """Whether the statistics of a row group allow for wanted messages."""
@@ -165,12 +166,32 @@ class _RangeOfRows:
             is_in &= times < self._request.end_ms
         return is_in
 
+    def _content(
+        self, parquet: pq.ParquetFile, group: int, found: _Found, piece: FilePiece
+    ) -> tuple[_Found, pa.Table | None]:
+        """The stored content of the wanted rows; a row of a stream may become several, whatever columns are wanted."""
+        may_have_entries = any(kind in _MAY_BE_STREAMS for kind, _ in piece.parts.values())
+        # Properties tell which rows are entries.
+        names = list(dict.fromkeys([*self._stored, "properties"])) if may_have_entries else self._stored
+        if not names:
+            return found, None
+        stored = _taken(parquet.read_row_group(group, names), found.rows)
+        if not may_have_entries or not has_entries(stored):
+            return found, stored
+        if set(names) != set(_CONTENT):
+            stored = _taken(parquet.read_row_group(group, _CONTENT), found.rows)
+        stored, rows = unpacked(stored, _plain(found.keys.column("queue")).to_pylist())
+        reasons, times = found.reasons, found.times
+        if self._has_states:
+            reasons, times = reasons[rows], times[rows]
+        return _Found(found.rows[rows], found.keys.take(pa.array(rows)), reasons, times), stored
+
     def _batch(self, found: _Found, stored: pa.Table | None, piece: FilePiece) -> pa.RecordBatch:
         columns: dict[str, pa.Array] = self._key_columns(found, piece)
         if self._has_states:
             columns |= state_columns(found.reasons, found.times)
         if stored is not None:
-            columns |= self._content_columns(_taken(stored, found.rows))
+            columns |= content_columns(stored, self._schema.names)
         return pa.RecordBatch.from_arrays(
             [columns[name].cast(self._schema.field(name).type) for name in self._schema.names],
             schema=self._schema,
@@ -182,8 +203,8 @@ class _RangeOfRows:
             "vhost": lambda: pa.repeat(pa.scalar(self._wanted.vhost), len(found.rows)),
             "queue": lambda: _plain(keys.column("queue")),
             "queue_type": lambda: self._types(keys, piece),
-            "incarnation": lambda: _whole(keys.column("queue_epoch")),
-            "offset": lambda: _whole(keys.column("queue_offset")),
+            "incarnation": lambda: whole(keys.column("queue_epoch")),
+            "offset": lambda: whole(keys.column("queue_offset")),
             "timestamp": lambda: pa.array(keys.column("timestamp_ms").to_numpy() * 1000),
         }
         return {name: made[name]() for name in self._schema.names if name in made}
@@ -193,21 +214,6 @@ class _RangeOfRows:
         for incarnation, rows in rows_by_incarnation(self._wanted.vhost, keys):
             types[rows] = piece.parts[incarnation][0] or None
         return pa.array(types, pa.string())
-
-    def _content_columns(self, stored: pa.Table) -> dict[str, pa.Array]:
-        columns: dict[str, pa.Array] = {}
-        for name in ("exchange", "routing_key"):
-            if name in stored.column_names:
-                names = _dictionary(stored.column(name))
-                texts = [octets.decode(errors="replace") for octets in names.dictionary.to_pylist()]
-                columns[name] = pa.array(texts, pa.string()).take(names.indices)
-        if "properties" in stored.column_names:
-            wanted = [name for name in self._schema.names if name in OF_PROPERTIES]
-            columns |= property_columns(_dictionary(stored.column("properties")), wanted)
-        if "body" in stored.column_names:
-            body = _whole(stored.column("body"))
-            columns |= {"body": body, "body_bytes": pc.binary_length(body)}
-        return columns
 
 
 def _taken(table: pa.Table, rows: Int64s) -> pa.Table:
@@ -232,16 +238,6 @@ def _once(
     return is_row
 
 
-def _dictionary(column: pa.ChunkedArray) -> pa.DictionaryArray:
-    whole = column.unify_dictionaries().combine_chunks()
-    return whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
-
-
 def _plain(column: pa.ChunkedArray) -> pa.Array:
-    names = _dictionary(column)
+    names = dictionary(column)
     return names.dictionary.take(names.indices)
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    whole = column.combine_chunks()
-    return whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole

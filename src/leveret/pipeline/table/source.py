@@ -45,7 +45,7 @@ from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.spark.worker import spare_modules
 from leveret.pipeline.spark.workers import pack
 from leveret.pipeline.table.columns import STATES, schema_of
-from leveret.pipeline.table.plan import FileRange, open_archive, plan_ranges
+from leveret.pipeline.table.plan import FileRange, dealt, open_archive, plan_ranges
 from leveret.pipeline.table.positions import Positions, next_positions, ranges_between
 from leveret.pipeline.table.request import TableRequest, columns_of, request_of
 from leveret.pipeline.table.scan import read_rows
@@ -91,11 +91,11 @@ class MessagesSource(DataSource):
 
 
 class RangePartition(InputPartition):
-    """The range of files that one task reads."""
+    """The ranges of files that one task reads."""
 
-    def __init__(self, files: FileRange) -> None:
+    def __init__(self, ranges: list[FileRange]) -> None:
         super().__init__(None)
-        self.files = files
+        self.ranges = ranges
 
 
 class MessagesReader(DataSourceReader):
@@ -112,12 +112,14 @@ class MessagesReader(DataSourceReader):
         yield from filters
 
     def partitions(self) -> Sequence[InputPartition]:
-        """A partition for each range of files."""
+        """A partition for each task."""
         with _in_a_sentence():
-            return [RangePartition(each) for each in plan_ranges(open_archive(self._uri), self._request)]
+            return [
+                RangePartition(each) for each in dealt(plan_ranges(open_archive(self._uri), self._request))
+            ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a range."""
+        """The rows of a task."""
         yield from _rows(partition)
 
 
@@ -152,13 +154,14 @@ class MessagesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 time.sleep(POLL_S)
 
     def partitions(self, start: Positions, end: Positions) -> Sequence[InputPartition]:
-        """A partition for each range of files between two positions."""
+        """A partition for each task of the batch between two positions."""
         with _in_a_sentence():
             manifest = self._refreshed()
-            return [RangePartition(each) for each in ranges_between(manifest, start, end, self._request)]
+            ranges = ranges_between(manifest, start, end, self._request)
+            return [RangePartition(each) for each in dealt(ranges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a range."""
+        """The rows of a task."""
         yield from _rows(partition)
 
     def _refreshed(self) -> Manifest:
@@ -232,7 +235,8 @@ def _rows(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     if isinstance(partition, RangePartition):
         # Without any range Spark asks once, for nothing.
         with _in_a_sentence():
-            yield from read_rows(partition.files)
+            for each in partition.ranges:
+                yield from read_rows(each)
 
 
 @contextmanager

@@ -10,11 +10,12 @@ import time
 from typing import Final
 
 from leveret.model.errors import AccessRefused, LeveretError, NotFound, PreconditionFailed
+from leveret.pipeline.archive.stream_messages import StreamMessages
 from leveret.pipeline.target_broker.connection import AmqpConnection, ClientChannel, Delivery
-from leveret.wire.message10 import OFFSET_HEADER, Shape10, content_header_within
+from leveret.wire.message10 import OFFSET_HEADER
 from leveret.wire.properties import decode
 from leveret.wire.record import StoredMessage, content_header, decode_message
-from leveret.wire.stream_entry import compression_of, messages_of, unpack_entry
+from leveret.wire.stream_entry import compression_of, unpack_entry
 
 IDLE_S: Final = 1.0
 """A stream without a delivery for so long has no further messages."""
@@ -33,8 +34,7 @@ class EntryReader:
     def __init__(self, queue: str) -> None:
         """`queue` is the routing key of messages from publishers of the stream protocol."""
         self._queue = queue
-        self._shape: Shape10 | None = None
-        self._header = b""
+        self._entries = StreamMessages(queue)
 
     def messages(self, stored: bytes) -> list[StoredMessage]:
         """The messages in a stored one, in order.
@@ -45,23 +45,14 @@ class EntryReader:
         entry = unpack_entry(stored)
         if entry is None:
             return [decode_message(stored)]
-        found = messages_of(entry)
+        found = self._entries.of(entry)
         if not found:
             raise MessageDeclined(
                 f"stream '{self._queue}' has a batch of messages (compressed: {compression_of(entry)}) that cannot be "
                 "taken apart here, and AMQP 0-9-1 does not carry it as it is: leave the stream out, by naming the "
                 "others with --queues"
             )
-        return [self._message(octets) for octets in found]
-
-    def _message(self, octets: bytes) -> StoredMessage:
-        shape = self._shape
-        if shape is None or not shape.fits(octets):
-            shape = self._shape = Shape10(octets)
-            self._header = content_header_within(shape.message.properties, shape.body_bytes, {})
-        exchange, key = shape.message.exchange or "", shape.message.routing_key
-        route = self._queue if key is None else key
-        return StoredMessage(exchange.encode(), route.encode(), self._header, shape.body_of(octets))
+        return found
 
 
 def is_stream(connection: AmqpConnection, queue: str) -> bool:

@@ -56,7 +56,7 @@ class Sockets:
         self._reported_at_s: dict[tuple[ListenerKind, Refused], float] = {}
 
     def admit(self, kind: ListenerKind, address: str, caps: Caps) -> bool:
-        """Count a connection from that address if it may stay, and return whether it may; `Tally.release` ends it."""
+        """Count a connection from that address, and return whether it may stay; `ConnectionTally.release` ends it."""
         why = self.tallies[kind].admit(address, caps)
         if why is None:
             return True

@@ -63,13 +63,27 @@ class StandbyArchive:
         ]
 
     async def inspect(self, report: Callable[[Event], None]) -> list[dict[str, Any]]:
-        """Messages by vhost, exchange and routing key; reads the whole archive, and reports progress.
+        """Messages by vhost, queue, exchange and routing key; reads the whole archive, and reports progress.
 
         Raises:
             PipelineFailed: they cannot be counted; the text says why.
         """
         job = {**self.place, "spark": self._spark}
         rows: list[dict[str, Any]] = (await ask("inspect", job, report))["rows"]
+        return rows
+
+    async def export(
+        self, target: str, form: str, options: dict[str, str], report: Callable[[Event], None]
+    ) -> list[dict[str, Any]]:
+        """Write messages to files in `target`, and report progress; a row a queue: vhost, queue, messages, pending.
+
+        `options` are those of a query of the table of messages.
+
+        Raises:
+            PipelineFailed: they are not exported; the text says why.
+        """
+        job = {**self.place, "spark": self._spark, "target": target, "format": form, "options": options}
+        rows: list[dict[str, Any]] = (await ask("export", job, report))["rows"]
         return rows
 
     async def moments(self) -> list[dict[str, Any]]:

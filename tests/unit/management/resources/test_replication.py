@@ -109,6 +109,16 @@ def test_a_count_of_what_there_is_tells_how_far_it_is(admin: Client) -> None:
     assert [row["messages"] for row in last["summary"]] == [3]
 
 
+def test_an_export_has_the_given_options_alone_and_is_in_the_history(admin: Client, node: FakeNode) -> None:
+    exporting, last = lines(
+        admin.post(f"{STANDBY}/export", target="/x", queue="q", **{"from": "2026-11-24", "state": ""}).text
+    )
+    assert exporting == {"progress": {"event": "exporting", "messages": 3}}
+    assert last["summary"] == [{"vhost": "v", "queue": "q", "messages": 3, "pending": 1}]
+    assert node.standby.archive.exported == ("/x", "parquet", {"queue": "q", "from": "2026-11-24"})
+    assert admin.post(f"{STANDBY}/export").status_code == 400
+
+
 def test_what_is_kept_for_the_standby_is_deleted_and_told(admin: Client, node: FakeNode) -> None:
     assert admin.post(f"{STANDBY}/delete-outgoing").json() == [{"vhost": "v", "bytes": 7}]
     assert admin.post(f"{STANDBY}/delete-orphaned").json() == [{"vhost": "gone", "bytes": 5}]

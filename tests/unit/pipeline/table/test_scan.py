@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pamqp import commands, header
 
 from leveret.model.errors import PreconditionFailed, StorageError
 from leveret.model.reasons import Reason
@@ -31,6 +32,8 @@ from leveret.pipeline.table.scan import read_rows
 from leveret.testing.sites.standby_archive import freeze_plan, transfer
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 from leveret.wire.incarnation import INCARNATION_BITS
+from leveret.wire.message10 import encode_before_body
+from leveret.wire.stream_entry import entries_of, pack_entries
 
 VHOST = "/"
 
@@ -82,6 +85,42 @@ def test_each_message_is_a_row_with_its_state_and_when_and_why_it_was_settled(
     assert (strange["routing_key"], strange["exchange"], strange["body"]) == ("\ufffd", "", b"y")
     assert found[0]["timestamp"] == at(began_ms)
     assert {row["body_bytes"] for row in found if row["queue"] == "q"} == {1, 2}
+
+
+def test_an_entry_of_a_stream_is_its_messages(tmp_path: Path) -> None:
+    """As publishers of both protocols sent them: with properties, in batches, compressed or not, as other octets."""
+    properties = header.ContentHeader(0, 3, commands.Basic.Properties(app_id="a", headers={"n": 1})).marshal()
+    by_amqp = encode_before_body("ex", "key", properties, 3) + b"abc"
+    plain = [b"one", b"two"]
+    batch = b"".join(len(each).to_bytes(4, "big") + each for each in plain)
+    entries = [
+        len(by_amqp).to_bytes(4, "big") + by_amqp,
+        b"\0\0\0\x03raw",
+        bytes([0x80]) + (2).to_bytes(2, "big") + len(batch).to_bytes(4, "big") * 2 + batch,
+        bytes([0x80 | 4 << 4])
+        + (2).to_bytes(2, "big")
+        + (9).to_bytes(4, "big")
+        + (4).to_bytes(4, "big")
+        + b"zstd",
+    ]
+    packed = [entry[4:] for entry in entries_of(pack_entries(b"".join(entries))[0])]
+    upstream = StandbyUpstream()
+    upstream.types[VHOST, "s"] = "stream"
+    upstream.publish(VHOST, "s", [*packed, stored_message(b"no entry", b"", b"s")])
+    transfer(upstream, tmp_path)
+    found = rows(tmp_path)
+    assert [(row["offset"], row["exchange"], row["routing_key"], row["body"]) for row in found] == [
+        (0, "ex", "key", b"abc"),
+        (1, "", "s", b"raw"),
+        (2, "", "s", b"one"),
+        (2, "", "s", b"two"),
+        (3, "", "", entries[3]),
+        (4, "", "s", b"no entry"),
+    ]
+    assert (found[0]["app_id"], dict(found[0]["headers"])["n"]["integer"]) == ("a", 1)
+    assert [row["body_bytes"] for row in rows(tmp_path, columns="body_bytes")] == [3, 3, 3, 3, 17 - 2, 8]
+    assert {row["routing_key"] for row in rows(tmp_path, columns="routing_key")} == {"key", "s", ""}
+    assert len(rows(tmp_path, columns="offset")) == 6, "whatever columns are wanted"
 
 
 def test_the_first_settlement_of_a_message_counts(tmp_path: Path) -> None:

@@ -366,7 +366,9 @@ class _Recovery:
             case "counting":
                 # Counted again, if files were replaced during the reading.
                 self._bar.update(total=progress["messages"], completed=0, description="counting")
-            case "published" | "compared" | "counted":
+            case "exporting":
+                self._bar.update(total=progress["messages"], completed=0, description="exporting")
+            case "published" | "compared" | "counted" | "exported":
                 self._bar.advance(progress["messages"])
             case "comparing":
                 self._bar.begin_again(total=self._total, description=f"comparing {self._queues} queues")
@@ -387,13 +389,13 @@ class _Spoken:
             case "planned":
                 self._total += sum(progress["queues"].values())
                 self._say(f"recovering {self._total} messages")
-            case "counting":
+            case "counting" | "exporting" as step:
                 self._total, self._done = progress["messages"], 0
-                self._say(f"counting {self._total} messages")
+                self._say(f"{step} {self._total} messages")
             case "comparing":
                 self._done = 0
                 self._say(f"comparing {self._total} messages")
-            case "published" | "compared" | "counted":
+            case "published" | "compared" | "counted" | "exported":
                 self._done += progress["messages"]
                 if self._done >= self._total or time.monotonic() - self._said_s > _SPOKEN_EVERY_S:
                     self._say(f"{self._done} of {self._total} messages done")

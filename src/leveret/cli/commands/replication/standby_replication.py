@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
+
+from typer import Argument, Option
 
 from leveret.cli.command import Session, command
 from leveret.cli.commands.replication.links import Endpoints, Mode, side_lines
@@ -194,12 +196,52 @@ def inspect_standby_downstream_metrics(ctl: Session) -> Table:
     "inspect_local_data_available_for_standby_replication_recovery",
 )
 def inspect_local_data_available_for_standby_replication_recovery(ctl: Session) -> Table:
-    """Count transferred messages by virtual host, exchange and routing key; reads all data.
-
-    A message that was collected twice, as after a crash of the upstream, counts twice; it is recovered once.
-    """
+    """Count transferred messages by virtual host, queue, exchange and routing key; reads all data."""
     rows = carry_out(ctl, "inspect", {}, "the inspection; nothing was changed")
-    return Table.of(("exchange", "messages", "routing_key", "vhost"), rows, unknown=None)
+    return Table.of(("exchange", "messages", "routing_key", "vhost", "queue"), rows, unknown=None)
+
+
+@command(
+    "Exporting data available for standby replication recovery to {target} ...",
+    "export_standby_data --format parquet --queue orders /var/exports/orders",
+)
+def export_standby_data(
+    ctl: Session,
+    target: Annotated[
+        str,
+        Argument(
+            help="A new directory on the node's machine, by its whole path, or the URI of a place in a store."
+        ),
+    ],
+    form: Annotated[Literal["parquet"], Option("--format", help="The files' format.")] = "parquet",
+    virtual_host: Annotated[str, Option("--virtual-host", help="Only messages of this virtual host.")] = "",
+    queue: Annotated[str, Option("--queue", help="Only messages of queues of this name.")] = "",
+    since: Annotated[
+        str, Option("--from", help="Only messages that came at that time or later; UTC without an offset.")
+    ] = "",
+    until: Annotated[str, Option("--to", help="Only messages that came before that time.")] = "",
+    as_of: Annotated[
+        str, Option("--as-of", help="The state as of a time, without later messages and settlements.")
+    ] = "",
+    state: Annotated[str, Option("--state", help="Only messages that are pending, or settled.")] = "",
+    columns: Annotated[str, Option("--columns", help="Only these columns, separated by commas.")] = "",
+) -> Table:
+    """Write transferred messages with their properties and states to Parquet files; shows their numbers by queue."""
+    body = {
+        "target": target,
+        "format": form,
+        "vhost": virtual_host,
+        "queue": queue,
+        "from": since,
+        "to": until,
+        "as_of": as_of,
+        "state": state,
+        "columns": columns,
+    }
+    rows = carry_out(
+        ctl, "export", body, "the export, which has no _export.json then: name a new place for the next"
+    )
+    return Table.of(("vhost", "queue", "messages", "pending"), rows, unknown=None)
 
 
 @command(

@@ -83,6 +83,33 @@ class RejoinBody(msgspec.Struct):
     set_all_aside: bool = False
 
 
+class ExportBody(msgspec.Struct):
+    """The place and the format of an export, and the options of a query whose rows are exported; empty ones are not."""
+
+    target: str
+    format: str = "parquet"
+    vhost: str = ""
+    queue: str = ""
+    from_: str = msgspec.field(name="from", default="")
+    to: str = ""
+    as_of: str = ""
+    state: str = ""
+    columns: str = ""
+
+    def options(self) -> dict[str, str]:
+        """The given options, by the names that the table has for them."""
+        given = {
+            "vhost": self.vhost,
+            "queue": self.queue,
+            "from": self.from_,
+            "to": self.to,
+            "asOf": self.as_of,
+            "state": self.state,
+            "columns": self.columns,
+        }
+        return {name: value for name, value in given.items() if value}
+
+
 async def promote(call: Call) -> Response:
     """End the links, recover transferred messages, become an upstream; or, with `to`, only fill another broker."""
     body = await call.body(Body)
@@ -118,8 +145,20 @@ async def rehearse(call: Call) -> Response:
 
 
 async def inspect(call: Call) -> Response:
-    """The messages by vhost, exchange and routing key; reads all transferred data."""
+    """The messages by vhost, queue, exchange and routing key; reads all transferred data."""
     return await _answer(call, call.node.standby.archive.inspect)
+
+
+async def export(call: Call) -> Response:
+    """Write transferred messages, with their states, to files on this node's machine or in a store."""
+    body = await call.body(ExportBody)
+    archive = call.node.standby.archive
+    return await _answer(
+        call,
+        lambda report: archive.export(body.target, body.format, body.options(), report),
+        "export",
+        target=body.target,
+    )
 
 
 async def rejoin(call: Call) -> Response:
@@ -195,6 +234,8 @@ def _numbers_of(result: Any) -> dict[str, Any]:
     if isinstance(result, dict):
         plain = {name: value for name, value in result.items() if isinstance(value, int | float | str)}
         return plain | {"queues_compared": len(result.get("queues", ()))}
+    if any("message_count" not in row for row in result):
+        return {"messages": sum(row["messages"] for row in result), "queues": len(result)}
     return {"messages": sum(row["message_count"] for row in result), "vhosts": len(result)}
 
 
@@ -227,6 +268,7 @@ ROUTES = [
     resource(f"{_STANDBY}/dry-run", need=_ADMIN, defines=False, POST=dry_run),
     resource(f"{_STANDBY}/rehearse", need=_ADMIN, defines=False, POST=rehearse),
     resource(f"{_STANDBY}/inspect", need=_ADMIN, defines=False, POST=inspect),
+    resource(f"{_STANDBY}/export", need=_ADMIN, defines=False, POST=export),
     resource(f"{_STANDBY}/rejoin", need=_ADMIN, defines=False, POST=rejoin),
     resource(f"{_STANDBY}/summary", need=Need.MONITORING, GET=show_summary),
 ]

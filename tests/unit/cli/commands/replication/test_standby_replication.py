@@ -11,7 +11,10 @@ import pytest
 
 from leveret.cli.api import Api
 from leveret.cli.command import Session
-from leveret.cli.commands.replication.standby_replication import standby_replication_status
+from leveret.cli.commands.replication.standby_replication import (
+    export_standby_data,
+    standby_replication_status,
+)
 from leveret.cli.output.formatters import as_table
 from leveret.cli.output.values import ReportLines
 
@@ -155,3 +158,38 @@ def test_an_upstream_shows_what_it_collects_and_who_has_it() -> None:
         "2 downstreams, the slowest 12 records behind"
     )
     assert found["table"] == "virtual_host,downstream,transferred,lag_records,last_seen"
+
+
+def test_an_export_says_what_it_wrote(capsys: pytest.CaptureFixture[str]) -> None:
+    """A row a queue; in a pipe the progress is lines of text."""
+    asked: list[Any] = []
+    row = {"vhost": "v", "queue": "q", "messages": 3, "pending": 1}
+
+    def stream(*path: str, body: Any) -> Any:
+        asked.append((path[-1], body))
+        yield {"progress": {"event": "exporting", "messages": 3}}
+        yield {"progress": {"event": "exported", "messages": 3}}
+        yield {"summary": [row]}
+
+    api = SimpleNamespace(stream=stream)
+    session = Session(lambda: nullcontext(cast(Api, api)), ExitStack())
+    table = export_standby_data.action(session, "/exports/today", queue="q", as_of="2026-11-24")
+    assert "".join(as_table(table, headers=True)).split() == [
+        "vhost",
+        "queue",
+        "messages",
+        "pending",
+        "v",
+        "q",
+        "3",
+        "1",
+    ]
+    assert capsys.readouterr().err == "exporting 3 messages\n3 of 3 messages done\n"
+    [(what, body)] = asked
+    assert what == "export"
+    assert {name: value for name, value in body.items() if value} == {
+        "target": "/exports/today",
+        "format": "parquet",
+        "queue": "q",
+        "as_of": "2026-11-24",
+    }

@@ -1,0 +1,73 @@
+"""Runs a piece of work on each task's ranges of the table; tasks return small results, not rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from leveret.model.errors import StorageError
+from leveret.pipeline.jobs.console import Console
+from leveret.pipeline.jobs.progress import Inbox
+from leveret.pipeline.spark.errors import SparkFailed, cause_of
+from leveret.pipeline.table.plan import FileRange, dealt
+
+_POLL_S: Final = 0.1
+
+
+def run_tasks(
+    spark: SparkSession, ranges: list[FileRange], work: Callable[[int, list[FileRange]], Any]
+) -> list[Any]:
+    """The result of `work` for each task, which gets the task's number and its ranges; results go through msgpack.
+
+    Raises:
+        StorageError: a file cannot be read or written.
+        SparkFailed: anything else.
+    """
+    tasks = dealt(ranges)
+    if not tasks:
+        return []
+
+    def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for task in batch.column(0).to_pylist():
+                result, error = None, ""
+                try:
+                    result = work(task, tasks[task])
+                except StorageError as caught:
+                    # Another try would read, or write, the same.
+                    error = str(caught)
+                yield pa.RecordBatch.from_arrays(
+                    [pa.array([msgspec.msgpack.encode(result)], pa.binary()), pa.array([error])],
+                    names=["result", "error"],
+                )
+
+    frame = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(apply, "result binary, error string")
+    try:
+        found = frame.collect()
+    except PySparkException as error:
+        raise SparkFailed(cause_of(error)) from error
+    for _, trouble in found:
+        if trouble:
+            raise StorageError(trouble)
+    return [msgspec.msgpack.decode(bytes(result)) for result, _ in found]
+
+
+def with_progress(console: Console, name: str, job: Callable[[str], Any]) -> Any:
+    """The result of a job, which gets the address for its tasks' reports; these go to the console meanwhile."""
+    with Inbox() as inbox, ThreadPoolExecutor(1, name) as pool:
+        running = pool.submit(job, inbox.address)
+        while not running.done():
+            for event in inbox.wait(_POLL_S):
+                console.pass_on(event)
+        return running.result()
+
+
+def messages_of(ranges: list[FileRange]) -> int:
+    """About the number of messages in ranges, for a progress bar; never more than there are in their files."""
+    return sum(each.messages for each in ranges)
