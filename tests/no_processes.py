@@ -32,7 +32,9 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for test in {getattr(item, "obj", None) for item in items}:
+    # Cases of a test share its function.
+    found = [getattr(item.obj, "__func__", item.obj) for item in items if isinstance(item, pytest.Function)]
+    for test in {id(each): each for each in found}.values():
         if hasattr(test, "hypothesis"):
             # Hypothesis keeps what `settings` says of a test there, and has no other way to change it.
             asked = getattr(test, SETTINGS, None) or settings()
