@@ -47,9 +47,9 @@ demo: setup  ## a disaster, end to end, on real data
 demo-cluster: setup-cluster  ## a node of a cluster lost, and nobody notices for long
 	@.venv/bin/python -m leveret.testing.demo.cluster $(DEMO_ARGS)
 
-# A worker for each of the four long groups (the conformance suite on Leveret, clusters, and Spark twice), so that all of
-# them begin at once. Each waits for its servers more than half of the time, also on two cores.
-WHOLE_SUITE = -n 4 $(GROUPED) -p tests.conformance.answers -m "not torture and not fuzz and not oracle"
+# A worker for each of the five long groups (the conformance suite on Leveret, clusters, what suites state of clusters, and
+# Spark twice), so that all of them begin at once. Each waits for its servers more than half of the time, also on two cores.
+WHOLE_SUITE = -n 5 $(GROUPED) -p tests.conformance.answers -m "not torture and not fuzz and not oracle"
 
 # Thirty failures are one trouble, which thousands of tests would wait out one after the other.
 test: setup-test  ## the whole test suite

@@ -63,7 +63,8 @@ KINDS: Final = [
             pytest.mark.timeout(300),
         ],
     ),
-    pytest.param(LEVERET, marks=pytest.mark.xdist_group("cluster")),
+    # A group of its own, beside the other clusters: most of its time it waits for leases.
+    pytest.param(LEVERET, marks=pytest.mark.xdist_group("cluster-suites")),
 ]
 
 
