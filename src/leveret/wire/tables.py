@@ -33,6 +33,7 @@ _SIZED: Final = frozenset(b"SAFx")
 _SIZES: Final = [0 if kind in _SIZED else 1 + _FIXED.get(kind, -2) for kind in range(256)]
 """By type: the octets of a value with its type, 0 if it begins with its own size, -1 if there is no such type."""
 _TABLE: Final = ord("F")
+_TEXT: Final = ord("S")
 _NESTED: Final = frozenset(b"AF")
 _U32: Final = struct.Struct(">I")
 
@@ -131,9 +132,13 @@ def split_array(value: bytes) -> list[bytes]:
     if value[:1] != b"A":
         return []
     values: list[bytes] = []
-    position = 5
-    while position < len(value):
-        end = _value_end(value, position)
+    position, stop, size_at = 5, len(value), _U32.unpack_from
+    while position < stop:
+        # The header CC may have 20,000 texts.
+        is_text = value[position] == _TEXT and position + 5 <= stop
+        end = position + 5 + size_at(value, position + 1)[0] if is_text else _value_end(value, position)
+        if end > stop:
+            raise SyntaxFault("field table ends inside a value")
         values.append(value[position:end])
         position = end
     return values

@@ -21,6 +21,8 @@ from leveret.wire import tables
 
 _DEATHS = b"x-death"
 _CARBON_COPIES = b"CC"
+_TEXT_BEGINS = 5
+"""Where a long string value has its octets."""
 _COUNT_MAX = 2**63 - 1
 _SHORT_STRING_MAX = 255
 
@@ -29,15 +31,24 @@ def dead_letter_head(
     head: Head, queue: str, reason: str, now_s: int, exchange: str, routing_key: str | None
 ) -> Head:
     """The head of a dead-lettered message published to `exchange`; `routing_key` None keeps its own key."""
+    dead, _ = dead_letter(head, queue, reason, now_s, exchange, routing_key)
+    return dead
+
+
+def dead_letter(
+    head: Head, queue: str, reason: str, now_s: int, exchange: str, routing_key: str | None
+) -> tuple[Head, list[bytes]]:
+    """As `dead_letter_head`, and the keys of its carbon copies, which are taken apart once: there may be 20,000."""
     properties = props.split(head.header)
     headers = _table(properties.get(props.HEADERS, b""))
+    texts = [value for value in _array(headers.get(_CARBON_COPIES, b"")) if value[:1] == b"S"]
     death = {
         b"count": tables.long_integer(1),
         b"reason": tables.long_string(reason.encode()),
         b"queue": tables.long_string(queue.encode()),
         b"time": tables.timestamp(now_s),
         b"exchange": tables.long_string(head.exchange),
-        b"routing-keys": tables.array(map(tables.long_string, [head.routing_key, *carbon_copies(headers)])),
+        b"routing-keys": tables.array([tables.long_string(head.routing_key), *texts]),
     }
     expiration = properties.pop(props.EXPIRATION, None)
     if expiration is not None:
@@ -49,8 +60,10 @@ def dead_letter_head(
         # A policy's key may be longer than a message's can be.
         key = routing_key.encode()[:_SHORT_STRING_MAX]
         headers.pop(_CARBON_COPIES, None)
+        texts = []
     properties[props.HEADERS] = tables.join(headers)
-    return make_head(exchange.encode(), key, props.join(properties, head.body_bytes))
+    dead = make_head(exchange.encode(), key, props.join(properties, head.body_bytes))
+    return dead, [text[_TEXT_BEGINS:] for text in texts]
 
 
 def _note_death(headers: dict[bytes, bytes], death: dict[bytes, bytes]) -> None:
@@ -120,10 +133,10 @@ def route_dead_letters(broker: Broker, queue: Queue, letters: DeadLetters, now_s
     for run in letters.runs:
         broker.dead_lettered[kind, letters.reason] += len(run)
         for each, bodies in run.taken().by_head():
-            head = dead_letter_head(
+            head, copies = dead_letter(
                 each, name, letters.reason, now_s, exchange, settings.dead_letter_routing_key
             )
-            for target in _targets(broker, vhost, exchange, head):
+            for target in _targets(broker, vhost, exchange, head, copies):
                 if letters.reason != "rejected" and is_cycle(head, target.key[1]):
                     continue
                 taken = bodies[: target.room(head.body_bytes)]
@@ -134,12 +147,11 @@ def route_dead_letters(broker: Broker, queue: Queue, letters: DeadLetters, now_s
     return takers
 
 
-def _targets(broker: Broker, vhost: str, exchange: str, head: Head) -> list[Queue]:
+def _targets(broker: Broker, vhost: str, exchange: str, head: Head, copies: list[bytes]) -> list[Queue]:
     """The target queues by the message's routing key and its carbon copies."""
     # A key may be no text: then it equals no binding's key, but patterns and fanouts may match.
-    keys = [head.routing_key, *carbon_copies(header_entries(head))]
-    key, *copies = (each.decode(errors="surrogateescape") for each in keys)
-    return broker.route(vhost, exchange, key, lambda: _readable_headers(head.header), copies)
+    key, *others = [each.decode(errors="surrogateescape") for each in (head.routing_key, *copies)]
+    return broker.route(vhost, exchange, key, lambda: _readable_headers(head.header), others)
 
 
 def header_entries(head: Head) -> dict[bytes, bytes]:

@@ -66,6 +66,15 @@ class DeadLettering:
         self.letters.append(letters)
         self._octets += bytes_of(runs) + DEATH_BYTES * count_of(runs) + HEADER_COSTS * sum(map(_excess, runs))
 
+    def fitting(self, run: Run, count: int) -> int:
+        """The number of first messages of a run, of `count`, that are added together; one at least.
+
+        So few large headers that a step stays short: those of messages that are alike are taken apart once.
+        """
+        if run.messages.head is not None or not _excess(run):
+            return count
+        return min(count, run.fitting(DEAD_BYTES_MAX // HEADER_COSTS))
+
     def take(self) -> list[DeadLetters]:
         """The letters to publish, once; their messages are settled when they are safe at the targets."""
         letters, self.letters = self.letters, []
@@ -87,6 +96,7 @@ class DeadLettering:
             first, end, reason = self.declared_dead[0]
             run = find(first)
             run = run.cut(first, min(end, run.end))
+            run = run.cut(first, first + self.fitting(run, len(run)))
             self.add(DeadLetters([run], reason))
             if run.end == end:
                 self.declared_dead.popleft()

@@ -492,10 +492,14 @@ class Queue:
         """Whether this dispatch has dropped or expired enough messages."""
         return self._dropped >= DROPPED_AT_ONCE or self.dead_lettering.is_full
 
-    @property
-    def _dropped_together(self) -> int:
-        """The most messages that are dropped in one step."""
-        return DROPPED_AT_ONCE if self.settings.dead_letter_exchange is None else DEAD_AT_ONCE
+    def _dropped_together(self, count: int) -> int:
+        """The number of first ready messages, of `count`, that are dropped together."""
+        if self.settings.dead_letter_exchange is None:
+            return min(count, DROPPED_AT_ONCE)
+        head = self.backlog.head()
+        if head is None or not head[1]:
+            return min(count, DEAD_AT_ONCE)
+        return self.dead_lettering.fitting(head[0], min(count, head[1], DEAD_AT_ONCE))
 
     def expire(self, now_ms: int, before: int) -> None:
         """Drop or dead-letter expired messages at the head, below offset `before` (RabbitMQ's rule)."""
@@ -506,7 +510,7 @@ class Queue:
             deadline_ms = self._deadline_of(run)
             if deadline_ms is None or deadline_ms > now_ms:
                 return
-            runs, _ = self.take(min(count, before - run.first, self._dropped_together))
+            runs, _ = self.take(self._dropped_together(min(count, before - run.first)))
             self._discard(runs, Reason.EXPIRED, "expired")
 
     def _is_hindered(self, before: int) -> bool:
@@ -552,7 +556,7 @@ class Queue:
         """Drop the first messages of the first run whose bodies hold so many octets, at least one."""
         head = self.backlog.head()
         count = head[0].holding(excess) if head is not None else 1
-        self._discard(self.take(min(count, self._dropped_together))[0], Reason.DROPPED, "maxlen")
+        self._discard(self.take(self._dropped_together(count))[0], Reason.DROPPED, "maxlen")
 
     def _drop_head(self, count: int) -> None:
         if self.settings.dead_letter_exchange is None and self.settings.max_length_bytes is None:
@@ -561,7 +565,7 @@ class Queue:
                 self._settle(first, end, Reason.DROPPED)
             return
         while count > 0 and not self._dropped_enough:
-            runs, _ = self.take(min(count, self._dropped_together))
+            runs, _ = self.take(self._dropped_together(count))
             if not runs:
                 return
             count -= count_of(runs)

@@ -326,16 +326,28 @@ def test_headers_count_for_what_a_consumer_is_handed_at_once() -> None:
 
 
 @pytest.mark.parametrize("is_fat", [False, True])
-def test_headers_count_for_what_dies_at_once(is_fat: bool) -> None:
-    """Each is taken apart: 4,000 with 10,000 carbon copies each would be a step of minutes."""
-    log, queue = filled(0)
-    queue.configure(QueueSettings(dead_letter_exchange="x", max_length=0))
+@pytest.mark.parametrize("death", ["maxlen", "maxbytes", "expired", "rejected"])
+def test_headers_count_for_what_dies_at_once(is_fat: bool, death: str) -> None:
+    """Each is taken apart: 4,000 with 10,000 carbon copies each would be a step of minutes, and 30 one of 0.3 s."""
+    log = Log()
+    queue = log.recover()
+    limits = {
+        "maxlen": QueueSettings(dead_letter_exchange="x", max_length=0),
+        "maxbytes": QueueSettings(dead_letter_exchange="x", max_length_bytes=0),
+        "expired": QueueSettings(dead_letter_exchange="x", message_ttl_ms=1),
+        "rejected": QueueSettings(dead_letter_exchange="x"),
+    }
+    queue.configure(limits[death])
     publish_fat(queue, 40, 100_000 if is_fat else 100)
     log.flush(queue)
-    queue.dispatch(5)
-    dead = sum(count_of(letters.runs) for letters in queue.dead_lettering.take())
-    assert (0 < dead <= 12) if is_fat else dead == 40
-    assert queue.wait_ms == (0 if is_fat else None)
+    if death == "rejected":
+        for run in [run for _ in range(40) for run in queue.take(40)[0]]:
+            queue.reject(run.first, len(run))
+    died: list[int] = []
+    for _ in range(40 if is_fat else 1):
+        queue.dispatch(5)
+        died.append(sum(count_of(letters.runs) for letters in queue.dead_lettering.take()))
+    assert died == ([1] * 40 if is_fat else [40])
 
 
 @pytest.mark.usefixtures("small")
