@@ -77,8 +77,7 @@ class Broker:
         deleted: queues whose log must go once `changes` is durable; the runtime empties it.
         fewer_copies: sentences about new streams with fewer copies than they ask for; the runtime empties it.
         replication_changes: queues whose `replicated` changed; the runtime empties it.
-        counters: message counters of the whole node.
-        stream_counters: message counters of clients of the stream protocol.
+        counters, stream_counters: message counters of the whole node, and of clients of the stream protocol.
         stream_errors: the number of errors sent to these clients, by code.
         direct_replies: by routing key, the clients that consume replies without a queue.
         connections: the open connections.
@@ -87,8 +86,8 @@ class Broker:
         churn: the counts of opened and closed connections, channels and queues.
         departed: the counters of deleted queues, by queue type.
         dead_lettered: the number of dead-lettered messages, by queue type and reason.
-        refuses_durable: whether durable publishes with confirms are refused for now, because too few followers are in
-            sync.
+        refuses_durable: whether too few followers are in sync, so that durable publishes with confirms are refused.
+        may_deliver: returns whether no other node can lead by now, and settle what this one would deliver.
         known_routes: the number of routes and destinations that all connections keep, see session.amqp091.publishing.
         traced_vhosts: vhosts whose messages are copied to amq.rabbitmq.trace; a restart ends it.
         epochs: the epochs of queues.
@@ -117,6 +116,7 @@ class Broker:
         self.dirty: dict[Queue, None] = {}
         self.confirming: dict[ConfirmingChannel, None] = {}
         self.changes_in_flight = 0
+        self.may_deliver: Callable[[], bool] = lambda: True
         self.deleted: list[Queue] = []
         self.fewer_copies: list[str] = []
         self._owned: dict[object, dict[Queue, None]] = {}

@@ -107,6 +107,8 @@ def _parts(member: ClusterMember, node: Node, secret: Secret) -> ClusterParts:
     )
     placement_controller.led_on = QueuesLedOn(node.event_history).take
 
+    broker.may_deliver = member.store.holds_lease_now
+
     # What this node tells the others.
     publication = DefinitionsPublication(member, broker, locations.first)
     port = ClusterPort(

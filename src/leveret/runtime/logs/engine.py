@@ -317,7 +317,7 @@ class Engine:
 
     def _flush_queue(self, queue: Queue, now_ms: int, elapsed_ms: int) -> None:
         try:
-            if queue.damage is None:
+            if queue.damage is None and self._broker.may_deliver():
                 queue.dispatch(now_ms, elapsed_ms)
                 self._dead_letter(queue, now_ms)
             self._queues.append_settlements(queue)

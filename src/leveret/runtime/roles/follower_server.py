@@ -96,6 +96,8 @@ class FollowerServer:
 
     def _begin_feed(self, node: Node, recorded: frozenset[str]) -> Feed:
         settings = self._settings
+        if self._leads:
+            node.broker.may_deliver = self._may_promise
         waits = self._leads and settings.confirm == "in_sync"
         in_sync = InSync(
             ack_timeout_ms=settings.ack_timeout_ms,

@@ -353,3 +353,21 @@ async def test_a_purge_is_answered_when_the_disk_has_it_and_not_when_it_refuses_
     await site.settle()
     assert client.names()[-1] == "Queue.PurgeOk"
     await site.kill()
+
+
+async def test_a_leader_that_may_have_been_replaced_hands_out_nothing(tmp_path: Path) -> None:
+    """It stood still for longer than its lease: the next leader has had messages settled since."""
+    site = Site(tmp_path)
+    await site.start()
+    await site.apply(Put(Vhost(name="/")), Put(QueueDefinition(vhost="/", name="q")))
+    client = Client(site)
+    client.publish("q")
+    await site.settle()
+    site.node.broker.may_deliver = lambda: False
+    client.send(commands.Basic.Consume(0, "q"))
+    await site.settle()
+    assert "Basic.Deliver" not in client.names()
+    client.send(commands.Basic.Get(0, "q"))
+    await site.settle()
+    assert client.names()[-1] == "Channel.Close"
+    await site.kill()
