@@ -184,6 +184,30 @@ def test_a_session_ends_with_the_log_out_and_its_cookie_is_worth_nothing_then(
     assert page.request.get(f"{console.url}view/sites").status == 401
 
 
+def test_an_open_page_says_that_its_session_has_ended_and_a_killed_console_that_nobody_answers(
+    visit: Visit, node: LeveretProcess
+) -> None:
+    visit.expect("answered 401: GET|no answer")
+    page = visit.page
+    sites = {"eu": f"http://{LOOPBACK}:{node.management_port}"}
+    with ConsoleProcess(sites) as console:
+        look_at(page, console)
+        expect(page.locator("section.card")).to_contain_text("✓ alive")
+        page.context.clear_cookies()
+        expect(page.get_by_role("alert")).to_have_text("The session has ended.")
+        expect(page.locator("section.card")).to_have_count(0)
+        look_at(page, console)
+        expect(page.locator("section.card")).to_contain_text("✓ alive")
+        console.server.kill9()
+        expect(page.get_by_role("status")).to_contain_text("The console does not answer.")
+        # What was known stays, and is said to be old.
+        expect(page.get_by_role("status")).to_contain_text("may be old")
+        expect(page.locator("section.card")).to_contain_text("✓ alive")
+        port = int(console.url.rstrip("/").rpartition(":")[2])
+    with ConsoleProcess(sites, port=port):
+        expect(page.get_by_role("alert")).to_have_text("The session has ended.")
+
+
 def test_passwords_are_in_no_log_and_no_process_list(visit: Visit, console: ConsoleProcess) -> None:
     look_at(visit.page, console, user="looker", password="pass")
     expect(visit.page.locator("nav")).to_be_visible()

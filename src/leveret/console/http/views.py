@@ -10,6 +10,7 @@ import msgspec
 from leveret.console.http.sessions import ConsoleSession
 from leveret.console.jobs.actions import ADMINISTRATOR, BY_NAME, SiteAction, may_act, offered
 from leveret.console.jobs.jobs import Jobs
+from leveret.console.judging.conflicts import conflict_warnings
 from leveret.console.judging.links import standby_links
 from leveret.console.judging.retention import retention_warnings
 from leveret.console.judging.safety import ALL_QUEUES, Danger, SafetyRow, by_vhost, counts
@@ -56,7 +57,10 @@ def show_safety(session: ConsoleSession, query: Mapping[str, str]) -> Json:
         "from": first,
         "rows": [_row_json(row) for row in chosen[first : first + PAGE_ROWS]],
         "sites": [_reading(facts, now_ms) for facts in session.facts],
-        "warnings": retention_warnings(session.facts, standby_links(session.facts), now_ms),
+        "warnings": [
+            *retention_warnings(session.facts, standby_links(session.facts), now_ms),
+            *conflict_warnings(session.facts),
+        ],
     }
 
 

@@ -151,6 +151,10 @@ _QUEUE: Final = (
     ActionOption("vhost", "text", "Virtual host", is_needed=True),
     ActionOption("queue", "text", "Queue", is_needed=True),
 )
+_PLACES: Final = (
+    ActionOption("vhost_pattern", "text", "Only virtual hosts of this pattern"),
+    ActionOption("queue_pattern", "text", "Only queues of this pattern"),
+)
 _COMPARED: Final = (
     ActionOption("follower", "text", "Only this follower"),
     ActionOption("deep", "flag", "Read all that is stored"),
@@ -202,7 +206,7 @@ ACTIONS: Final[Sequence[SiteAction]] = (
     ),
     SiteAction(
         "rebalance", "Spread the leaders of queues", _at("/api/cluster/rebalance"), refusals.no_other_node,
-        forecasts.of_leaders, _as_given,
+        forecasts.of_leaders, _as_given, _PLACES,
     ),
     SiteAction(
         "synchronise", "Synchronise the mirrors of a queue", lambda given: f"/api/cluster/sync/{_queue_of(given)}",

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
+from leveret.console.judging.conflicts import place_of, queues_in_conflict
 from leveret.console.judging.links import StandbyLink, is_downstream, standby_links
 from leveret.console.judging.retention import retention_warning
 from leveret.console.sites.documents import FollowerStatus, LeaderStatus, QueueStatus, TransferredVhost
@@ -95,7 +96,7 @@ def safety_rows(sites: Sequence[SiteFacts], now_ms: int) -> list[SafetyRow]:
     links = standby_links(sites)
     heard = {site.site for site in sites if site.is_heard(now_ms)}
     leading = [site for site in sites if not _is_answered_for(site, sites)]
-    rows = [row for site in leading for row in _rows_of(site, links, heard, now_ms)]
+    rows = [row for site in leading for row in _rows_of(_SiteView(site, sites, links, heard, now_ms))]
     rows += _orphans(sites, links, now_ms)
     rows.sort(key=_order)
     return rows
@@ -164,11 +165,8 @@ def _is_answered_for(site: SiteFacts, sites: Sequence[SiteFacts]) -> bool:
     )
 
 
-def _rows_of(
-    site: SiteFacts, links: Sequence[StandbyLink], heard: Collection[str], now_ms: int
-) -> Iterator[SafetyRow]:
-    view = _SiteView(site, links, heard, now_ms)
-    for queue in site.queues:
+def _rows_of(view: _SiteView) -> Iterator[SafetyRow]:
+    for queue in view.site.queues:
         if queue.vhost not in view.transferred:
             yield _row_of(queue, view)
 
@@ -177,7 +175,12 @@ class _SiteView:
     """What all queues of a site have in common, looked up once."""
 
     def __init__(
-        self, site: SiteFacts, links: Sequence[StandbyLink], heard: Collection[str], now_ms: int
+        self,
+        site: SiteFacts,
+        sites: Sequence[SiteFacts],
+        links: Sequence[StandbyLink],
+        heard: Collection[str],
+        now_ms: int,
     ) -> None:
         self.site = site
         self.heard = heard
@@ -196,7 +199,6 @@ class _SiteView:
             for policy in site.policies
             if policy.definition.get(REPLICATE) is True
         }
-        self.conflicts = site.schema.conflict_count
         # What a downstream transfers, its upstream answers for.
         self.transferred = {row.virtual_host for row in site.standby.vhosts} if is_downstream(site) else set()
         warnings = {
@@ -204,6 +206,12 @@ class _SiteView:
             for vhost, links in self.standbys.items()
         }
         self.overtaking = {vhost: " ".join(filter(None, texts)) for vhost, texts in warnings.items()}
+        # By vhost, each standby's queues in conflict; mostly there are none.
+        self.conflicts = {
+            vhost: found
+            for vhost, links in self.standbys.items()
+            if (found := [(link, each) for link in links if (each := queues_in_conflict(link, sites))])
+        }
         self.verdicts: dict[tuple[Any, ...], _Verdict] = {}
         self.collect_errors = {row.virtual_host: row.error for row in site.standby.collected if row.error}
 
@@ -213,6 +221,7 @@ def _row_of(queue: QueueStatus, view: _SiteView) -> SafetyRow:
     likeness = (
         queue.vhost, queue.policy, queue.durable, queue.exclusive, queue.state, queue.messages, queue.node,
         queue.leader, queue.members, queue.online, queue.slave_nodes, queue.synchronised_slave_nodes,
+        _conflict_of(queue, view) if view.conflicts else "",
     )  # fmt: skip
     found = view.verdicts.get(likeness)
     if found is None:
@@ -374,7 +383,20 @@ def _judge(
         return Danger.ONE_SITE, f"All copies are at one site. {_why_not_sent(queue, view)}"
     if not any(copy.is_whole for copy in away):
         return Danger.BEHIND, f"No other site has all messages: {_worst(away)}.{warning}"
+    if conflict := _conflict_of(queue, view):
+        return Danger.BEHIND, conflict
     return Danger.SAFE, _why_safe(if_node, if_site, away)
+
+
+def _conflict_of(queue: QueueStatus, view: _SiteView) -> str:
+    """The standby whose queue of this name is another one; empty if there is none."""
+    for link, reasons in view.conflicts.get(queue.vhost, ()):
+        if reason := reasons.get(place_of(queue.vhost, queue.name)):
+            return (
+                f"The queue at standby {link.downstream} is another one: {reason}. "
+                "A synchronisation of definitions with --force replaces it."
+            )
+    return ""
 
 
 def _not_heard(

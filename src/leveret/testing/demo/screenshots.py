@@ -71,6 +71,7 @@ def _take(console: ConsoleProcess, folder: Path) -> None:
             with chromium.visit(viewport=viewport, color_scheme=scheme) as visit:
                 page = visit.page
                 page.goto(console.url)
+                expect(page.get_by_role("button", name="Log in")).to_be_visible()
                 page.screenshot(path=folder / f"login-{look}.png")
                 page.get_by_label("User").fill("guest")
                 page.get_by_label("Password").fill("guest")

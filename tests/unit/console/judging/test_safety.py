@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from leveret.console.judging.conflicts import conflict_warnings
 from leveret.console.judging.safety import NOTHING, Danger, Loss, SafetyRow, by_vhost, counts, safety_rows
 from leveret.console.sites.documents import (
     ClusterStatus,
@@ -13,6 +14,7 @@ from leveret.console.sites.documents import (
     LeaderStatus,
     NodeReplication,
     QueueStatus,
+    SchemaStatus,
     StandbyDetails,
 )
 from leveret.console.sites.facts import SiteFacts
@@ -294,3 +296,35 @@ def test_a_follower_whose_leader_is_not_known_here_is_a_copy_and_no_leader() -> 
         Danger.BEHIND,
         "No other copy is complete: leader a (not heard of) lacks an unknown number of messages.",
     )
+
+
+def conflicting(*texts: str) -> SiteFacts:
+    site = downstream()
+    site.schema = SchemaStatus(conflict_count=len(texts), conflicts=list(texts))
+    return site
+
+
+def test_a_queue_that_is_another_one_at_the_standby_is_not_safe_and_its_namesakes_are() -> None:
+    upstream_site = upstream(queue("a: b"), queue("new"))
+    standby = conflicting("queues orders/a: b: its properties differ", "exchanges orders/new: they differ")
+    rows = {row.queue: row for row in safety_rows([upstream_site, standby], NOW_MS)}
+    assert (rows["a: b"].danger, rows["new"].danger) == (Danger.BEHIND, Danger.SAFE)
+    assert rows["a: b"].reason == (
+        "The queue at standby us is another one: its properties differ. "
+        "A synchronisation of definitions with --force replaces it."
+    )
+    [warning] = conflict_warnings([upstream_site, standby])
+    assert warning.startswith(
+        "Definitions of site us: 2 are in conflict with its upstream's, such as queues "
+    )
+    assert conflict_warnings([upstream_site, downstream()]) == []
+
+
+def test_queues_that_differ_in_their_names_alone_are_judged_alike_and_others_by_themselves() -> None:
+    rows = safety_rows([upstream(queue("a"), queue("b"), queue("c", 7, policy=None)), downstream()], NOW_MS)
+    assert {row.queue: row.danger for row in rows} == {
+        "a": Danger.SAFE,
+        "b": Danger.SAFE,
+        "c": Danger.ONE_COPY,
+    }
+    assert {row.queue: row.messages for row in rows} == {"a": 100, "b": 100, "c": 7}
