@@ -15,12 +15,13 @@ from typing import Final, Protocol
 
 from leveret.core.replication.replica_set import ReplicaSet
 from leveret.core.replication.sender import ReplicationSender
-from leveret.model.errors import LeveretError, StorageError
+from leveret.model.errors import StorageError
 from leveret.runtime.link.peer import WRITE_BUFFER_BYTES, LinkPeer
 from leveret.runtime.mirroring.led_log import LedLog, MirrorState
 from leveret.runtime.mirroring.log_table import LogTable
 from leveret.runtime.mirroring.mirror_stream import MirrorStream
 from leveret.runtime.replication.reconciliation import check_name
+from leveret.runtime.replication.sending_steps import SendingSteps
 from leveret.storage.tree import Tree
 from leveret.wire import link as wire
 from leveret.wire.link import Frame, LinkError, Octets, Type, decode, pack
@@ -90,6 +91,7 @@ class SourceLink:
         streams: those that are under way, by the log's name.
         numbers: what logs may be called in frames from now on.
         sender: what was sent, and what the mirror has acked.
+        steps: those that are under way.
     """
 
     def __init__(self, leader: MirrorLeader, peer: LinkPeer, node: str) -> None:
@@ -104,12 +106,10 @@ class SourceLink:
         self._loop = asyncio.get_running_loop()
         self.sender = ReplicationSender(f"mirror {node}")
         self._frame = Frame()
-        self._busy: dict[MirrorStream, None] = {}
-        self._work = asyncio.Event()
         self._is_over = False
         self._heard_at_s = self._loop.time()
         self._beating = self._loop.call_later(BEAT_S, self._beat)
-        self._working = self._loop.create_task(self._run())
+        self.steps = SendingSteps(peer, leader.clock_ms, node)
 
     # -- frames -------------------------------------------------------------------------------
 
@@ -184,8 +184,7 @@ class SourceLink:
 
     def wake(self, stream: MirrorStream) -> None:
         """See mirror_stream.MirrorStreamHost."""
-        self._busy[stream] = None
-        self._work.set()
+        self.steps.wake(stream)
 
     def joined(self, stream: MirrorStream, cut: int) -> None:
         """See mirror_stream.MirrorStreamHost."""
@@ -272,7 +271,7 @@ class SourceLink:
             led = self._leader.led.get(name)
             if led is not None and led.streams.get(self.node) is stream:
                 del led.streams[self.node]
-            self._busy.pop(stream, None)
+            self.steps.drop(stream)
             self.sender.end(name)
             stream.end(reports=reports)
 
@@ -281,7 +280,7 @@ class SourceLink:
         if self._is_over:
             return
         self._is_over = True
-        self._working.cancel()
+        self.steps.cancel()
         self._beating.cancel()
         log = logger.warning if self.streams else logger.info
         log("mirror_disconnected node=%s reason=%s", self.node, error or "it closed the link")
@@ -290,40 +289,6 @@ class SourceLink:
         self._leader.ended(self)
 
     # -- what goes on by itself ---------------------------------------------------------------
-
-    async def _run(self) -> None:
-        """One step of one stream after the other."""
-        clock_ms = self._leader.clock_ms
-        try:
-            while not self.peer.is_closed:
-                wait_ms = 1000
-                for stream in list(self._busy):
-                    due_ms = stream.wait_ms(clock_ms())
-                    if due_ms:
-                        wait_ms = min(wait_ms, due_ms)
-                        continue
-                    wait_ms = 0
-                    self._busy.pop(stream, None)
-                    if not stream.is_ended and await stream.step(clock_ms) and not stream.is_ended:
-                        self._busy[stream] = None
-                    await self.peer.drain()
-                    await asyncio.sleep(0)
-                if wait_ms:
-                    await self._rest(wait_ms)
-        except Exception as error:
-            # Whatever it is, a link that goes on without this would never be caught up.
-            is_bug = not isinstance(error, LeveretError | OSError)
-            logger.error("mirror_not_synchronised node=%s error=%s", self.node, error, exc_info=is_bug)
-            self.peer.close(error)
-
-    async def _rest(self, wait_ms: int) -> None:
-        """Until there is something new to be done, or what waits is due."""
-        self._work.clear()
-        try:
-            async with asyncio.timeout(wait_ms / 1000 if self._busy else None):
-                await self._work.wait()
-        except TimeoutError:
-            pass
 
     def _beat(self) -> None:
         """Say that the leader is there; end the link of a mirror that is not, or owes for too long."""

@@ -31,6 +31,7 @@ class CatchUpPlan:
 
     Attributes:
         sent: the offset behind the last chunk that was sent, of every log that the follower knows.
+        is_noted: `note_all` was called.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class CatchUpPlan:
         logs may get; who uses several of these on one link hands them all the same.
         """
         self.sent = sent
+        self.is_noted = False
         self._spared = set(spared)
         self._on_unreadable = on_unreadable
         self._tree = tree
@@ -106,6 +108,7 @@ class CatchUpPlan:
                 self.noted(name)
             if count % _NOTED_AT_ONCE == _NOTED_AT_ONCE - 1:
                 await asyncio.sleep(0)
+        self.is_noted = True
 
     def spare(self, name: str) -> None:
         """The leader cannot read this log: nothing of it is sent."""

@@ -15,13 +15,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from leveret.core.replication.sender import WHOLE_NODE, ReplicationSender, SendEvent, SendPhase
-from leveret.model.errors import LeveretError, StorageError
+from leveret.model.errors import StorageError
 from leveret.runtime.link.arrival import HANDSHAKE_TIMEOUT_S, proven
 from leveret.runtime.link.peer import LinkPeer
 from leveret.runtime.link.questions import Questions, in_thread
@@ -31,6 +30,7 @@ from leveret.runtime.replication.feed import Feed
 from leveret.runtime.replication.identity import LinkEnd, NodeIdentity
 from leveret.runtime.replication.progress import progress_row
 from leveret.runtime.replication.reconciliation import Reconciliation
+from leveret.runtime.replication.sending_steps import SendingSteps
 from leveret.session.link_handshake import (
     NONCE_BYTES,
     HandshakeMessage,
@@ -123,7 +123,9 @@ class Outbound:
         self._extents: list[LogExtent] = []
         self._reconciliation: Reconciliation | None = None
         self._plan: CatchUpPlan | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._steps: SendingSteps | None = None
+        self._steps_taken = 0
+        self._due_ms = 0
         self._began_s = asyncio.get_running_loop().time()
         self._heard_at_s = self._began_s
         peer.receiver = self
@@ -222,8 +224,8 @@ class Outbound:
 
     def ended(self, error: Exception | None) -> None:
         """See link_peer.Receiver."""
-        if self._task is not None:
-            self._task.cancel()
+        if self._steps is not None:
+            self._steps.cancel()
         self.questions.ended()
         state = self.state
         self.sender.end(WHOLE_NODE)
@@ -281,71 +283,63 @@ class Outbound:
         )
         leading.feed.followers.append(self)
         self._extents = []
-        self._task = asyncio.get_running_loop().create_task(self._compare(self._reconciliation))
-
-    async def _compare(self, reconciliation: Reconciliation) -> None:
-        with self._link_closed_by_error():
-            await reconciliation.run(lambda: self.peer.is_closed)
-            self._begin_if_decided()
+        self._steps = SendingSteps(self.peer, leading.feed.elapsed_ms, self.node_id)
+        self._steps.wake(self)
 
     def _take_headers(self, found: link.Headers) -> None:
         if self._reconciliation is None or self.scope.phase is not SendPhase.COMPARING:
             raise LinkError("headers are not due")
         self._reconciliation.probed(found)
-        self._begin_if_decided()
+        self._wake()
 
-    def _begin_if_decided(self) -> None:
-        reconciliation, comparing = self._reconciliation, self.scope.phase is SendPhase.COMPARING
-        if reconciliation is not None and reconciliation.is_over and comparing:
+    def _wake(self) -> None:
+        if self._steps is not None:
+            self._steps.wake(self)
+
+    # -- catching up: sending_steps.SteppedScope ----------------------------------------------
+
+    @property
+    def is_ended(self) -> bool:
+        """See sending_steps.SteppedScope."""
+        return self.peer.is_closed
+
+    def wait_ms(self, now_ms: int) -> int:
+        """See sending_steps.SteppedScope."""
+        return max(0, self._due_ms - now_ms)
+
+    async def step(self, now_ms: Callable[[], int]) -> bool:
+        """See sending_steps.SteppedScope."""
+        plan, reconciliation = self._plan, self._reconciliation
+        if plan is None or self.is_ended:
+            return False
+        if self.scope.phase is SendPhase.COMPARING and reconciliation is not None:
+            await reconciliation.run(lambda: self.peer.is_closed)
+            if self.peer.is_closed or not reconciliation.is_over:
+                return False
             self.scope.happens(SendEvent.COMPARED)
-            self._begin_catching_up()
+            return True
+        if not plan.is_noted:
+            await plan.note_all()
+            self.bytes_total = plan.bytes_left()
+            return True
+        return self._catch_up(plan, now_ms())
 
-    # -- catching up --------------------------------------------------------------------------
-
-    def _begin_catching_up(self) -> None:
-        assert self._plan is not None
-        self._task = asyncio.get_running_loop().create_task(self._catch_up(self._plan))
-
-    @contextmanager
-    def _link_closed_by_error(self) -> Iterator[None]:
-        """Close the link where a task of it fails.
-
-        A task that awaits another coroutine of its own would leave that one never awaited, were the link to end
-        before the first step of the task; therefore each task does so within itself.
-        """
-        try:
-            yield
-        except Exception as error:
-            # Whatever it is, a link that goes on without this would never be caught up.
-            is_bug = not isinstance(error, LeveretError | OSError)
-            logger.error("follower_not_caught_up name=%s error=%s", self.node_id, error, exc_info=is_bug)
-            self.peer.close(error)
-
-    async def _catch_up(self, plan: CatchUpPlan) -> None:
-        with self._link_closed_by_error():
-            await self._send_all(plan)
-
-    async def _send_all(self, plan: CatchUpPlan) -> None:
-        feed, peer = self._leading.feed, self.peer
-        steps = 0
-        await plan.note_all()
-        self.bytes_total = plan.bytes_left()
-        while not peer.is_closed:
-            # More are allowed from time to time: where thousands of queues are busy it would never end.
-            logs_max = FINAL_LOGS + steps // FINAL_LOGS
-            is_little = plan.logs_left <= logs_max and plan.bytes_left(exactly=True) <= FINAL_BYTES
-            if is_little and peer.waiting_bytes < STEP_BYTES:
-                # What was appended and not cut is on disk, and sent from there: no later frame may have it too.
-                feed.cut()
-                while not plan.is_nothing:
-                    self._send_step(plan)
-                self._go_live()
-                return
-            sent = self._send_step(plan)
-            steps += 1
-            await peer.drain()
-            limit = self._leading.bandwidth_bytes_s
-            await asyncio.sleep(sent / limit if limit else 0)
+    def _catch_up(self, plan: CatchUpPlan, now_ms: int) -> bool:
+        # More are allowed from time to time: where thousands of queues are busy it would never end.
+        logs_max = FINAL_LOGS + self._steps_taken // FINAL_LOGS
+        is_little = plan.logs_left <= logs_max and plan.bytes_left(exactly=True) <= FINAL_BYTES
+        if is_little and self.peer.waiting_bytes < STEP_BYTES:
+            # What was appended and not cut is on disk, and sent from there: no later frame may have it too.
+            self._leading.feed.cut()
+            while not plan.is_nothing:
+                self._send_step(plan)
+            self._go_live()
+            return False
+        sent, limit = self._send_step(plan), self._leading.bandwidth_bytes_s
+        self._steps_taken += 1
+        if limit:
+            self._due_ms = now_ms + sent * 1000 // limit
+        return True
 
     def _send_step(self, plan: CatchUpPlan) -> int:
         feed = self._leading.feed
@@ -410,7 +404,8 @@ class Outbound:
         feed.in_sync.left(self.node_id)
         # Not now: a frame is being handed out, and what a promise changes in the tree belongs into the next one.
         asyncio.get_running_loop().call_soon(leading.commits.keep)
-        self._begin_catching_up()
+        self._steps_taken = 0
+        self._wake()
 
     def _acked(self, acked: link.Acked) -> None:
         self.sender.acked(acked.position)

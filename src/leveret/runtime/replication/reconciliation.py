@@ -127,11 +127,13 @@ class Reconciliation:
         return path in self._due or self._join.is_undecided(path)
 
     async def run(self, is_closed: Callable[[], bool]) -> None:
-        """Compare all logs, for as long as the link is not closed.
+        """Compare all logs, once, for as long as the link is not closed.
 
         Raises:
             LeveretError: the follower told what cannot be, or the leader is nothing without a log it cannot read.
         """
+        if self._is_compared:
+            return
         until_s = time.perf_counter() + SLICE_S
         while self._due and not is_closed():
             path, extent = self._due.popitem()

@@ -129,7 +129,7 @@ def test_a_mirror_that_lies_gets_no_promise_kept_and_nothing_written(
         peer = Peer()
         link = cast(SourceLink, node.sources.accept(cast(Any, peer), "b"))
         if phase is not SendPhase.COMPARING:
-            link._working.cancel()
+            link.steps.cancel()
         link.received(
             Type.COPIES,
             payload(Type.COPIES, wire.MirrorInventory([wire.Copy(1, LogExtent(NAME, 0, 0, b""), None)])),
@@ -177,8 +177,9 @@ FOLLOWER_PHASES: Final = [
 def test_a_follower_that_lies_is_not_in_sync_and_gets_nothing_written(
     tmp_path: Path, phase: SendPhase, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def never() -> None:
+    async def never(now_ms: Callable[[], int]) -> bool:
         await asyncio.Event().wait()
+        return False
 
     if phase is SendPhase.CATCHING_UP:
         monkeypatch.setattr(outbound, "FINAL_BYTES", -1)
@@ -201,7 +202,7 @@ def test_a_follower_that_lies_is_not_in_sync_and_gets_nothing_written(
             uri="",
         )
         if phase is SendPhase.COMPARING:
-            cast(Any, link)._compare = lambda reconciliation: never()
+            monkeypatch.setattr(link, "step", never)
         if phase is not SendPhase.REPORTING:
             link.received(Type.INVENTORY, payload(Type.INVENTORY, wire.Inventory([], [], True)))
             await until(lambda: link.scope.phase in (phase, SendPhase.LIVE), "in that phase")
