@@ -248,8 +248,11 @@ class _Run:
             return pa.RecordBatch.from_pylist([], schema=SETTLEMENTS)
         columns = [np.concatenate([each[i] for each in found]) for i in range(5)]
         parts, firsts, counts, reasons, timestamps = _coalesce(*columns)
-        for part, count in zip(parts[reasons != NO_MESSAGE], counts[reasons != NO_MESSAGE], strict=True):
-            self.part_list[part].settled += int(count)
+        settles = reasons != NO_MESSAGE
+        for part, first, count in zip(
+            *(each[settles].tolist() for each in (parts, firsts, counts)), strict=True
+        ):
+            self.part_list[part].count_settled(first, count)
         return pa.RecordBatch.from_arrays(
             [
                 pa.DictionaryArray.from_arrays(self.name_of_part[parts], self.names),

@@ -78,6 +78,7 @@ class QueuePart(msgspec.Struct):
         min_ms: timestamp of the oldest chunk.
         max_ms: timestamp of the newest chunk.
         type: the queue's type, empty if the upstream did not name it.
+        settled_span: the lowest and the highest offset in settlements; None if it is unknown, or there is none.
     """
 
     queue: str
@@ -88,6 +89,7 @@ class QueuePart(msgspec.Struct):
     min_ms: int = 0
     max_ms: int = 0
     type: str = ""
+    settled_span: tuple[int, int] | None = None
 
     def count(self, first: int, records: int, timestamp_ms: int, is_message: bool) -> None:
         """Add one chunk."""
@@ -98,6 +100,12 @@ class QueuePart(msgspec.Struct):
         else:
             self.ranges.append((first, records))
         self.messages += records if is_message else 0
+
+    def count_settled(self, first: int, count: int) -> None:
+        """Add a range of settled offsets."""
+        self.settled += count
+        lowest, highest = self.settled_span or (first, first)
+        self.settled_span = (min(lowest, first), max(highest, first + count - 1))
 
 
 class StoredFile(msgspec.Struct, kw_only=True):

@@ -19,16 +19,9 @@ def collected_again(files: Sequence[StoredFile]) -> dict[str, Masks]:
 
     Only queues with repeated messages are in it; almost always there is none.
     """
-    ranges = SettledRanges()
-    records: Counter[QueueIncarnation] = Counter()
-    for incarnation, part in parts_of(files):
-        ranges.add(incarnation, *zip(*part.ranges, strict=True))
-        records[incarnation] += sum(count for _, count in part.ranges)
-    doubled = {
-        incarnation
-        for incarnation, starts, ends in ranges.merged()
-        if int((ends - starts).sum()) < records[incarnation]
-    }
+    doubled = _doubled(files)
+    if not doubled:
+        return {}
     before = SettledRanges()
     found: dict[str, Masks] = {}
     for file in files:
@@ -39,6 +32,30 @@ def collected_again(files: Sequence[StoredFile]) -> dict[str, Masks]:
         for incarnation, part in mine:
             before.add(incarnation, *zip(*part.ranges, strict=True))
     return found
+
+
+def _doubled(files: Sequence[StoredFile]) -> set[QueueIncarnation]:
+    """The queues with repeated records: records that do not follow the earlier ones are looked at exactly."""
+    ends: dict[QueueIncarnation, int] = {}
+    doubtful: set[QueueIncarnation] = set()
+    for incarnation, part in parts_of(files):
+        end = ends.get(incarnation, 0)
+        for first, count in part.ranges:
+            if first < end:
+                doubtful.add(incarnation)
+            end = max(end, first + count)
+        ends[incarnation] = end
+    ranges = SettledRanges()
+    records: Counter[QueueIncarnation] = Counter()
+    for incarnation, part in parts_of(files) if doubtful else ():
+        if incarnation in doubtful:
+            ranges.add(incarnation, *zip(*part.ranges, strict=True))
+            records[incarnation] += sum(count for _, count in part.ranges)
+    return {
+        incarnation
+        for incarnation, starts, stops in ranges.merged()
+        if int((stops - starts).sum()) < records[incarnation]
+    }
 
 
 def parts_of(files: Iterable[StoredFile]) -> Iterator[tuple[QueueIncarnation, QueuePart]]:

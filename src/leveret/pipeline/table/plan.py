@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -37,10 +36,13 @@ from leveret.pipeline.archive.settlements import settlements_of
 from leveret.pipeline.files.files import Place, place_of
 from leveret.pipeline.table.columns import OF_STATE
 from leveret.pipeline.table.request import TableRequest
+from leveret.pipeline.table.settling import SettlingFiles
 from leveret.wire.incarnation import epoch_of, generation_of, in_order
 
 RANGE_BYTES: Final = 32_000_000
 """About the stored octets of a task."""
+RANGE_MESSAGES: Final = 500_000
+"""The most messages of a task, about: a second's work or two, however small messages are when they are stored."""
 RANGE_FILES_MAX: Final = 200
 
 
@@ -120,7 +122,7 @@ def plan_ranges(manifest: Manifest, request: TableRequest) -> list[FileRange]:
         files = manifest.files_of(vhost)
         without = collected_again(files)
         hidden = _hidden(manifest.data_dir, files, request)
-        for file in files:
+        for file in files if hidden else ():
             mine = {each: hidden[each] for each, _ in parts_of([file]) if each in hidden}
             if mine:
                 without[file.path] = united(without.get(file.path, {}), mine)
@@ -141,10 +143,12 @@ def ranges_of(
     ranges: list[FileRange] = []
     if not files:
         return ranges
+    settlements = _settling(files if settling is None else settling, request)
     for group in _grouped(list(_pieces(files, request, without, only or {}))):
         pieces = [each.piece for each in group]
-        wanted = {each.queue for piece in pieces for each in piece.parts}
-        needed = _settling(files if settling is None else settling, wanted, request)
+        needed = settlements.needed(
+            {each: ranges for each, (_, ranges) in piece.parts.items()} for piece in pieces
+        )
         size, messages = sum(each.bytes for each in group), sum(each.messages for each in group)
         ranges.append(FileRange(data_dir, files[0].vhost, request, pieces, needed, size, messages))
     return ranges
@@ -153,13 +157,14 @@ def ranges_of(
 def dealt(ranges: list[FileRange]) -> list[list[FileRange]]:
     """The ranges of each task: those of small vhosts share one."""
     tasks: list[list[FileRange]] = []
-    size = RANGE_BYTES
+    load = 1.0
     for each in ranges:
-        if size + each.bytes > RANGE_BYTES:
+        more = _load(each.bytes, each.messages)
+        if not tasks or load + more > 1:
             tasks.append([])
-            size = 0
+            load = 0.0
         tasks[-1].append(each)
-        size += each.bytes
+        load += more
     return tasks
 
 
@@ -175,10 +180,10 @@ def _pieces(
         }
         mine = without.get(file.path, {})
         # A file that repeats itself is read by one task, which sees both places.
-        shares = 1 if mine else max(1, math.ceil(file.bytes / RANGE_BYTES))
+        messages = sum(part.messages for part in wanted)
+        shares = 1 if mine else max(1, math.ceil(_load(file.bytes, messages)))
         for share in range(shares):
             piece = FilePiece(file.path, share, shares, parts, mine, only.get(file.path))
-            messages = sum(part.messages for part in wanted)
             yield _Sized(piece, file.bytes // shares, messages // shares)
 
 
@@ -191,28 +196,31 @@ class _Sized:
 
 def _grouped(sized: list[_Sized]) -> Iterator[list[_Sized]]:
     group: list[_Sized] = []
-    size = 0
+    load = 0.0
     for each in sized:
-        if group and (size + each.bytes > RANGE_BYTES or len(group) >= RANGE_FILES_MAX):
+        more = _load(each.bytes, each.messages)
+        if group and (load + more > 1 or len(group) >= RANGE_FILES_MAX):
             yield group
-            group, size = [], 0
+            group, load = [], 0.0
         group.append(each)
-        size += each.bytes
+        load += more
     if group:
         yield group
 
 
-def _settling(files: Iterable[StoredFile], queues: set[str], request: TableRequest) -> list[StoredFile]:
-    """The files with settlements of these queues, without the names of their queues, which may be many."""
+def _load(size: int, messages: int) -> float:
+    """The share of one task that reading so much is."""
+    return max(size / RANGE_BYTES, messages / RANGE_MESSAGES)
+
+
+def _settling(files: list[StoredFile], request: TableRequest) -> SettlingFiles:
+    """The files whose settlements may matter to a request; none if no state is asked for."""
     if not request.state and not OF_STATE.intersection(request.columns):
-        return []
-    return [
-        msgspec.structs.replace(file, queues=[])
-        for file in files
-        if file.settlements
-        and (request.as_of_ms is None or file.min_ms <= request.as_of_ms)
-        and (file.history_from_ms or any(part.settled and part.queue in queues for part in file.queues))
-    ]
+        return SettlingFiles([])
+    as_of_ms = request.as_of_ms
+    return SettlingFiles(
+        [file for file in files if file.settlements and (as_of_ms is None or file.min_ms <= as_of_ms)]
+    )
 
 
 def _check_moment(manifest: Manifest, vhosts: list[str], request: TableRequest) -> None:
@@ -232,17 +240,21 @@ def _check_moment(manifest: Manifest, vhosts: list[str], request: TableRequest) 
 
 def _hidden(data_dir: Place, files: list[StoredFile], request: TableRequest) -> Masks:
     """By incarnation, the messages whose row is that of another incarnation; see the module."""
+    by_epoch: defaultdict[tuple[str, int], set[QueueIncarnation]] = defaultdict(set)
+    for incarnation, _ in parts_of(files):
+        by_epoch[incarnation.queue, epoch_of(incarnation.epoch)].add(incarnation)
+    mates = {each for incarnations in by_epoch.values() if len(incarnations) > 1 for each in incarnations}
+    if not mates:
+        return {}
     held: defaultdict[tuple[str, int], defaultdict[QueueIncarnation, list[tuple[int, int]]]] = defaultdict(
         lambda: defaultdict(list)
     )
     for incarnation, part in parts_of(files):
-        held[part.queue, epoch_of(part.epoch)][incarnation] += part.ranges
-    several = [each for each in held.values() if len(each) > 1]
-    if not several:
-        return {}
+        if incarnation in mates:
+            held[part.queue, epoch_of(part.epoch)][incarnation] += part.ranges
     settled = _settled(data_dir, files, request.as_of_ms)
     found: Masks = {}
-    for incarnations in several:
+    for incarnations in held.values():
         found |= _elsewhere({each: _offsets(ranges) for each, ranges in incarnations.items()}, settled)
     return found
 
