@@ -2,6 +2,8 @@
 
     console-sites    from Enter in the log-in form until page Sites stands: all sites, and how many queues each has
     console-safety   the same for page `Am I safe?`: all queues are judged, and the first hundred are shown
+    console-poll     what a person who is logged in costs the node that has the queues: processor time a second, beyond
+                     what the node takes by itself
 
 Six nodes are six sites, and the first one has 10,000 queues: their list comes from one event loop, so no other way to
 spread them is slower. Each round is a console and a browser of its own, so nothing is known from an earlier round. The
@@ -11,6 +13,7 @@ time is taken inside the page, and ends when the browser has painted.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -31,6 +34,10 @@ from leveret.testing.servers.console import ConsoleProcess
 
 NODES: Final = 6
 LOGIN_S_MAX: Final = 1.0
+POLL_MS_MAX: Final = 20.0
+POLL_SPANS: Final = 8
+"""40 s with the usual 5: the list of queues is asked for every ten or more."""
+POLL_WARMUPS: Final = 5
 PATIENCE_MS: Final = 60_000
 PAGES: Final = {
     "sites": """count => document.querySelectorAll("section.card").length === NODES
@@ -115,7 +122,30 @@ def _run(node: Node, settings: Settings) -> dict[str, Reading]:
         raise LoadError(missing)
     count = QUEUES_QUICK if settings.quick else QUEUES
     node.declare(count)
-    return {f"console-{name}": _in_a_thread(node, name, count) for name in PAGES}
+    readings = {f"console-{name}": _in_a_thread(node, name, count) for name in PAGES}
+    return readings | {"console-poll": _polled(node, settings)}
+
+
+def _polled(node: SixSites, settings: Settings) -> Reading:
+    """Log in without a page; what the console asks for the plots' past comes before the span that is measured."""
+    idle_ms_s = _spent_ms_s(node.nodes[0], settings)
+    with ConsoleProcess(node.urls) as console:
+        origin = console.url.rstrip("/")
+        credentials = {"user": "guest", "password": "guest"}
+        answer = httpx.post(f"{origin}/session", json=credentials, headers={"origin": origin})
+        answer.raise_for_status()
+        time.sleep(settings.warmup_s * POLL_WARMUPS)
+        polled_ms_s = _spent_ms_s(node.nodes[0], settings)
+    return Reading(
+        max(0.0, polled_ms_s - idle_ms_s), details={"idle_ms_s": idle_ms_s, "polled_ms_s": polled_ms_s}
+    )
+
+
+def _spent_ms_s(node: LeveretProcess, settings: Settings) -> float:
+    """Milliseconds of processor time a second, over some of the console's longest intervals."""
+    before_s, began_s = node.cpu_seconds(), time.monotonic()
+    time.sleep(settings.seconds * POLL_SPANS)
+    return 1000 * (node.cpu_seconds() - before_s) / (time.monotonic() - began_s)
 
 
 def _in_a_thread(node: SixSites, name: str, count: int) -> Reading:
@@ -170,15 +200,24 @@ def _spent(console: ConsoleProcess, node: SixSites, session: CDPSession) -> dict
 
 
 CONSOLE_PAGE: Final = Scenario(
-    tuple(
+    (
+        *(
+            Row(
+                f"console-{name}",
+                f"console: from the log-in until page {title} stands, {NODES} nodes and {QUEUES:,} queues",
+                "s",
+                False,
+                Target("value", LOGIN_S_MAX),
+            )
+            for name, title in {"sites": "Sites", "safety": "Am I safe?"}.items()
+        ),
         Row(
-            f"console-{name}",
-            f"console: from the log-in until page {title} stands, {NODES} nodes and {QUEUES:,} queues",
-            "s",
+            "console-poll",
+            f"console: what a person who is logged in costs a node with {QUEUES:,} queues, processor time",
+            "ms/s",
             False,
-            Target("value", LOGIN_S_MAX),
-        )
-        for name, title in {"sites": "Sites", "safety": "Am I safe?"}.items()
+            Target("value", POLL_MS_MAX),
+        ),
     ),
     _run,
     brokers=(LEVERET,),
