@@ -51,14 +51,13 @@ from leveret.core.rules.mirror_policy import MirrorPolicy
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.placement.due_queues import DueQueues
+from leveret.runtime.cluster.placement.gathered_writes import AT_ONCE, GatheredWrites
 from leveret.runtime.cluster.placement.local_queues import LocalQueues, QueueKey
 from leveret.runtime.cluster.placement.queue_locations import QueueLocations
 from leveret.runtime.cluster.store import ClusterStore
 
 logger = logging.getLogger(__name__)
 
-_AT_ONCE: Final = 40
-"""Queues whose records one transaction writes."""
 _LOOKED_AT: Final = 500
 """Queues that are looked at before the loop may do something else."""
 _MOVES_AT_ONCE: Final = 32
@@ -113,6 +112,7 @@ class PlacementController:
         self.led_on: Callable[[str, int], None] = lambda node, queues: None
         self._locations = locations
         self._store = store
+        self._gathered = GatheredWrites(store)
         self._state = state
         self._broker = broker
         self._local_queues = local_queues
@@ -376,8 +376,8 @@ class PlacementController:
     # -- writing ------------------------------------------------------------------------------
 
     async def _write(self, writes: list[RecordWrite]) -> None:
-        for at in range(0, len(writes), _AT_ONCE):
-            await self._write_some(writes[at : at + _AT_ONCE])
+        for at in range(0, len(writes), AT_ONCE):
+            await self._write_some(writes[at : at + AT_ONCE])
 
     def _stands(self, key: QueueKey, looked_at: Placement) -> bool:
         """Whether the record is still the one that was looked at: what came since was not decided upon."""
@@ -465,7 +465,7 @@ class PlacementController:
                     )
                     after = with_loss(placed.placement, after, lack.begins_at)
                 write = placement_write(self._state.keys, key, after)
-                revision = await self._store.transact(StoreTransaction(conditions, (write,)))
+                revision = await self._gathered.transact(StoreTransaction(conditions, (write,)))
         finally:
             # Where it is not known whether that was written, the lease is lost, and nothing is promised any more.
             self._moving.discard(key)

@@ -27,6 +27,7 @@ from leveret.model import definitions as d
 from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.placement import placement_controller as room
 from leveret.runtime.cluster.placement.due_queues import DueQueues
+from leveret.runtime.cluster.placement.gathered_writes import AT_ONCE
 from leveret.runtime.cluster.placement.local_queues import Lack, QueueKey
 from leveret.runtime.cluster.placement.placement_controller import PlacementController
 
@@ -248,7 +249,7 @@ def test_what_was_decided_of_a_queue_that_is_gone_by_then_is_not_written(is_decl
     """Two queues more than one transaction takes; while the first are written the last one is deleted."""
 
     async def story(world: World) -> None:
-        keys = [("/", f"q{each:03d}") for each in range(room._AT_ONCE + 1)]
+        keys = [("/", f"q{each:03d}") for each in range(AT_ONCE + 1)]
         for key in keys:
             world.records(placed(), key)
         last = keys[-1]
