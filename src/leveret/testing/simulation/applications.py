@@ -26,6 +26,7 @@ class SimulatedApplication:
         is_stopping: it is to end.
         fault: what it has found.
         on_promise: called whenever the node has promised something, such as with a confirm.
+        on_publish: called whenever a message was sent.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class SimulatedApplication:
         self.is_stopping = False
         self.fault: BooksFault | None = None
         self.on_promise: Callable[[], None] = lambda: None
+        self.on_publish: Callable[[], None] = lambda: None
         self._network = network
         self._ports = ports
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any, Final, cast
 
 import msgspec
@@ -11,9 +13,11 @@ import msgspec
 from leveret.core.queues.queue import Queue
 from leveret.core.replication.cluster import ClusterKeys, ClusterState, Placement, differences
 from leveret.runtime.cluster.operations import ClusterCommands
+from leveret.runtime.logs.log_store import queue_log_name
 from leveret.testing.simulation.consumers import ConsumingHabit
 from leveret.testing.simulation.etcd_state import EtcdState
 from leveret.testing.simulation.etcd_world import ETCD_SETTINGS, EtcdWorld
+from leveret.testing.simulation.leader_loss import LeaderLoss
 from leveret.testing.simulation.node import SimulatedNode
 from leveret.testing.simulation.publishers import PublishingPace
 from leveret.testing.simulation.users import Crew
@@ -31,6 +35,7 @@ MIRRORED: Final = ("m1", "m2", "m3", "quorum")
 FANOUT: Final = "fan"
 DEAD_QUEUE: Final = "mdead"
 REPLACED_MAX: Final = 2
+_FORGOTTEN: Final = "was taken out of cluster"
 
 
 class ClusterWorld(EtcdWorld):
@@ -114,6 +119,12 @@ class ClusterWorld(EtcdWorld):
                 found.append(PossibleFault("replace", lambda: self._replace(node), node.name))
         return found
 
+    async def lose_leader(self) -> None:
+        """See EtcdWorld: policies change and leaders move shortly before."""
+        opened = [node for node in self.nodes if node.is_open]
+        changes = [partial(change, node) for node in opened for change in (self._change_policy, self._move)]
+        await LeaderLoss(self, changes).run()
+
     async def _lose_etcd(self) -> None:
         """Let an etcd without data stand in etcd's place for a while: nothing is to be founded or deleted by that."""
         async with self.etcd_stops:
@@ -187,6 +198,10 @@ class ClusterWorld(EtcdWorld):
         )
         if name in cluster.members() or node.is_up:
             return
+        self._renew(node)
+
+    def _renew(self, node: SimulatedNode) -> None:
+        """Have another node, with an empty disk, in the place of one that the others have forgotten."""
         self.nodes.remove(node)
         self._gone.append(node)
         self._ports.remove(node.amqp_port)
@@ -204,10 +219,17 @@ class ClusterWorld(EtcdWorld):
 
     def leaders(self) -> set[str]:
         """See EtcdWorld: as etcd has it recorded."""
+        if self.etcd_stops.locked():
+            # Another etcd may stand in its place, which knows of none.
+            return {f"{node.name}@localhost" for node in self.nodes}
+        return {placement.leader for placement in self._placements()}
+
+    def _placements(self) -> list[Placement]:
+        """As etcd has them recorded."""
         state = ClusterState(KEYS)
         found = self.etcd.state
         state.apply(differences({}, found.entries, found.revision), found.revision)
-        return {placed.placement.leader for placed in state.placements.values()}
+        return [placed.placement for placed in state.placements.values()]
 
     def has_returned(self, node: SimulatedNode) -> bool:
         """See EtcdWorld: it is a synchronised mirror again."""
@@ -218,6 +240,11 @@ class ClusterWorld(EtcdWorld):
     async def heal(self) -> None:
         """See SimulatedWorld: with a policy by which all mirrors become synchronised."""
         await self.until_up()
+        await self.until(lambda: all(node.is_open or node.ended for node in self.nodes), "all nodes start")
+        for node in list(self.nodes):
+            if _FORGOTTEN in (node.ended or ""):
+                # Whoever was told to forget it has ended before that could be seen.
+                self._renew(node)
         await self.until(lambda: any(node.is_open for node in self.nodes), "a node is open")
         while True:
             node = next(node for node in self.nodes if node.is_open)
@@ -227,6 +254,17 @@ class ClusterWorld(EtcdWorld):
                 break
         await self.until_whole()
         await self.examine()
+
+    def copies(self) -> list[tuple[Path, Path, list[str]]]:
+        """See EtcdWorld."""
+        nodes = {f"{node.name}@localhost": node for node in self.nodes if node.is_open}
+        found: list[tuple[Path, Path, list[str]]] = []
+        for placement in self._placements():
+            leader, logs = nodes.get(placement.leader), [queue_log_name(placement.epoch)]
+            if leader is not None:
+                mirrors = [nodes[each] for each in placement.synchronised if each in nodes]
+                found += [(leader.data_dir, mirror.data_dir, logs) for mirror in mirrors]
+        return found
 
     def missing(self) -> list[str]:
         """See EtcdWorld: each queue is led, and its mirrors are synchronised, as all nodes see it."""

@@ -60,6 +60,7 @@ class SimulatedEtcd:
         paths: what lies between it and its clients; `paths.delay_s_max` makes it slow.
         is_up: whether it runs; without that it refuses connections.
         is_stopped: whether it takes connections and does nothing.
+        on_change: called after each transaction that has changed something.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, rng: random.Random) -> None:
@@ -69,6 +70,7 @@ class SimulatedEtcd:
         self.is_up = True
         self.is_stopped = False
         self._loop, self._rng = loop, rng
+        self.on_change: Callable[[], None] = lambda: None
         self._boot = 0
         self._waiting: list[Action] = []
         self._watches: dict[EtcdWatch, OrderedPath] = {}
@@ -145,6 +147,8 @@ class SimulatedEtcd:
         """As `EtcdState.transact`."""
         revision = self.state.transact(transaction, lease_id)
         self._report()
+        if revision is not None:
+            self.on_change()
         return revision
 
     def grant(self, ttl_s: int) -> GrantedLease:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final, cast
@@ -12,12 +13,15 @@ from leveret.core.queues.queue import Queue
 from leveret.storage.secret_file import SECRET_FILE
 from leveret.testing.simulation.books import BooksFault
 from leveret.testing.simulation.companion import hang_companions, kill_companions
+from leveret.testing.simulation.copies import difference
 from leveret.testing.simulation.etcd import SimulatedEtcd
 from leveret.testing.simulation.etcd_paths import DELAY_S_MAX
+from leveret.testing.simulation.leader_loss import LeaderLoss
 from leveret.testing.simulation.node import SimulatedNode
 from leveret.testing.simulation.operator import NeverAtRest
 from leveret.testing.simulation.waiting import LOOK_S, wait_until
 from leveret.testing.simulation.world import (
+    MOMENTS,
     REST_TIMEOUT_S,
     PossibleFault,
     SimulatedWorld,
@@ -26,6 +30,7 @@ from leveret.testing.simulation.world import (
 LEASE_TTL_S: Final = 2
 RESTART_TIMEOUT_S: Final = 20.0
 EXAMINED: Final = 2
+COPIED_S: Final = 10.0
 ETCD_SETTINGS: Final = {
     "cluster.etcd.endpoints": "http://127.0.0.1:2379",
     "cluster.etcd.prefix": "/leveret",
@@ -39,6 +44,7 @@ class EtcdWorld(SimulatedWorld):
     Attributes:
         etcd: the store of all nodes.
         size: how many nodes there are.
+        etcd_delay_s: of the run; a slow etcd goes back to it.
         etcd_stops: held while etcd is down, or another one stands in its place.
     """
 
@@ -47,13 +53,15 @@ class EtcdWorld(SimulatedWorld):
         super().__init__(seed, folder, skip=skip)
         self.size = size
         self.etcd_stops = asyncio.Lock()
-        self._etcd_delay_s = self.habits.choice((DELAY_S_MAX, DELAY_S_MAX, 0.05, 0.2))
+        self.etcd_delay_s = self.habits.choice((DELAY_S_MAX, DELAY_S_MAX, 0.05, 0.2))
+        self.moments = (*MOMENTS, "record")
         self.etcd: SimulatedEtcd
 
     def prepare(self) -> None:
         """See SimulatedWorld."""
         self.etcd = SimulatedEtcd(cast("asyncio.AbstractEventLoop", self.loop), Random(f"etcd {self.seed}"))
-        self.etcd.paths.delay_s_max = self._etcd_delay_s
+        self.etcd.paths.delay_s_max = self.etcd_delay_s
+        self.etcd.on_change = partial(self.moment, "record")
         self.etcd.use_here()
 
     def start_all(self) -> None:
@@ -92,12 +100,14 @@ class EtcdWorld(SimulatedWorld):
             ]
         if down:
             other_node = self.random.choice(down)
-            found += [PossibleFault("start", lambda: self._start(other_node), other_node.name)] * 3
+            found += [PossibleFault("start", lambda: self.start(other_node), other_node.name)] * 3
             if f"{other_node.name}@localhost" not in self.leaders():
                 found.append(PossibleFault("flip bit", lambda: self._flip_bit(other_node), other_node.name))
         one, other = self.random.sample(self.nodes, 2)
         pair = f"{one.name} {other.name}"
         found += [
+            PossibleFault("lose leader", self.lose_leader),
+            PossibleFault("lose leader", self.lose_leader),
             PossibleFault("cut", lambda: self._cut(one, other), pair),
             PossibleFault("reset", lambda: self.network.reset(one.name, other.name), pair),
             PossibleFault("mend", self.network.mend),
@@ -109,7 +119,12 @@ class EtcdWorld(SimulatedWorld):
         ]
         return found
 
-    def _start(self, node: SimulatedNode) -> None:
+    async def lose_leader(self) -> None:
+        """See LeaderLoss."""
+        await LeaderLoss(self).run()
+
+    def start(self, node: SimulatedNode) -> None:
+        """Start a node that is down, unless it has been replaced."""
         if not node.is_up and node in self.nodes:
             node.start()
 
@@ -151,7 +166,7 @@ class EtcdWorld(SimulatedWorld):
     async def _slow_etcd(self) -> None:
         self.etcd.paths.delay_s_max = self.random.choice((0.05, 0.3, 0.8))
         await asyncio.sleep(self.random.choice((1.0, 5.0)))
-        self.etcd.paths.delay_s_max = self._etcd_delay_s
+        self.etcd.paths.delay_s_max = self.etcd_delay_s
 
     def _compact_etcd(self) -> None:
         if self.etcd.state.revision > self.etcd.state.compacted:
@@ -167,7 +182,7 @@ class EtcdWorld(SimulatedWorld):
         for node in list(self.nodes):
             if node.is_up:
                 await node.stop()
-                self._start(node)
+                self.start(node)
                 await wait_until(lambda node=node: self.has_returned(node), RESTART_TIMEOUT_S)  # type: ignore[misc]
 
     def _flip_bit(self, node: SimulatedNode) -> None:
@@ -217,8 +232,21 @@ class EtcdWorld(SimulatedWorld):
             else:
                 node.lose_power(self.random)
             await asyncio.sleep(2 * LEASE_TTL_S)
-            self._start(node)
+            self.start(node)
             await self.until_whole()
+
+    async def compare(self) -> None:
+        """See SimulatedWorld: each copy that counts as whole has its leader's chunks."""
+        if await wait_until(lambda: not self._differing(), COPIED_S):
+            return
+        raise BooksFault(f"diverged: {self._differing()}")
+
+    def _differing(self) -> str:
+        return next(filter(None, (difference(*copies) for copies in self.copies())), "")
+
+    def copies(self) -> list[tuple[Path, Path, list[str]]]:
+        """Return the data directories of a leader and of a copy, and the logs that are to be the same there."""
+        raise NotImplementedError
 
     async def until_up(self) -> None:
         """End all faults, and start the nodes that are down."""
@@ -226,7 +254,7 @@ class EtcdWorld(SimulatedWorld):
         for node in self.nodes:
             self.etcd.heal(node.name)
             node.resume()
-            self._start(node)
+            self.start(node)
 
     async def until_whole(self) -> None:
         """Wait until nothing is missing. Raises NeverAtRest, which says what is."""

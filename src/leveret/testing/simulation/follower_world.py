@@ -53,6 +53,18 @@ class FollowerWorld(EtcdWorld):
             return [f"{leaders[0].name} leads, in sync are only {status['in_sync']}"]
         return []
 
+    def copies(self) -> list[tuple[Path, Path, list[str]]]:
+        """See EtcdWorld."""
+        leaders = [node for node in self.nodes if node.is_open]
+        if len(leaders) != 1:
+            return []
+        home = leaders[0].data_dir
+        logs = [
+            "definitions",
+            *(f"{kind}/{each.name}" for kind in ("queues", "streams") for each in (home / kind).glob("*")),
+        ]
+        return [(home, node.data_dir, logs) for node in self.nodes if node not in leaders]
+
     def may_be_damaged(self, path: Path) -> bool:
         """See EtcdWorld: of any log, that of the definitions too."""
         return bool({"queues", "streams", "definitions"}.intersection(path.parts))

@@ -72,6 +72,7 @@ class SimulatedPublisher(SimulatedApplication):
         queues = self.queues if self.exchange else (key,)
         copies = self.books.published(queues, origin, is_withheld=is_withheld)
         client.publish(key, str(copies[0].number), copies[0].body, exchange=self.exchange)
+        self.on_publish()
         return copies
 
     async def work(self, client: SimulatedClient) -> None:

@@ -16,6 +16,7 @@ import shutil
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple
@@ -44,8 +45,9 @@ from leveret.testing.simulation.waiting import wait_until
 REST_TIMEOUT_S: Final = 120.0
 START_TIMEOUT_S: Final = 60.0
 FAULTS_AT_ONCE: Final = 3
-_AT_A_PROMISE: Final = 0.4
-"""The share of faults that wait for the next promise to an application."""
+AT_ONCE: Final = ""
+MOMENTS: Final = (AT_ONCE, AT_ONCE, AT_ONCE, "promise", "promise", "publish")
+"""When a fault begins: at once, at the next promise to an application, or at the next message of a publisher."""
 CLOCK_OFFSETS_S: Final = (0.0, 0.0, -3.0, 0.5, 90_000.0)
 CLOCK_RATES: Final = (1.0, 1.0, 0.99, 1.01)
 
@@ -133,7 +135,8 @@ class SimulatedWorld:
         self.users = SimulatedUsers(self.network, self._ports, self.books, seed)
         self._harming: list[asyncio.Task[None]] = []
         self.fault: BooksFault | None = None
-        self._ambush: Callable[[], object] | None = None
+        self.moments: Sequence[str] = MOMENTS
+        self._ambushes: dict[str, Callable[[], object]] = {}
         self._context: Context
 
     def add_node(self, name: str, settings: dict[str, str]) -> SimulatedNode:
@@ -167,10 +170,11 @@ class SimulatedWorld:
         except Exception as fault:
             raise RunFailure(self.seed, fault, self.count, self.story.text()) from fault
         finally:
+            # What killed processes say as they are freed is nobody's.
+            self._clear()
             root.removeHandler(self.story)
             root.setLevel(level)
             root.propagate = propagates
-            self._clear()
             gc.enable()
             gc.collect()
         return RunReport(
@@ -200,14 +204,15 @@ class SimulatedWorld:
         self._context = copy_context()
         await self._operator.spawn(self.set_up())
         for application in self.applications:
-            application.on_promise = self._promised
+            application.on_promise = partial(self.moment, "promise")
+            application.on_publish = partial(self.moment, "publish")
             application.start()
         until_s = self.loop.time() + seconds
         while self.loop.time() < until_s:
             await asyncio.sleep(self.random.expovariate(1 / self.pause_s))
             self._harm()
             self.look()
-        self._ambush = None
+        self._ambushes.clear()
         await self.until(lambda: not self._under_way(), "all faults are over")
         self.story.note("-- all heals")
         await self.heal()
@@ -230,8 +235,9 @@ class SimulatedWorld:
         [fault] = self.random.choices(faults, [self._weight(each.kind) for each in faults])
         if number in self.skip or len(self._under_way()) >= FAULTS_AT_ONCE:
             return
-        if self.random.random() < _AT_A_PROMISE and self._ambush is None:
-            self._ambush = lambda: self._begin(number, fault)
+        moment = self.random.choice(self.moments)
+        if moment != AT_ONCE and moment not in self._ambushes:
+            self._ambushes[moment] = lambda: self._begin(number, fault)
         else:
             self._begin(number, fault)
 
@@ -246,12 +252,23 @@ class SimulatedWorld:
         if result is not None:
             self._harming.append(asyncio.get_running_loop().create_task(result))
 
-    def _promised(self) -> None:
-        """A node has promised something to an application: the moment at which a fault hurts most."""
-        ambush, self._ambush = self._ambush, None
+    def moment(self, moment: str) -> None:
+        """Something has happened at which a fault hurts most: what waits for that begins, now or a little later."""
+        ambush = self._ambushes.pop(moment, None)
         if ambush is not None:
+            later_s = self.random.choice((0.0, self.random.expovariate(1 / self.network.delay_s)))
             # As nobody's callback: the application's process is not concerned.
-            self.loop.call_soon(ambush, context=self._context)
+            self.loop.call_later(later_s, ambush, context=self._context)
+
+    async def until_moment(self, timeout_s: float) -> None:
+        """Wait for the next moment of any kind, but not for long."""
+        moment = self.random.choice(self.moments)
+        reached = asyncio.get_running_loop().create_future()
+        if moment != AT_ONCE and moment not in self._ambushes:
+            self._ambushes[moment] = lambda: None if reached.done() else reached.set_result(None)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await reached
 
     async def fill_disk(self, node: SimulatedNode) -> None:
         """Let hardly anything fit on a node's disk for some time."""
@@ -329,6 +346,9 @@ class SimulatedWorld:
         for crew in self.habits.sample(crews, self.habits.randint(2, min(4, len(crews)))):
             self.applications += crew()
 
+    async def compare(self) -> None:
+        """Raise BooksFault if copies of the same data differ while nothing happens."""
+
     # -- the end ----------------------------------------------------------------------------------
 
     async def _count(self) -> int:
@@ -337,6 +357,7 @@ class SimulatedWorld:
             application.is_stopping = True
         await asyncio.sleep(10)
         self.look()
+        await self.compare()
         for application in self.applications:
             if isinstance(application, SimulatedQueueOwner):
                 await self.operator.declare(application.queue, **application.arguments)
