@@ -16,12 +16,14 @@ import asyncio
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, cast
 
 from leveret.config.sections.listeners import Listeners
 from leveret.runtime.clients import connection_log
 from leveret.runtime.clients.ahead import LOOK_S, AheadWait
 from leveret.runtime.clients.amqp10_connection import Amqp10Connection
+from leveret.runtime.clients.departures import Departures
 from leveret.runtime.logs.engine import Engine
 from leveret.runtime.process.clock import elapsed_ms
 from leveret.runtime.sockets.addresses import is_loopback
@@ -61,6 +63,7 @@ class AmqpPort:
         engine: flushes the output of the peers' sessions.
         options: the options of the sockets.
         peers: the connected peers, in the order of their arrival.
+        departures: the ends of those whose sockets are gone.
         forget: called with a peer whose socket is gone.
         buffer: receives the octets of all peers, each read for one peer alone.
     """
@@ -71,6 +74,7 @@ class AmqpPort:
     options: Listeners
     forget: Callable[[AmqpPeer], None]
     peers: dict[AmqpPeer, None] = field(default_factory=dict)
+    departures: Departures = field(default_factory=Departures)
     buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(READ_BYTES)))
 
 
@@ -210,11 +214,14 @@ class AmqpPeer(asyncio.BufferedProtocol):
         self._pace()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the session, because the socket is gone."""
-        self._port.forget(self)
+        """End the session, because the socket is gone; with thousands of others in a later pass of the loop."""
         self._transport = None
         if self._parting is not None:
             self._parting.over()
+        self._port.departures.add(partial(self._depart, exc))
+
+    def _depart(self, exc: Exception | None) -> None:
+        self._port.forget(self)
         session = self._session
         if self.amqp10 is not None:
             self.amqp10.lost(str(exc or ""))
