@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pika
 import pytest
@@ -123,6 +124,24 @@ def test_the_policy_of_the_page_lets_no_inline_script_run(visit: Visit, console:
             "document.head.append(Object.assign(document.createElement('script'), {text: 'window.hacked=1'}))"
         )
     assert page.evaluate("window.hacked") is None
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(380, "light"), (380, "dark"), (3840, "dark")])
+def test_every_page_fits_from_a_phone_to_a_wall_in_light_and_dark(
+    chromium: Chromium, console: ConsoleProcess, width: int, scheme: Any
+) -> None:
+    with chromium.visit(viewport={"width": width, "height": 900}, color_scheme=scheme) as visit:
+        page = visit.page
+        look_at(page, console)
+        colours = set()
+        for name in ("sites", "safety", "plots", "do", "history", "messages"):
+            page.goto(f"{console.url}#{name}")
+            expect(page.locator("nav [aria-current=page]")).to_have_attribute("href", f"#{name}")
+            expect(page.locator("h1")).to_be_visible()
+            assert (name, page.evaluate("document.documentElement.scrollWidth")) == (name, width)
+            shade = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/)[0]")
+            colours.add(int(shade) < 128)
+        assert colours == {scheme == "dark"}
 
 
 def test_a_queue_is_found_by_keyboard_alone(visit: Visit, console: ConsoleProcess) -> None:
