@@ -26,4 +26,7 @@ def tmp_path(request: pytest.FixtureRequest) -> Iterator[Path]:
         yield request.getfixturevalue("disk_path")
         return
     with scratch() as directory:
-        yield directory
+        # A test may put something beside it.
+        place = directory / "test"
+        place.mkdir()
+        yield place
