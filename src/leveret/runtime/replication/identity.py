@@ -22,6 +22,7 @@ from leveret.session.link_handshake import (
     FORMER_LEADERS_MAX,
     NONCE_BYTES,
     FollowerHandshake,
+    HandshakeMessage,
     Kind,
     Leadership,
 )
@@ -59,6 +60,17 @@ class LinkEnd(NamedTuple):
             name=self.name,
             nonce=os.urandom(NONCE_BYTES),
             channel=channel,
+        )
+
+    def prove(self, handshake: FollowerHandshake, hello: HandshakeMessage) -> HandshakeMessage:
+        """Answer the hello of the node that this one has connected to, with this node's leadership."""
+        identity = self.identity.identity
+        return handshake.answer_hello(
+            hello,
+            leadership=identity.leadership,
+            followed_epoch=identity.followed_epoch,
+            led=identity.led,
+            uri=self.own_uri(),
         )
 
 

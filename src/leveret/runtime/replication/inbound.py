@@ -25,9 +25,7 @@ from leveret.runtime.replication.progress import progress_row
 from leveret.runtime.replication.receiving_link import SILENCE_S, ReceivingLink
 from leveret.runtime.sockets.backoff import RETRY_S, delay_s
 from leveret.session.link_handshake import (
-    FollowerHandshake,
     HandshakeDeclined,
-    HandshakeMessage,
     HandshakeRefused,
     ProvenLeader,
     SecretsDiffer,
@@ -160,7 +158,7 @@ class Inbound:
         progress.was_streaming = False
         self._ended.clear()
         loop = asyncio.get_running_loop()
-        dialling = Dialling(self._prove)
+        dialling = Dialling(self._own.prove)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await dialling.connect(self.uri, self._own.tls() if self.uri.is_tls else None)
@@ -312,16 +310,6 @@ class Inbound:
                 self.questions.received(peer, kind, payload)
             case _:
                 raise LinkError(f"message {kind.name} is not due from a leader")
-
-    def _prove(self, handshake: FollowerHandshake, said: HandshakeMessage) -> HandshakeMessage:
-        identity = self._own.identity.identity
-        return handshake.answer_hello(
-            said,
-            leadership=identity.leadership,
-            followed_epoch=identity.followed_epoch,
-            led=identity.led,
-            uri=self._own.own_uri(),
-        )
 
     def _begin_joining(self, leader: ProvenLeader) -> None:
         """Raise HandshakeRefused if that leader was replaced."""

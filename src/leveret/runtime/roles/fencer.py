@@ -11,7 +11,7 @@ from leveret.config.uris import NodeUri
 from leveret.model.errors import LeveretError
 from leveret.runtime.link.dialling import Dialling
 from leveret.runtime.replication.identity import LinkEnd
-from leveret.session.link_handshake import FollowerHandshake, HandshakeMessage, ProvenLeader
+from leveret.session.link_handshake import ProvenLeader
 
 logger = logging.getLogger(__name__)
 
@@ -57,20 +57,9 @@ class Fencer:
             OSError: the node cannot be reached.
             LeveretError: it has another secret, or is no such node.
         """
-        dialling = Dialling(self._prove)
+        dialling = Dialling(self._own.prove)
         await dialling.connect(self._uri, self._own.tls() if self._uri.is_tls else None)
         try:
             return await dialling.shake(self._own.handshake("fence", dialling.peer.channel))
         finally:
             dialling.peer.close()
-
-    def _prove(self, handshake: FollowerHandshake, hello: HandshakeMessage) -> HandshakeMessage:
-        """This node's proof, with its epoch in it."""
-        identity = self._own.identity.identity
-        return handshake.answer_hello(
-            hello,
-            leadership=identity.leadership,
-            followed_epoch=identity.followed_epoch,
-            led=identity.led,
-            uri=self._own.own_uri(),
-        )
