@@ -67,7 +67,8 @@ _FILE: Final = struct.Struct(">BH")
 
 Octets: TypeAlias = bytes | memoryview
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
-_U64: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+_NonNegativeI64: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+"""An offset, the number of a cut, an epoch, or a count of octets."""
 
 
 class LinkError(PeerError):
@@ -121,8 +122,8 @@ class LogExtent(msgspec.Struct, frozen=True, array_like=True):
     """A follower's copy of a log; `last` is the header of its last chunk, empty for none."""
 
     path: str
-    first_offset: _U64
-    next_offset: _U64
+    first_offset: _NonNegativeI64
+    next_offset: _NonNegativeI64
     last: bytes
 
 
@@ -172,14 +173,14 @@ class Mirroring(msgspec.Struct, frozen=True, array_like=True):
 class Acked(msgspec.Struct, frozen=True, array_like=True):
     """Everything of the link's scope is on the peer's disk, up to this cut; and the octets that the peer received."""
 
-    position: _U64
-    octets: _U64
+    position: _NonNegativeI64
+    octets: _NonNegativeI64
 
 
 class Number(msgspec.Struct, frozen=True, array_like=True):
     """A cut, or an epoch."""
 
-    number: _U64
+    number: _NonNegativeI64
 
 
 class LogNames(msgspec.Struct, frozen=True, array_like=True):
@@ -202,7 +203,7 @@ class ProbeHeaders(msgspec.Struct, frozen=True, array_like=True):
     """Asks for the headers of at most `count` chunks of a log that begin before offset `before`, newest first."""
 
     path: str
-    before: _U64
+    before: _NonNegativeI64
     count: Annotated[int, msgspec.Meta(ge=1, le=PROBE_CHUNKS_MAX)]
 
 

@@ -1,4 +1,4 @@
-"""The pace of a mirror's synchronisation: the pause before more is sent. RabbitMQ's arithmetic.
+"""The pace of a replica's synchronisation: the pause before more is read from disk for it. RabbitMQ's arithmetic.
 
 Only missing records are paced; messages that are published meanwhile are sent as they come.
 """
@@ -19,15 +19,22 @@ def pause_ms(octets: int, elapsed_ms: int, bytes_s_max: int) -> int:
 
 
 class SyncPace:
-    """Of one synchronisation: what was sent since when. Times are milliseconds of a clock that never goes back."""
+    """What was sent since when. Times are milliseconds of a clock that never goes back."""
 
-    __slots__ = ("_began_ms", "_bytes_s_max", "_octets")
+    __slots__ = ("_began_ms", "_bytes_s_max", "_due_ms", "_octets")
 
-    def __init__(self, bytes_s_max: int, now_ms: int) -> None:
+    def __init__(self, bytes_s_max: int = 0, now_ms: int = 0) -> None:
         """It begins now; 0 is no limit."""
         self._bytes_s_max = bytes_s_max
-        self._began_ms = now_ms
+        self._began_ms = self._due_ms = now_ms
         self._octets = 0
+
+    def wait_ms(self, bytes_s_max: int, now_ms: int) -> int:
+        """How long the next batch has to wait under that limit; a new limit holds at once."""
+        if bytes_s_max != self._bytes_s_max:
+            self._bytes_s_max, self._octets = bytes_s_max, 0
+            self._began_ms = self._due_ms = now_ms
+        return max(0, self._due_ms - now_ms)
 
     def sent(self, octets: int, now_ms: int) -> int:
         """Take that a batch was sent.
@@ -45,4 +52,5 @@ class SyncPace:
         wait_ms = pause_ms(self._octets, elapsed_ms, self._bytes_s_max)
         # What is measured next begins when the wait is over.
         self._began_ms, self._octets = now_ms + wait_ms, 0
+        self._due_ms = now_ms + wait_ms
         return wait_ms

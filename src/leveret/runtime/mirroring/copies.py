@@ -52,14 +52,6 @@ class Ends(NamedTuple):
     last: bytes
 
 
-class _Kept:
-    """applier.QuarantineFactory: the chunks that are to go to quarantine are there already."""
-
-    def add(self, path: str, at_offset: int = 0) -> object:
-        """Nothing is left to be done."""
-        return None
-
-
 class MirrorCopies:
     """See the module; also what its links share, see copy_link.LinkedCopies.
 
@@ -405,24 +397,22 @@ class MirrorCopies:
     def change(self, copy: MirrorCopy, change: LogChange) -> None:
         """See copy_link.LinkedCopies."""
         match change.kind:
-            case ChangeKind.APPEND | ChangeKind.DELETE:
-                self._applier.apply(change)
-                if change.kind is ChangeKind.APPEND:
-                    # It is on disk with the chunk, before that is acked: nobody counts on more than that knows of it.
-                    self._logs.record_existence(copy.name)
             case ChangeKind.CURSOR:
                 self._cursors[copy.name] = max(change.offset, self._cursors.get(copy.name, 0))
-            case ChangeKind.DROP:
-                self._applier.apply(change)
-                copy.drop_pieces(change.offset)
-            case ChangeKind.BEGIN:
-                copy.remove_pieces()
-                self._applier.apply(change)
-            case ChangeKind.HEAD if change.chunk is not None:
-                copy.append_head(change.offset, change.chunk, change.octets)
-            case _:
+            case ChangeKind.CUT | ChangeKind.QUARANTINE:
                 copy.is_accepting = False
                 copy.busy = asyncio.get_running_loop().create_task(self._quarantine_range(copy, change))
+            case ChangeKind.HEAD if change.chunk is not None:
+                copy.append_head(change.offset, change.chunk, change.octets)
+            case kind:
+                if kind is ChangeKind.BEGIN:
+                    copy.remove_pieces()
+                self._applier.apply(change)
+                if kind is ChangeKind.DROP:
+                    copy.drop_pieces(change.offset)
+                elif kind is ChangeKind.APPEND:
+                    # It is on disk with the chunk, before that is acked: nobody counts on more than that knows of it.
+                    self._logs.record_existence(copy.name)
 
     async def _quarantine_range(self, copy: MirrorCopy, change: LogChange) -> None:
         """What is divergent goes to quarantine in a thread, then it is cut, then the leader is told what is left."""
@@ -454,11 +444,7 @@ class MirrorCopies:
         quarantine = self._quarantine(ends.epoch, copy.epoch, copy.leader, is_lost=is_lost)
         kept = await asyncio.to_thread(quarantine.add, copy.name, at, until)
         # A crash up to here, or while it is cut: it is divergent again, and what is there already is taken up.
-        self._applier.quarantine = _Kept()
-        try:
-            self._forget(copy, change, log, is_head=is_head)
-        finally:
-            self._applier.quarantine = None
+        self._forget(copy, change, log, is_head=is_head)
         await asyncio.to_thread(quarantine.finish)
         logger.warning(
             "mirror_diverged log=%s leader=%s offset=%d end=%d", copy.name, copy.leader, at, ends.next_offset
@@ -472,7 +458,7 @@ class MirrorCopies:
             log.drop_before(copy.lost_before)
             if log.first_offset >= copy.lost_before:
                 return
-        self._applier.apply(change)
+        self._applier.remove_divergent(change)
 
     def _report_again(self, copy: MirrorCopy) -> None:
         if self._copies.get(copy.name) is not copy:

@@ -35,13 +35,11 @@ class LedLog:
         cursor: messages before it may have been handed to consumers.
         ends: up to where it has, or had, chunks of each epoch (core.queues.chunk_epochs), as far as is known.
         lost_before, lost_epoch: see wire.link.Mirroring.
+        pace: of what its mirrors are sent to synchronise.
     """
 
     __slots__ = (
         "_cuts",
-        "_due_ms",
-        "_limit",
-        "_pace",
         "automatic",
         "batch_messages",
         "cursor",
@@ -51,6 +49,7 @@ class LedLog:
         "lost_before",
         "lost_epoch",
         "name",
+        "pace",
     )
 
     def __init__(self, name: str, cut: int, end: int) -> None:
@@ -65,9 +64,7 @@ class LedLog:
         self.cursor = 0
         self.ends: Mapping[int, int] = {}
         self.lost_before = self.lost_epoch = 0
-        self._limit = 0
-        self._pace = SyncPace(0, 0)
-        self._due_ms = 0
+        self.pace = SyncPace()
 
     @property
     def cut(self) -> int:
@@ -85,12 +82,6 @@ class LedLog:
         """Where it ended at that cut."""
         index = bisect_right(self._cuts, cut, key=lambda each: each[0])
         return self._cuts[max(0, index - 1)][1]
-
-    def wait_ms(self, limit_bytes_s: int, now_ms: int) -> int:
-        """The pause of a sync of this log before it sends more; a new limit holds at once."""
-        if limit_bytes_s != self._limit:
-            self._limit, self._pace, self._due_ms = limit_bytes_s, SyncPace(limit_bytes_s, now_ms), now_ms
-        return max(0, self._due_ms - now_ms)
 
     def is_late(self, extent: LogExtent, log: Log | None) -> bool:
         """Whether a mirror whose last chunk was dropped here is late for certain, and not divergent.
@@ -111,7 +102,3 @@ class LedLog:
         if not extent.last or extent.first_offset >= self.lost_before:
             return False
         return decode_header(extent.last).epoch < self.lost_epoch
-
-    def paid(self, octets: int, now_ms: int) -> None:
-        """So much was sent to synchronise."""
-        self._due_ms = now_ms + self._pace.sent(octets, now_ms)

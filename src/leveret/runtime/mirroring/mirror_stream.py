@@ -20,20 +20,20 @@ from the frame on with which it goes live, once it lacks no prefix.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
-from leveret.core.replication.sender import ReplicationSender, SendEvent, SendPhase, SentPrefix
+from leveret.core.replication.join import Begin, Continue, DropBefore, QuarantineLog, Step, Truncate
+from leveret.core.replication.sender import SendEvent, SendPhase, SentPrefix
 from leveret.model.errors import StorageError
 from leveret.runtime.mirroring.led_log import LedLog, MirrorState
-from leveret.runtime.replication.catching_up import CatchUpPlan
+from leveret.runtime.mirroring.mirror_link import MirrorLink
 from leveret.runtime.replication.progress import SynchronisingProgress
-from leveret.runtime.replication.reconciliation import Reconciliation
+from leveret.runtime.replication.sent_logs import SentLogs
 from leveret.storage.log import Log
-from leveret.storage.tree import Tree
 from leveret.wire import link as wire
 from leveret.wire.chunk import decode_header
-from leveret.wire.link import ChangeKind, Frame, LinkError, Octets, log_change, name_change
+from leveret.wire.link import ChangeKind, Frame, Octets, log_change, name_change
 
 logger = logging.getLogger(__name__)
 
@@ -43,141 +43,99 @@ FINAL_BYTES: Final = 1024 * 1024
 """With so little missing the rest is sent in one turn of the loop; a log so short is sent whole."""
 
 
-class MirrorStreamHost(Protocol):
-    """The link that a stream is on, and the room behind it."""
-
-    node: str
-    numbers: Iterator[int]
-    tree: Tree
-    sender: ReplicationSender
-
-    @property
-    def limit_bytes_s(self) -> int:
-        """Most that a log's mirrors are sent in a second to synchronise; 0 for no limit."""
-
-    def send(self, frame: Frame) -> int:
-        """Send a frame at once; its number."""
-
-    def add(self, head: bytes, chunk: list[Octets] | None = None, records: int = 0) -> None:
-        """Have a change in the frame of this flush."""
-
-    def cut_all(self) -> None:
-        """End the frame of this flush, and have it sent."""
-
-    def begin_segment(self, name: str) -> int:
-        """Begin a segment of a log that is led here, with a chunk that settles nothing; its offset. StorageError."""
-
-    def ask(self, probe: wire.ProbeHeaders) -> None:
-        """Ask the mirror."""
-
-    def wake(self, stream: MirrorStream) -> None:
-        """It has something to do."""
-
-    def joined(self, stream: MirrorStream, cut: int) -> None:
-        """The mirror has everything that is not settled up to the cut that it acks, from that one on."""
-
-    def left(self, stream: MirrorStream) -> None:
-        """The mirror is not sent each cut any more."""
-
-    def reported(self, stream: MirrorStream, state: MirrorState) -> None:
-        """It is in another state."""
-
-    def unreadable(self, stream: MirrorStream, error: StorageError) -> None:
-        """This node cannot read its own log: it cannot be mirrored."""
-
-    @property
-    def is_congested(self) -> bool:
-        """Whether much waits for the socket."""
-
-
-class MirrorStream:
-    """See the module; also reconciliation.Notes, for what is decided of it.
+class MirrorStream(SentLogs):
+    """See the module.
 
     Attributes:
         led: the log.
-        scope: how far it is.
-        prefix: the same of its prefix.
+        prefix: how far its prefix is.
         state: as it was told last.
         syncs: whether it is to be sent its prefix.
     """
 
-    def __init__(self, host: MirrorStreamHost, led: LedLog, copy: wire.Copy) -> None:
+    link: MirrorLink
+
+    def __init__(self, link: MirrorLink, led: LedLog, copy: wire.Copy) -> None:
         """Of a mirror that has that copy of the log; it is compared at the first step."""
         self.led = led
-        self.scope = host.sender.begin(led.name)
+        super().__init__(link, led.name, link.leader.tree, led.pace, link.numbers)
         self.scope.happens(SendEvent.REPORTED)
         self.prefix = SentPrefix(copy.log.first_offset)
         self.state = MirrorState.JOINING
         # Who is waited for counts as having everything: what it lacks it is sent, whatever the policy says of new ones.
-        self.syncs = led.automatic or host.node in led.expected
-        self._host = host
+        self.syncs = led.automatic or link.node in led.expected
         self._number = 0
         self._counts = False
         self._paced_until = 0
-        self._progress = SynchronisingProgress()
         self._reported, self._reported_prefix = copy.log, copy.head
-        self._compare()
-
-    def _compare(self) -> None:
-        """Begin to compare what the mirror told with what is here now."""
-        host, name = self._host, self.led.name
-        extent = [self._reported] if self._reported.last or self._reported.next_offset else []
-        self.prefix.first = self._reported.first_offset
-        self._plan = self._lacks({})
-        self._verdict = SendEvent.COMPARED
-        has_what_was_lost = self.led.has_what_was_lost(self._reported)
-        if has_what_was_lost:
-            # It keeps that, and tells anew what else it has: nothing of it is dropped as if it were settled.
-            extent = []
-            self.quarantine(name)
-        self._reconciliation = Reconciliation(
-            host.tree,
-            self,
-            extent,
-            set(),
-            is_clean=bool(extent) and self.led.is_late(self._reported, self.log),
-            unreadable=lambda name, error: host.unreadable(self, error),
-            ask=host.ask,
-            paths=lambda: [name] if name in host.tree.logs and not has_what_was_lost else [],
-        )
-
-    def _lacks(self, sent: dict[str, int]) -> CatchUpPlan:
-        host = self._host
-        return CatchUpPlan(
-            host.tree, sent, set(), lambda name, error: host.unreadable(self, error), host.numbers
-        )
+        self._compare_copy()
 
     @property
     def node(self) -> str:
         """The mirror's."""
-        return self._host.node
+        return self.link.node
 
     @property
     def log(self) -> Log | None:
         """The log, if anything was ever put into it."""
-        return self._host.tree.logs.get(self.led.name)
+        return self.tree.logs.get(self.led.name)
 
-    # -- what was decided: reconciliation.Notes -----------------------------------------------
+    def paths(self) -> Iterable[str]:
+        """See SentLogs."""
+        return [self.led.name] if self.log is not None else []
 
-    def go_on(self, name: str, offset: int) -> None:
-        """See reconciliation.Notes."""
-        if self._verdict is not SendEvent.DIVERGED:
-            self._plan.go_on(name, offset)
+    def spared(self) -> set[str]:
+        """See SentLogs."""
+        return set()
 
-    def begin(self, name: str, offset: int) -> None:
-        """See reconciliation.Notes; where it begins is decided here."""
-        log = self.log
-        if (
-            self._puts_off(wipes=bool(self._reported.last))
-            or self._verdict is not SendEvent.COMPARED
-            or log is None
-        ):
+    def unreadable(self, name: str, error: StorageError) -> None:
+        """See SentLogs: it cannot be mirrored."""
+        logger.error("mirrored_log_unreadable log=%s node=%s error=%s", name, self.node, error)
+        self.link.end(name)
+
+    # -- the comparison -----------------------------------------------------------------------
+
+    def _compare_copy(self) -> None:
+        """Begin to compare what the mirror told with what is here now."""
+        reported = self._reported
+        self.prefix.first = reported.first_offset
+        if self.led.has_what_was_lost(reported):
+            # It keeps that, and tells anew what else it has: nothing of it is dropped as if it were settled.
+            self.compare([], is_clean=False)
+            self._take([QuarantineLog(self.led.name)])
             return
+        extents = [reported] if reported.last or reported.next_offset else []
+        self.compare(extents, is_clean=bool(extents) and self.led.is_late(reported, self.log))
+
+    def revised(self, step: Step) -> Step | None:
+        """See SentLogs: the mirror tells anew what it has after anything of it was quarantined."""
+        match step:
+            case Continue() if self.verdict is SendEvent.DIVERGED:
+                return None
+            case Begin(name, offset):
+                return self._begin(name, offset)
+            case Truncate(_, offset):
+                wipes = offset <= self._reported.first_offset
+                if self._puts_off(wipes=wipes) or self.verdict is not SendEvent.COMPARED:
+                    return None
+                self.verdict = SendEvent.DIVERGED
+            case DropBefore(_, offset):
+                self.prefix.first = max(self.prefix.first, offset)
+            case QuarantineLog():
+                self.verdict = SendEvent.DIVERGED
+        return step
+
+    def _begin(self, name: str, offset: int) -> Begin | None:
+        log = self.log
+        if self.verdict is not SendEvent.COMPARED or log is None:
+            return None
+        if self._puts_off(wipes=bool(self._reported.last)):
+            return None
         is_short = self.syncs and log.bytes_from(offset) <= self._final_bytes
         if log.next_offset and not (is_short and log.size_bytes):
             offset = self._present_end(name, log)
         self.prefix.first = offset
-        self._plan.begin(name, offset)
+        return Begin(name, offset)
 
     def _present_end(self, name: str, log: Log) -> int:
         """Where a mirror begins that lacks what is before: on a segment of its own, so that this is whole segments.
@@ -187,17 +145,10 @@ class MirrorStream:
         have of the log would look divergent to it.
         """
         try:
-            return self._host.begin_segment(name)
+            return self.link.leader.logs.begin_segment(name)
         except StorageError as error:
             logger.warning("mirror_sent_all log=%s node=%s error=%s", name, self.node, error)
             return log.first_offset
-
-    def cut(self, name: str, offset: int) -> None:
-        """See reconciliation.Notes. The mirror quarantines that, and tells anew what it has then."""
-        wipes = offset <= self._reported.first_offset
-        if not self._puts_off(wipes=wipes) and self._verdict is SendEvent.COMPARED:
-            self._verdict = SendEvent.DIVERGED
-            self._plan.cut(name, offset)
 
     def _puts_off(self, *, wipes: bool) -> bool:
         """Whether what leaves the mirror with nothing has to wait: it is counted on to have everything.
@@ -206,98 +157,49 @@ class MirrorStream:
         before the record says so: so who is not waited for is not recorded.
         """
         if wipes and self.node in self.led.expected:
-            self._verdict = SendEvent.POSTPONED
-        return self._verdict is SendEvent.POSTPONED
+            self.verdict = SendEvent.POSTPONED
+        return self.verdict is SendEvent.POSTPONED
 
     def expected_changed(self) -> None:
         """Promises wait for others than before."""
         if self.scope.phase is SendPhase.PUT_OFF and self.node not in self.led.expected:
-            self._host.wake(self)
-
-    def drop(self, name: str, first_offset: int) -> None:
-        """See reconciliation.Notes."""
-        self.prefix.first = max(self.prefix.first, first_offset)
-        self._plan.drop(name, first_offset)
-
-    def delete(self, name: str) -> None:
-        """See reconciliation.Notes; only of an empty one."""
-        self._plan.delete(name)
-
-    def quarantine(self, name: str) -> None:
-        """See reconciliation.Notes."""
-        self._verdict = SendEvent.DIVERGED
-        self._plan.quarantine(name)
-
-    def spare(self, name: str) -> None:
-        """See reconciliation.Notes: `unreadable` has ended it."""
+            self.link.wake(self)
 
     # -- steps --------------------------------------------------------------------------------
 
-    def probed(self, found: wire.Headers) -> None:
-        """The mirror's answer. Raises PeerError."""
-        if self.scope.phase is not SendPhase.COMPARING:
-            raise LinkError(f"headers of log {self.led.name} came that were not asked for")
-        self._reconciliation.probed(found)
-        self._host.wake(self)
-
-    def wait_ms(self, now_ms: int) -> int:
-        """How long its next step has to wait."""
-        if self.scope.is_live or (self.scope.phase is SendPhase.CATCHING_UP and self._is_paced):
-            return self.led.wait_ms(self._host.limit_bytes_s, now_ms)
-        return 0
-
-    @property
-    def _is_paced(self) -> bool:
-        """Whether what is sent next was there when it began; what was published since comes on top."""
-        return self._plan.sent.get(self.led.name, 0) < self._paced_until
-
     async def step(self, now_ms: Callable[[], int]) -> bool:
-        """Do some of what is to be done; whether there is more.
-
-        Raises:
-            LeveretError: the mirror told what cannot be.
-        """
-        match self.scope.phase:
-            case SendPhase.PUT_OFF:
+        """See SentLogs; of what is live the prefix."""
+        try:
+            if self.scope.phase is SendPhase.PUT_OFF:
                 if self.node in self.led.expected:
                     return False
                 self.scope.happens(SendEvent.RELEASED)
-                self._compare()
+                self._compare_copy()
                 return True
-            case SendPhase.COMPARING:
-                await self._reconciliation.run(lambda: self.is_ended)
-                if self.is_ended or not self._reconciliation.is_over:
-                    return False
-                self._decided()
-                return not self.is_ended
-            case SendPhase.QUARANTINING:
-                self._host.send(self._plan.step(STEP_BYTES))
-                return False
-        try:
-            more = self._send_prefix(now_ms) if self.scope.is_live else self._catch_up(now_ms)
+            return self._send_prefix(now_ms) if self.scope.is_live else await super().step(now_ms)
         except StorageError as error:
-            self._host.unreadable(self, error)
+            self.unreadable(self.led.name, error)
             return False
-        return more and not self.is_ended
 
-    def _decided(self) -> None:
-        """It is known what the mirror lacks."""
-        self.scope.happens(self._verdict)
-        if self._verdict is SendEvent.POSTPONED:
+    def compared(self) -> None:
+        """See SentLogs."""
+        super().compared()
+        log = self.log
+        if self.verdict is SendEvent.POSTPONED:
             # Whoever is told of this takes it out of the record.
             self._report(MirrorState.UNSYNCHRONISED)
-            return
-        log = self.log
-        if self._verdict is SendEvent.DIVERGED or log is None:
-            return
-        self._plan.noted(self.led.name)
-        self._paced_until = log.next_offset
-        total = self._progress.total_bytes = self._plan.bytes_left()
-        if total:
+        elif self.verdict is SendEvent.COMPARED and log is not None:
+            self._paced_until = log.next_offset
+            self.prefix.begins(self.prefix.first)
+            self._resume_prefix(log)
+
+    def noted(self) -> None:
+        """See SentLogs."""
+        super().noted()
+        log, total = self.log, self.progress.total_bytes
+        if log is not None and total:
             reported = "mirror_lacks log=%s node=%s bytes=%d of_bytes=%d"
             logger.info(reported, self.led.name, self.node, total, log.bytes_from(log.first_offset))
-        self.prefix.begins(self.prefix.first)
-        self._resume_prefix(log)
         if total > FINAL_BYTES:
             self._report(MirrorState.SYNCHRONISING)
 
@@ -313,48 +215,56 @@ class MirrorStream:
                     self.prefix.part = (reported.first_offset, reported.next_offset)
 
     @property
+    def step_bytes(self) -> int:
+        """See SentLogs."""
+        return STEP_BYTES
+
+    @property
+    def limit_bytes_s(self) -> int:
+        """See SentLogs; of one log."""
+        return self.link.leader.sync_bytes_s_max
+
+    @property
+    def batch_records(self) -> int:
+        """See SentLogs."""
+        return self.led.batch_messages
+
+    @property
+    def is_paced(self) -> bool:
+        """See SentLogs: what was there when it began; what was published since comes on top."""
+        if self.scope.phase is SendPhase.CATCHING_UP:
+            return self.plan.sent.get(self.led.name, 0) < self._paced_until
+        return self.scope.is_live
+
+    @property
     def _final_bytes(self) -> int:
         """As much is sent in one turn: of what is paced no more than what may be sent in a second."""
-        return min(FINAL_BYTES, self._host.limit_bytes_s or FINAL_BYTES)
+        return min(FINAL_BYTES, self.limit_bytes_s or FINAL_BYTES)
 
-    def _catch_up(self, now_ms: Callable[[], int]) -> bool:
-        plan, host = self._plan, self._host
-        final_bytes = self._final_bytes if self._is_paced else FINAL_BYTES
-        if host.is_congested:
-            # Whoever steps waits for the socket then.
-            return True
-        if plan.bytes_left(exactly=True) <= final_bytes:
-            # What was appended and not cut is on disk, and sent from there: no later frame may have it too.
-            host.cut_all()
-            while not plan.is_nothing and not self.is_ended:
-                self._send_step(now_ms)
-            if not self.is_ended:
-                self._go_live()
-            return self.has_prefix_to_send
-        self._send_step(now_ms)
-        return True
+    def is_little(self) -> bool:
+        """See SentLogs."""
+        return self.plan.bytes_left(exactly=True) <= (self._final_bytes if self.is_paced else FINAL_BYTES)
 
-    def _send_step(self, now_ms: Callable[[], int]) -> None:
-        led, limit = self.led, self._host.limit_bytes_s
-        is_paced = self._is_paced
-        # What may be sent in a second is sent at once, at most.
-        frame = self._plan.step(min(STEP_BYTES, limit) if limit else STEP_BYTES, led.batch_messages)
-        self.scope.read(self._host.send(frame), self._plan.sent.get(led.name, 0))
-        self._host.sender.waits(self.scope)
-        if is_paced:
-            led.paid(frame.octets, now_ms())
+    def cut(self) -> None:
+        """See SentLogs."""
+        self.link.leader.cut()
 
-    def _go_live(self) -> None:
-        """All of it was sent: from here on it is sent with each group commit."""
+    def send(self, frame: Frame) -> None:
+        """See SentLogs."""
+        self.scope.read(self.link.send(frame), self.plan.sent.get(self.led.name, 0))
+        self.link.sender.waits(self.scope)
+
+    def go_live(self) -> None:
+        """See SentLogs."""
         log, led, frame = self.log, self.led, Frame()
-        self._number = next(self._host.numbers)
+        self._number = next(self.link.numbers)
         frame.add(name_change(self._number, led.name))
         # Also that nothing was handed out: who never heard of it has to take all as redelivered.
         frame.add(log_change(ChangeKind.CURSOR, self._number, led.cursor))
-        self.scope.begins_live(self._host.send(frame), log.next_offset if log is not None else 0)
-        self._host.sender.waits(self.scope)
+        self.scope.begins_live(self.link.send(frame), log.next_offset if log is not None else 0)
+        self.link.sender.waits(self.scope)
         if self.has_prefix_to_send and self.lacks_prefix:
-            self._progress.total_bytes = self._prefix_left()
+            self.progress.total_bytes = self._prefix_left()
 
     # -- the prefix ---------------------------------------------------------------------------
 
@@ -374,8 +284,8 @@ class MirrorStream:
         """Send the prefix, or no more of it for now."""
         self.syncs = wanted
         if wanted and self.scope.is_live:
-            self._progress = SynchronisingProgress(self._prefix_left())
-            self._host.wake(self)
+            self.progress = SynchronisingProgress(self._prefix_left())
+            self.link.wake(self)
         self._report_if_joined()
 
     def floor_rose(self) -> None:
@@ -394,15 +304,15 @@ class MirrorStream:
         if part is None:
             return False
         start, at = part
-        limit, frame = self._host.limit_bytes_s, Frame()
+        limit, frame = self.limit_bytes_s, Frame()
         for segment, header, octets in log.read_segments(at, min(STEP_BYTES, limit) if limit else STEP_BYTES):
             if segment != start or header.chunk_id >= prefix.top or frame.records >= self.led.batch_messages:
                 break
             frame.add(log_change(ChangeKind.HEAD, self._number, start), [octets], header.records)
             at = header.next_offset
-        if prefix.sent(self._host.send(frame), at):
-            self._host.sender.waits(self.scope)
-        self.led.paid(frame.octets, now_ms())
+        if prefix.sent(self.link.send(frame), at):
+            self.link.sender.waits(self.scope)
+        self.pace.sent(frame.octets, now_ms())
         return self.has_prefix_to_send
 
     def _prefix_left(self) -> int:
@@ -419,24 +329,22 @@ class MirrorStream:
     def appended(self, segment: int, chunk: list[Octets], records: int) -> None:
         """A chunk stands at the end of the log."""
         if self.scope.is_live:
-            self._host.add(log_change(ChangeKind.APPEND, self._number, segment), chunk, records)
+            self.link.add(log_change(ChangeKind.APPEND, self._number, segment), chunk, records)
         elif self.scope.phase is SendPhase.CATCHING_UP:
-            self._plan.noted(self.led.name)
-            self._host.wake(self)
+            self.plan.noted(self.led.name)
 
     def dropped(self, first_offset: int) -> None:
         """The log begins later."""
         if self.scope.is_live:
-            self._host.add(log_change(ChangeKind.DROP, self._number, first_offset))
+            self.link.add(log_change(ChangeKind.DROP, self._number, first_offset))
         else:
-            self._plan.dropped(self.led.name, first_offset)
-            self._host.wake(self)
+            self.plan.dropped(self.led.name, first_offset)
         self.floor_rose()
 
     def cursor_rose(self) -> None:
         """More may have been handed to consumers."""
         if self.scope.is_live:
-            self._host.add(log_change(ChangeKind.CURSOR, self._number, self.led.cursor))
+            self.link.add(log_change(ChangeKind.CURSOR, self._number, self.led.cursor))
 
     # -- what becomes of it -------------------------------------------------------------------
 
@@ -445,12 +353,12 @@ class MirrorStream:
         self.prefix.acked(self.acked_cut, self._first_here)
         self._report_if_joined()
         if self.prefix.is_owed:
-            self._host.sender.waits(self.scope)
+            self.link.sender.waits(self.scope)
 
     @property
     def acked_cut(self) -> int:
         """The last cut that the mirror has acked, of this log or of others."""
-        return self._host.sender.acks.cut
+        return self.link.sender.acks.cut
 
     @property
     def first(self) -> int:
@@ -465,11 +373,6 @@ class MirrorStream:
         return self.scope.has_read
 
     @property
-    def is_ended(self) -> bool:
-        """Whether nothing of it is sent any more."""
-        return self.scope.phase is SendPhase.ENDED
-
-    @property
     def _first_here(self) -> int:
         log = self.log
         return log.first_offset if log is not None else 0
@@ -481,7 +384,10 @@ class MirrorStream:
             # For promises it counts only now: one that begins late does not have what was promised.
             if not self._counts:
                 self._counts = True
-                self._host.joined(self, self.scope.joins_at)
+                self.link.leader.replicas(self.led.name).joined(
+                    self.node, self.link.sender.acks, self.scope.joins_at
+                )
+                self.link.leader.acked(self.node)
             self._report(MirrorState.LIVE)
         else:
             self._report(MirrorState.SYNCHRONISING if self.syncs else MirrorState.UNSYNCHRONISED)
@@ -489,25 +395,21 @@ class MirrorStream:
     def _report(self, state: MirrorState) -> None:
         if state is not self.state:
             self.state = state
-            self._host.reported(self, state)
+            self.link.leader.reported(self.led.name, self.node, state)
 
     def fall_behind(self) -> None:
         """All that was cut is on its way; from here on it is read from disk again."""
         log = self.log
-        end = log.next_offset if log is not None else 0
-        self.scope.falls_behind(self.led.cut, has=self.has, end=end)
-        self._host.sender.waits(self.scope)
+        self.goes_back(self.led.cut, has=self.has, end=log.next_offset if log is not None else 0)
         self._leave()
-        self._plan = self._lacks({self.led.name: end})
         self._paced_until = 0
         self._report(MirrorState.GONE)
         self._report(MirrorState.SYNCHRONISING)
-        self._host.wake(self)
 
     def _leave(self) -> None:
         if self._counts:
             self._counts = False
-            self._host.left(self)
+            self.link.leader.replicas(self.led.name).left(self.node)
 
     def end(self, *, reports: bool = True) -> None:
         """Nothing of it is sent any more."""
@@ -523,7 +425,7 @@ class MirrorStream:
         """Node, state, how far it is behind, and how a synchronisation goes."""
         log = self.log
         end = log.next_offset if log is not None else 0
-        left = self._prefix_left() if self.scope.is_live else self._plan.bytes_left()
+        left = self._prefix_left() if self.scope.is_live else self.plan.bytes_left()
         return {
             "node": self.node,
             "state": str(self.state),
@@ -532,5 +434,5 @@ class MirrorStream:
             "lag_records": end - self.has,
             "lag_bytes": log.bytes_from(self.has) if log is not None and self.has < end else 0,
             "lag_s": round(now_s - owed_since_s, 3) if owed_since_s is not None else 0.0,
-            "progress": self._progress.row(left) if self.state is MirrorState.SYNCHRONISING else None,
+            "progress": self.progress.row(left) if self.state is MirrorState.SYNCHRONISING else None,
         }

@@ -30,7 +30,7 @@ from leveret.runtime.link.peer import LinkPeer, Receiver
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.runtime.mirroring.log_table import LogTable
-from leveret.runtime.mirroring.mirror_stream import MirrorStream
+from leveret.runtime.mirroring.mirror_link import MirrorLink
 from leveret.runtime.mirroring.source_link import MirroredLog, SourceLink
 from leveret.storage.segment import has_segments
 from leveret.storage.tree import Tree
@@ -85,7 +85,7 @@ class MirrorSources:
         self._on_state = on_state
         self._links: dict[str, SourceLink] = {}
         self._incarnations: dict[str, str] = {}
-        self._touched: dict[SourceLink, None] = {}
+        self._touched: dict[MirrorLink, None] = {}
         self._number = 0
         self._changed: dict[MirroredLog, None] = {}
         """Logs that the next cut changes."""
@@ -164,7 +164,7 @@ class MirrorSources:
     def accept(self, peer: LinkPeer, node: str, incarnation: str = "") -> Receiver:
         """A mirror node has connected and proven itself; a link that it had before is gone with this."""
         self._hang_up(node)
-        link = self._links[node] = SourceLink(self, peer, node)
+        link = self._links[node] = SourceLink(self, self.led, peer, node)
         self._incarnations[node] = incarnation
         peer.receiver = link
         logger.info("mirror_connected node=%s address=%s", node, peer.address)
@@ -255,7 +255,7 @@ class MirrorSources:
         return 0
 
     def number(self, octets: int) -> int:
-        """See source_link.MirrorLeader."""
+        """See mirror_link.MirrorLeader."""
         self._number += max(1, octets)
         return self._number
 
@@ -332,25 +332,25 @@ class MirrorSources:
         """Octets that the slowest mirror has not taken from its link."""
         return max((link.peer.waiting_bytes for link in self._links.values()), default=0)
 
-    # -- what links say: source_link.MirrorLeader ---------------------------------------------------
+    # -- what links say: mirror_link.MirrorLeader ---------------------------------------------------
 
-    def touched(self, link: SourceLink) -> None:
-        """See source_link.MirrorLeader."""
+    def touched(self, link: MirrorLink) -> None:
+        """See mirror_link.MirrorLeader."""
         self._touched[link] = None
 
     def replicas(self, name: str) -> ReplicaSet:
-        """See source_link.MirrorLeader."""
+        """See mirror_link.MirrorLeader."""
         return self._promises.replicas[name]
 
     def acked(self, node: str) -> None:
-        """See source_link.MirrorLeader."""
+        """See mirror_link.MirrorLeader."""
         self._keep(self._promises.acked(node))
 
-    def reported(self, stream: MirrorStream, state: MirrorState) -> None:
-        """See source_link.MirrorLeader."""
+    def reported(self, name: str, node: str, state: MirrorState) -> None:
+        """See mirror_link.MirrorLeader."""
         if not self._states:
             asyncio.get_running_loop().call_soon(self._report_states)
-        self._states.append((stream.led.name, stream.node, state))
+        self._states.append((name, node, state))
 
     def _report_states(self) -> None:
         states, self._states = self._states, []
@@ -358,8 +358,8 @@ class MirrorSources:
             if name in self.led:
                 self._on_state(name, node, state)
 
-    def ended(self, link: SourceLink) -> None:
-        """See source_link.MirrorLeader."""
+    def ended(self, link: MirrorLink) -> None:
+        """See mirror_link.MirrorLeader."""
         self._touched.pop(link, None)
         if self._links.get(link.node) is link:
             del self._links[link.node]

@@ -15,7 +15,7 @@ from leveret.core.replication.join import Bounds
 from leveret.core.replication.receiver import Copied
 from leveret.model.errors import StorageError
 from leveret.runtime.logs.commit import GroupCommit
-from leveret.runtime.replication.reconciliation import check_name
+from leveret.runtime.replication.sent_logs import check_name
 from leveret.session.link_handshake import ProvenLeader
 from leveret.storage.directory import make_directory
 from leveret.storage.log import Log
@@ -247,12 +247,10 @@ class Applier:
                 self._delete(change.name)
             case ChangeKind.BEGIN:
                 self._begin(change.name, change.offset)
-            case ChangeKind.CUT:
+            case ChangeKind.CUT | ChangeKind.QUARANTINE:
                 self._rewrite()
-                self._cut(change.name, change.offset)
-            case ChangeKind.QUARANTINE:
-                self._rewrite()
-                self._quarantine(change.name)
+                self._keep(change)
+                self.remove_divergent(change)
             case ChangeKind.FILE:
                 self._replace(change.name, bytes(change.octets))
             case ChangeKind.REMOVE:
@@ -347,28 +345,32 @@ class Applier:
 
     # -- what is divergent --------------------------------------------------------------------
 
-    def _cut(self, name: str, at: int) -> None:
-        """Only once all behind the cut is kept elsewhere is it cut: a crash in between does it again."""
-        log = self.tree.logs.get(name)
+    def _keep(self, change: LogChange) -> None:
+        log = self.tree.logs.get(change.name)
         if log is None:
-            raise StorageError(f"log {name} is to be cut at offset {at}, and is not here")
-        self._keep(name, at)
+            return
+        if self.quarantine is None:
+            raise LinkError(f"log {change.name} is to be set aside, and no join is under way")
+        self.quarantine.add(change.name, change.offset if change.kind is ChangeKind.CUT else log.first_offset)
+
+    def remove_divergent(self, change: LogChange) -> None:
+        """Cut a log, or delete it, once that is kept elsewhere: a crash in between does it again.
+
+        Raises:
+            StorageError: the disk refuses it, or the log is not here.
+        """
+        name, log = change.name, self.tree.logs.get(change.name)
+        if change.kind is ChangeKind.QUARANTINE:
+            if log is not None:
+                self._delete(name)
+                logger.warning("divergent_log_quarantined log=%s", name)
+            return
+        if log is None:
+            raise StorageError(f"log {name} is to be cut at offset {change.offset}, and is not here")
         self._commits.forget(log)
         log.close()
         del self.tree.logs[name]
         self._last.pop(name, None)
         cut = self.tree.log(log.directory)
-        cut.open(with_messages=False, cut_at=at)
-        logger.warning("divergent_tail_quarantined log=%s offset=%d", name, at)
-
-    def _keep(self, name: str, at: int) -> None:
-        if self.quarantine is None:
-            raise LinkError(f"log {name} is to be set aside, and no join is under way")
-        self.quarantine.add(name, at)
-
-    def _quarantine(self, name: str) -> None:
-        log = self.tree.logs.get(name)
-        if log is not None:
-            self._keep(name, log.first_offset)
-            self._delete(name)
-            logger.warning("divergent_log_quarantined log=%s", name)
+        cut.open(with_messages=False, cut_at=change.offset)
+        logger.warning("divergent_tail_quarantined log=%s offset=%d", name, change.offset)

@@ -1,4 +1,4 @@
-"""The records that one follower still lacks, read from disk beside live traffic, until nothing is missing.
+"""The records that one peer still lacks, read from disk beside live traffic, until nothing is missing.
 
 Only missing records are sent: per log from the last chunk that both nodes have. Nothing here delays a publisher: a
 step reads a megabyte or so, and the next step waits until the socket has taken it.
@@ -7,11 +7,20 @@ step reads a megabyte or so, and the next step waits until the socket has taken 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count as count_from
 from itertools import islice
 from typing import Final
 
+from leveret.core.replication.join import (
+    Begin,
+    Continue,
+    DeleteLog,
+    DropBefore,
+    QuarantineLog,
+    Step,
+    Truncate,
+)
 from leveret.model.errors import StorageError
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
@@ -101,9 +110,9 @@ class CatchUpPlan:
 
     # -- what happens meanwhile ---------------------------------------------------------------
 
-    async def note_all(self) -> None:
-        """Look at every log, with a rest now and then; definitions first, for they say what the logs of queues are."""
-        for count, name in enumerate(sorted(self._tree.logs, key=lambda name: (name != "definitions", name))):
+    async def note_all(self, names: Iterable[str]) -> None:
+        """Look at these logs, with a rest now and then; definitions first, for they say what the logs of queues are."""
+        for count, name in enumerate(sorted(names, key=lambda name: (name != "definitions", name))):
             if name in self._tree.logs:
                 self.noted(name)
             if count % _NOTED_AT_ONCE == _NOTED_AT_ONCE - 1:
@@ -126,22 +135,36 @@ class CatchUpPlan:
     def dropped(self, name: str, first_offset: int) -> None:
         """The log begins later; if the follower lacks what came before that, its log begins anew with the rest."""
         if self.sent.get(name, -1) >= first_offset:
-            self.drop(name, first_offset)
+            self._drop(name, first_offset)
 
     def deleted(self, name: str) -> None:
         """The log is gone."""
         self._done(name)
         self._drops.pop(name, None)
         self.sent.pop(name, None)
-        self.delete(name)
+        self._remove(ChangeKind.DELETE, name)
 
     # -- what the follower is to do -----------------------------------------------------------
 
-    def go_on(self, name: str, offset: int) -> None:
-        """The follower has all that is before that offset, of what the log holds."""
-        self.sent[name] = offset
+    def take(self, step: Step) -> None:
+        """Note what follows from the comparison of a log; anything but a Probe."""
+        match step:
+            case Continue(name, at):
+                self.sent[name] = at
+            case Begin(name, at):
+                self._begin(name, at)
+            case Truncate(name, at):
+                self.sent[name] = at
+                self._changes.append(log_change(ChangeKind.CUT, self._number(name), at))
+            case DropBefore(name, at):
+                self._drop(name, at)
+            case DeleteLog(name):
+                self._remove(ChangeKind.DELETE, name)
+            case QuarantineLog(name):
+                self._drops.pop(name, None)
+                self._remove(ChangeKind.QUARANTINE, name)
 
-    def drop(self, name: str, first_offset: int) -> None:
+    def _drop(self, name: str, first_offset: int) -> None:
         """The follower is to drop what ends before that offset, once it was sent all that the log has.
 
         Not before: what is dropped may have been stored again behind that (wire.relocation).
@@ -159,9 +182,9 @@ class CatchUpPlan:
             else:
                 self.noted(name)
 
-    def delete(self, name: str) -> None:
-        """The follower is to delete the log."""
-        self._changes.append(whole_change(ChangeKind.DELETE, self._number(name)))
+    def _remove(self, kind: ChangeKind, name: str) -> None:
+        """The follower is to delete or quarantine the log."""
+        self._changes.append(whole_change(kind, self._number(name)))
         # Should there be another one of that name, it gets another number: the follower forgets this one.
         del self._numbers[name]
 
@@ -178,22 +201,11 @@ class CatchUpPlan:
             if name not in own:
                 self.file(name, None)
 
-    def begin(self, name: str, offset: int) -> None:
+    def _begin(self, name: str, offset: int) -> None:
         """The follower is to forget what it has of the log."""
         self.sent[name] = offset
         self._drops.pop(name, None)
         self._changes.append(log_change(ChangeKind.BEGIN, self._number(name), offset))
-
-    def cut(self, name: str, offset: int) -> None:
-        """The follower is to quarantine what it has of the log from an offset on."""
-        self.sent[name] = offset
-        self._changes.append(log_change(ChangeKind.CUT, self._number(name), offset))
-
-    def quarantine(self, name: str) -> None:
-        """The follower is to quarantine the whole log."""
-        self._drops.pop(name, None)
-        self._changes.append(whole_change(ChangeKind.QUARANTINE, self._number(name)))
-        del self._numbers[name]
 
     def _number(self, name: str) -> int:
         number = self._numbers.get(name)
@@ -238,7 +250,7 @@ class CatchUpPlan:
     def _read(self, frame: Frame, name: str, log: Log, bytes_max: int, records_max: int) -> None:
         number = self._number(name)
         if name not in self.sent or self.sent[name] < log.first_offset:
-            self.begin(name, log.first_offset)
+            self._begin(name, log.first_offset)
         self._flush(frame)
         for segment, header, octets in log.read_segments(self.sent[name], bytes_max - frame.octets):
             if header.next_offset > self.sent[name]:

@@ -39,16 +39,16 @@ class FeedFollower(Protocol):
     def send_frame(self, position: int, pieces: list[Octets], octets: int) -> None:
         """The frame of the cut that ends at that position, with so many octets of changes; only if it is live."""
 
-    def noted(self, name: str) -> None:
+    def note_appended(self, name: str) -> None:
         """There is more in a log; only if it is not live."""
 
-    def noted_drop(self, name: str, first_offset: int) -> None:
+    def note_dropped(self, name: str, first_offset: int) -> None:
         """A log begins later; only if it is not live."""
 
-    def noted_delete(self, name: str) -> None:
+    def note_deleted(self, name: str) -> None:
         """A log is gone; only if it is not live."""
 
-    def noted_file(self, name: str, octets: bytes | None) -> None:
+    def note_file(self, name: str, octets: bytes | None) -> None:
         """A state file was replaced or removed; only if it is not live."""
 
 
@@ -109,7 +109,7 @@ class Feed:
         if self._live < len(self.followers):
             for follower in self.followers:
                 if not follower.is_live:
-                    follower.noted(name)
+                    follower.note_appended(name)
 
     def dropped(self, name: str, first_offset: int) -> None:
         """See storage.tree.Changes."""
@@ -117,7 +117,7 @@ class Feed:
             self._frame.add(log_change(ChangeKind.DROP, self._number(name), first_offset))
         for follower in self.followers:
             if not follower.is_live:
-                follower.noted_drop(name, first_offset)
+                follower.note_dropped(name, first_offset)
 
     def deleted(self, name: str) -> None:
         """See storage.tree.Changes."""
@@ -125,7 +125,7 @@ class Feed:
             self._frame.add(whole_change(ChangeKind.DELETE, self._number(name)))
         for follower in self.followers:
             if not follower.is_live:
-                follower.noted_delete(name)
+                follower.note_deleted(name)
         # The epochs that queues' logs are named after never come back: so a name would stay for nothing.
         self._numbers.pop(name, None)
 
@@ -135,7 +135,7 @@ class Feed:
             self._frame.add(file_change(name, octets))
         for follower in self.followers:
             if not follower.is_live:
-                follower.noted_file(name, octets)
+                follower.note_file(name, octets)
 
     # -- names --------------------------------------------------------------------------------
 

@@ -132,16 +132,4 @@ def _cut_quarantined(next_offset: int, end: int | None, name: str, noted: Noted,
         return
     end = max(noted.offset if noted.kind is NotedKind.CUT else 0, end or 0)
     if end < next_offset:
-        quarantine, applier.quarantine = applier.quarantine, _Quarantined()
-        try:
-            applier.apply(LogChange(ChangeKind.CUT, name, end))
-        finally:
-            applier.quarantine = quarantine
-
-
-class _Quarantined:
-    """Quarantines nothing: it was done."""
-
-    def add(self, path: str, at_offset: int = 0) -> object:
-        """See QuarantineFactory."""
-        return None
+        applier.remove_divergent(LogChange(ChangeKind.CUT, name, end))

@@ -12,7 +12,8 @@ from leveret.core.rules.descriptors import ListenerKind
 from leveret.model.errors import LeveretError
 from leveret.runtime.link.arrival import HANDSHAKE_TIMEOUT_S, UNPROVEN_MAX
 from leveret.runtime.link.peer import LinkPeer
-from leveret.runtime.replication.outbound import Leading, Outbound
+from leveret.runtime.replication.outbound import Outbound
+from leveret.runtime.replication.sent_node import Leading
 from leveret.runtime.sockets.acceptor import Acceptor, listen
 from leveret.runtime.sockets.connection_budget import process_sockets
 from leveret.wire.link import LinkError
@@ -101,14 +102,9 @@ class ReplicationListener:
         self._ended(link)
 
     def _ended(self, link: Outbound) -> None:
-        feed = self._leading.feed
         if link in self.links:
             self.links.remove(link)
-        if link in feed.followers:
-            feed.followers.remove(link)
-            feed.count_live()
-            if not any(other.is_live and other.node_id == link.node_id for other in feed.followers):
-                feed.in_sync.left(link.node_id)
+        link.leave()
         self._leading.commits.keep()
         self._leading.noticed()
 

@@ -23,7 +23,7 @@ from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.replication.feed import Feed
 from leveret.runtime.replication.identity import LinkEnd
 from leveret.runtime.replication.listener import ReplicationListener
-from leveret.runtime.replication.outbound import Leading
+from leveret.runtime.replication.sent_node import Leading
 from leveret.runtime.sockets.tls import server_context
 from leveret.session.link_handshake import ProvenFollower
 
@@ -150,7 +150,7 @@ class FollowerServer:
             node.commits.give_up()
 
     def _hand_over(self, follower: ProvenFollower, epoch: int) -> None:
-        """See outbound.Leading: append everything received, so that the follower gets it with the next cut."""
+        """See sent_node.Leading: append everything received, so that the follower gets it with the next cut."""
         if not self._leads:
             raise PreconditionFailed("this node does not lead")
         self._node().engine.flush()
@@ -159,12 +159,12 @@ class FollowerServer:
     # -- what it cannot send ------------------------------------------------------------------
 
     def _damaged(self) -> set[str]:
-        """See outbound.Leading."""
+        """See sent_node.Leading."""
         queues = self._node().broker.queues.values()
         return self._unreadable | {log_name(queue) for queue in queues if queue.damage is not None}
 
     def _log_unreadable(self, name: str, error: StorageError) -> None:
-        """See outbound.Leading: take an unreadable queue or stream down.
+        """See sent_node.Leading: take an unreadable queue or stream down.
 
         Without any other log a follower is no copy.
         """

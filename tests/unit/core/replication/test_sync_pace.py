@@ -36,6 +36,15 @@ def test_no_more_is_sent_at_once_than_in_a_second() -> None:
     assert pace.sent(1000, 1200) == 0
 
 
+def test_a_new_limit_holds_at_once() -> None:
+    pace = SyncPace(100, 0)
+    pace.sent(1000, 100)
+    assert pace.wait_ms(100, 200) == 9800
+    assert pace.wait_ms(1000, 200) == 0
+    assert pace.sent(1000, 200) == 0
+    assert pace.sent(1000, 201) == pace.wait_ms(1000, 201) == 1999
+
+
 def test_what_was_measured_once_does_not_count_again() -> None:
     pace = SyncPace(1000, 0)
     assert pace.sent(200, 100) == 100

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from leveret.core.replication.sync_pace import SyncPace
 from leveret.model.errors import StorageError
-from leveret.runtime.mirroring import copy_link, led_log, mirror_stream, source_link
+from leveret.runtime.mirroring import copy_link, mirror_stream, source_link
 from leveret.runtime.mirroring.led_log import MirrorState
+from leveret.runtime.replication import sending_link
 from leveret.testing.network.link_proxy import Direction, LinkProxy
 from leveret.testing.network.waiting import until
 from leveret.wire.link import ChangeKind, log_change
@@ -69,11 +71,11 @@ def test_what_a_cancelled_sync_copied_is_kept_over_a_new_link_too(
         mirror.copies.mirror(A, "leader")
         await until(lambda: leader.state(A, "mirror") is MirrorState.UNSYNCHRONISED, "begun")
 
-        def paying(self: led_log.LedLog, octets: int, now_ms: int) -> None:
+        def paying(self: SyncPace, octets: int, now_ms: int) -> None:
             sent.append(octets)
             leader.sources.cancel_synchronise(A)
 
-        monkeypatch.setattr(led_log.LedLog, "paid", paying)
+        monkeypatch.setattr(SyncPace, "sent", paying)
         for each in range(1, chunks + 1):
             leader.sources.synchronise(A)
             await until(partial(lambda count: len(sent) == count, each), "a chunk sent")
@@ -122,9 +124,7 @@ def test_maybe_master_batch_send(
         mirror.copies.mirror(A, "leader")
         await until(lambda: leader.state(A, "mirror") is MirrorState.UNSYNCHRONISED, "begun")
         size_bytes = leader.log(A).size_bytes // 26
-        monkeypatch.setattr(
-            led_log.LedLog, "paid", lambda _, octets, now_ms: sent.append(octets // size_bytes)
-        )
+        monkeypatch.setattr(SyncPace, "sent", lambda _, octets, now_ms: sent.append(octets // size_bytes))
         leader.sources.synchronise(A)
         await until(lambda: leader.is_live("mirror", A), "live")
         await mirror.stop()
@@ -184,7 +184,7 @@ def test_who_joins_an_empty_log_or_becomes_automatic_lacks_nothing(tmp_path: Pat
 def test_a_slow_mirror_is_gone_and_catches_up_from_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source_link, "LIVE_BYTES_MAX", 2_000_000)
+    monkeypatch.setattr(sending_link, "LIVE_BYTES_MAX", 2_000_000)
 
     async def scenario(proxy: LinkProxy) -> None:
         leader, mirror = Node(tmp_path / "leader"), Node(tmp_path / "mirror")

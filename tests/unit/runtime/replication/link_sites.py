@@ -22,7 +22,7 @@ from leveret.runtime.replication.feed import Feed
 from leveret.runtime.replication.identity import IdentityFile, LinkEnd
 from leveret.runtime.replication.inbound import Inbound
 from leveret.runtime.replication.listener import ReplicationListener
-from leveret.runtime.replication.outbound import Leading
+from leveret.runtime.replication.sent_node import Leading
 from leveret.session.link_handshake import ProvenLeader
 from leveret.storage.log import Log
 from leveret.storage.quarantine.quarantine import Quarantine

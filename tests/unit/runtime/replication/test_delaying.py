@@ -11,7 +11,7 @@ import pytest
 
 from leveret.model.errors import PreconditionFailed, StorageError
 from leveret.runtime.process.clock import clock_ms
-from leveret.runtime.replication import delaying, outbound
+from leveret.runtime.replication import delaying, sending_link, sent_node
 from leveret.runtime.replication.applier import Applier, WaitingChanges
 from leveret.runtime.replication.delaying import ALL_MS, follower_data, refuse_to_lead
 from leveret.storage.delayed.index import DelayIndex
@@ -53,10 +53,10 @@ def test_it_can_be_what_its_leader_was_at_every_time(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if seed % 3:
-        monkeypatch.setattr(outbound, "FINAL_BYTES", 0)
-        monkeypatch.setattr(outbound, "STEP_BYTES", 500)
+        monkeypatch.setattr(sent_node, "FINAL_BYTES", 0)
+        monkeypatch.setattr(sent_node, "STEP_BYTES", 500)
     if seed % 4 == 3:
-        monkeypatch.setattr(outbound, "LIVE_BYTES_MAX", 3000)
+        monkeypatch.setattr(sending_link, "LIVE_BYTES_MAX", 3000)
 
     async def scenario() -> None:
         dice = random.Random(seed)
@@ -177,8 +177,8 @@ def test_a_leader_whose_clock_is_ahead_is_not_kept_back_any_longer(tmp_path: Pat
 def test_a_join_that_was_broken_off_is_no_time_to_go_back_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outbound, "FINAL_BYTES", 0)
-    monkeypatch.setattr(outbound, "STEP_BYTES", 500)
+    monkeypatch.setattr(sent_node, "FINAL_BYTES", 0)
+    monkeypatch.setattr(sent_node, "STEP_BYTES", 500)
 
     async def scenario() -> None:
         leader = LeaderSite(tmp_path / "leader", random.Random(4))

@@ -9,7 +9,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import uvloop
@@ -20,6 +20,7 @@ from leveret.runtime.link import peer as link_peer
 from leveret.runtime.link.arrival import UNPROVEN_MAX
 from leveret.runtime.replication import listener, outbound
 from leveret.runtime.replication.outbound import Outbound
+from leveret.runtime.replication.sent_node import SentNode
 from leveret.runtime.sockets.tls import client_context, server_context
 from leveret.testing.applications.compare import compare
 from leveret.testing.network.waiting import until
@@ -217,16 +218,17 @@ def test_a_link_that_ends_before_the_first_step_of_its_task_leaves_nothing_behin
 ) -> None:
     """A task that is cancelled before it has begun never awaits what was handed to it, which is a warning."""
     ended: list[Outbound] = []
-    begin: Any = Outbound._begin_reconciliation
+    reported: Any = SentNode.reported
 
-    def begin_and_end(self: Outbound, *args: Any) -> None:
-        begin(self, *args)
+    def begin_and_end(self: SentNode, *args: Any) -> None:
+        reported(self, *args)
+        link = cast("Outbound", self.link)
         if len(ended) < 2:
-            ended.append(self)
-            self.ended(None)
-            self.peer.close()
+            ended.append(link)
+            link.ended(None)
+            link.peer.close()
 
-    monkeypatch.setattr(Outbound, "_begin_reconciliation", begin_and_end)
+    monkeypatch.setattr(SentNode, "reported", begin_and_end)
 
     async def scenario() -> None:
         async with leading(tmp_path) as (leader, uri):

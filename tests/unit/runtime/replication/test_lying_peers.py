@@ -15,7 +15,7 @@ from leveret.core.replication.sender import SendPhase
 from leveret.model.errors import LeveretError
 from leveret.runtime.mirroring import mirror_stream
 from leveret.runtime.mirroring.source_link import SourceLink
-from leveret.runtime.replication import outbound
+from leveret.runtime.replication import sent_node
 from leveret.runtime.replication.outbound import Outbound
 from leveret.session.link_handshake import ProvenFollower
 from leveret.testing.network.waiting import until
@@ -129,7 +129,7 @@ def test_a_mirror_that_lies_gets_no_promise_kept_and_nothing_written(
         peer = Peer()
         link = cast(SourceLink, node.sources.accept(cast(Any, peer), "b"))
         if phase is not SendPhase.COMPARING:
-            link.steps.cancel()
+            link.stop_steps()
         link.received(
             Type.COPIES,
             payload(Type.COPIES, wire.MirrorInventory([wire.Copy(1, LogExtent(NAME, 0, 0, b""), None)])),
@@ -182,7 +182,7 @@ def test_a_follower_that_lies_is_not_in_sync_and_gets_nothing_written(
         return False
 
     if phase is SendPhase.CATCHING_UP:
-        monkeypatch.setattr(outbound, "FINAL_BYTES", -1)
+        monkeypatch.setattr(sent_node, "FINAL_BYTES", -1)
 
     async def scenario() -> None:
         dice, leader = random.Random(f"{phase} {seed}"), LeaderSite(tmp_path / "leader", random.Random(1))
@@ -191,7 +191,7 @@ def test_a_follower_that_lies_is_not_in_sync_and_gets_nothing_written(
         peer = Peer()
         cast(Any, peer).sent_bytes, cast(Any, peer).channel = 0, b""
         link = Outbound(leader.listener._leading, cast(Any, peer), lambda _: None, leader.listener._ended)
-        link.follower = ProvenFollower(
+        follower = ProvenFollower(
             kind="follow",
             node_id="f" * 24,
             name="f",
@@ -201,14 +201,17 @@ def test_a_follower_that_lies_is_not_in_sync_and_gets_nothing_written(
             led=False,
             uri="",
         )
+        link.begin(follower)
+        assert link.sending is not None
+        scope = link.sending.scope
         if phase is SendPhase.COMPARING:
-            monkeypatch.setattr(link, "step", never)
+            monkeypatch.setattr(link.sending, "step", never)
         if phase is not SendPhase.REPORTING:
             link.received(Type.INVENTORY, payload(Type.INVENTORY, wire.Inventory([], [], True)))
-            await until(lambda: link.scope.phase in (phase, SendPhase.LIVE), "in that phase")
+            await until(lambda: scope.phase in (phase, SendPhase.LIVE), "in that phase")
         if phase is SendPhase.JOINED:
             link.received(Type.ACK, payload(Type.ACK, wire.Acked(link.sender.sent, 0)))
-        assert link.scope.phase is phase
+        assert scope.phase is phase
         leader.append(NAME)
         position = leader.feed.cut()
         before, committed = files_below(leader.directory), leader.feed.committed()

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from leveret.runtime.replication import catching_up, outbound
-from leveret.runtime.replication import reconciliation as reconciliation
+from leveret.runtime.replication import catching_up, sending_link, sent_logs, sent_node
 from leveret.testing.applications.compare import compare
 from leveret.testing.network.waiting import until
 from leveret.wire.link import Octets
@@ -26,12 +25,12 @@ async def test_whatever_happens_to_the_link_the_follower_has_what_the_leader_has
 ) -> None:
     if seed % 3:
         # Much happens while it is compared, and while it catches up.
-        monkeypatch.setattr(reconciliation, "SLICE_S", 0.0)
-        monkeypatch.setattr(outbound, "FINAL_BYTES", 0)
-        monkeypatch.setattr(outbound, "STEP_BYTES", 500)
+        monkeypatch.setattr(sent_logs, "SLICE_S", 0.0)
+        monkeypatch.setattr(sent_node, "FINAL_BYTES", 0)
+        monkeypatch.setattr(sent_node, "STEP_BYTES", 500)
         for name in ("STEP_LOGS", "_STEP_CHANGES", "_NOTED_AT_ONCE"):
             monkeypatch.setattr(catching_up, name, 2)
-        monkeypatch.setattr(outbound, "FINAL_LOGS", 2)
+        monkeypatch.setattr(sent_node, "FINAL_LOGS", 2)
 
     dice = random.Random(seed)
     leader = LeaderSite(tmp_path / "leader", dice)
@@ -170,8 +169,8 @@ async def test_a_copy_is_none_until_all_of_it_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It comes log by log: a settlement of one queue may be there before what it made of the other is."""
-    monkeypatch.setattr(outbound, "FINAL_BYTES", 0)
-    monkeypatch.setattr(outbound, "STEP_BYTES", 500)
+    monkeypatch.setattr(sent_node, "FINAL_BYTES", 0)
+    monkeypatch.setattr(sent_node, "STEP_BYTES", 500)
 
     leader = LeaderSite(tmp_path / "leader", random.Random(1))
     for _ in range(200):
@@ -235,16 +234,17 @@ async def test_what_a_promise_changes_while_a_follower_falls_behind_is_sent_too(
     await until(lambda: in_sync(leader), "in sync")
     [link] = leader.listener.followers
     acked = link._acked
-    monkeypatch.setattr(link, "_acked", lambda acked: None)
+    monkeypatch.setattr(link, "_acked", lambda sending, acked: None)
     leader.append("queues/0000000000000001")
     leader.commits.when_durable(lambda: leader.append("outgoing/v"))
     leader.commits.begin()
     await until(lambda: leader.commits._waiting_for_barrier, "on the leader's own disk")
-    monkeypatch.setattr(outbound, "LIVE_BYTES_MAX", -1)
+    monkeypatch.setattr(sending_link, "LIVE_BYTES_MAX", -1)
     leader.append("queues/0000000000000001")
     leader.commits.begin()
-    monkeypatch.setattr(outbound, "LIVE_BYTES_MAX", 1 << 20)
-    assert not link.is_live
+    monkeypatch.setattr(sending_link, "LIVE_BYTES_MAX", 1 << 20)
+    assert link.sending is not None
+    assert not link.sending.is_live
     monkeypatch.setattr(link, "_acked", acked)
     await until(lambda: "outgoing/v" in leader.tree.logs and in_sync(leader), "in sync again")
     await follower.stop()

@@ -1,0 +1,274 @@
+"""A whole node on its way to one follower: all its logs and state files, as one scope of a link.
+
+Records that are read from disk go out in frames without a number; the end of them is told with a position of the feed
+(core.replication.sender). From there on the follower is sent each cut, and counts for promises once it has acked
+that position; a delayed follower never does, as it may go back in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from leveret.core.replication.sender import WHOLE_NODE, SendEvent, SendPhase
+from leveret.core.replication.sync_pace import SyncPace
+from leveret.model.errors import StorageError
+from leveret.runtime.logs.commit import GroupCommit
+from leveret.runtime.replication.feed import Feed
+from leveret.runtime.replication.identity import LinkEnd
+from leveret.runtime.replication.sending_link import SendingLink
+from leveret.runtime.replication.sent_logs import SentLogs
+from leveret.session.link_handshake import ProvenFollower
+from leveret.storage.tree import Tree
+from leveret.wire import link as wire
+from leveret.wire.link import Frame, LogExtent, Octets, Type, pack
+
+logger = logging.getLogger(__name__)
+
+STEP_BYTES: Final = 1024 * 1024
+FINAL_BYTES: Final = 8 * 1024 * 1024
+"""With so little missing the rest is sent in one turn of the loop: a few milliseconds."""
+FINAL_LOGS: Final = 256
+"""And with so few logs that have something missing."""
+
+
+@dataclass(slots=True)
+class Leading:
+    """The state that all followers of a node share.
+
+    Attributes:
+        damaged: names of logs that this node has lost or cannot read.
+        unreadable: told of another one, and why; raises that if this node is nothing without it.
+        hand_over: told that a follower takes over in an epoch; promises nothing more when it returns.
+        noticed: called often, and when a follower is in sync or is not any more.
+        met: told of every node that comes, and its epoch and URI; returns whether this node was replaced.
+    """
+
+    tree: Tree
+    feed: Feed
+    commits: GroupCommit
+    own: LinkEnd
+    bandwidth_bytes_s: int | None
+    clock_ms: Callable[[], int]
+    noticed: Callable[[], None]
+    met: Callable[[ProvenFollower], bool]
+    damaged: Callable[[], set[str]]
+    unreadable: Callable[[str, StorageError], None]
+    hand_over: Callable[[ProvenFollower, int], None]
+    answer: Callable[[str, dict[str, Any]], dict[str, Any]]
+
+
+class SentNode(SentLogs):
+    """See the module; feed.FeedFollower.
+
+    Attributes:
+        follower: the node at the other end.
+        apply_delay_ms: how long it keeps what is removed here; 0 for one that is not delayed.
+        joined_ms: how long its first join took, since it has proven itself; None before that has ended.
+        raw_bytes: octets of frames before they were compressed.
+    """
+
+    def __init__(self, link: SendingLink, leading: Leading, follower: ProvenFollower) -> None:
+        """It is to report what it has."""
+        self.follower = follower
+        self.apply_delay_ms = 0
+        self.joined_ms: int | None = None
+        self.raw_bytes = 0
+        self._leading = leading
+        self._feed = leading.feed
+        self._extents: list[LogExtent] = []
+        self._counts = False
+        """Whether it has been seen in sync since it last joined."""
+        self._steps_taken = 0
+        self._began_s = asyncio.get_running_loop().time()
+        super().__init__(link, WHOLE_NODE, leading.tree, SyncPace())
+
+    @property
+    def node_id(self) -> str:
+        """See feed.FeedFollower."""
+        return self.follower.node_id
+
+    @property
+    def is_live(self) -> bool:
+        """See feed.FeedFollower."""
+        return self.scope.is_live
+
+    @property
+    def state(self) -> str:
+        """See outbound."""
+        if self.scope.is_live:
+            return "delayed" if self.apply_delay_ms else "streaming"
+        return "catching_up" if self.scope.phase is SendPhase.CATCHING_UP else "joining"
+
+    @property
+    def is_in_sync(self) -> bool:
+        """Whether promises wait for it."""
+        return self.node_id in self._feed.in_sync.members
+
+    # -- joining ------------------------------------------------------------------------------
+
+    def reported(self, inventory: wire.Inventory) -> None:
+        """The follower tells what it has, or a part of it; with the last part it is compared.
+
+        Raises:
+            LinkError: a log comes twice.
+        """
+        self._extents += inventory.logs
+        self.apply_delay_ms = inventory.apply_delay_ms
+        if not inventory.is_last:
+            return
+        self.scope.happens(SendEvent.REPORTED)
+        follower, own = self.follower, self._leading.own.identity.identity
+        is_same_leadership = (follower.followed_epoch, follower.leader_id) == own.leadership
+        extents, self._extents = self._extents, []
+        self.compare(extents, is_clean=not follower.led and is_same_leadership)
+        self.plan.all_files(inventory.files)
+        self._feed.followers.append(self)
+        self.link.wake(self)
+
+    def paths(self) -> Iterable[str]:
+        """See SentLogs."""
+        return list(self.tree.logs)
+
+    def spared(self) -> set[str]:
+        """See SentLogs."""
+        return self._leading.damaged()
+
+    def unreadable(self, name: str, error: StorageError) -> None:
+        """See SentLogs."""
+        self._leading.unreadable(name, error)
+
+    # -- catching up --------------------------------------------------------------------------
+
+    @property
+    def step_bytes(self) -> int:
+        """See SentLogs."""
+        return STEP_BYTES
+
+    @property
+    def limit_bytes_s(self) -> int:
+        """See SentLogs."""
+        return self._leading.bandwidth_bytes_s or 0
+
+    def is_little(self) -> bool:
+        """See SentLogs."""
+        # More are allowed from time to time: where thousands of queues are busy it would never end.
+        logs_max = FINAL_LOGS + self._steps_taken // FINAL_LOGS
+        return self.plan.logs_left <= logs_max and self.plan.bytes_left(exactly=True) <= FINAL_BYTES
+
+    def cut(self) -> None:
+        """See SentLogs."""
+        self._feed.cut()
+
+    def send(self, frame: Frame) -> None:
+        """See SentLogs."""
+        self._steps_taken += 1
+        self._write(self._message(frame, compress=self._feed.compresses), frame.octets)
+
+    def _message(self, frame: Frame, *, compress: bool = False) -> list[Octets]:
+        return frame.message(0, self.plan.bytes_left(), self._leading.clock_ms(), compress=compress)
+
+    def _write(self, pieces: list[Octets], octets: int) -> None:
+        self.raw_bytes += octets
+        self.link.peer.write(*pieces)
+
+    def go_live(self) -> None:
+        """See SentLogs."""
+        feed, identity = self._feed, self._leading.own.identity
+        if identity.identity.note_follower(self.follower.uri):
+            # On disk before it knows that it has everything, and may take over.
+            identity.save()
+        frame = Frame()
+        feed.name_all(frame)
+        self._write(self._message(frame), frame.octets)
+        position = feed.begin_live()
+        self.link.sender.frame(position)
+        self.link.peer.write(pack(Type.STREAMING, wire.Number(position)))
+        self.scope.begins_live(position, 0)
+        self.link.sender.waits(self.scope)
+        feed.count_live()
+        if not self.apply_delay_ms:
+            feed.in_sync.joined(self.node_id, position, feed.elapsed_ms())
+        self._counts = False
+        if self.joined_ms is None:
+            self.joined_ms = round((asyncio.get_running_loop().time() - self._began_s) * 1000)
+        logger.info(
+            "follower_streaming node_id=%s position=%d joined_ms=%d octets=%d",
+            self.node_id,
+            feed.position,
+            self.joined_ms,
+            self.link.peer.sent_bytes,
+        )
+
+    # -- streaming ----------------------------------------------------------------------------
+
+    def send_frame(self, position: int, pieces: list[Octets], octets: int) -> None:
+        """See feed.FeedFollower."""
+        self.link.sender.frame(position)
+        self._write(pieces, octets)
+        if self.link.is_too_slow:
+            self._fall_behind()
+
+    def _fall_behind(self) -> None:
+        waiting_bytes = self.link.peer.waiting_bytes
+        logger.warning("follower_falls_behind node_id=%s waiting_bytes=%d", self.node_id, waiting_bytes)
+        self.goes_back(self._feed.position, has=0, end=0)
+        self._feed.count_live()
+        self._feed.in_sync.left(self.node_id)
+        # Not now: a frame is being handed out, and what a promise changes in the tree belongs into the next one.
+        asyncio.get_running_loop().call_soon(self._leading.commits.keep)
+        self._steps_taken = 0
+
+    def acked(self, position: int) -> None:
+        """The follower has acked that position; 0 while it catches up."""
+        if not self.is_live or position == 0 or self.apply_delay_ms:
+            return
+        feed, now_ms = self._feed, self._feed.elapsed_ms()
+        if feed.in_sync.lag(self.node_id, now_ms) is None:
+            # It was dropped for its silence, and is back.
+            feed.in_sync.joined(self.node_id, feed.position, now_ms)
+            self._counts = False
+        feed.in_sync.acked(self.node_id, position, now_ms)
+        self._leading.commits.keep()
+        if not self._counts and self.is_in_sync:
+            self._counts = True
+            self._leading.noticed()
+
+    def beat(self) -> None:
+        """Say that the leader is there."""
+        if self.is_live:
+            self.send_frame(self._feed.position, self._feed.heartbeat(), 0)
+        else:
+            self.link.peer.write(*self._message(Frame()))
+
+    def leave(self) -> None:
+        """Its link has ended, or counts as if it had."""
+        feed = self._feed
+        if self in feed.followers:
+            feed.followers.remove(self)
+            feed.count_live()
+            if not any(other.is_live and other.node_id == self.node_id for other in feed.followers):
+                feed.in_sync.left(self.node_id)
+
+    # -- what happens in the tree while it catches up -----------------------------------------
+
+    def note_appended(self, name: str) -> None:
+        """See feed.FeedFollower."""
+        self.plan.noted(name)
+
+    def note_dropped(self, name: str, first_offset: int) -> None:
+        """See feed.FeedFollower."""
+        self.plan.dropped(name, first_offset)
+
+    def note_deleted(self, name: str) -> None:
+        """See feed.FeedFollower."""
+        # What the follower has of a log that is compared may be divergent: then it is not to be deleted.
+        if not self.is_undecided(name):
+            self.plan.deleted(name)
+
+    def note_file(self, name: str, octets: bytes | None) -> None:
+        """See feed.FeedFollower."""
+        self.plan.file(name, octets)
