@@ -8,7 +8,7 @@ import os
 import re
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +20,7 @@ import pytest
 from leveret.config import Config, load
 from leveret.config.kinds import Address
 from leveret.core.broker.broker import Broker
+from leveret.core.replication.standby_site import EVERYTHING, RecoveryRequest
 from leveret.core.schema.operating_mode import OperatingMode
 from leveret.model.definitions import Definitions, GlobalParameter, Put, Queue, Vhost
 from leveret.model.errors import InvalidCommand, NotAllowed, PreconditionFailed
@@ -31,7 +32,6 @@ from leveret.pipeline.files.files import Place, matching
 from leveret.runtime.standby.downstream import StandbyDownstream
 from leveret.runtime.standby.lag import HEARD_MS
 from leveret.runtime.standby.pipeline_process import PipelineFailed
-from leveret.runtime.standby.recovery import EVERYTHING, RecoveryRequest
 from leveret.storage.state_file import StateFile
 from leveret.testing.sites.standby_archive import freeze_plan, transfer
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
@@ -70,6 +70,9 @@ class FakeNode:
 
     async def commit(self) -> None:
         """Nothing is kept."""
+
+    def changing(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
 
     @contextmanager
     def internal_user(self, purpose: str) -> Iterator[tuple[str, str]]:
@@ -183,10 +186,10 @@ async def test_disconnect_connect_and_the_death_of_the_transfer_process(node: Fa
     with upstream.serving() as port:
         node.follow(port)
         await until(lambda: row(standby)["state"] == "connected", "the link")
-        process = standby._transfer._process
+        process = standby.transfer._process
         assert process is not None
         os.kill(process.pid, signal.SIGKILL)
-        await until(lambda: standby._transfer._process not in (None, process), "the next process")
+        await until(lambda: standby.transfer._process not in (None, process), "the next process")
         assert row(standby)["state"] == "connecting"
         assert "ended with status -9" in row(standby)["error"], "told until the next one works"
         await until(lambda: row(standby)["transferred"] == 101, "the next one")
@@ -224,14 +227,14 @@ async def test_orphaned_data_is_what_is_not_this_nodes_to_recover(tmp_path: Path
     assert await standby.archive.list_vhosts_available() == ["kept", "untagged"]
     for vhost in upstream.logs:
         stored = {"vhost": vhost, "next": 5, "newest_ms": 1, "oldest_ms": 1, "at_ms": 1}
-        standby._transfer._take({"event": "stored", **stored})
+        standby.transfer._take({"event": "stored", **stored})
     sizes = {row["vhost"]: row["bytes"] for row in await standby.archive.disk_usage()}
     assert [row["messages"] for row in await standby.archive.metrics()] == [5, 5]
     [deleted] = await standby.delete_orphaned_data()
     assert (deleted["vhost"], deleted["bytes"]) == ("untagged", sizes["untagged"])
     assert await standby.archive.list_vhosts_available() == ["kept"]
     assert await standby.delete_orphaned_data() == []
-    reported = standby._transfer.rows(["kept", "untagged"])
+    reported = standby.transfer.rows(["kept", "untagged"])
     assert [each["transferred"] for each in reported] == [5, 0]
     await standby.keep_former_archive()
     assert row(standby)["transferred"] == 0

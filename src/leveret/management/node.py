@@ -14,12 +14,13 @@ from typing import Any, Protocol, TypeAlias
 from leveret.config import Config
 from leveret.core.broker.broker import Broker
 from leveret.core.replication.placement import QueuePlacement
+from leveret.core.replication.standby_site import RecoveryRequest
 from leveret.runtime.integrity.log_copies import LogCopy
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.node.alarms import AlarmWatch
 from leveret.runtime.process.event_history import EventHistory
 from leveret.runtime.process.loop_watch import LoopWatch
-from leveret.runtime.standby.recovery import Progress, RecoveryRequest, RecoveryTarget
+from leveret.runtime.standby.recovery import Progress, RecoveryTarget
 from leveret.session.ingest import Outsider
 
 

@@ -19,6 +19,7 @@ from leveret.core.broker.access import SALT_BYTES, check_password, hash_password
 from leveret.core.queues.head import Head
 from leveret.core.queues.messages import alike
 from leveret.core.queues.queue import Queue
+from leveret.core.replication.standby_site import RecoveryRequest
 from leveret.management.http.app import build_app, operator_app, public_app
 from leveret.management.node import ClusterOperations
 from leveret.model.definitions import Permission, Put, User, Vhost
@@ -28,7 +29,7 @@ from leveret.runtime.node.alarms import AlarmWatch
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.process.event_history import EventHistory
 from leveret.runtime.process.loop_watch import LoopWatch
-from leveret.runtime.standby.recovery import Progress, RecoveryRequest, RecoveryTarget
+from leveret.runtime.standby.recovery import Progress, RecoveryTarget
 from leveret.session.amqp091.connection import ClientConnection
 from leveret.session.ingest import Outsider
 from leveret.storage.state_file import StateFile

@@ -141,7 +141,7 @@ class Whole(Protocol):
 
     @property
     def standby(self) -> StandbySettings:
-        """The settings of a standby; a downstream contradicts a cluster."""
+        """The settings of a standby; an archive in a store contradicts a cluster."""
 
 
 def check_together(config: Whole, given: Mapping[str, Given]) -> None:
@@ -173,12 +173,12 @@ def check_together(config: Whole, given: Mapping[str, Given]) -> None:
             "lets followers copy the whole of this node, and cluster_formation.peer_discovery_backend = etcd makes it "
             "a member of a cluster, whose queues are copied by policies (ha-mode): remove one of the two",
         )
-    if config.standby.operating_mode == "downstream":
+    if config.standby.data_dir is not None and "://" in config.standby.data_dir:
         raise contradiction(
             given,
-            "standby.replication.operating_mode",
-            "= downstream is for a node alone, and cluster_formation.peer_discovery_backend = etcd makes this one "
-            "a member of a cluster: remove one of the two",
+            "standby.replication.downstream.data_dir",
+            "is a place in a store, whose archive has one writer, and cluster_formation.peer_discovery_backend = etcd "
+            "makes this node one of several of a downstream: name a path on this machine",
         )
     if cluster.bind in ANYWHERE and cluster.advertised_uri is None:
         raise contradiction(

@@ -10,6 +10,8 @@ The keys, below one prefix; parts of them that are names are percent-encoded:
     PREFIX/pen_wanted/NODE            the node's name: it would like to; goes with its lease
     PREFIX/epoch                      the highest epoch of a queue, ever
     PREFIX/schema_sync                the operator's decision on schema replication, `decisions.SchemaDecided`
+    PREFIX/standby                    the site's decisions on message replication, `standby_site.SiteDecisions`
+    PREFIX/standby_owners/VHOST       the owner of a vhost in a downstream cluster, `vhost_owners.VhostOwner`
     PREFIX/definitions/KIND/KEY...    an entity, as the definitions log has it
     PREFIX/placements/VHOST/QUEUE     `Placement`
     PREFIX/turns/LEASE                which transaction of a node's was the last; goes with its lease
@@ -28,6 +30,8 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from leveret.core.replication.election import DeleteKey, PutKey, StoredValue, Unchanged, UnreadableState
+from leveret.core.replication.standby_site import SiteDecisions
+from leveret.core.replication.vhost_owners import VhostOwner
 from leveret.core.schema.decisions import SchemaDecided
 from leveret.model import definitions
 from leveret.model.definitions import KINDS, Change
@@ -52,6 +56,7 @@ class Presence(msgspec.Struct, frozen=True):
         http_uri: of its management API; empty without one.
         draining: whether it is in maintenance: new queues are not led there.
         streams, streams_tls: host and port for clients of the stream protocol; None without such a listener.
+        standby_mode, standby_archive: its settings for message replication; the archive as in `SiteDecisions`.
     """
 
     incarnation: str
@@ -62,6 +67,8 @@ class Presence(msgspec.Struct, frozen=True):
     draining: bool = False
     streams: tuple[str, int] | None = None
     streams_tls: tuple[str, int] | None = None
+    standby_mode: str = ""
+    standby_archive: str = ""
 
 
 class Lost(msgspec.Struct, frozen=True):
@@ -131,12 +138,13 @@ class ClusterKeys(NamedTuple):
     definitions_lock: str
     epoch: str
     schema_sync: str
+    standby: str
 
     @classmethod
     def under(cls, prefix: str) -> ClusterKeys:
         """The keys of the cluster whose settings say `prefix`."""
         begin = prefix.rstrip("/") + "/"
-        single = ("cluster", "proof", "pen", "epoch", "schema_sync")
+        single = ("cluster", "proof", "pen", "epoch", "schema_sync", "standby")
         return cls(begin, *(f"{begin}{name}" for name in single))
 
     def member(self, name: str) -> str:
@@ -158,6 +166,10 @@ class ClusterKeys(NamedTuple):
     def placement(self, vhost: str, name: str) -> str:
         """Of a queue's `Placement`."""
         return self._joined("placements", vhost, name)
+
+    def standby_owner(self, vhost: str) -> str:
+        """Of a vhost's `VhostOwner`."""
+        return self._joined("standby_owners", vhost)
 
     def turn(self, lease_id: int) -> str:
         """Of the holder of a lease: see runtime/cluster/store, which nobody else has to know it of."""
@@ -186,6 +198,8 @@ _NAMES: Final = {
     "pen_wanted": (1, 1),
     "epoch": (0, 0),
     "schema_sync": (0, 0),
+    "standby": (0, 0),
+    "standby_owners": (1, 1),
     "definitions": (2, 8),
     "placements": (2, 2),
 }
@@ -199,6 +213,8 @@ _VALUES: Final[dict[str, Any]] = {
     "pen_wanted": str,
     "epoch": int,
     "schema_sync": SchemaDecided,
+    "standby": SiteDecisions,
+    "standby_owners": VhostOwner,
     "placements": Placement,
 }
 
@@ -270,11 +286,16 @@ class SchemaSyncDecided(NamedTuple):
     decided: SchemaDecided | None
 
 
+class StandbyChanged(NamedTuple):
+    """The decisions on message replication, or the owner of a vhost, changed."""
+
+
 Changed: TypeAlias = (
     MemberChanged
     | AliveChanged
     | DefinitionsLockChanged
     | SchemaSyncDecided
+    | StandbyChanged
     | DefinitionChanged
     | PlacementChanged
 )
@@ -293,6 +314,8 @@ class ClusterState:
         definitions_lock_wanted: who would like to.
         epoch: the highest that a queue ever had.
         schema_sync: what was decided on schema replication; None: nothing yet.
+        standby: what was decided on message replication; None: nothing yet.
+        standby_owners: by vhost.
         placements: by vhost and queue.
     """
 
@@ -308,6 +331,8 @@ class ClusterState:
         self.definitions_lock_wanted: frozenset[str] = frozenset()
         self.epoch = 0
         self.schema_sync: SchemaDecided | None = None
+        self.standby: SiteDecisions | None = None
+        self.standby_owners: dict[str, VhostOwner] = {}
         self.placements: dict[tuple[str, str], StoredPlacement] = {}
         self._modified: dict[str, int] = {}
 
@@ -405,6 +430,12 @@ class ClusterState:
             case "schema_sync":
                 self.schema_sync = value
                 found.append(SchemaSyncDecided(value))
+            case "standby":
+                self.standby = value
+                found.append(StandbyChanged())
+            case "standby_owners":
+                _keep(self.standby_owners, key.names[0], value)
+                found.append(StandbyChanged())
             case "pen":
                 self.definitions_lock = value
             case "pen_wanted":
@@ -455,7 +486,9 @@ def _value(event: Event, key: ClusterKey) -> Any:
 # -- what is written ------------------------------------------------------------------------------
 
 
-def encode(value: MemberRecord | Presence | Placement | SchemaDecided | str | int) -> bytes:
+def encode(
+    value: MemberRecord | Presence | Placement | SchemaDecided | SiteDecisions | VhostOwner | str | int,
+) -> bytes:
     """A value of a key, of anything but a definition."""
     return msgspec.json.encode(value)
 

@@ -10,7 +10,7 @@ from leveret.core.queues.messages import Run, alike, count_of
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.stream import Stream, StreamBatch, records_of
 from leveret.model import definitions as d
-from leveret.model.errors import PreconditionFailed, StorageError
+from leveret.model.errors import LeveretError, PreconditionFailed, StorageError
 from leveret.runtime.clients.stream_host import check_contiguous
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.engine import Engine
@@ -28,6 +28,10 @@ DeletedAt = Callable[[tuple[str, str], str], int]
 def never_deleted(key: tuple[str, str], reference: str) -> int:
     """The last number of a reference in a deleted queue of that key: always 0, as if none was deleted."""
     return 0
+
+
+def never_called(error: LeveretError) -> None:
+    """Do nothing: what this node does not store is refused at once."""
 
 
 class RecoveryIngest:
@@ -76,11 +80,30 @@ class RecoveryIngest:
         there = queue.sequences.logged.get(reference.encode(), 0) if queue is not None else 0
         return max(there, self._deleted_at(self._key, reference))
 
-    def append(self, reference: str, runs: list[MessageRun], done: Callable[[], None]) -> None:
+    def ask_sequence(
+        self, reference: str, found: Callable[[int], None], failed: Callable[[LeveretError], None]
+    ) -> None:
+        """See RecoveryQueue."""
+        self.check()
+        found(self.last_sequence(reference))
+
+    async def settled(self) -> None:
+        """Return once a queue that was made is known to all nodes."""
+        self._engine.flush()
+        await self._commit.settle()
+        await self._engine.all_known()
+
+    def append(
+        self,
+        reference: str,
+        runs: list[MessageRun],
+        done: Callable[[], None],
+        failed: Callable[[LeveretError], None] = never_called,
+    ) -> None:
         """See RecoveryQueue."""
         self.check()
         check_contiguous(self._key[1], self.last_sequence(reference), runs)
-        queue = self._broker.queues.get(self._key) or self._made_for(runs)
+        queue = self._broker.queues.get(self._key) or self.make_for(runs)
         name = reference.encode()
         if isinstance(queue, Stream):
             if queue.last_sequence(name) < (last := self.last_sequence(reference)):
@@ -92,7 +115,7 @@ class RecoveryIngest:
         self._commit.when_durable(lambda: done() if queue.damage is None else None)
         self._commit.begin()
 
-    def _made_for(self, runs: list[MessageRun]) -> Queue:
+    def make_for(self, runs: list[MessageRun]) -> Queue:
         """Make the queue of these messages, which the schema sync had not brought yet.
 
         It is not declared, so that neither a limit of queues nor a default type prevents it.

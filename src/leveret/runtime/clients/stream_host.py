@@ -13,7 +13,7 @@ from leveret.core.broker.limits import ConnectionRegistry
 from leveret.core.queues.counters import Counters
 from leveret.core.queues.stream import LogBounds, StreamBatch
 from leveret.core.queues.stream_groups import ConsumerGroups
-from leveret.model.errors import PreconditionFailed
+from leveret.model.errors import LeveretError, PreconditionFailed
 from leveret.session.stream.types import CollectedLog, SequenceBook, StreamAuthority, StreamBook
 from leveret.wire.stream.publish import MessageRun
 
@@ -64,10 +64,26 @@ class StreamHandle(StreamBook, Protocol):
 class RecoveryQueue(SequenceBook, Protocol):
     """A queue that takes recovered messages."""
 
-    def append(self, reference: str, runs: list[MessageRun], done: Callable[[], None]) -> None:
+    def ask_sequence(
+        self, reference: str, found: Callable[[int], None], failed: Callable[[LeveretError], None]
+    ) -> None:
+        """Call back with the last publishing id stored under `reference`, now or once the queue's leader has told.
+
+        Raises:
+            LeveretError: it is not known; neither is called.
+        """
+
+    def append(
+        self,
+        reference: str,
+        runs: list[MessageRun],
+        done: Callable[[], None],
+        failed: Callable[[LeveretError], None] = ...,
+    ) -> None:
         """Store runs of stored messages in order, without ids already stored.
 
-        `done` is called when they are durable, for each call in the order of the calls.
+        `done` is called when they are durable, for each call in the order of the calls; or `failed`, if another node
+        that leads the queue does not store them.
 
         Raises:
             PreconditionFailed: earlier messages are missing, such as some that a full disk refused. Refusal,

@@ -33,6 +33,7 @@ from leveret.session.certificate import TlsPeer
 from leveret.session.stream.connection import StreamClientConnection
 from leveret.session.stream.types import (
     Append,
+    AskSequence,
     ChangeStreams,
     Declared,
     Effect,
@@ -44,9 +45,11 @@ from leveret.session.stream.types import (
     StreamPublisher,
     Subscribed,
     Subscription,
+    code_of,
 )
 from leveret.wire.record import OUTGOING_STREAM
 from leveret.wire.stream.codec import Code
+from leveret.wire.stream.commands import QueryPublisherSequenceResponse
 
 READ_BYTES_MAX: Final = 262_144
 READ_BYTES_PER_CREDIT: Final = 65_536
@@ -309,6 +312,8 @@ class StreamPeer(asyncio.Protocol):
                 self._write(effect)
             case Append():
                 self._append(effect)
+            case AskSequence():
+                self._ask_sequence(effect)
             case KeepOffset():
                 self._keep_offset(effect)
             case Subscribed() if subscription := self._session.subscriptions.get(effect.number):
@@ -379,10 +384,34 @@ class StreamPeer(asyncio.Protocol):
         try:
             queue = self._queue_of(publisher)
             done = partial(self._guarded, partial(self._stored, append))
-            queue.append(publisher.reference, append.runs, done)
+
+            def failed(error: LeveretError) -> None:
+                self._guarded(partial(self._then_settle, partial(self._not_stored, append, error)))
+
+            queue.append(publisher.reference, append.runs, done, failed)
         except LeveretError as error:
-            log.warning("stream_not_written name=%s stream=%s error=%s", self.name, publisher.queue, error)
-            self._session.not_stored(append, error)
+            self._not_stored(append, error)
+
+    def _not_stored(self, append: Append, error: LeveretError) -> None:
+        log.warning("stream_not_written name=%s stream=%s error=%s", self.name, append.publisher.queue, error)
+        self._session.not_stored(append, error)
+
+    def _ask_sequence(self, asked: AskSequence) -> None:
+        """Answer with the last number of a queue's recovered messages, which its leader knows."""
+
+        def answer(code: Code, last: int) -> None:
+            response = QueryPublisherSequenceResponse(asked.correlation, code, last)
+            self._guarded(partial(self._then_settle, partial(self._session.answer, response)))
+
+        def failed(error: LeveretError) -> None:
+            log.warning("stream_not_asked name=%s stream=%s error=%s", self.name, asked.queue, error)
+            answer(code_of(error), 0)
+
+        try:
+            queue = self._host.recovery_queue(self.user, self.vhost, asked.queue)
+            queue.ask_sequence(asked.reference, partial(answer, Code.OK), failed)
+        except LeveretError as error:
+            failed(error)
 
     def _queue_of(self, publisher: StreamPublisher) -> RecoveryQueue:
         """The publisher's queue, looked up once; forgets the queues of publishers that are gone."""

@@ -29,6 +29,7 @@ from leveret.model.errors import (
     PreconditionFailed,
 )
 from leveret.runtime.clients.hosts import Authority
+from leveret.runtime.clients.recovery_forwarding import ForwardingIngest, RecoveryPort, recover_here
 from leveret.runtime.clients.recovery_ingest import RecoveryIngest
 from leveret.runtime.collecting.collector import Collector
 from leveret.runtime.collecting.outgoing_log import OutgoingLog
@@ -110,6 +111,7 @@ class StreamServer:
         self._config = config.streams
         self._alarms = alarms
         self._standby = standby
+        self.recovery_port: RecoveryPort | None = None
         self._certificate_login = config.certificate_login
         self._connection_max = config.amqp.connection_max
         self.groups = ConsumerGroups()
@@ -336,22 +338,33 @@ class StreamServer:
             )
         return log
 
-    def recovery_queue(self, user: str, vhost: str, queue: str) -> RecoveryIngest:
+    def recovery_queue(self, user: str, vhost: str, queue: str) -> RecoveryIngest | ForwardingIngest:
         """See StreamHost: for this node's own recovery jobs and for administrators."""
         broker = self._authority.broker
         existing = broker.definitions.by_kind["users"].get((user,))
         if user not in self._authority.internal and "administrator" not in getattr(existing, "tags", ()):
             raise AccessRefused(f"recovery into queue '{queue}' in vhost '{vhost}' refused for user '{user}'")
-        key = (vhost, queue)
-        if key not in broker.queues and not broker.definitions_lock.is_here:
-            raise LedElsewhere(
-                f"there is no queue '{queue}' in vhost '{vhost}': declare it before it is recovered"
-            )
-        if key in broker.queues and broker.queues[key].is_remote:
-            raise LedElsewhere(f"queue '{queue}' in vhost '{vhost}' is led by another node: recover it there")
-        ingest = RecoveryIngest(broker, key, self._engine, self._commit, self._standby.deleted_at)
+        ingest = self._ingest((vhost, queue))
+        if self.recovery_port is not None:
+            return ForwardingIngest(broker, (vhost, queue), ingest, self.recovery_port)
         ingest.check()
         return ingest
+
+    def _ingest(self, key: tuple[str, str]) -> RecoveryIngest:
+        broker = self._authority.broker
+        return RecoveryIngest(broker, key, self._engine, self._commit, self._standby.deleted_at)
+
+    async def recover(self, about: Mapping[str, Any]) -> dict[str, Any]:
+        """Take recovered messages from another node of the cluster, into a queue that this node leads.
+
+        Raises:
+            LeveretError: it does not lead the queue, or does not take them.
+        """
+        key = about["vhost"], about["queue"]
+        queue = self._authority.broker.queues.get(key)
+        if queue is None or queue.is_remote or self.recovery_port is None:
+            raise LedElsewhere(f"queue '{key[1]}' in vhost '{key[0]}' is not led by this node (any more)")
+        return await recover_here(self._ingest(key), self.recovery_port, about)
 
     def store_offset(self, vhost: str, reference: str, offset: int) -> None:
         """See StreamHost."""

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol
 
 from leveret.model.errors import NotFound
+from leveret.runtime.clients.recovery_forwarding import RECOVER
+from leveret.runtime.clients.stream_server import StreamServer
 from leveret.runtime.cluster.member import ClusterMember
 from leveret.runtime.cluster.placement.placement_controller import PlacementController
 from leveret.runtime.cluster.placement.queue_roles import QueueRoles
 from leveret.runtime.cluster.placement.queues import ClusterQueues
 from leveret.runtime.logs.engine import Engine
+from leveret.runtime.standby.downstream import StandbyDownstream
+from leveret.runtime.standby.site import STANDBY
 
 AnswerOperator = Callable[[str, Any], Awaitable[Any]]
 """(what, about) -> what was found."""
+
+
+class AnsweringNode(Protocol):
+    """The node, as this module uses it."""
+
+    standby: StandbyDownstream
+    stream_server: StreamServer
 
 
 class ClusterAnswers:
@@ -26,6 +37,7 @@ class ClusterAnswers:
         queues: ClusterQueues,
         roles: QueueRoles,
         placement_controller: PlacementController,
+        node: AnsweringNode,
     ) -> None:
         """Nothing is answered for operators until `answer_operators_with`."""
         self._member = member
@@ -33,6 +45,7 @@ class ClusterAnswers:
         self._queues = queues
         self._roles = roles
         self._placement_controller = placement_controller
+        self._node = node
         self._answer_operator: AnswerOperator = _unknown
 
     def answer_operators_with(self, answer: AnswerOperator) -> None:
@@ -62,6 +75,10 @@ class ClusterAnswers:
             case "move":
                 key = str(about["vhost"]), str(about["name"])
                 return {"moved": await self._placement_controller.move(key, str(about["to"]))}
+            case _ if what == STANDBY and self._node.standby.member is not None:
+                return await self._node.standby.member.parts.answer(about)
+            case _ if what == RECOVER:
+                return await self._node.stream_server.recover(about)
         return await self._answer_operator(what, about)
 
 

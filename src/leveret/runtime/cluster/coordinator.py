@@ -20,6 +20,7 @@ from leveret.core.replication.cluster import (
     MemberChanged,
     PlacementChanged,
     SchemaSyncDecided,
+    StandbyChanged,
 )
 from leveret.core.replication.mirror_events import MirrorEvents
 from leveret.core.schema.delta import UPSTREAM_PARAMETER
@@ -89,7 +90,11 @@ class Coordinator:
         # Before others come: what they publish waits for the mirrors of its queue from the first message on.
         await self._parts.placement_controller.begin()
         await self._member.serve(self._parts.links, str(self._parts.listener.uri))
-        self._tasks += [self._spawn(self._parts.placement_controller.run()), self._spawn(self._tick())]
+        self._tasks += [
+            self._spawn(self._parts.placement_controller.run()),
+            self._spawn(self._parts.standby_site.run()),
+            self._spawn(self._tick()),
+        ]
         await self._parts.schema_decisions.keep()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -143,7 +148,10 @@ class Coordinator:
         self._apply(changes)
         for change in changes:
             match change:
+                case StandbyChanged():
+                    self._parts.standby_site.look()
                 case AliveChanged(name, presence):
+                    self._parts.standby_site.look()
                     self._parts.links.know(self._member.state.alive)
                     self._parts.sources.runs(name, presence.incarnation if presence is not None else "")
                     self._parts.placement_controller.node_changed(name)

@@ -15,6 +15,7 @@ from leveret.runtime.cluster.placement.queue_locations import QueueLocations
 from leveret.runtime.cluster.placement.queue_roles import QueueRoles
 from leveret.runtime.cluster.replication_port import ClusterPort
 from leveret.runtime.cluster.schema_decisions import ForAll
+from leveret.runtime.cluster.standby_site import ClusterStandbySite
 from leveret.runtime.mirroring.copies import MirrorCopies
 from leveret.runtime.mirroring.sources import MirrorSources
 
@@ -34,6 +35,7 @@ class ClusterParts:
     publication: DefinitionsPublication
     port: ClusterPort
     schema_decisions: ForAll
+    standby_site: ClusterStandbySite
     answers: ClusterAnswers
     asked: AskedLinks
     listener: ClusterListener

@@ -29,8 +29,10 @@ from leveret.runtime.cluster.placement.queue_roles import QueueRoles
 from leveret.runtime.cluster.placement.queues import ClusterQueues
 from leveret.runtime.cluster.placement.queues_led_on import QueuesLedOn
 from leveret.runtime.cluster.placement.reconnect_grace import ReconnectGrace
+from leveret.runtime.cluster.recovery_port import ClusterRecoveryPort
 from leveret.runtime.cluster.replication_port import ClusterBarrier, ClusterPort
 from leveret.runtime.cluster.schema_decisions import ForAll
+from leveret.runtime.cluster.standby_site import ClusterStandbySite
 from leveret.runtime.link.peer import LinkPeer, Receiver
 from leveret.runtime.mirroring.copies import MirrorCopies
 from leveret.runtime.mirroring.sources import MirrorSources
@@ -62,6 +64,8 @@ def enter_cluster(member: ClusterMember, node: Node, secret: Secret) -> Coordina
             barrier=ClusterBarrier(member.store.holds_lease_now, parts.sources.cut),
             copy_gone=parts.copies.gone,
             schema_decisions=parts.schema_decisions,
+            standby_site=parts.standby_site,
+            recovery_port=ClusterRecoveryPort(member, parts.standby_site),
             on_draining=coordinator.drained,
             find_streams=coordinator.streams_of,
             on_streams=coordinator.streams_open,
@@ -122,9 +126,10 @@ def _parts(member: ClusterMember, node: Node, secret: Secret) -> ClusterParts:
         waits_for_mirrors=settings.mirroring_flow_control,
     )
     schema_decisions = ForAll(member, node.schema_sync.deciding)
+    standby_site = ClusterStandbySite(member, node.config, node.standby.decided, node.standby.vhosts)
 
     # What the others ask.
-    answers = ClusterAnswers(member, engine, queues, roles, placement_controller)
+    answers = ClusterAnswers(member, engine, queues, roles, placement_controller, node)
     asked = AskedLinks(answers.answer)
 
     def mirror(peer: LinkPeer, caller: ClusterPeer) -> Receiver:
@@ -144,6 +149,7 @@ def _parts(member: ClusterMember, node: Node, secret: Secret) -> ClusterParts:
         publication=publication,
         port=port,
         schema_decisions=schema_decisions,
+        standby_site=standby_site,
         answers=answers,
         asked=asked,
         listener=listener,

@@ -9,10 +9,12 @@ from typing import Any
 from leveret.core.queues.queue import Queue, Reader
 from leveret.model import definitions as d
 from leveret.model.errors import Corrupt
+from leveret.runtime.clients.recovery_forwarding import RecoveryPort
 from leveret.runtime.logs.commit import ReplicationBarrier
 from leveret.runtime.logs.engine import ReplicationPort
 from leveret.runtime.logs.log_store import QueueStoring
 from leveret.runtime.schema_sync.decisions import Deciding
+from leveret.runtime.standby.site import StandbySite
 from leveret.session.amqp091.remote_queues import Leaders
 from leveret.storage.log import Log
 
@@ -32,6 +34,8 @@ class ClusterSide:
         barrier: what a promise waits for beside the disk.
         copy_gone: called when the files of a mirror's log are gone; returns whether the log is a mirror's.
         schema_decisions: decisions on schema replication, for all nodes.
+        standby_site: the downstream side of message replication, of all nodes.
+        recovery_port: publishes recovered messages to queues with a leader elsewhere.
         on_draining: tells the other nodes whether this one is in maintenance.
         find_streams: returns host and port of another node for clients of streams, with or without TLS; or None.
         on_streams: called with a further address at which clients of streams may connect.
@@ -47,6 +51,8 @@ class ClusterSide:
     barrier: ReplicationBarrier
     copy_gone: Callable[[Log, Corrupt], bool]
     schema_decisions: Deciding
+    standby_site: StandbySite
+    recovery_port: RecoveryPort
     on_draining: Callable[[bool], Awaitable[None]]
     find_streams: Callable[[str, bool], tuple[str, int] | None]
     on_streams: Callable[[], None]

@@ -252,6 +252,8 @@ class Node:
         self.engine.replication_port = side.replication_port
         self.commits.replication_barrier = side.barrier
         self.schema_sync.deciding = side.schema_decisions
+        self.standby.enter_site(side.standby_site)
+        self.stream_server.recovery_port = side.recovery_port
         self.maintenance.on_change = side.on_draining
         self.stream_server.find_node = side.find_streams
         self.stream_server.on_listening = side.on_streams

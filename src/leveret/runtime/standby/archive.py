@@ -92,17 +92,7 @@ class StandbyArchive:
         Raises:
             PipelineFailed: why that cannot be told.
         """
-        found = await self.contents()
-        rows = []
-        for vhost in found["vhosts"]:
-            queues = [row for row in found["queues"] if row["vhost"] == vhost["vhost"]]
-            if queues:
-                earliest_ms = max(vhost["known_from_ms"], min(row["oldest_ms"] for row in queues))
-                newest_ms = max(row["timestamp"] for row in queues)
-                rows.append(
-                    {"virtual_host": vhost["vhost"], "earliest_ms": earliest_ms, "newest_ms": newest_ms}
-                )
-        return rows
+        return moments_of(await self.contents())
 
     async def messages(self, vhost: str, queue: str, from_ms: int, count: int) -> list[dict[str, Any]]:
         """The first messages of a queue that came at `from_ms` or later, settled ones too; as divergent ones are shown.
@@ -178,6 +168,18 @@ class StandbyArchive:
             found = await ask("contents", self.place)
             self._contents = (time.monotonic(), found)
         return found
+
+
+def moments_of(found: Event) -> list[dict[str, Any]]:
+    """A row a vhost: virtual_host, and from earliest_ms to newest_ms it is known how its queues stood."""
+    rows = []
+    for vhost in found["vhosts"]:
+        queues = [row for row in found["queues"] if row["vhost"] == vhost["vhost"]]
+        if queues:
+            earliest_ms = max(vhost["known_from_ms"], min(row["oldest_ms"] for row in queues))
+            newest_ms = max(row["timestamp"] for row in queues)
+            rows.append({"virtual_host": vhost["vhost"], "earliest_ms": earliest_ms, "newest_ms": newest_ms})
+    return rows
 
 
 def _message_row(vhost: str, queue: str, row: Event) -> dict[str, Any]:

@@ -1,68 +1,47 @@
-"""Run-time decisions of the standby - mode, link off, promotions - in a state file.
+"""Run-time decisions of the standby - mode, link off, promotions - in a state file, or of a cluster in etcd.
 
-The file wins over the configuration, also after a restart. A promotion is recorded here from its begin on, with its
-request, so that an interrupted promotion is finished and no link begins meanwhile. A finished promotion stays recorded:
-the rejoin of the previous upstream asks up to which position its messages were transferred.
+They win over the configuration, also after a restart. A node of a cluster keeps a copy of the cluster's decisions in
+its state file, so that a node that is started alone later does not fall back to its configuration. What concerns this
+node alone is in the file only.
 """
 
 from __future__ import annotations
 
 import logging
 import secrets
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from leveret.core.queues.queue import Queue
+from leveret.core.replication.standby_site import PromotionAttempt, SiteDecisions
 from leveret.core.schema.operating_mode import OperatingMode
 from leveret.model.definitions import REHEARSAL_VHOSTS
 from leveret.model.errors import InvalidCommand, StorageError
-from leveret.runtime.standby.recovery import EVERYTHING, RecoveryRequest, reported_rows
+from leveret.runtime.standby.recovery import reported_rows
 from leveret.storage.state_file import StateFile
 from leveret.wire.record import is_recovery
 
 logger = logging.getLogger(__name__)
 
 _DOWNSTREAM_ID_BYTES: Final = 6
-_LACKS: Final = ("unreadable_records", "missing_records", "missing_messages")
-"""The counts, in a promotion's summary, of a vhost's earlier records that are not here."""
+Change = Callable[[SiteDecisions], SiteDecisions]
 
 
-class PromotionAttempt(msgspec.Struct, kw_only=True):
-    """One attempt to promote, from its begin on.
+class SharedDecisions(Protocol):
+    """The decisions of a cluster: runtime.cluster.standby_site."""
 
-    Attributes:
-        wanted: the requested recovery.
-        summary: a row for each vhost once it is done.
-        transferred: by vhost, the id of the previous upstream's outgoing log, and the offset up to which it is here.
-        marks: by vhost, the fingerprint (`wire.chunk.fingerprint_of`) of the last chunk before that offset.
-        left_out: a row a vhost with the messages that were not requested and that a later promotion would recover:
-            virtual_host, queues, messages, unreadable_records; None if they were not counted.
-        error: the reason why it did not finish.
-    """
+    @property
+    def decided(self) -> SiteDecisions:
+        """The decisions in force."""
 
-    begun_ms: int
-    done_ms: int = 0
-    wanted: RecoveryRequest = EVERYTHING
-    summary: list[dict[str, Any]] = []
-    transferred: dict[str, tuple[int, int]] = {}
-    marks: dict[str, int] = {}
-    left_out: list[dict[str, Any]] | None = None
-    error: str = ""
+    async def decide(self, change: Change) -> None:
+        """Store decisions, derived from those in force at the time of the write.
 
-    def log_id(self, vhost: str) -> int | None:
-        """The id of the vhost's recovered outgoing log; None for none."""
-        return self.transferred[vhost][0] if vhost in self.transferred else None
-
-    def lacks(self, vhost: str) -> bool:
-        """Whether it lacked some earlier records of the vhost."""
-        rows = [row for row in self.summary if row["virtual_host"] == vhost]
-        return any(row.get(name) for row in rows for name in _LACKS)
-
-    def is_whole(self) -> bool:
-        """Whether the request was for everything transferred."""
-        wanted = self.wanted
-        return not wanted.queues and not wanted.exclude and wanted.as_of_ms is None
+        Raises:
+            LeveretError: they cannot be stored, and are not in force.
+        """
 
 
 class _Content(msgspec.Struct, kw_only=True):
@@ -78,14 +57,10 @@ class _Content(msgspec.Struct, kw_only=True):
 
 
 class StandbyDecided:
-    """The decisions; after a change of an attribute call `save`.
+    """The decisions in force.
 
     Attributes:
-        mode_at_run_time: the mode set at run time; None if the configured one applies.
-        connected: whether the link is wanted.
-        promoting: the unfinished promotion.
-        promotions: the finished promotions, oldest first.
-        is_partial: whether one of them may have left a plan that its request excluded.
+        configured: the mode in the settings.
         deleted: by vhost, queue and reference, the last number of a plan's messages in a queue when the queue was
             deleted; kept while a plan may go on.
         downstream_id: distinguishes this downstream from others of the same name; "" before `identify` has drawn it. It
@@ -107,33 +82,101 @@ class StandbyDecided:
             del kept["operating_mode"]
         try:
             content = msgspec.convert(kept, _Content)
+            self.own = msgspec.convert(
+                {name: kept[name] for name in _OF_THE_SITE if name in kept}, SiteDecisions
+            )
         except msgspec.ValidationError as error:
             raise InvalidCommand(f"{state_file.path}: {error}") from None
-        self.mode_at_run_time = content.operating_mode
-        self.connected = content.connected
-        self.promoting = content.promoting
-        self.promotions = content.promotions
-        self.is_partial = content.is_partial
         self.deleted = content.deleted
         self.downstream_id = content.downstream_id
+        self._shared: SharedDecisions | None = None
+
+    def share(self, shared: SharedDecisions) -> None:
+        """Have the decisions of a cluster in force."""
+        self._shared = shared
+
+    @property
+    def site(self) -> SiteDecisions:
+        """The decisions in force."""
+        return self.own if self._shared is None else self._shared.decided
 
     @property
     def mode(self) -> OperatingMode:
-        """The node's operating mode."""
-        return self.mode_at_run_time or self.configured
+        """The operating mode."""
+        return self.site.operating_mode or self.site.configured or self.configured
+
+    @property
+    def mode_at_run_time(self) -> OperatingMode | None:
+        """The mode set at run time; None if the configured one applies."""
+        return self.site.operating_mode
+
+    @property
+    def connected(self) -> bool:
+        """Whether the link is wanted."""
+        return self.site.connected
+
+    @property
+    def promoting(self) -> PromotionAttempt | None:
+        """The unfinished promotion."""
+        return self.site.promoting
+
+    @property
+    def promotions(self) -> list[PromotionAttempt]:
+        """The finished promotions, oldest first."""
+        return self.site.promotions
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether a promotion may have left a plan that its request excluded."""
+        return self.site.is_partial
+
+    async def decide(self, change: Change) -> None:
+        """Put decisions in force, derived from the present ones.
+
+        Raises:
+            StorageError: the disk refused it.
+            LeveretError: the cluster's cannot be stored.
+        """
+        if self._shared is None:
+            self.keep(change(self.own))
+        else:
+            await self._shared.decide(change)
+            self.copy()
+
+    def copy(self) -> None:
+        """Keep a copy of a cluster's decisions, if they changed. A full disk does not matter: etcd has them."""
+        site = self.site
+        if site == self.own:
+            return
+        try:
+            self.keep(site)
+        except StorageError as error:
+            logger.error("standby_decided_not_copied error=%s", error)
+
+    def keep(self, decisions: SiteDecisions) -> None:
+        """Make the decisions durable in the state file.
+
+        Raises:
+            StorageError: the disk refused it.
+        """
+        before, self.own = self.own, decisions
+        deleted = self.deleted
+        if decisions.promoting is None and not decisions.is_partial:
+            self.deleted = {}
+        try:
+            self.save()
+        except StorageError:
+            self.own, self.deleted = before, deleted
+            raise
 
     def save(self) -> None:
-        """Make the decisions durable.
+        """Make everything durable in the state file.
 
         Raises:
             StorageError: the disk refused it.
         """
         content = _Content(
-            operating_mode=self.mode_at_run_time,
-            connected=self.connected,
-            promoting=self.promoting,
-            promotions=self.promotions,
-            is_partial=self.is_partial,
+            **{name: getattr(self.own, name) for name in _OF_THE_SITE},
             deleted=self.deleted,
             downstream_id=self.downstream_id,
         )
@@ -146,7 +189,7 @@ class StandbyDecided:
             StorageError: the disk refused it.
         """
         if not self.downstream_id:
-            self.downstream_id = secrets.token_hex(_DOWNSTREAM_ID_BYTES)
+            self.downstream_id = new_downstream_id()
             try:
                 self.save()
             except StorageError:
@@ -154,69 +197,17 @@ class StandbyDecided:
                 raise
         return self.downstream_id
 
-    def finish(self, promotion: PromotionAttempt) -> None:
-        """Record a finished promotion: this node is an upstream. If all was requested, every plan is carried out.
-
-        Raises:
-            StorageError: the disk refused it.
-        """
-        self.promotions.append(promotion)
-        self.mode_at_run_time = OperatingMode.UPSTREAM
-        self.end_promoting(is_partial=not promotion.is_whole())
-
-    def end_promoting(self, *, is_partial: bool) -> None:
-        """Record that no promotion is unfinished; unless `is_partial`, no plan is left.
-
-        Raises:
-            StorageError: the disk refused it.
-        """
-        self.promoting = None
-        self.is_partial = is_partial
-        if not is_partial:
-            self.deleted.clear()
-        self.save()
-
     def left_out(self) -> dict[str, Any] | None:
-        """The messages that the last promotion left to a later one; None for none."""
-        last = self.promoting or (self.promotions[-1] if self.is_partial and self.promotions else None)
-        if last is None or last.is_whole():
-            return None
-        wanted = last.wanted
-        return {
-            "exclude": wanted.exclude,
-            "only_queues": wanted.queues,
-            "as_of_ms": wanted.as_of_ms,
-            "vhosts": last.left_out,
-        }
+        """See SiteDecisions."""
+        return self.site.left_out()
 
     def transferred(self, vhost: str, log_id: int) -> int | None:
-        """The offset up to which the queues have a previous upstream's outgoing log; None if none has this log.
-
-        0 means that the offset is unknown, so the previous upstream has to keep everything: some promotion lacked
-        records of the log, or none was requested for all of it.
-        """
-        promotions = self.promotions
-        if (
-            not promotions
-            or self.mode is not OperatingMode.UPSTREAM
-            or promotions[-1].log_id(vhost) != log_id
-        ):
-            return None
-        last = self._furthest(vhost, log_id)
-        return 0 if last is None else last.transferred[vhost][1]
+        """See SiteDecisions; None unless this site is an upstream."""
+        return self.site.transferred(vhost, log_id) if self.mode is OperatingMode.UPSTREAM else None
 
     def transferred_fingerprint(self, vhost: str, log_id: int) -> int | None:
-        """The fingerprint of the last chunk before that offset; None if there is none, or it was not stored."""
-        last = self._furthest(vhost, log_id) if self.transferred(vhost, log_id) else None
-        return None if last is None else last.marks.get(vhost) or None
-
-    def _furthest(self, vhost: str, log_id: int) -> PromotionAttempt | None:
-        """The promotion that recovered all of a log up to the highest offset; None if that is unknown."""
-        own = [each for each in self.promotions if each.log_id(vhost) == log_id]
-        if any(each.lacks(vhost) for each in own):
-            return None
-        whole = [each for each in own if each.is_whole()]
-        return max(whole, key=lambda each: each.transferred[vhost][1], default=None)
+        """See SiteDecisions; None unless this site is an upstream."""
+        return self.site.transferred_fingerprint(vhost, log_id) if self.transferred(vhost, log_id) else None
 
     def promotion_summary(self) -> list[dict[str, Any]]:
         """The results of promotions, oldest first; rows as `promote` returns them."""
@@ -248,6 +239,15 @@ class StandbyDecided:
     def deleted_at(self, key: tuple[str, str], reference: str) -> int:
         """See RecoveryIngest."""
         return self.deleted.get(key[0], {}).get(key[1], {}).get(reference, 0)
+
+
+_OF_THE_SITE: Final = ("operating_mode", "connected", "promoting", "promotions", "is_partial")
+"""The fields of the state file that are the site's."""
+
+
+def new_downstream_id() -> str:
+    """Draw the id of a downstream."""
+    return secrets.token_hex(_DOWNSTREAM_ID_BYTES)
 
 
 def _recovered_numbers(queue: Queue) -> dict[str, int]:

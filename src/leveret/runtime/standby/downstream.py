@@ -10,38 +10,42 @@ configuration, also after a restart.
 
 A promotion ends both links, of messages and of definitions: an upstream that returns must not take back the
 definitions of a node that applications use.
+
+In a cluster the decisions are those of all nodes (`site`), and each node obeys them: it transfers the vhosts that it
+follows, and recovers those that it owns (`site_promotion`). Commands speak of the site, from any node.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-import msgspec
+from msgspec.structs import replace
 
-from leveret.config import Config
 from leveret.config.sections.tls import TlsOptions
 from leveret.core.broker.broker import STANDBY_TAG
+from leveret.core.replication.standby_site import (
+    EVERYTHING,
+    PromotionAttempt,
+    RecoveryRequest,
+)
 from leveret.core.schema.operating_mode import OperatingMode, operating_mode
 from leveret.model.definitions import GlobalParameter, Vhost
 from leveret.model.errors import InvalidCommand, NotAllowed, PreconditionFailed, StorageError
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.schema_sync.schema_sync import SchemaSync
 from leveret.runtime.standby.archive import StandbyArchive
-from leveret.runtime.standby.decisions import PromotionAttempt, StandbyDecided
-from leveret.runtime.standby.pipeline_process import Event, PipelineFailed, PipelineProcess, ask
-from leveret.runtime.standby.progress import PlannedMessages, PromotionProgress, amounts
-from leveret.runtime.standby.recovery import (
-    EVERYTHING,
-    Recoveries,
-    RecoveringNode,
-    RecoveryRequest,
-    own_endpoint,
-    reported_rows,
-)
+from leveret.runtime.standby.decisions import StandbyDecided
+from leveret.runtime.standby.own_promotion import OwnPromotion
+from leveret.runtime.standby.pipeline_process import Event
+from leveret.runtime.standby.recovery import Recoveries, RecoveringNode, own_endpoint, reported_rows
+from leveret.runtime.standby.site import StandbySite
+from leveret.runtime.standby.site_archive import SiteArchive
+from leveret.runtime.standby.site_member import SiteMember, report_promotion, with_part
+from leveret.runtime.standby.site_recoveries import SiteRecoveries
 from leveret.runtime.standby.transfer import StandbyUpstreamParameter, TransferSupervisor, parse_upstream
 from leveret.storage.state_file import StateFile
 from leveret.wire.record import downstream_reference
@@ -74,7 +78,15 @@ class StandbyNode(RecoveringNode, Protocol):
 
 
 class StandbyDownstream:
-    """Follows an upstream's messages, and takes its place."""
+    """Follows an upstream's messages, and takes its place.
+
+    Attributes:
+        decided: the decisions of the site.
+        archive: what was transferred; of a cluster, by all nodes.
+        recoveries: recoveries that change nothing here; of a cluster, by all nodes.
+        promotion: this node's part of a promotion.
+        member: this node's part in a cluster; None for a node alone.
+    """
 
     def __init__(
         self, node: StandbyNode, state_file: StateFile, drain_timeout_s: float = DRAIN_TIMEOUT_S
@@ -85,17 +97,39 @@ class StandbyDownstream:
             StorageError: the state file is damaged.
         """
         self._node = node
-        self._drain_timeout_s = drain_timeout_s
         self.decided = StandbyDecided(state_file, OperatingMode(node.config.standby.operating_mode))
         work_dir = node.data_dir / "standby"
-        self.archive = StandbyArchive(
+        self.own_archive = StandbyArchive(
             node.config.standby.data_dir or str(work_dir), work_dir, node.config.node_name, self._spark()
         )
-        self._transfer = TransferSupervisor(self._job)
-        self.recoveries = Recoveries(node, self.archive, self._losses)
+        self.transfer = TransferSupervisor(self._job)
+        self.own_recoveries = Recoveries(node, self.own_archive, self._losses, self._recovered_vhosts)
+        self.archive: StandbyArchive | SiteArchive = self.own_archive
+        self.recoveries: Recoveries | SiteRecoveries = self.own_recoveries
+        self.member: SiteMember | None = None
         self._lock = asyncio.Lock()
-        self._progress: PromotionProgress | None = None
-        self._interrupted: list[PlannedMessages] | None = None
+        self.promotion = OwnPromotion(
+            node,
+            self.decided,
+            self.own_archive,
+            self.own_recoveries,
+            self.transfer,
+            self._spark(),
+            drain_timeout_s,
+        )
+
+    def enter_site(self, site: StandbySite) -> None:
+        """Be one of the nodes of a cluster; to be called before `start`."""
+        self.decided.share(site)
+        self.promotion.is_shared = True
+        self.member = SiteMember(site, self)
+        self.archive = SiteArchive(self.own_archive, self.member.parts)
+        self.recoveries = SiteRecoveries(
+            self.own_recoveries,
+            self.archive,
+            self.member.parts,
+            lambda: self._node.broker.definitions.by_kind,
+        )
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -110,18 +144,31 @@ class StandbyDownstream:
             logger.info(
                 "standby_mode_set_at_run_time mode=%s configured=%s", self.mode, self.decided.configured
             )
-        await self.recoveries.clear_up()
-        if (
-            self.mode is OperatingMode.DOWNSTREAM
-            and self.decided.connected
-            and self.decided.promoting is None
-        ):
-            await self._transfer.start()
+        await self.own_recoveries.clear_up()
+        if self.member is not None:
+            self.member.start()
+        else:
+            await self.follow()
 
     async def stop(self) -> None:
         """End the link; the decisions stay."""
-        await self.recoveries.give_way()
-        await self._transfer.stop()
+        if self.member is not None:
+            await self.member.stop()
+        await self.own_recoveries.give_way()
+        await self.transfer.stop()
+
+    @property
+    def is_to_follow(self) -> bool:
+        """Whether the decisions say that an upstream is followed."""
+        decided = self.decided
+        return self.mode is OperatingMode.DOWNSTREAM and decided.connected and decided.promoting is None
+
+    async def follow(self) -> None:
+        """Transfer, or not, as the decisions say."""
+        if self.is_to_follow:
+            await self.transfer.start()
+        elif self.transfer.runs:
+            await self.transfer.stop()
 
     # -- the operator's commands --------------------------------------------------------------
 
@@ -134,9 +181,8 @@ class StandbyDownstream:
         async with self._changing("connect"):
             self._check_downstream("connected to an upstream")
             self._check_may_follow()
-            self.decided.connected = True
-            self.decided.save()
-            await self._transfer.start()
+            await self.decided.decide(lambda site: replace(site, connected=True))
+            await self.follow()
 
     async def disconnect(self) -> None:
         """Stop following; applies across restarts.
@@ -146,9 +192,8 @@ class StandbyDownstream:
         """
         async with self._changing("disconnect"):
             self._check_downstream("disconnected from an upstream")
-            self.decided.connected = False
-            self.decided.save()
-            await self._transfer.stop()
+            await self.decided.decide(lambda site: replace(site, connected=False))
+            await self.transfer.stop()
 
     async def set_mode(self, mode: str) -> None:
         """Become an `upstream` or a `downstream`, or neither; applies across restarts.
@@ -158,17 +203,15 @@ class StandbyDownstream:
             PreconditionFailed: its promotion has begun, so that it cannot be a downstream.
         """
         wanted = operating_mode(mode)
-        if wanted is OperatingMode.DOWNSTREAM:
-            refuse_member(self._node.config)
         async with self._changing("set the mode"):
+            connected = self.decided.connected
             if wanted is OperatingMode.DOWNSTREAM:
                 self._check_may_follow()
-                self.decided.connected = True
-            await self._transfer.stop()
-            self.decided.mode_at_run_time = wanted
-            self.decided.save()
+                connected = True
+            await self.transfer.stop()
+            await self.decided.decide(lambda site: replace(site, operating_mode=wanted, connected=connected))
             logger.info("standby_mode_decided mode=%s", wanted)
-            await self.start()
+            await self.follow()
 
     async def promote(
         self, wanted: RecoveryRequest = EVERYTHING, on_progress: Progress | None = None
@@ -184,58 +227,57 @@ class StandbyDownstream:
             InvalidCommand: a named vhost or queue does not exist.
             PipelineFailed: the recovery did not finish; another promotion goes on from there.
         """
+        report = on_progress or _ignore
         async with self._changing("promote"):
             if not self.decided.promotions and self.decided.promoting is None:
                 self._check_downstream("promoted")
-            endpoint = own_endpoint(self._node, "stream")
+            own_endpoint(self._node, "stream")
             await self.recoveries.check_wanted(wanted)
-            promotion = PromotionAttempt(begun_ms=clock_ms(), wanted=wanted)
-            self.decided.promoting = promotion
-            self.decided.save()
-            logger.info("standby_promotion_begun data_dir=%s", self.archive.place["data_dir"])
-            progress = self._progress = PromotionProgress()
-            self._interrupted = None
-
-            def report(event: Event) -> None:
-                progress.take(event)
-                if event.get("event") == "left_out":
-                    self._note_left_out(promotion, event["vhosts"])
-                (on_progress or _ignore)(event)
-
-            try:
-                async with self.recoveries.paused("a promotion"):
-                    await self._carry_out(promotion, endpoint, report)
-            finally:
-                self._progress = None
-            self._finish(promotion)
-            return reported_rows(promotion.summary)
+            if self.member is not None:
+                await self.member.check_promotion(wanted)
+            attempt = PromotionAttempt(begun_ms=clock_ms(), wanted=wanted)
+            await self.decided.decide(lambda site: site.promotes(attempt))
+            logger.info("standby_promotion_begun data_dir=%s", self.own_archive.place["data_dir"])
+            if self.member is not None:
+                await self.member.wait_promoted(report)
+            else:
+                await self._promote_alone(report)
+            return reported_rows(self.decided.promotions[-1].summary)
 
     async def delete_all_data(self) -> None:
         """Delete the transferred data; a running link starts again with everything that the upstream has."""
         async with self._changing("delete the data"):
-            follows = self._transfer.runs
-            await self._transfer.stop()
-            self._transfer.forget()
-            async with self.recoveries.paused("the deletion of all data"):
-                await self.archive.delete_all()
-            self._give_up_promotion()
+            if self.member is not None:
+                await self.member.delete_all_data()
+                await self.give_up_promotion()
+                return
+            follows = self.transfer.runs
+            await self.delete_own_data()
+            await self.give_up_promotion()
             if follows:
                 await self.start()
+
+    async def delete_own_data(self) -> None:
+        """Delete this node's archive, and end its transfer."""
+        await self.transfer.stop()
+        self.transfer.forget()
+        async with self.own_recoveries.paused("the deletion of all data"):
+            await self.own_archive.delete_all()
 
     async def keep_former_archive(self) -> None:
         """Move the data of an earlier time out of the way, before another upstream's come."""
         async with self._changing("keep the previous data"):
-            await self._transfer.stop()
-            self._transfer.forget()
-            async with self.recoveries.paused("the return as a downstream"):
-                await self.archive.keep_former(clock_ms())
-            self._give_up_promotion()
+            await self.transfer.stop()
+            self.transfer.forget()
+            async with self.own_recoveries.paused("the return as a downstream"):
+                await self.own_archive.keep_former(clock_ms())
+            await self.give_up_promotion()
 
     async def delete_orphaned_data(self) -> list[dict[str, Any]]:
         """Delete the transferred data of vhosts that this node would not recover: gone, untagged, or made anew.
 
         Returns:
-            A row a vhost: vhost, bytes.
+            A row a vhost: vhost, bytes; of a cluster also node.
 
         Raises:
             PreconditionFailed: a promotion has begun; or none was found while the upstream is silent, which alone knows
@@ -247,22 +289,40 @@ class StandbyDownstream:
                 raise PreconditionFailed(
                     "the promotion of this node has begun and may need the data: promote it again to finish"
                 )
-            orphans = await self.archive.orphans(self._vhosts())
-            if not orphans:
-                self._check_heard()
-                return []
-            self.recoveries.check_idle()
-            follows = self._transfer.runs
-            await self._transfer.stop()
-            self._transfer.forget(orphans)
-            try:
-                rows = await self.archive.forget(orphans)
-            finally:
-                if follows:
-                    await self.start()
-            for row in rows:
-                logger.info("standby_orphan_deleted vhost=%s octets=%d", row["vhost"], row["bytes"])
+            if self.member is not None:
+                return await self.member.delete_orphaned_data()
+            rows = await self.delete_own_orphans(self.vhosts())
+            if not rows:
+                self.check_heard()
             return rows
+
+    async def delete_own_orphans(
+        self, wanted: Collection[str], among: Collection[str] | None = None
+    ) -> list[dict[str, Any]]:
+        """Delete this node's data of vhosts that are not wanted or were made anew; a row each.
+
+        `among`: the vhosts that this node may delete; None: all.
+
+        Raises:
+            NotAllowed: a recovery reads the data.
+        """
+        orphans = await self.own_archive.orphans(wanted)
+        if among is not None:
+            orphans = [vhost for vhost in orphans if vhost in among]
+        if not orphans:
+            return []
+        self.own_recoveries.check_idle()
+        follows = self.transfer.runs
+        await self.transfer.stop()
+        self.transfer.forget(orphans)
+        try:
+            rows = await self.own_archive.forget(orphans)
+        finally:
+            if follows:
+                await self.transfer.start()
+        for row in rows:
+            logger.info("standby_orphan_deleted vhost=%s octets=%d", row["vhost"], row["bytes"])
+        return rows
 
     # -- looking ------------------------------------------------------------------------------
 
@@ -272,10 +332,10 @@ class StandbyDownstream:
         upstream, error = self.upstream
         state = "running" if self.mode is OperatingMode.UPSTREAM else "disconnected"
         if promoting is not None:
-            state = "promotion interrupted" if self._progress is None else "promoting"
+            state = "promoting" if self.promotion.is_running else "promotion interrupted"
             error = promoting.error or error
-        elif self._transfer.runs:
-            state = self._transfer.state
+        elif self.transfer.runs:
+            state = self.transfer.state
         return {
             "node": self._node.config.node_name,
             "operating_mode": self.mode,
@@ -284,59 +344,31 @@ class StandbyDownstream:
             "upstream_endpoints": upstream.endpoints if upstream else [],
             "upstream_username": upstream.username if upstream else "",
             "downstream": self._reference
-            if self.mode is OperatingMode.DOWNSTREAM and self.decided.downstream_id
+            if self.mode is OperatingMode.DOWNSTREAM and self._downstream_id
             else "",
-            "error": self._transfer.error or error if self.mode is OperatingMode.DOWNSTREAM else "",
-            "archive_bytes": self._transfer.archive_bytes(),
-            "lag_p50_ms": self._transfer.lag_ms(0.5),
-            "lag_p99_ms": self._transfer.lag_ms(0.99),
-            "promotion": self._promotion(),
+            "error": self._trouble or self.transfer.error or error
+            if self.mode is OperatingMode.DOWNSTREAM
+            else "",
+            "archive_bytes": self.transfer.archive_bytes(),
+            "lag_p50_ms": self.transfer.lag_ms(0.5),
+            "lag_p99_ms": self.transfer.lag_ms(0.99),
+            "promotion": self.promotion.shown(),
             "left_out": self.decided.left_out(),
-            "vhosts": self._transfer.rows(self._vhosts()) if self.mode is OperatingMode.DOWNSTREAM else [],
+            "vhosts": self.transfer.rows(self._followed()) if self.mode is OperatingMode.DOWNSTREAM else [],
         }
 
-    def _promotion(self) -> dict[str, Any] | None:
-        """The unfinished promotion and its progress; `is_running` unless it was interrupted."""
-        promoting, progress = self.decided.promoting, self._progress
-        if promoting is None:
-            return None
-        reported = {} if progress is None else {"step": progress.step}
-        return {
-            "is_running": progress is not None,
-            "begun_ms": promoting.begun_ms,
-            "error": promoting.error,
-            **reported,
-        }
+    @property
+    def _trouble(self) -> str:
+        return "" if self.member is None else self.member.site.trouble
 
     async def details(self) -> dict[str, Any]:
         """The status with, for an unfinished promotion, a row a vhost of the messages to recover (`amounts`)."""
+        if self.member is not None:
+            return await self.member.details()
         status = self.status()
         if status["promotion"] is not None:
-            status["promotion"] |= await self._amounts()
+            status["promotion"] |= await self.promotion.amounts()
         return status
-
-    async def _amounts(self) -> dict[str, Any]:
-        promoting, progress, error = self.decided.promoting, self._progress, ""
-        plans = self._interrupted or [] if progress is None else progress.plans
-        if progress is None and self._interrupted is None:
-            try:
-                plans = [PlannedMessages.of(row) for row in await self.archive.unfinished_plans()]
-            except PipelineFailed as failure:
-                error = str(failure)
-            else:
-                is_the_same = self.decided.promoting is promoting and self._progress is None
-                self._interrupted = plans if is_the_same else None
-        found: list[dict[str, Any]] = []
-        for rows in amounts(plans, self._recovered):
-            found = rows
-            await asyncio.sleep(0)
-        return {"vhosts": found, "plans_error": error}
-
-    def _recovered(self, key: tuple[str, str], reference: str) -> int:
-        """The number of a plan's messages that a queue has, or had when it was deleted."""
-        queue = self._node.broker.queues.get(key)
-        there = 0 if queue is None else queue.sequences.logged.get(reference.encode(), 0)
-        return max(there, self.decided.deleted_at(key, reference))
 
     def promotion_summary(self) -> list[dict[str, Any]]:
         """The results of promotions, oldest first; rows as `promote` returns them."""
@@ -344,110 +376,71 @@ class StandbyDownstream:
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _note_left_out(self, promotion: PromotionAttempt, rows: list[dict[str, Any]]) -> None:
-        """Store the count durably; a full disk does not stop the promotion, whose end is stored again."""
-        promotion.left_out = rows
-        try:
-            self.decided.save()
-        except StorageError as error:
-            logger.warning("standby_promotion_left_out_not_kept error=%s", error)
+    async def _promote_alone(self, report: Progress) -> None:
+        """Carry out the promotion of a node alone."""
+        attempt = self.decided.promoting
+        assert attempt is not None
+        part, left_out = await self.promotion.recover(attempt, None, report)
+        self.touch_queues()
+        await self.decided.decide(lambda site: with_part(site, attempt, part, left_out).finished(clock_ms()))
+        report_promotion(self.decided.promotions[-1])
 
-    async def _carry_out(self, promotion: PromotionAttempt, endpoint: str, report: Progress) -> None:
-        """End both links and recover."""
-        process = await self._transfer.drain(self._drain_timeout_s)
-        try:
-            # For good, and before any message is recovered: a returning upstream would delete definitions made here
-            # since then.
-            if self._node.schema_sync.mode is OperatingMode.DOWNSTREAM:
-                await self._node.schema_sync.set_mode("upstream")
-            await self._recover(promotion, endpoint, process, report)
-        except PipelineFailed as error:
-            promotion.error = str(error)
-            self.decided.save()
-            raise
-        finally:
-            if process is not None:
-                await process.stop()
-
-    async def _recover(
-        self, promotion: PromotionAttempt, endpoint: str, process: PipelineProcess | None, report: Progress
-    ) -> None:
-        """Recover, in the transfer's process if it is there, because it has Spark running."""
-        with self._node.internal_user("recovery") as (username, password):
-            job = {
-                **self.archive.place,
-                "endpoint": endpoint,
-                "credentials": {"username": username, "password": password},
-                "spark": self._spark(),
-                **msgspec.to_builtins(promotion.wanted),
-            }
-            done = await ask("recover", job, report, process)
-        missing = await self.archive.missing()
-        promotion.transferred, promotion.marks = done["transferred"], done["marks"]
-        nothing = {"missing_records": 0, "missing_messages": 0}
-        promotion.summary = [{**row, **missing.get(row["virtual_host"], nothing)} for row in done["summary"]]
-
-    def _finish(self, promotion: PromotionAttempt) -> None:
-        promotion.done_ms = clock_ms()
+    def touch_queues(self) -> None:
+        """Applications come only now: no queue may expire before they had time to use it."""
         for queue in self._node.broker.queues.values():
-            # Applications come only now: no queue may expire before they had time to use it.
             queue.touch()
-        self.decided.finish(promotion)
-        logger.info("standby_mode_decided mode=upstream")
-        for row in reported_rows(promotion.summary):
-            logger.info(
-                "standby_promotion_done vhost=%s recovered=%d from=%s to=%s",
-                row["virtual_host"],
-                row["message_count"],
-                row["first_timestamp"],
-                row["last_timestamp"],
-            )
-            if row["unreadable_records"]:
-                logger.error(
-                    "standby_promotion_lacks vhost=%s records=%d reason=damaged_files",
-                    row["virtual_host"],
-                    row["unreadable_records"],
-                )
-            missing = row.get("missing_records", 0), row.get("missing_messages", 0)
-            if any(missing):
-                logger.warning(
-                    "standby_promotion_lacks vhost=%s records=%d messages=%d "
-                    "reason=retained_too_short_by_the_upstream",
-                    row["virtual_host"],
-                    *missing,
-                )
 
     def _job(self) -> tuple[dict[str, Any] | None, str]:
         """The job of the transfer process, or the reason why there is none."""
         upstream, error = self.upstream
-        vhosts = self._vhosts()
+        vhosts = self._followed()
         if upstream is None:
             return None, error
+        if not vhosts and self.member is not None and self.vhosts():
+            return None, self._trouble
         if not vhosts:
             why = self._node.schema_sync.why_nothing_came
             cause = f": none of the upstream's definitions have come yet ({why})" if why else ""
             return None, f"no vhost is tagged {STANDBY_TAG}{cause}"
         try:
-            self.decided.identify()
+            if not self._downstream_id:
+                self.decided.identify()
         except StorageError as failure:
             return None, str(failure)
         return {
-            **self.archive.place,
+            **self.own_archive.place,
             "reference": self._reference,
             **self.link_job(upstream),
             "vhosts": vhosts,
             "retain_bytes_max": self._node.config.standby.retention_bytes_max,
             "retain_ms_max": self._node.config.standby.retention_ms_max,
             "spark": self._spark(),
+            **({} if self.member is None else self.member.ownership(vhosts)),
         }, ""
 
     @property
-    def _reference(self) -> str:
-        """The name of this downstream at its upstream."""
-        return downstream_reference(self._node.config.cluster_name, self.decided.downstream_id)
+    def _downstream_id(self) -> str:
+        """The id of this downstream: of its own archive, or of the one that all nodes share."""
+        return self.decided.site.downstream_id or self.decided.downstream_id
 
-    def _check_heard(self) -> None:
-        rows = self._transfer.rows(self._vhosts()) if self._transfer.runs else []
+    @property
+    def _reference(self) -> str:
+        """The name of this downstream at its upstream.
+
+        A node of a cluster with an archive of its own adds its name to the site's.
+        """
+        name = self._node.config.cluster_name
+        if self.member is not None and not self.member.site.shares_archive:
+            name = f"{name}/{self._node.config.node_name}"
+        return downstream_reference(name, self._downstream_id)
+
+    def check_heard(self) -> None:
+        """Check that the upstream was heard, which alone knows whether a vhost was made anew.
+
+        Raises:
+            PreconditionFailed: it was not.
+        """
+        rows = self.transfer.rows(self._followed()) if self.transfer.runs else []
         for row in rows:
             if row["transferred"] and row["heard_ago_ms"] is None:
                 cause = f" ({row['error']})" if row["error"] else ""
@@ -479,9 +472,19 @@ class StandbyDownstream:
         except InvalidCommand as error:
             return None, str(error)
 
-    def _vhosts(self) -> list[str]:
+    def vhosts(self) -> list[str]:
+        """The replicated vhosts."""
         vhosts = self._node.broker.definitions.by_kind["vhosts"].values()
         return sorted(each.name for each in vhosts if isinstance(each, Vhost) and STANDBY_TAG in each.tags)
+
+    def _followed(self) -> list[str]:
+        """The replicated vhosts that this node transfers."""
+        vhosts = self.vhosts()
+        return vhosts if self.member is None else self.member.followed(vhosts)
+
+    def _recovered_vhosts(self) -> list[str] | None:
+        """The vhosts that this node recovers; None: all in its archive."""
+        return None if self.member is None else self.member.recovered_vhosts()
 
     async def _losses(self) -> list[dict[str, Any]]:
         """A row a vhost: the known records of the upstream, present or past, that were not transferred.
@@ -492,11 +495,11 @@ class StandbyDownstream:
         """
         if self.mode is not OperatingMode.DOWNSTREAM:
             return []
-        missing = await self.archive.missing()
-        rows = [row | missing.get(row["virtual_host"], {}) for row in self._transfer.rows(self._vhosts())]
+        missing = await self.own_archive.missing()
+        rows = [row | missing.get(row["virtual_host"], {}) for row in self.transfer.rows(self._followed())]
         return [
             {name: row[name] for name in _LOSS}
-            | {"is_upstream_known": self._transfer.has_heard(row["virtual_host"])}
+            | {"is_upstream_known": self.transfer.has_heard(row["virtual_host"])}
             for row in rows
         ]
 
@@ -507,10 +510,10 @@ class StandbyDownstream:
                 "finish, or give that up with delete_all_data_on_standby_replication_cluster"
             )
 
-    def _give_up_promotion(self) -> None:
+    async def give_up_promotion(self) -> None:
         """Forget an unfinished promotion whose plans are gone; otherwise the next one would carry them out first."""
-        self._interrupted = None
-        self.decided.end_promoting(is_partial=False)
+        self.promotion.forget()
+        await self.decided.decide(lambda site: replace(site, promoting=None, is_partial=False))
 
     def _check_downstream(self, what: str) -> None:
         if self.mode is not OperatingMode.DOWNSTREAM:
@@ -556,13 +559,3 @@ def _tls_of(options: TlsOptions) -> dict[str, Any] | None:
 
 def _ignore(event: Event) -> None:
     """Do nothing."""
-
-
-def refuse_member(config: Config) -> None:
-    """Refuse a node of a cluster: each node would recover only into the queues that it leads.
-
-    Raises:
-        PreconditionFailed: this node is in a cluster.
-    """
-    if config.cluster.is_member:
-        raise PreconditionFailed("a node of a cluster cannot be a standby: only a node alone can")

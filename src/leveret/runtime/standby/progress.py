@@ -31,6 +31,11 @@ class PlannedMessages(NamedTuple):
         """Make it from a row of a pipeline process."""
         return cls(row["vhost"], RECOVERY_REFERENCE_PREFIX + row["plan_id"], row["queues"])
 
+    @property
+    def plan_id(self) -> str:
+        """The plan's id."""
+        return self.reference.removeprefix(RECOVERY_REFERENCE_PREFIX)
+
 
 class PromotionProgress:
     """The reports of a running promotion's pipeline.

@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -22,6 +22,7 @@ import msgspec
 from leveret.config import Config
 from leveret.config.kinds import Address
 from leveret.core.broker.broker import Broker
+from leveret.core.replication.standby_site import RecoveryRequest
 from leveret.model.definitions import REHEARSAL_VHOSTS, Delete, Put, Queue, Vhost
 from leveret.model.errors import InvalidCommand, NotAllowed, PreconditionFailed
 from leveret.model.moment import moment_ms
@@ -36,19 +37,6 @@ _LOOPBACK: Final = ("127.0.0.1", "::1", "0.0.0.0", "::")
 _PORTS: Final = {"amqp": 5672, "amqps": 5671}
 _URI_FORM: Final = "amqp://USER@HOST:PORT/VHOST"
 _VERIFY: Final = {"verify_peer": True, "verify_none": False}
-
-
-class RecoveryRequest(msgspec.Struct, kw_only=True, frozen=True):
-    """The messages to recover; see `pipeline.jobs.job.RecoverJob`."""
-
-    start_from_scratch: bool = False
-    all_available: bool = False
-    exclude: list[str] = []
-    queues: list[str] = []
-    as_of_ms: int | None = None
-
-
-EVERYTHING: Final = RecoveryRequest()
 
 
 class RecoveryTarget(msgspec.Struct, kw_only=True, frozen=True):
@@ -108,6 +96,9 @@ class RecoveringNode(Protocol):
     def internal_user(self, purpose: str) -> AbstractContextManager[tuple[str, str]]:
         """A user (name, password) of this node's own, while the context lasts."""
 
+    def changing(self) -> AbstractAsyncContextManager[None]:
+        """A context in which definitions may be changed."""
+
 
 class Recoveries:
     """Runs recoveries, one at a time."""
@@ -117,17 +108,69 @@ class Recoveries:
         node: RecoveringNode,
         archive: StandbyArchive,
         losses: Callable[[], Awaitable[list[dict[str, Any]]]],
+        vhosts: Callable[[], list[str] | None] = lambda: None,
     ) -> None:
-        """`losses` gives a row a vhost: the known records of the upstream that were not transferred."""
+        """Begin without work.
+
+        Args:
+            node: the node.
+            archive: the node's archive.
+            losses: gives a row a vhost: the known records of the upstream that were not transferred.
+            vhosts: gives the vhosts that this node recovers; None: all in its archive.
+        """
         self._node = node
         self._archive = archive
         self._losses = losses
+        self._vhosts = vhosts
         self._task: asyncio.Task[Any] | None = None
         self._paused_by = ""
 
     # -- what an operator asks for ----------------------------------------------------------------
 
     async def dry_run(
+        self, wanted: RecoveryRequest, target: RecoveryTarget | None, report: Progress
+    ) -> dict[str, Any]:
+        """As `dry_run_part`, of everything.
+
+        Raises:
+            InvalidCommand: a named vhost or queue does not exist.
+        """
+        await self.check_wanted(wanted)
+        return await self.dry_run_part(wanted, target, report)
+
+    async def into(
+        self, wanted: RecoveryRequest, target: RecoveryTarget, report: Progress
+    ) -> list[dict[str, Any]]:
+        """As `into_part`, of everything.
+
+        Raises:
+            InvalidCommand: a named vhost or queue does not exist.
+        """
+        await self.check_wanted(wanted)
+        return await self.into_part(wanted, target, report)
+
+    async def rehearse(self, wanted: RecoveryRequest, report: Progress) -> dict[str, Any]:
+        """As `rehearse_part`, of everything.
+
+        Raises:
+            InvalidCommand: a named vhost or queue does not exist.
+        """
+        await self.check_wanted(wanted)
+        return await self.rehearse_part(wanted, report)
+
+    async def check_wanted(self, wanted: RecoveryRequest) -> None:
+        """See `check_wanted`; the names are those of this node's archive and definitions.
+
+        Raises:
+            InvalidCommand, PreconditionFailed: see there.
+        """
+        if names_something(wanted):
+            contents = await self._archive.contents(fresh=True)
+            check_wanted(wanted, contents, self._node.broker.definitions.by_kind)
+
+    # -- the part of this node --------------------------------------------------------------------
+
+    async def dry_run_part(
         self, wanted: RecoveryRequest, target: RecoveryTarget | None, report: Progress
     ) -> dict[str, Any]:
         """Count the messages of a recovery, without any change here or at the target.
@@ -137,15 +180,13 @@ class Recoveries:
             `vhosts`: the known losses; `took_s`.
 
         Raises:
-            InvalidCommand: a named vhost or queue does not exist.
             PipelineFailed: they cannot be counted; the text says why.
         """
-        await self.check_wanted(wanted)
         job = self._job(wanted) | {"dry_run": True, "scratch": _scratch(), "to": self._to(target)}
         done = await self._run_alone(ask("recover", job, report))
         return await self._done_row(done)
 
-    async def into(
+    async def into_part(
         self, wanted: RecoveryRequest, target: RecoveryTarget, report: Progress
     ) -> list[dict[str, Any]]:
         """Recover into another broker; a second run brings the messages that are new since then.
@@ -154,10 +195,8 @@ class Recoveries:
             A row a vhost, as `promote` returns, and `in_doubt`: the number of messages that may be there twice.
 
         Raises:
-            InvalidCommand: a named vhost or queue does not exist.
             PipelineFailed: it did not finish; the next run goes on from there.
         """
-        await self.check_wanted(wanted)
         logger.info("standby_recovery_begun to=%s:%d", target.host, target.port)
         done = await self._run_alone(ask("recover", self._job(wanted) | {"to": self._to(target)}, report))
         rows = reported_rows(done["summary"])
@@ -172,7 +211,7 @@ class Recoveries:
             )
         return rows
 
-    async def rehearse(self, wanted: RecoveryRequest, report: Progress) -> dict[str, Any]:
+    async def rehearse_part(self, wanted: RecoveryRequest, report: Progress) -> dict[str, Any]:
         """Recover into scratch vhosts, compare, and remove them.
 
         Returns:
@@ -180,39 +219,9 @@ class Recoveries:
 
         Raises:
             PreconditionFailed: no listener on loopback for the recovery; or nothing was transferred.
-            InvalidCommand: a named vhost or queue does not exist.
             PipelineFailed: a promotion would have failed as well; the text says why.
         """
-        await self.check_wanted(wanted)
         return await self._run_alone(self._rehearse(wanted, report))
-
-    async def check_wanted(self, wanted: RecoveryRequest) -> None:
-        """Check that the named vhosts, queues and moment exist, so that a typing error recovers nothing wrong.
-
-        Raises:
-            InvalidCommand: one of them is neither in the archive nor at this node.
-            PreconditionFailed: the state of the queues at the moment is unknown; the text names the earliest known
-                moment.
-        """
-        if not wanted.exclude and not wanted.queues and wanted.as_of_ms is None:
-            return
-        contents = await self._archive.contents(fresh=True)
-        defined = self._node.broker.definitions.by_kind
-        vhosts = {row["vhost"] for row in contents["vhosts"]} | {key[0] for key in defined["vhosts"]}
-        for name in wanted.exclude:
-            if name not in vhosts:
-                raise InvalidCommand(
-                    f"there is no vhost '{name}' to leave out; "
-                    "see list_vhosts_available_for_standby_replication_recovery"
-                )
-        queues = {row["queue"] for row in contents["queues"]} | {key[1] for key in defined["queues"]}
-        for name in wanted.queues:
-            if name not in queues:
-                raise InvalidCommand(
-                    f"there is no queue '{name}' to recover; see inspect_standby_downstream_metrics"
-                )
-        if wanted.as_of_ms is not None:
-            _check_moment(wanted, wanted.as_of_ms, contents)
 
     @asynccontextmanager
     async def paused(self, by: str) -> AsyncIterator[None]:
@@ -244,19 +253,27 @@ class Recoveries:
         """Remove, at the start, scratch vhosts of a rehearsal whose node was killed, unless a client uses them."""
         if self._task is not None:
             return
+        vhosts = self._node.broker.definitions.by_kind["vhosts"].values()
         left = [
-            key[0]
-            for key in self._node.broker.definitions.by_kind["vhosts"]
-            if key[0].startswith(REHEARSAL_VHOSTS)
+            each.name
+            for each in vhosts
+            if isinstance(each, Vhost)
+            and each.name.startswith(REHEARSAL_VHOSTS)
+            and each.description.endswith(self._whose)
         ]
         await self._remove(left)
+
+    @property
+    def _whose(self) -> str:
+        """The end of the descriptions of this node's scratch vhosts in a cluster; empty for a node alone."""
+        return f" at {self._node.config.node_name}" if self._node.config.cluster.is_member else ""
 
     # -- inside -----------------------------------------------------------------------------------
 
     async def _rehearse(self, wanted: RecoveryRequest, report: Progress) -> dict[str, Any]:
         stream = own_endpoint(self._node, "stream")
         host, _, port = own_endpoint(self._node, "amqp").rpartition(":")
-        available = await self._archive.list_vhosts_available()
+        available = self._own(await self._archive.list_vhosts_available())
         if not available:
             raise PreconditionFailed(
                 "nothing was transferred to this node, so there is nothing to rehearse; see standby_replication_status"
@@ -287,26 +304,36 @@ class Recoveries:
         broker = self._node.broker
         queues = [each for each in broker.definitions.by_kind["queues"].values() if isinstance(each, Queue)]
         try:
-            for vhost, place in places.items():
-                broker.apply(Put(Vhost(name=place, description=f"rehearsal of vhost '{vhost}'")))
-                for queue in queues:
-                    if queue.vhost == vhost and queue.durable:
-                        broker.apply(Put(Queue(name=queue.name, vhost=place)))
-            await self._node.commit()
+            async with self._node.changing():
+                for vhost, place in places.items():
+                    described = f"rehearsal of vhost '{vhost}'{self._whose}"
+                    broker.apply(Put(Vhost(name=place, description=described)))
+                    for queue in queues:
+                        if queue.vhost == vhost and queue.durable:
+                            broker.apply(Put(Queue(name=queue.name, vhost=place)))
+                await self._node.commit()
             yield places
         finally:
             await self._remove(list(places.values()))
 
     async def _remove(self, vhosts: list[str]) -> None:
-        for vhost in vhosts:
-            self._node.broker.apply(Delete("vhosts", (vhost,)))
-        if vhosts:
+        if not vhosts:
+            return
+        async with self._node.changing():
+            for vhost in vhosts:
+                self._node.broker.apply(Delete("vhosts", (vhost,)))
             await self._node.commit()
 
+    def _own(self, vhosts: list[str]) -> list[str]:
+        """Those of these vhosts that this node recovers."""
+        own = self._vhosts()
+        return vhosts if own is None else [vhost for vhost in vhosts if vhost in own]
+
     def _job(self, wanted: RecoveryRequest) -> dict[str, Any]:
-        spark = self._node.config.spark
+        spark, own = self._node.config.spark, self._vhosts()
         return {
             **self._archive.place,
+            "vhosts": None if own is None else {vhost: vhost for vhost in own},
             "endpoint": "",
             "credentials": {"username": "", "password": ""},
             "spark": {"master": spark.master, "conf": dict(spark.conf), "python": spark.python},
@@ -355,6 +382,40 @@ class Recoveries:
         finally:
             self._task = None
             task.cancel()
+
+
+def check_wanted(
+    wanted: RecoveryRequest, contents: Event, defined: Mapping[str, Mapping[tuple[str, ...], object]]
+) -> None:
+    """Check that the named vhosts, queues and moment exist, so that a typing error recovers nothing wrong.
+
+    `contents` is what is in the archive, `defined` the definitions by kind and key.
+
+    Raises:
+        InvalidCommand: one of them is neither in the archive nor defined.
+        PreconditionFailed: the state of the queues at the moment is unknown; the text names the earliest known
+            moment.
+    """
+    vhosts = {row["vhost"] for row in contents["vhosts"]} | {key[0] for key in defined["vhosts"]}
+    for name in wanted.exclude:
+        if name not in vhosts:
+            raise InvalidCommand(
+                f"there is no vhost '{name}' to leave out; "
+                "see list_vhosts_available_for_standby_replication_recovery"
+            )
+    queues = {row["queue"] for row in contents["queues"]} | {key[1] for key in defined["queues"]}
+    for name in wanted.queues:
+        if name not in queues:
+            raise InvalidCommand(
+                f"there is no queue '{name}' to recover; see inspect_standby_downstream_metrics"
+            )
+    if wanted.as_of_ms is not None:
+        _check_moment(wanted, wanted.as_of_ms, contents)
+
+
+def names_something(wanted: RecoveryRequest) -> bool:
+    """Whether a request names vhosts, queues or a moment, which may not exist."""
+    return bool(wanted.exclude or wanted.queues or wanted.as_of_ms is not None)
 
 
 def _check_moment(wanted: RecoveryRequest, as_of_ms: int, contents: Event) -> None:

@@ -50,7 +50,7 @@ from leveret.runtime.logs.engine import Engine
 from leveret.runtime.logs.log_store import LogStore, log_name
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.schema_sync.schema_sync import SchemaSync
-from leveret.runtime.standby.downstream import StandbyDownstream, refuse_member
+from leveret.runtime.standby.downstream import StandbyDownstream
 from leveret.runtime.standby.pipeline_process import ask
 from leveret.runtime.standby.transfer import StandbyUpstreamParameter
 from leveret.storage.quarantine.quarantine import Quarantine
@@ -268,7 +268,11 @@ class Rejoin:
 
     def _check(self) -> StandbyUpstreamParameter:
         standby = self._node.standby
-        refuse_member(self._node.config)
+        if self._node.config.cluster.is_member:
+            raise PreconditionFailed(
+                "a cluster does not come back as a downstream with its data yet: empty its replicated queues, and "
+                "set_standby_replication_mode downstream"
+            )
         if standby.mode is OperatingMode.DOWNSTREAM:
             raise PreconditionFailed(
                 "this node is a downstream already: it follows the node that its endpoints name"

@@ -257,6 +257,15 @@ class Append:
         return [run.last for run in self.runs]
 
 
+@dataclass(slots=True)
+class AskSequence:
+    """Answer this request with the last number of a queue's recovered messages."""
+
+    correlation: int
+    reference: str
+    queue: str
+
+
 @dataclass(slots=True, eq=False)
 class StoreBatch:
     """Store a batch in the publisher's stream, then call `StreamSession.stored`."""
@@ -316,5 +325,13 @@ class SendResponse:
 
 
 Effect: TypeAlias = (
-    Append | StoreBatch | KeepOffset | Subscribed | Declared | SteppedDown | ChangeStreams | SendResponse
+    Append
+    | AskSequence
+    | StoreBatch
+    | KeepOffset
+    | Subscribed
+    | Declared
+    | SteppedDown
+    | ChangeStreams
+    | SendResponse
 )

@@ -10,6 +10,7 @@ from leveret.model.errors import AccessRefused, LeveretError, PeerError
 from leveret.session.stream.session import StreamSession
 from leveret.session.stream.types import (
     Append,
+    AskSequence,
     Declared,
     SequenceBook,
     StoreBatch,
@@ -72,10 +73,15 @@ def delete_publisher(session: StreamSession, command: wire.DeletePublisher) -> C
 
 
 def query_sequence(session: StreamSession, command: wire.QueryPublisherSequence) -> None:
-    """Send the last id of a publisher's reference."""
+    """Send the last id of a publisher's reference; that of a recovery once the leader of its queue has told."""
     code, sequence = Code.OK, 0
     try:
-        sequence = _book(session, command.stream).last_sequence(command.reference)
+        book = _book(session, command.stream)
+        if command.stream.startswith(RECOVERY_STREAM_PREFIX):
+            queue = command.stream.removeprefix(RECOVERY_STREAM_PREFIX)
+            session.effects.append(AskSequence(command.correlation, command.reference, queue))
+            return
+        sequence = book.last_sequence(command.reference)
     except LeveretError as error:
         code = code_of(error)
     session.send(wire.QueryPublisherSequenceResponse(command.correlation, code, sequence))

@@ -23,6 +23,7 @@ from leveret.model.errors import (
     AccessRefused,
     AuthenticationFailed,
     LedElsewhere,
+    LeveretError,
     NotFound,
     PreconditionFailed,
     Refusal,
@@ -218,7 +219,19 @@ class FakeRecoveryQueue:
         """As `SequenceBook` says."""
         return self._sequences.get(reference, 0)
 
-    def append(self, reference: str, runs: list[MessageRun], done: Callable[[], None]) -> None:
+    def ask_sequence(
+        self, reference: str, found: Callable[[int], None], failed: Callable[[LeveretError], None]
+    ) -> None:
+        """As `RecoveryQueue` says."""
+        found(self.last_sequence(reference))
+
+    def append(
+        self,
+        reference: str,
+        runs: list[MessageRun],
+        done: Callable[[], None],
+        failed: Callable[[LeveretError], None] = lambda error: None,
+    ) -> None:
         """As `RecoveryQueue` says; raises `refuses_with` when it is set."""
         if self.refuses_with is not None:
             raise self.refuses_with

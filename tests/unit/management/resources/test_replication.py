@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from leveret.core.replication.standby_site import RecoveryRequest
 from leveret.model.definitions import Put, Vhost
 from leveret.model.errors import LeveretError
-from leveret.runtime.standby.recovery import RecoveryRequest, RecoveryTarget
+from leveret.runtime.standby.recovery import RecoveryTarget
 
 if TYPE_CHECKING:
     from collections.abc import Callable

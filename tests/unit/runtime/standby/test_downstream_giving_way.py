@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,17 +15,18 @@ import pytest
 from leveret.config import Config, load
 from leveret.config.kinds import Address
 from leveret.core.broker.broker import Broker
+from leveret.core.replication.standby_site import EVERYTHING, RecoveryRequest
 from leveret.core.schema.operating_mode import OperatingMode
 from leveret.model.definitions import Change, Definitions, Delete, GlobalParameter, Put, Vhost
 from leveret.model.errors import NotAllowed, PreconditionFailed, StorageError
 from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.archive.sweep import RECOVERY_LOCK
 from leveret.pipeline.files.files import locked
-from leveret.runtime.standby import downstream
+from leveret.runtime.standby import own_promotion
 from leveret.runtime.standby.decisions import StandbyDecided
 from leveret.runtime.standby.downstream import UPSTREAM_PARAMETER, StandbyDownstream
 from leveret.runtime.standby.pipeline_process import PipelineFailed, PipelineProcess
-from leveret.runtime.standby.recovery import EVERYTHING, RecoveryRequest, RecoveryTarget
+from leveret.runtime.standby.recovery import RecoveryTarget
 from leveret.storage.state_file import StateFile
 from leveret.testing.sites.standby_archive import transfer
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
@@ -63,6 +64,9 @@ class FakeNode:
     async def commit(self) -> None:
         """Nothing is kept."""
 
+    def changing(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
+
     @contextmanager
     def internal_user(self, purpose: str) -> Iterator[tuple[str, str]]:
         yield "internal", "one-time"
@@ -86,7 +90,7 @@ async def begun(standby: StandbyDownstream) -> asyncio.Task[dict[str, Any]]:
     """A dry run that is under way; it waits for a lock that the test holds."""
     task = asyncio.create_task(dry_run(standby))
     await asyncio.sleep(0.1)
-    assert standby.recoveries._task is not None
+    assert standby.own_recoveries._task is not None
     return task
 
 
@@ -100,7 +104,7 @@ async def test_a_promotion_ends_what_goes_on_and_nothing_begins_while_it_drains(
         await is_drained.wait()
         return None
 
-    monkeypatch.setattr(standby._transfer, "drain", drain)
+    monkeypatch.setattr(standby.transfer, "drain", drain)
     with locked(work / RECOVERY_LOCK, 1, "recovering"):
         before = await begun(standby)
         promotion = asyncio.create_task(standby.promote())
@@ -142,7 +146,7 @@ def test_a_full_disk_stops_no_promotion_for_the_count_of_what_it_leaves_out(
             raise StorageError("no space left on device")
         save()
 
-    monkeypatch.setattr(downstream, "ask", recover)
+    monkeypatch.setattr(own_promotion, "ask", recover)
     monkeypatch.setattr(standby.recoveries, "check_wanted", is_there)
     monkeypatch.setattr(standby.decided, "save", save_with_a_full_disk)
     asyncio.run(standby.promote(RecoveryRequest(exclude=["tmp"])))
@@ -164,14 +168,14 @@ async def test_that_nothing_is_orphaned_is_said_only_when_the_upstream_was_heard
     cast(FakeNode, standby._node).definitions.apply(Put(vhost))
 
     assert await standby.delete_orphaned_data() == [], "it follows nobody"
-    standby._transfer._task = asyncio.create_task(asyncio.sleep(60))
-    standby._transfer._take({"event": "archived", "vhost": "orders", "next": 1, "newest_ms": 1})
+    standby.transfer._task = asyncio.create_task(asyncio.sleep(60))
+    standby.transfer._take({"event": "archived", "vhost": "orders", "next": 1, "newest_ms": 1})
     with pytest.raises(PreconditionFailed, match="vhost 'orders': the upstream was not heard yet"):
         await standby.delete_orphaned_data()
     heard = {"event": "link", "vhost": "orders", "state": "connected", "endpoint": "b:1"}
-    standby._transfer._take(heard | {"committed": 1, "committed_ms": 1})
+    standby.transfer._take(heard | {"committed": 1, "committed_ms": 1})
     assert await standby.delete_orphaned_data() == []
-    await standby._transfer.stop()
+    await standby.transfer.stop()
 
 
 async def test_data_is_not_deleted_under_the_hands_of_a_dry_run_and_all_of_it_only_when_that_has_ended(

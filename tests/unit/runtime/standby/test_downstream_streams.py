@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from leveret.core.queues.stream import Stream, StreamBatch, records_of
+from leveret.core.replication.standby_site import PromotionAttempt, RecoveryRequest, SiteDecisions
 from leveret.model import definitions as d
 from leveret.pipeline.archive.compact import compact
 from leveret.pipeline.archive.manifest import Manifest
@@ -21,8 +22,6 @@ from leveret.pipeline.archive.tables import read_table
 from leveret.pipeline.jobs.job import Selection
 from leveret.pipeline.recovery.publish import IngestPublisher, PlanPublisher
 from leveret.runtime.clients.recovery_ingest import RecoveryIngest
-from leveret.runtime.standby.decisions import PromotionAttempt
-from leveret.runtime.standby.recovery import RecoveryRequest
 from leveret.testing.sites.standby_archive import freeze_plan
 from leveret.testing.sites.standby_archive import transfer as archive
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
@@ -276,7 +275,7 @@ async def test_of_a_queue_that_is_deleted_half_way_only_the_rest_comes(
     await used(up, KEPT)
     plan = freeze_plan(transfer(up, directory / "standby"), "v")
     await down.start()
-    down.node.standby.decided.promoting = PromotionAttempt(begun_ms=1)
+    down.node.standby.decided.keep(SiteDecisions(promoting=PromotionAttempt(begun_ms=1)))
     await down.apply(d.Put(TAGGED), queue({}))
     with pytest.raises(InterruptedError):
         recover(down, plan, runs=5)
@@ -433,21 +432,22 @@ async def test_what_was_deleted_of_a_plan_that_a_later_promotion_left_out_is_rem
     plan = freeze_plan(transfer(up, directory / "standby"), "v")
     await down.start()
     decided = down.node.standby.decided
-    decided.promoting = PromotionAttempt(begun_ms=1)
+    decided.keep(SiteDecisions(promoting=PromotionAttempt(begun_ms=1)))
     await down.apply(d.Put(TAGGED), queue({}))
     with pytest.raises(InterruptedError):
         recover(down, plan, runs=5)
     await down.settle()
     before = down.contents("qs")
-    decided.finish(PromotionAttempt(begun_ms=2, wanted=RecoveryRequest(exclude=["v"])))
+    left_out = RecoveryRequest(exclude=["v"])
+    decided.keep(SiteDecisions(promoting=PromotionAttempt(begun_ms=2, wanted=left_out)).finished(3))
     await down.apply(d.Delete("queues", ("v", "qs")))
     await down.restart()
     decided = down.node.standby.decided
-    decided.promoting = PromotionAttempt(begun_ms=3)
+    decided.keep(decided.own.promotes(PromotionAttempt(begun_ms=3)))
     recover(down, plan)
     await down.settle()
     assert before + list(by_offset(down).values()) == list(by_offset(up).values())
-    decided.finish(decided.promoting)
+    decided.keep(decided.own.finished(4))
     assert decided.deleted == {}, "all is carried out: nothing may go on any more"
 
 

@@ -172,7 +172,7 @@ class Promoted:
     def unlink(self) -> None:
         """No processes and sockets for the links; again after each start."""
         node = self._site.node
-        object.__setattr__(node.standby._transfer, "start", _nothing)
+        object.__setattr__(node.standby.transfer, "start", _nothing)
         object.__setattr__(node.schema_sync, "start", _nothing)
         object.__setattr__(node.schema_sync, "diff", _no_difference)
 

@@ -85,10 +85,13 @@ def standby_replication_status(ctl: Session) -> ReportLines:
     lines += _promotion(status)
     lines += [(f"Of {row['virtual_host']}", _collected(row)) for row in status.get("collected", [])]
     lines += [(f"Of {name}", _UNTAGGED) for name in status.get("untagged", [])]
+    lines += [(f"Of node {row['node']}", row["error"]) for row in status.get("nodes", []) if row["error"]]
     lines += [(f"Of {row['virtual_host']}", _standing(row)) for row in status["vhosts"]]
     if status["operating_mode"] != "downstream":
         return ReportLines(lines, status, Table.of(_DOWNSTREAMS, status.get("downstreams", []), unknown=None))
     columns = _STATUS if ctl.for_people else _STATUS_ALL
+    if status.get("nodes"):
+        columns = ("virtual_host", "node", *columns[1:])
     return ReportLines(lines, status, Table.of(columns, status["vhosts"], unknown=None))
 
 

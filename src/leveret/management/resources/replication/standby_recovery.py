@@ -17,13 +17,14 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
+from leveret.core.replication.standby_site import RecoveryRequest
 from leveret.management.request.auth import Need
 from leveret.management.request.call import Call, resource
 from leveret.management.request.replies import json_reply
 from leveret.model.errors import InvalidCommand, LeveretError, NotAllowed, PreconditionFailed
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.process.event_history import EventHistory, RunningEvent
-from leveret.runtime.standby.recovery import RecoveryRequest, RecoveryTarget, parse_moment, parse_target
+from leveret.runtime.standby.recovery import RecoveryTarget, parse_moment, parse_target
 
 logger = logging.getLogger(__name__)
 

@@ -24,11 +24,11 @@ from leveret.runtime.standby.transfer import parse_upstream
 
 async def show_status(call: Call) -> Response:
     """One row a vhost, in the form of the commercial product."""
-    return json_reply(standby_rows(call))
+    return json_reply(await standby_rows(call))
 
 
 async def show_details(call: Call) -> Response:
-    """The whole status of this node's standby, or, for an upstream, of its collected data."""
+    """The whole status of the site's standby, or, for an upstream, of its collected data."""
     status = await call.node.standby.details()
     is_downstream = status["operating_mode"] == "downstream"
     collected = [] if is_downstream else call.node.upstream.collected()
@@ -89,9 +89,11 @@ async def set_upstream(call: Call, value: object) -> None:
     await call.apply(Put(GlobalParameter(name=UPSTREAM_PARAMETER, value=value)))
 
 
-def standby_rows(call: Call) -> list[dict[str, Any]]:
+async def standby_rows(call: Call) -> list[dict[str, Any]]:
     """A row a vhost; an upstream has one for each vhost with an outgoing log."""
     status = call.node.standby.status()
+    if status["operating_mode"] == "downstream" and call.cluster.is_member:
+        status = await call.node.standby.details()
     common = {key: status[key] for key in ("operating_mode", "upstream_endpoints", "upstream_username")}
     if status["operating_mode"] == "downstream":
         return [{**row, **common} for row in status["vhosts"]]

@@ -1,0 +1,199 @@
+"""The decisions of a site on message replication: mode, link, promotions; pure.
+
+A site is a node, or a cluster, whose nodes share one `SiteDecisions`. A promotion is recorded from its begin on, with
+its request, so that an interrupted promotion is finished and no link begins meanwhile. Each node of the site recovers
+the vhosts that it owns, and records that; the last one ends the promotion. A finished promotion stays recorded: the
+rejoin of the previous upstream asks up to which position its messages were transferred.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Final
+
+import msgspec
+
+from leveret.core.schema.operating_mode import OperatingMode
+
+PROMOTIONS_MAX: Final = 50
+"""The finished promotions that are kept, the newest; a value in etcd is limited."""
+_LACKS: Final = ("unreadable_records", "missing_records", "missing_messages")
+"""The counts, in a promotion's summary, of a vhost's earlier records that are not here."""
+
+
+class RecoveryRequest(msgspec.Struct, kw_only=True, frozen=True):
+    """The messages to recover; see `pipeline.jobs.job.RecoverJob`."""
+
+    start_from_scratch: bool = False
+    all_available: bool = False
+    exclude: list[str] = []
+    queues: list[str] = []
+    as_of_ms: int | None = None
+
+
+EVERYTHING: Final = RecoveryRequest()
+
+
+class RecoveredPart(msgspec.Struct, kw_only=True, frozen=True):
+    """What one node of a site recovered, of the vhosts that it owns.
+
+    Attributes:
+        vhosts: these vhosts.
+        summary, transferred, marks: see PromotionAttempt.
+    """
+
+    vhosts: list[str] = []
+    summary: list[dict[str, Any]] = []
+    transferred: dict[str, tuple[int, int]] = {}
+    marks: dict[str, int] = {}
+
+
+class PromotionAttempt(msgspec.Struct, kw_only=True, frozen=True):
+    """One attempt to promote, from its begin on.
+
+    Attributes:
+        wanted: the requested recovery.
+        recovered: in a cluster, the vhosts that their owners have recovered.
+        summary: a row for each vhost once it is done.
+        transferred: by vhost, the id of the previous upstream's outgoing log, and the offset up to which it is here.
+        marks: by vhost, the fingerprint (`wire.chunk.fingerprint_of`) of the last chunk before that offset.
+        left_out: a row a vhost with the messages that were not requested and that a later promotion would recover:
+            virtual_host, queues, messages, unreadable_records; None if they were not counted.
+        error: the reason why it did not finish.
+    """
+
+    begun_ms: int
+    done_ms: int = 0
+    wanted: RecoveryRequest = EVERYTHING
+    recovered: list[str] = []
+    summary: list[dict[str, Any]] = []
+    transferred: dict[str, tuple[int, int]] = {}
+    marks: dict[str, int] = {}
+    left_out: list[dict[str, Any]] | None = None
+    error: str = ""
+
+    def log_id(self, vhost: str) -> int | None:
+        """The id of the vhost's recovered outgoing log; None for none."""
+        return self.transferred[vhost][0] if vhost in self.transferred else None
+
+    def lacks(self, vhost: str) -> bool:
+        """Whether it lacked some earlier records of the vhost."""
+        rows = [row for row in self.summary if row["virtual_host"] == vhost]
+        return any(row.get(name) for row in rows for name in _LACKS)
+
+    def is_whole(self) -> bool:
+        """Whether the request was for everything transferred."""
+        wanted = self.wanted
+        return not wanted.queues and not wanted.exclude and wanted.as_of_ms is None
+
+    def with_part(self, part: RecoveredPart) -> PromotionAttempt:
+        """The attempt with what one node recovered; a vhost that is recovered again has its newest row."""
+        again = set(part.vhosts)
+        return msgspec.structs.replace(
+            self,
+            recovered=sorted({*self.recovered, *part.vhosts}),
+            summary=sorted(
+                [*(row for row in self.summary if row["virtual_host"] not in again), *part.summary],
+                key=lambda row: row["virtual_host"],
+            ),
+            transferred=self.transferred | part.transferred,
+            marks=self.marks | part.marks,
+        )
+
+    def with_left_out(self, rows: list[dict[str, Any]]) -> PromotionAttempt:
+        """The attempt with the counts of some vhosts' messages that it leaves out."""
+        counted = {row["virtual_host"] for row in rows}
+        others = [row for row in self.left_out or () if row["virtual_host"] not in counted]
+        return msgspec.structs.replace(self, left_out=[*others, *rows])
+
+    def remaining(self, vhosts: Collection[str]) -> list[str]:
+        """Those of these vhosts that are requested and not recovered yet."""
+        return sorted({*vhosts} - {*self.recovered, *self.wanted.exclude})
+
+
+class SiteDecisions(msgspec.Struct, kw_only=True, frozen=True):
+    """The decisions; without a mode the configured one applies.
+
+    Attributes:
+        operating_mode: the mode set at run time; None if the configured one applies.
+        configured: in a cluster, the mode in the settings of the node that decides who owns which vhost.
+        connected: whether the link is wanted.
+        promoting: the unfinished promotion.
+        promotions: the finished promotions, oldest first.
+        is_partial: whether one of them may have left a plan that its request excluded.
+        downstream_id: in a cluster with a shared archive, distinguishes this downstream from others of its name.
+        archive: in a cluster, the place of the archive: `own`, or the URI or path that all nodes share.
+    """
+
+    operating_mode: OperatingMode | None = None
+    configured: OperatingMode | None = None
+    connected: bool = True
+    promoting: PromotionAttempt | None = None
+    promotions: list[PromotionAttempt] = []
+    is_partial: bool = False
+    downstream_id: str = ""
+    archive: str = ""
+
+    def promotes(self, attempt: PromotionAttempt) -> SiteDecisions:
+        """A promotion has begun; one with the same request goes on with what is recovered already."""
+        before = self.promoting
+        if before is not None and before.wanted == attempt.wanted:
+            attempt = msgspec.structs.replace(before, begun_ms=attempt.begun_ms, error="")
+        return msgspec.structs.replace(self, promoting=attempt)
+
+    def finished(self, done_ms: int) -> SiteDecisions:
+        """The promotion is done, and this site is an upstream. If all was requested, every plan is carried out."""
+        attempt = self.promoting
+        if attempt is None:
+            return self
+        done = msgspec.structs.replace(attempt, done_ms=done_ms, error="")
+        return msgspec.structs.replace(
+            self,
+            operating_mode=OperatingMode.UPSTREAM,
+            promoting=None,
+            promotions=[*self.promotions, done][-PROMOTIONS_MAX:],
+            is_partial=not attempt.is_whole(),
+        )
+
+    def failed(self, error: str) -> SiteDecisions:
+        """The promotion could not finish, for this reason."""
+        if self.promoting is None:
+            return self
+        return msgspec.structs.replace(self, promoting=msgspec.structs.replace(self.promoting, error=error))
+
+    def left_out(self) -> dict[str, Any] | None:
+        """The messages that the last promotion left to a later one; None for none."""
+        last = self.promoting or (self.promotions[-1] if self.is_partial and self.promotions else None)
+        if last is None or last.is_whole():
+            return None
+        wanted = last.wanted
+        return {
+            "exclude": wanted.exclude,
+            "only_queues": wanted.queues,
+            "as_of_ms": wanted.as_of_ms,
+            "vhosts": last.left_out,
+        }
+
+    def transferred(self, vhost: str, log_id: int) -> int | None:
+        """The offset up to which the queues have a previous upstream's outgoing log; None if none has this log.
+
+        0 means that the offset is unknown, so the previous upstream has to keep everything: some promotion lacked
+        records of the log, or none was requested for all of it.
+        """
+        if not self.promotions or self.promotions[-1].log_id(vhost) != log_id:
+            return None
+        last = self._furthest(vhost, log_id)
+        return 0 if last is None else last.transferred[vhost][1]
+
+    def transferred_fingerprint(self, vhost: str, log_id: int) -> int | None:
+        """The fingerprint of the last chunk before that offset; None if there is none, or it was not stored."""
+        last = self._furthest(vhost, log_id) if self.transferred(vhost, log_id) else None
+        return None if last is None else last.marks.get(vhost) or None
+
+    def _furthest(self, vhost: str, log_id: int) -> PromotionAttempt | None:
+        """The promotion that recovered all of a log up to the highest offset; None if that is unknown."""
+        own = [each for each in self.promotions if each.log_id(vhost) == log_id]
+        if any(each.lacks(vhost) for each in own):
+            return None
+        whole = [each for each in own if each.is_whole()]
+        return max(whole, key=lambda each: each.transferred[vhost][1], default=None)

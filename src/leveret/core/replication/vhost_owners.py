@@ -1,0 +1,146 @@
+"""The owners of a downstream cluster's vhosts: pure.
+
+Each replicated vhost has one owner, a running node, which follows it and recovers it at a promotion. Owners are spread
+evenly, and move as nodes come and go. The term of an owner is higher than those of all owners before it.
+
+With a *shared* archive a new owner goes on where the previous one was: its first entry in the archive's manifest
+names its term, and entries of lower terms are refused from then on.
+
+With archives of the nodes' own, a new owner has nothing yet, and the transferred data are at the node before it. That
+node stays the *holder*: while it runs it follows the vhost as well, and a promotion recovers from its archive, until
+the new owner has all that the upstream has. So no move, and no loss of a node that comes back, gives up what was
+transferred.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+
+class VhostOwner(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The owner of a vhost.
+
+    Attributes:
+        node: the node that follows it.
+        term: higher than those of all owners before it.
+        holder: the node whose archive has its data until the owner's has; empty once it has, or if it is shared.
+        claimed: the highest term that the manifest of the owner's archive has; 0 if nothing was transferred.
+    """
+
+    node: str
+    term: int
+    holder: str = ""
+    claimed: int = 0
+
+    @property
+    def recoverer(self) -> str:
+        """The node that recovers the vhost at a promotion."""
+        return self.holder or self.node
+
+    @property
+    def has_data(self) -> bool:
+        """Whether something of the vhost was transferred."""
+        return bool(self.holder or self.claimed)
+
+    @property
+    def followers(self) -> frozenset[str]:
+        """The nodes that transfer the vhost."""
+        return frozenset((self.node, self.holder)) - {""}
+
+
+class SiteNodes(NamedTuple):
+    """The nodes of a downstream cluster.
+
+    Attributes:
+        members: all of them, in the order of joining.
+        running: those that may own a vhost.
+        shares_archive: whether they share one archive.
+        may_balance: whether vhosts may move although their owners run; not during a promotion.
+    """
+
+    members: Sequence[str]
+    running: Collection[str]
+    shares_archive: bool
+    may_balance: bool = True
+
+
+def next_owners(
+    vhosts: Collection[str], owners: Mapping[str, VhostOwner], nodes: SiteNodes
+) -> dict[str, VhostOwner]:
+    """The records to write: of vhosts without an owner, of those of lost nodes, and of those that move.
+
+    Args:
+        vhosts: the replicated vhosts.
+        owners: the present records; those of other vhosts stay, because their data may still be in the archive.
+        nodes: the nodes.
+    """
+    running = [name for name in nodes.members if name in nodes.running]
+    if not running:
+        return {}
+    found = dict(owners)
+    loads = Counter({name: 0 for name in running})
+    loads.update(owner.node for vhost, owner in owners.items() if vhost in vhosts and owner.node in loads)
+    for vhost in sorted({*vhosts, *owners}):
+        owner = found.get(vhost)
+        if owner is not None and owner.holder and owner.holder not in nodes.members:
+            # It was forgotten, and its data with it.
+            owner = found[vhost] = msgspec.structs.replace(owner, holder="")
+        if owner is None or owner.node not in loads:
+            found[vhost] = _successor(owner, loads, running, nodes)
+            loads[found[vhost].node] += vhost in vhosts
+    if nodes.may_balance:
+        _balance([vhost for vhost in sorted(vhosts) if not found[vhost].holder], found, loads, running, nodes)
+    return {vhost: owner for vhost, owner in found.items() if owners.get(vhost) != owner}
+
+
+def _successor(
+    owner: VhostOwner | None, loads: Counter[str], running: Sequence[str], nodes: SiteNodes
+) -> VhostOwner:
+    """The owner after a lost one, or the first: the holder of the data, or the node with the fewest vhosts."""
+    least = _least(loads, running)
+    if owner is None:
+        return VhostOwner(least, 1)
+    return _moved(owner, owner.holder if owner.holder in loads else least, nodes)
+
+
+def _moved(owner: VhostOwner, to: str, nodes: SiteNodes) -> VhostOwner:
+    """The record after a move; with archives of the nodes' own, whoever has the data keeps them for the new owner."""
+    term = owner.term + 1
+    if nodes.shares_archive:
+        return VhostOwner(to, term, claimed=owner.claimed)
+    holder = owner.holder or (owner.node if owner.claimed else "")
+    if to == holder:
+        return VhostOwner(to, term, claimed=owner.term)
+    return VhostOwner(to, term, holder=holder if holder in nodes.members else "")
+
+
+def _balance(
+    movable: Iterable[str],
+    found: dict[str, VhostOwner],
+    loads: Counter[str],
+    running: Sequence[str],
+    nodes: SiteNodes,
+) -> None:
+    """Move vhosts from the nodes with the most to those with the fewest, while that evens them out."""
+    by_node: dict[str, list[str]] = {}
+    for vhost in movable:
+        by_node.setdefault(found[vhost].node, []).append(vhost)
+    while True:
+        sources = [name for name in running if by_node.get(name)]
+        most = max(sources, key=lambda name: loads[name], default="")
+        least = _least(loads, running)
+        if not most or loads[most] - loads[least] < 2:
+            return
+        vhost = by_node[most].pop()
+        found[vhost] = _moved(found[vhost], least, nodes)
+        loads[most] -= 1
+        loads[least] += 1
+
+
+def _least(loads: Counter[str], running: Sequence[str]) -> str:
+    """The node with the fewest vhosts; of several the one that joined first."""
+    return min(running, key=lambda name: loads[name])

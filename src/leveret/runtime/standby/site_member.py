@@ -1,0 +1,605 @@
+"""A node's part in a downstream cluster: it obeys the site's decisions, and transfers and recovers what it owns.
+
+One task looks at the decisions and owners whenever they change. A promotion is the site's: it is recorded in the
+cluster's store, and each node recovers its vhosts and records that; the node that records the last one ends the
+promotion in the same write. So any node can begin it, wait for it, and take it up again, and the loss of the node
+that began it stops nothing. Before a node recovers, all running nodes know that it owns the vhosts: the leaders of
+their queues refuse a previous owner that was only paused (`runtime.clients.recovery_forwarding`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from typing import Any, Final, Protocol
+
+from msgspec.structs import replace
+
+from leveret.core.replication.standby_site import (
+    PromotionAttempt,
+    RecoveredPart,
+    RecoveryRequest,
+    SiteDecisions,
+)
+from leveret.core.schema.operating_mode import OperatingMode
+from leveret.model.errors import LeveretError, PreconditionFailed
+from leveret.runtime.process.clock import clock_ms
+from leveret.runtime.standby.archive import StandbyArchive
+from leveret.runtime.standby.decisions import StandbyDecided
+from leveret.runtime.standby.own_promotion import OwnPromotion
+from leveret.runtime.standby.pipeline_process import Event, PipelineFailed
+from leveret.runtime.standby.progress import PlannedMessages, PromotionProgress, amounts
+from leveret.runtime.standby.recovery import Recoveries, reported_rows
+from leveret.runtime.standby.site import Report, SiteParts, StandbySite
+from leveret.runtime.standby.site_archive import answers_of
+from leveret.runtime.standby.site_recoveries import away, works_of
+from leveret.runtime.standby.transfer import TransferSupervisor
+
+logger = logging.getLogger(__name__)
+
+LOOK_S: Final = 0.5
+ATTEMPTS_MAX: Final = 5
+RETRY_S: Final = 1.0
+_LOST_S: Final = 15.0
+"""The time after which a promotion reports that a node with data is gone: longer than a lease and a restart."""
+
+
+class OwnDownstream(Protocol):
+    """The node's own downstream (downstream.StandbyDownstream), as this module uses it."""
+
+    decided: StandbyDecided
+    own_archive: StandbyArchive
+    own_recoveries: Recoveries
+    promotion: OwnPromotion
+    transfer: TransferSupervisor
+
+    @property
+    def mode(self) -> OperatingMode:
+        """The operating mode."""
+
+    @property
+    def is_to_follow(self) -> bool:
+        """Whether an upstream is followed."""
+
+    def vhosts(self) -> list[str]:
+        """The replicated vhosts."""
+
+    async def follow(self) -> None:
+        """Transfer, or not, as the decisions say."""
+
+    def status(self) -> dict[str, Any]:
+        """This node's status."""
+
+    def touch_queues(self) -> None:
+        """Let no queue expire before applications had time to use it."""
+
+    async def delete_own_data(self) -> None:
+        """Delete this node's archive, and end its transfer."""
+
+    async def delete_own_orphans(
+        self, wanted: Collection[str], among: Collection[str] | None = None
+    ) -> list[dict[str, Any]]:
+        """Delete this node's data of vhosts that are not wanted or were made anew."""
+
+    def check_heard(self) -> None:
+        """Check that the upstream was heard."""
+
+
+class SiteMember:
+    """See the module.
+
+    Attributes:
+        site: the cluster.
+        parts: the parts of the nodes.
+    """
+
+    def __init__(self, site: StandbySite, own: OwnDownstream) -> None:
+        """Begin idle, until `start`."""
+        self.site = site
+        self._own = own
+        self._deciding = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self._part: asyncio.Task[None] | None = None
+        self._failures = 0
+        self._report: Report | None = None
+        self._progress = PromotionProgress()
+        self._published = 0
+        self._promotions = len(own.decided.promotions)
+        self._suspended = False
+        self._error = ""
+        self.parts = SiteParts(
+            site,
+            {
+                **answers_of(own.own_archive),
+                "status": self._answer_status,
+                "progress": self._answer_progress,
+                "recovered": self._answer_recovered,
+                "suspend": self._answer_suspend,
+                "delete_data": self._answer_delete_data,
+                "delete_orphans": self._answer_delete_orphans,
+            },
+            {**works_of(own.own_recoveries), "inspect": self._inspect, "export": self._export},
+        )
+
+    # -- life -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to obey."""
+        self._promotions = len(self._own.decided.promotions)
+        self._task = asyncio.create_task(self._run(), name="standby site")
+
+    async def stop(self) -> None:
+        """End the node's part; another node takes it over, or this one goes on when it comes back."""
+        self.parts.stop()
+        for task in (self._task, self._part):
+            if task is not None:
+                task.cancel()
+                with suppress(asyncio.CancelledError, LeveretError):
+                    await task
+        self._task = self._part = None
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._obey()
+                self._error = ""
+            except LeveretError as error:
+                if str(error) != self._error:
+                    logger.warning("standby_site_not_obeyed error=%s", error)
+                self._error = str(error)
+            await self.site.wait(LOOK_S)
+
+    async def _obey(self) -> None:
+        decided = self._own.decided
+        decided.copy()
+        self._note_promoted(decided.site)
+        attempt = decided.promoting
+        if attempt is None:
+            self._failures = 0
+            if not self._suspended:
+                await self._own.follow()
+                await self._note_transferred()
+            return
+        if attempt.error:
+            await self._own.transfer.stop()
+            return
+        if self._part is not None and self._part.done():
+            self._part = None
+        if self._part is None:
+            if remaining := self._remaining(attempt):
+                self._part = asyncio.create_task(self._recover(attempt, remaining), name="standby part")
+                self._part.add_done_callback(_taken)
+            else:
+                await self._own.transfer.stop()
+                await self._finish_if_recovered(attempt)
+
+    def _note_promoted(self, site: SiteDecisions) -> None:
+        """Take note of a promotion that is done."""
+        if len(site.promotions) > self._promotions:
+            self._own.touch_queues()
+            report_promotion(site.promotions[-1])
+        self._promotions = len(site.promotions)
+
+    # -- what this node follows -------------------------------------------------------------------
+
+    def followed(self, vhosts: Collection[str]) -> list[str]:
+        """Those of these vhosts that this node transfers."""
+        owners, me = self.site.owners, self.site.name
+        return [vhost for vhost in vhosts if vhost in owners and me in owners[vhost].followers]
+
+    def recovered_vhosts(self) -> list[str]:
+        """The vhosts that this node recovers."""
+        return sorted(vhost for vhost, owner in self.site.owners.items() if owner.recoverer == self.site.name)
+
+    def ownership(self, vhosts: Collection[str]) -> dict[str, Any]:
+        """The fields of a transfer's job that say for which term, and for whom, it writes the archive."""
+        owners = self.site.owners
+        terms = {vhost: owners[vhost].term for vhost in vhosts if vhost in owners}
+        shared = self.site.shares_archive
+        claimed = {vhost: owners[vhost].claimed for vhost in terms} if shared else {}
+        return {"terms": terms, "writer": self.site.identity, "claimed": claimed}
+
+    async def _note_transferred(self) -> None:
+        """Note which vhosts have data here, and which this node, as their new owner, has as a whole."""
+        rows = {row["virtual_host"]: row for row in self._own.transfer.rows(self._own_vhosts())}
+        for vhost, row in rows.items():
+            owner = self.site.owners[vhost]
+            changed = owner
+            is_whole = self._is_whole(row)
+            if owner.claimed < owner.term and row["is_archive_read"] and (row["transferred"] or is_whole):
+                changed = replace(changed, claimed=owner.term)
+            if owner.holder and is_whole:
+                changed = replace(changed, holder="")
+                logger.info("standby_vhost_taken_over vhost=%s from=%s", vhost, owner.holder)
+            if changed != owner:
+                await self.site.note(vhost, changed)
+
+    def _own_vhosts(self) -> list[str]:
+        me, owners = self.site.name, self.site.owners
+        return [vhost for vhost in self._own.vhosts() if vhost in owners and owners[vhost].node == me]
+
+    @staticmethod
+    def _is_whole(row: Mapping[str, Any]) -> bool:
+        """Whether all that the upstream has of a vhost is here."""
+        is_heard = row["state"] == "connected" and row["heard_ago_ms"] is not None
+        missing = row["lag_records"] or row["missing_records"] or row["missing_messages"] or row["error"]
+        return is_heard and not missing
+
+    # -- promotion --------------------------------------------------------------------------------
+
+    async def check_promotion(self, wanted: RecoveryRequest) -> None:
+        """Check that the nodes with the data run; with `all_available` the others recover what they have.
+
+        Raises:
+            PreconditionFailed: one does not; or nodes have other settings than the site.
+        """
+        for vhost, owner in sorted(self.site.owners.items()):
+            if vhost in wanted.exclude or not owner.has_data or owner.recoverer in self.site.running:
+                continue
+            if self.site.shares_archive:
+                raise PreconditionFailed(
+                    f"vhost '{vhost}': its owner {owner.node} was lost, and another node takes it over: try again"
+                )
+            if not wanted.all_available:
+                raise PreconditionFailed(away(vhost, owner.recoverer))
+            if owner.node in self.site.running:
+                await self.site.note(vhost, replace(owner, holder=""))
+
+    def _remaining(self, attempt: PromotionAttempt) -> list[str]:
+        """The vhosts that this node has to recover yet."""
+        mine = self.recovered_vhosts()
+        return attempt.remaining(mine)
+
+    async def _recover(self, attempt: PromotionAttempt, vhosts: list[str]) -> None:
+        """Recover vhosts, and record that; a failure that a lost node may have caused is tried again."""
+        running = self.site.running
+        try:
+            await self.site.all_know()
+            part, left_out = await self._own.promotion.recover(attempt, vhosts, self._take)
+            await self._own.decided.decide(
+                lambda site: self._finished(with_part(site, attempt, part, left_out))
+            )
+            self._failures = 0
+        except LeveretError as error:
+            self._failures += 1
+            is_calm = self.site.running == running
+            reason = f"{self.site.name}: {error}"
+            logger.warning("standby_part_failed vhosts=%s error=%s", ",".join(vhosts), error)
+            if self._failures >= (2 if is_calm else ATTEMPTS_MAX):
+                self._failures = 0
+                await self._own.decided.decide(
+                    lambda site: site.failed(reason) if _is(site, attempt) else site
+                )
+            else:
+                await asyncio.sleep(RETRY_S * self._failures)
+
+    def _take(self, event: Event) -> None:
+        """Take a report of this node's recovery."""
+        self._progress.take(event)
+        if event.get("event") == "published":
+            self._published += event["messages"]
+        if self._report is not None:
+            self._report(event)
+
+    def _finished(self, site: SiteDecisions) -> SiteDecisions:
+        """The decisions, with the promotion ended if all vhosts are recovered."""
+        attempt = site.promoting
+        if attempt is None or attempt.remaining(self.site.owners):
+            return site
+        return site.finished(clock_ms())
+
+    async def _finish_if_recovered(self, attempt: PromotionAttempt) -> None:
+        """End a promotion without a remaining vhost, such as one of a site without data."""
+        is_first = self.site.running[:1] == [self.site.name]
+        if is_first and not attempt.remaining(self.site.owners):
+            await self._own.decided.decide(self._finished)
+
+    async def wait_promoted(self, report: Report) -> None:
+        """Return when the promotion that has begun is done; report its progress at all nodes.
+
+        Raises:
+            PipelineFailed: it failed at a node, or was given up, or a node with data was lost.
+        """
+        before = len(self._own.decided.promotions)
+        seen: dict[str, tuple[set[str], int]] = {}
+        self._report, missing_since_s = report, 0.0
+        loop = asyncio.get_running_loop()
+        try:
+            while len(self._own.decided.promotions) <= before:
+                attempt = self._own.decided.promoting
+                if attempt is None:
+                    raise PipelineFailed("the promotion was given up meanwhile")
+                if attempt.error:
+                    raise PipelineFailed(attempt.error)
+                if lost := self._lost(attempt):
+                    missing_since_s = missing_since_s or loop.time()
+                    if loop.time() - missing_since_s > _LOST_S:
+                        raise PipelineFailed(
+                            f"{away(*lost)}; the promotion goes on by itself when that node is back"
+                        )
+                else:
+                    missing_since_s = 0.0
+                await self._report_others(seen, report)
+                await self.site.wait(LOOK_S)
+            self._note_promoted(self._own.decided.site)
+        finally:
+            self._report = None
+
+    def _lost(self, attempt: PromotionAttempt) -> tuple[str, str] | None:
+        """A vhost that is not recovered yet, and its node, which does not run; None if there is none."""
+        owners = self.site.owners
+        for vhost in attempt.remaining(owners):
+            if owners[vhost].recoverer not in self.site.running:
+                return vhost, owners[vhost].recoverer
+        return None
+
+    async def _report_others(self, seen: dict[str, tuple[set[str], int]], report: Report) -> None:
+        for node in self.site.running:
+            if node == self.site.name:
+                continue
+            with suppress(LeveretError):
+                found = await self.parts.of(node, "progress")
+                plans, published = seen.setdefault(node, (set(), 0))
+                for plan in found["plans"]:
+                    if plan["plan_id"] not in plans:
+                        plans.add(plan["plan_id"])
+                        report({"event": "planned", **plan})
+                if found["published"] > published:
+                    report({"event": "published", "messages": found["published"] - published})
+                seen[node] = plans, max(published, found["published"])
+
+    # -- status -----------------------------------------------------------------------------------
+
+    async def details(self) -> dict[str, Any]:
+        """The status of the site: a row a vhost, of the node that recovers it, and the progress of a promotion."""
+        found, silent = await self.parts.of_those_that_answer("status")
+        own = self._own.status()
+        rows = {(node, row["virtual_host"]): row for node, each in found.items() for row in each["vhosts"]}
+        vhosts = self._own.vhosts() if self._own.mode is OperatingMode.DOWNSTREAM else []
+        own["vhosts"] = [self._row(vhost, rows, silent) for vhost in vhosts]
+        own["nodes"] = [
+            {"node": node, "state": each["state"], "error": each["error"]} for node, each in found.items()
+        ] + [{"node": node, "state": "", "error": error} for node, error in silent.items()]
+        sizes = [each["archive_bytes"] for each in found.values() if each["archive_bytes"] is not None]
+        own["archive_bytes"] = sum(sizes) if sizes else None
+        states = [each["state"] for each in found.values()]
+        own["state"] = next((state for state in _WORST_FIRST if state in states), own["state"])
+        errors = [f"{row['node']}: {row['error']}" for row in own["nodes"] if row["error"]]
+        own["error"] = own["error"] or next(iter(errors), "")
+        if own["promotion"] is not None:
+            own["promotion"] |= await self._amounts()
+        return own
+
+    def _row(
+        self, vhost: str, rows: Mapping[tuple[str, str], dict[str, Any]], silent: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """The row of a vhost, with its nodes."""
+        owner = self.site.owners.get(vhost)
+        if owner is None:
+            row = _NOTHING | {"error": "no node owns it yet"}
+            return {**row, "virtual_host": vhost, "node": "", "owner": ""}
+        row = rows.get((owner.recoverer, vhost)) or rows.get((owner.node, vhost)) or _NOTHING
+        row = {**row, "virtual_host": vhost, "node": owner.recoverer, "owner": owner.node}
+        if owner.recoverer not in self.site.running:
+            row["error"] = f"its data are at node {owner.recoverer}, which does not run"
+            if owner.node in self.site.running:
+                row["error"] += f"; node {owner.node} transfers what the upstream still has"
+        elif owner.holder:
+            row["error"] = row["error"] or f"node {owner.node} takes it over, and has not all of it yet"
+        elif owner.recoverer in silent:
+            row["error"] = silent[owner.recoverer]
+        return row
+
+    async def _amounts(self) -> dict[str, Any]:
+        """The messages of an unfinished promotion, and those that are left, at all nodes."""
+        plans: list[PlannedMessages] = []
+        reasons: list[str] = []
+        answers, silent = await self.parts.of_those_that_answer("progress")
+        for node, found in answers.items():
+            plans += [PlannedMessages.of(row) for row in found["plans"]]
+            if found["error"]:
+                reasons.append(f"{node}: {found['error']}")
+        about = [
+            {"vhost": each.vhost, "reference": each.reference, "queues": [*each.queues]} for each in plans
+        ]
+        recovered: dict[tuple[str, str, str], int] = {}
+        counted, _ = await self.parts.of_those_that_answer("recovered", plans=about)
+        for rows in counted.values():
+            for vhost, queue, reference, count in rows:
+                key = vhost, queue, reference
+                recovered[key] = max(recovered.get(key, 0), count)
+        found_rows: list[dict[str, Any]] = []
+        for rows in amounts(plans, lambda key, reference: recovered.get((*key, reference), 0)):
+            found_rows = rows
+            await asyncio.sleep(0)
+        reasons += [f"{node}: {reason}" for node, reason in silent.items()]
+        return {"vhosts": found_rows, "plans_error": "; ".join(reasons)}
+
+    # -- deleting ---------------------------------------------------------------------------------
+
+    async def delete_all_data(self) -> None:
+        """Delete the data of all nodes, while none transfers.
+
+        Raises:
+            LeveretError: a node does not answer, or cannot delete its data.
+        """
+        await self._all_members()
+        await self.parts.of_all("suspend", suspended=True)
+        try:
+            if self.site.shares_archive:
+                await self._delete_data()
+            else:
+                await self.parts.of_all("delete_data")
+            await self.site.forget([*self.site.owners], keep=self._own.vhosts())
+        finally:
+            await self.parts.of_those_that_answer("suspend", suspended=False)
+
+    async def delete_orphaned_data(self) -> list[dict[str, Any]]:
+        """Delete the data that no node would recover; a row a node and vhost: node, vhost, bytes.
+
+        Raises:
+            LeveretError: a node does not answer, or cannot delete its data; or the upstream was not heard.
+        """
+        found = await self.parts.of_all("delete_orphans")
+        rows = [{"node": node, **row} for node, each in found.items() for row in each]
+        if not rows:
+            self._own.check_heard()
+        deleted = {row["vhost"] for row in rows}
+        gone = [vhost for vhost in self.site.owners if vhost in deleted and vhost not in self._own.vhosts()]
+        await self.site.forget(gone)
+        return rows
+
+    async def _all_members(self) -> None:
+        """Check that all nodes with data run: those of a node that does not would come back with it.
+
+        Raises:
+            PreconditionFailed: one does not.
+        """
+        for vhost, owner in sorted(self.site.owners.items()):
+            if owner.has_data and owner.recoverer not in self.site.running and not self.site.shares_archive:
+                raise PreconditionFailed(
+                    f"vhost '{vhost}': its data are at node {owner.recoverer}, which does not run: start it, or "
+                    f"forget_cluster_node {owner.recoverer} if it is gone for good; nothing was deleted"
+                )
+
+    # -- answers to other nodes -------------------------------------------------------------------
+
+    async def _answer_status(self, about: Mapping[str, Any]) -> dict[str, Any]:
+        return self._own.status()
+
+    async def _answer_progress(self, about: Mapping[str, Any]) -> dict[str, Any]:
+        """The plans of this node's part, and the number of published messages."""
+        try:
+            plans = await self._own.promotion.plans() if self._own.decided.promoting is not None else []
+        except PipelineFailed as failure:
+            return {"plans": [], "published": self._published, "error": str(failure)}
+        return {
+            "plans": [
+                {"vhost": each.vhost, "plan_id": each.plan_id, "queues": each.queues} for each in plans
+            ],
+            "published": self._published,
+            "error": "",
+        }
+
+    async def _answer_recovered(self, about: Mapping[str, Any]) -> list[list[Any]]:
+        """The numbers of plans' messages in the queues that this node leads: vhost, queue, reference, count."""
+        rows = []
+        for plan in about["plans"]:
+            for queue in plan["queues"]:
+                if count := self._own.promotion.recovered((plan["vhost"], queue), plan["reference"]):
+                    rows.append([plan["vhost"], queue, plan["reference"], count])
+            await asyncio.sleep(0)
+        return rows
+
+    async def _answer_suspend(self, about: Mapping[str, Any]) -> None:
+        """Transfer nothing for a while."""
+        self._suspended = bool(about["suspended"])
+        if self._suspended:
+            await self._own.transfer.stop()
+
+    async def _answer_delete_data(self, about: Mapping[str, Any]) -> None:
+        await self._own.delete_own_data()
+
+    async def _delete_data(self) -> None:
+        """Delete the data of an archive that all nodes share; the terms of owners stay in its manifest."""
+        archive = self._own.own_archive
+        async with self._own.own_recoveries.paused("the deletion of all data"):
+            self._own.transfer.forget()
+            await archive.forget([row["vhost"] for row in (await archive.contents(fresh=True))["vhosts"]])
+
+    async def _answer_delete_orphans(self, about: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Delete this node's orphans; of a shared archive those that it owns, or the first node those of nobody."""
+        vhosts, owners, me = self._own.vhosts(), self.site.owners, self.site.name
+        if not self.site.shares_archive:
+            wanted = {vhost for vhost in vhosts if vhost in owners and me in owners[vhost].followers}
+            return await self._own.delete_own_orphans(wanted)
+        is_first = self.site.running[:1] == [me]
+        contents = await self._own.own_archive.contents(fresh=True)
+        present = {row["vhost"] for row in contents["vhosts"]}
+        among = {vhost for vhost in present if (owners[vhost].node == me if vhost in owners else is_first)}
+        return await self._own.delete_own_orphans(vhosts, among)
+
+    async def _inspect(self, about: Mapping[str, Any], report: Report) -> Any:
+        return await self._own.own_archive.inspect(report)
+
+    async def _export(self, about: Mapping[str, Any], report: Report) -> Any:
+        return await self._own.own_archive.export(about["target"], about["form"], about["options"], report)
+
+
+_WORST_FIRST: Final = (
+    "promotion interrupted",
+    "promoting",
+    "recover",
+    "connecting",
+    "connected",
+    "disconnected",
+)
+_NOTHING: Final[dict[str, Any]] = {
+    "state": "connecting",
+    "endpoint": "",
+    "transferred": 0,
+    "is_archive_read": False,
+    "lag_records": 0,
+    "lag_ms": 0,
+    "heard_ago_ms": None,
+    "missing_records": 0,
+    "missing_messages": 0,
+    "last_timestamp": None,
+    "newest_age_ms": None,
+    "error": "",
+}
+"""The row of a vhost of which no running node knows anything."""
+
+
+def with_part(
+    site: SiteDecisions,
+    attempt: PromotionAttempt,
+    part: RecoveredPart,
+    left_out: list[dict[str, Any]] | None,
+) -> SiteDecisions:
+    """The decisions with what a node recovered, if the promotion is still the one that it was for."""
+    if site.promoting is None or not _is(site, attempt):
+        return site
+    promoting = site.promoting.with_part(part)
+    if left_out is not None:
+        promoting = promoting.with_left_out(left_out)
+    return replace(site, promoting=promoting)
+
+
+def _is(site: SiteDecisions, attempt: PromotionAttempt) -> bool:
+    return site.promoting is not None and site.promoting.wanted == attempt.wanted
+
+
+def _taken(task: asyncio.Task[None]) -> None:
+    """Take the exception of a part that failed for good; the next look begins it again."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.error("standby_part_failed error=%s", error, exc_info=error)
+
+
+def report_promotion(attempt: PromotionAttempt) -> None:
+    """Log the end of a promotion."""
+    logger.info("standby_mode_decided mode=upstream")
+    for row in reported_rows(attempt.summary):
+        logger.info(
+            "standby_promotion_done vhost=%s recovered=%d from=%s to=%s",
+            row["virtual_host"],
+            row["message_count"],
+            row["first_timestamp"],
+            row["last_timestamp"],
+        )
+        if row["unreadable_records"]:
+            logger.error(
+                "standby_promotion_lacks vhost=%s records=%d reason=damaged_files",
+                row["virtual_host"],
+                row["unreadable_records"],
+            )
+        missing = row.get("missing_records", 0), row.get("missing_messages", 0)
+        if any(missing):
+            logger.warning(
+                "standby_promotion_lacks vhost=%s records=%d messages=%d "
+                "reason=retained_too_short_by_the_upstream",
+                row["virtual_host"],
+                *missing,
+            )

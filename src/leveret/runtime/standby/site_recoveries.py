@@ -1,0 +1,165 @@
+"""Recoveries from the data of a downstream cluster that change nothing: each node does its part at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from leveret.core.replication.standby_site import RecoveryRequest
+from leveret.model.errors import InvalidCommand, PreconditionFailed
+from leveret.runtime.standby.pipeline_process import Event
+from leveret.runtime.standby.recovery import Recoveries, RecoveryTarget, check_wanted, names_something
+from leveret.runtime.standby.site import Report, SiteParts
+from leveret.runtime.standby.site_archive import SiteArchive
+
+_SUMS = ("compared",)
+_LONGEST = ("recovered_s", "compared_s")
+
+
+class SiteRecoveries:
+    """See management.node.StandbyRecoveries."""
+
+    def __init__(
+        self,
+        own: Recoveries,
+        archive: SiteArchive,
+        parts: SiteParts,
+        defined: Callable[[], Mapping[str, Mapping[tuple[str, ...], object]]],
+    ) -> None:
+        """Use this node's recoveries, and those of the others; `defined` gives the definitions by kind."""
+        self._own = own
+        self._archive = archive
+        self._parts = parts
+        self._defined = defined
+
+    async def dry_run(
+        self, wanted: RecoveryRequest, target: RecoveryTarget | None, report: Report
+    ) -> dict[str, Any]:
+        """See Recoveries."""
+        nodes = await self._check(wanted)
+        about = {"wanted": msgspec.to_builtins(wanted), "target": _built(target)}
+        return _joined((await self._parts.work(nodes, "dry_run", report, **about)).values())
+
+    async def into(
+        self, wanted: RecoveryRequest, target: RecoveryTarget, report: Report
+    ) -> list[dict[str, Any]]:
+        """See Recoveries."""
+        nodes = await self._check(wanted)
+        if target.vhost is not None:
+            await self._check_names(wanted)
+        about = {"wanted": msgspec.to_builtins(wanted), "target": _built(target)}
+        found = await self._parts.work(nodes, "into", report, **about)
+        return sorted((row for rows in found.values() for row in rows), key=lambda row: row["virtual_host"])
+
+    async def rehearse(self, wanted: RecoveryRequest, report: Report) -> dict[str, Any]:
+        """See Recoveries."""
+        nodes = await self._check(wanted)
+        vhosts = (await self._archive.contents())["vhosts"]
+        nodes = sorted({row["node"] for row in vhosts if row["records"]} & {*nodes})
+        if not nodes:
+            raise PreconditionFailed(
+                "nothing was transferred to this site, so there is nothing to rehearse; see standby_replication_status"
+            )
+        about = {"wanted": msgspec.to_builtins(wanted)}
+        return _joined((await self._parts.work(nodes, "rehearse", report, **about)).values())
+
+    async def check_wanted(self, wanted: RecoveryRequest) -> None:
+        """See recovery.check_wanted.
+
+        Raises:
+            InvalidCommand, PreconditionFailed: see there.
+        """
+        if names_something(wanted):
+            check_wanted(wanted, await self._archive.contents(fresh=True), self._defined())
+
+    async def _check(self, wanted: RecoveryRequest) -> list[str]:
+        """Check the request; return the nodes that recover something of it.
+
+        Raises:
+            PreconditionFailed: one of them does not run.
+        """
+        await self.check_wanted(wanted)
+        site = self._parts.site
+        owners = {vhost: owner for vhost, owner in site.owners.items() if vhost not in wanted.exclude}
+        for vhost, owner in sorted(owners.items()):
+            if owner.recoverer not in site.running and owner.has_data and not wanted.all_available:
+                raise PreconditionFailed(away(vhost, owner.recoverer))
+        return sorted({owner.recoverer for owner in owners.values()} & {*site.running})
+
+    async def _check_names(self, wanted: RecoveryRequest) -> None:
+        """Check that no two vhosts bring queues of one name to one vhost of another broker; each node checks its own.
+
+        Raises:
+            InvalidCommand: two do.
+        """
+        places: dict[str, str] = {}
+        for row in (await self._archive.contents())["queues"]:
+            is_wanted = row["vhost"] not in wanted.exclude
+            if not is_wanted or (wanted.queues and row["queue"] not in wanted.queues):
+                continue
+            other = places.setdefault(row["queue"], row["vhost"])
+            if other != row["vhost"]:
+                raise InvalidCommand(
+                    f"queue '{row['queue']}' is in the virtual hosts '{other}' and '{row['vhost']}', which cannot go "
+                    "into one virtual host together: recover one at a time, with --exclude-virtual-hosts"
+                )
+
+
+def works_of(recoveries: Recoveries) -> Mapping[str, Callable[[Mapping[str, Any], Report], Awaitable[Any]]]:
+    """The parts of a node, by the names of the works."""
+
+    async def dry_run(about: Mapping[str, Any], report: Report) -> Any:
+        return await recoveries.dry_run_part(_wanted(about), _target(about), report)
+
+    async def into(about: Mapping[str, Any], report: Report) -> Any:
+        target = _target(about)
+        assert target is not None
+        return await recoveries.into_part(_wanted(about), target, report)
+
+    async def rehearse(about: Mapping[str, Any], report: Report) -> Any:
+        return await recoveries.rehearse_part(_wanted(about), report)
+
+    return {"dry_run": dry_run, "into": into, "rehearse": rehearse}
+
+
+def away(vhost: str, node: str) -> str:
+    """The refusal of a recovery whose data are at a node that does not run."""
+    return (
+        f"vhost '{vhost}': node {node}, whose archive has its data, does not run: start it, or leave the "
+        f"vhost out with "
+        "--exclude-virtual-hosts, or recover what the other nodes have with --all-available; where it "
+        "is gone for good, "
+        f"forget_cluster_node {node} says so"
+    )
+
+
+def _wanted(about: Mapping[str, Any]) -> RecoveryRequest:
+    return msgspec.convert(about["wanted"], RecoveryRequest)
+
+
+def _target(about: Mapping[str, Any]) -> RecoveryTarget | None:
+    return None if about["target"] is None else msgspec.convert(about["target"], RecoveryTarget)
+
+
+def _built(target: RecoveryTarget | None) -> dict[str, Any] | None:
+    return None if target is None else msgspec.to_builtins(target)
+
+
+def _joined(found: Any) -> dict[str, Any]:
+    """The results of nodes, as one: rows together, numbers of messages added, the longest time."""
+    joined: dict[str, Any] = {"queues": [], "vhosts": []}
+    each: Event
+    for each in found:
+        joined["queues"] += each["queues"]
+        joined["vhosts"] += each["vhosts"]
+        for name in _SUMS:
+            if name in each:
+                joined[name] = joined.get(name, 0) + each[name]
+        for name in _LONGEST:
+            if name in each:
+                joined[name] = max(joined.get(name, 0), each[name])
+    joined["queues"].sort(key=lambda row: (row["virtual_host"], row["queue"]))
+    joined["vhosts"].sort(key=lambda row: row["virtual_host"])
+    return joined

@@ -1,0 +1,246 @@
+"""A node as the upstream and a cluster as its downstream, with exact accounts of every message.
+
+with StandbyCluster(folder, ["orders", "shop"]) as sites:
+    sites.follow()
+    sites.publish("orders", "q", 300)       # confirmed; `sites.expected` has what was not acked
+    sites.wait_transferred()
+    sites.upstream.kill9()
+    sites.promote(at=sites.cluster.members[1])
+    sites.check_recovered()
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import secrets
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import quote
+
+import httpx
+import pika
+
+from leveret.testing.applications.applications import now_ms, parameters
+from leveret.testing.network.ports import LOOPBACK, wait_until
+from leveret.testing.servers.broker import LeveretProcess
+from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
+from leveret.testing.sites.standby_pair import BEACON, downstream_settings
+
+PATIENCE_S: Final = 240.0
+PROMOTE_TIMEOUT_S: Final = 300.0
+_SCHEMA_USER: Final = "schema-replicator"
+_STANDBY_USER: Final = "offsite-replicator"
+
+
+class StandbyCluster:
+    """See the module.
+
+    Attributes:
+        upstream: the node that is followed.
+        cluster: the downstream.
+        vhosts: the replicated vhosts.
+        expected: by vhost and queue, the bodies that are unsettled, in order.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        vhosts: Sequence[str],
+        *,
+        nodes: int = 3,
+        seed: int = 1,
+        config: Mapping[str, str] | None = None,
+        upstream_config: Mapping[str, str] | None = None,
+    ) -> None:
+        """Prepare both sites; nothing runs yet. `config` is of the cluster's nodes."""
+        self.vhosts = [*vhosts]
+        self.upstream = LeveretProcess(
+            config={"cluster_name": "eu.1", **(upstream_config or {})}, parent_dir=folder
+        )
+        self.cluster = ClusterSite(folder, nodes, config=downstream_settings("eu.2") | dict(config or {}))
+        self.expected: dict[tuple[str, str], list[bytes]] = {}
+        self._password = secrets.token_urlsafe(12)
+        self._random = random.Random(seed)
+        self._published = 0
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if value is not None:
+            value.add_note(self.cluster.reported())
+        self.close()
+
+    def start(self) -> None:
+        """Start both sites; make the vhosts, and the users of the two links, at the upstream."""
+        self.upstream.launch()
+        self.cluster.form()
+        self.upstream.wait_ready()
+        ctl = self.upstream.ctl
+        ctl("add_schema_replication_user", _SCHEMA_USER, "-", input_text=self._password)
+        ctl("add_user", _STANDBY_USER, "-", input_text=self._password)
+        for vhost in self.vhosts:
+            self.replicate(vhost)
+
+    def replicate(self, vhost: str) -> None:
+        """Make a vhost at the upstream whose queues are replicated, and mirrored in a cluster that has them."""
+        ctl = self.upstream.ctl
+        ctl("add_vhost", vhost, "--tags", "standby_replication")
+        for user in ("guest", _STANDBY_USER):
+            ctl("set_permissions", "-p", vhost, user, ".*", ".*", ".*")
+        definition = json.dumps({"remote-dc-replicate": True, "ha-mode": "all", "ha-sync-mode": "automatic"})
+        ctl("set_policy", "--vhost", vhost, "osr", "^.*", definition, "--apply-to", "queues")
+
+    def close(self) -> None:
+        """End every process."""
+        self.upstream.close()
+        self.cluster.close()
+
+    # -- the operator -----------------------------------------------------------------------------
+
+    def follow(self, at: SiteNode | None = None) -> None:
+        """Point the cluster at the upstream, by commands at one of its nodes; wait until all vhosts are followed."""
+        node = at or self.cluster.members[0]
+        schema = self._endpoints(_SCHEMA_USER, self.upstream.amqp_port)
+        standby = self._endpoints(_STANDBY_USER, self.upstream.stream_port)
+        node.process.ctl("set_schema_replication_upstream_endpoints", "-", input_text=schema)
+        node.process.ctl("set_standby_replication_upstream_endpoints", "-", input_text=standby)
+        self.wait_following()
+
+    def _endpoints(self, username: str, port: int) -> str:
+        return json.dumps(
+            {"endpoints": [f"{LOOPBACK}:{port}"], "username": username, "password": self._password}
+        )
+
+    def promote(self, *options: str, at: SiteNode, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Promote the cluster by a command at one node."""
+        command = ["promote_standby_replication_downstream", "--formatter", "json", *options]
+        return at.process.ctl(*command, check=check, timeout_s=PROMOTE_TIMEOUT_S)
+
+    def rows(self, *command: str, at: SiteNode) -> Any:
+        """What a command prints, as JSON."""
+        return json.loads(at.process.ctl("--formatter", "json", *command, timeout_s=PROMOTE_TIMEOUT_S).stdout)
+
+    def status(self, at: SiteNode | None = None) -> dict[str, Any]:
+        """How the site's standby does, as one node says."""
+        node = at or next(each for each in self.cluster.members if each.alive)
+        found: dict[str, Any] = self.cluster.api("GET", "replication/standby/details", at=node)
+        return found
+
+    def places(self, at: SiteNode | None = None) -> dict[str, dict[str, Any]]:
+        """The status rows, by vhost."""
+        return {row["virtual_host"]: row for row in self.status(at)["vhosts"]}
+
+    # -- the applications -------------------------------------------------------------------------
+
+    def publish(self, vhost: str, queue: str, count: int, *, acked: float = 0.4) -> None:
+        """Publish messages with confirms, and ack a part of them out of order."""
+        place = self.expected.setdefault((vhost, queue), [])
+        with pika.BlockingConnection(parameters(self.upstream.amqp_port, vhost)) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            channel.queue_declare(queue, durable=True)
+            for _ in range(count):
+                self._published += 1
+                body = f"{vhost}/{queue}/{self._published}".encode()
+                channel.basic_publish("", queue, body, pika.BasicProperties(delivery_mode=2))
+                place.append(body)
+            gone: set[bytes] = set()
+            for _ in range(len(place)):
+                method, _, body = channel.basic_get(queue)
+                if method is not None and self._random.random() < acked:
+                    channel.basic_ack(method.delivery_tag)
+                    gone.add(body)
+        self.expected[vhost, queue] = [body for body in place if body not in gone]
+
+    def drained(self, at: SiteNode, vhost: str, queue: str) -> list[bytes]:
+        """All messages of a queue of the cluster, consumed at one node."""
+        found: list[bytes] = []
+        with pika.BlockingConnection(parameters(at.amqp_port, vhost)) as connection:
+            channel = connection.channel()
+            while True:
+                method, _, body = channel.basic_get(queue, auto_ack=True)
+                if method is None:
+                    return found
+                found.append(body)
+
+    def check_recovered(self) -> None:
+        """Check that each queue of the cluster has its unsettled messages, once and in order."""
+        for number, ((vhost, queue), bodies) in enumerate(self.expected.items()):
+            running = [each for each in self.cluster.members if each.alive]
+            found = self.drained(running[number % len(running)], vhost, queue)
+            lost, more = set(bodies) - set(found), [body for body in found if body not in set(bodies)]
+            doubled = len(found) - len(set(found))
+            assert (len(lost), more[:3], doubled) == (0, [], 0), (vhost, queue, sorted(lost)[:3])
+            assert found == bodies, f"{queue} of {vhost} is not in order"
+
+    # -- waiting ----------------------------------------------------------------------------------
+
+    def wait_following(self) -> None:
+        """Wait until every vhost is followed by some node."""
+
+        def followed() -> bool:
+            rows = self.places()
+            return all(rows.get(vhost, {}).get("state") == "connected" for vhost in self.vhosts)
+
+        self.wait(followed, "every vhost to be followed")
+
+    def wait_spread(self, most: int) -> dict[str, str]:
+        """Wait until no node owns more vhosts than that, and every owner has all data; return the owners."""
+
+        def spread() -> bool:
+            rows = self.places().values()
+            owners = [row["owner"] for row in rows]
+            return (
+                len(owners) == len(self.vhosts)
+                and max(map(owners.count, owners)) <= most
+                and all(row["owner"] == row["node"] and row["state"] == "connected" for row in rows)
+            )
+
+        self.wait(spread, f"at most {most} vhosts a node")
+        return {vhost: row["owner"] for vhost, row in self.places().items()}
+
+    def wait_transferred(self, vhosts: Sequence[str] | None = None) -> None:
+        """Publish a beacon in each vhost, and wait until the site has it, and thus all that came before."""
+        since_ms = now_ms()
+        wanted = self.vhosts if vhosts is None else vhosts
+        for vhost in wanted:
+            with pika.BlockingConnection(parameters(self.upstream.amqp_port, vhost)) as connection:
+                channel = connection.channel()
+                channel.confirm_delivery()
+                channel.queue_declare(BEACON, durable=True)
+                channel.basic_publish("", BEACON, b"", pika.BasicProperties(delivery_mode=2))
+                channel.basic_get(BEACON, auto_ack=True)
+
+        def transferred() -> bool:
+            rows = self.places()
+            return all((rows[vhost]["last_timestamp"] or 0) >= since_ms for vhost in wanted)
+
+        self.wait(transferred, "the beacons at the standby")
+
+    def wait(self, holds: Any, what: str, timeout_s: float = PATIENCE_S) -> None:
+        """Wait until that is so; a node that does not answer, or does not know a vhost yet, is asked again."""
+
+        def asked() -> bool:
+            try:
+                return bool(holds())
+            except (OSError, KeyError, httpx.HTTPError, StopIteration):
+                return False
+
+        wait_until(asked, what, timeout_s)
+
+    def queue_leaders(self, vhost: str) -> dict[str, str]:
+        """The leaders of a vhost's queues, as the first running node says."""
+        rows = self.cluster.api("GET", f"queues/{quote(vhost, safe='')}")
+        return {row["name"]: row["node"] for row in rows}

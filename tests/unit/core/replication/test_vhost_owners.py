@@ -1,0 +1,187 @@
+"""Owners of a downstream cluster's vhosts: tables of what is written when nodes and vhosts come and go."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from leveret.core.replication.vhost_owners import SiteNodes, VhostOwner, next_owners
+
+A, B, C = "a", "b", "c"
+Owners = dict[str, VhostOwner]
+
+
+def nodes(running: str, *, members: str = "abc", shared: bool = False, balanced: bool = True) -> SiteNodes:
+    return SiteNodes([*members], [*running], shared, balanced)
+
+
+@pytest.mark.parametrize(
+    ("name", "vhosts", "owners", "view", "written"),
+    [
+        (
+            "the first owners are spread evenly, in the order of joining",
+            "wxyz",
+            {},
+            nodes("abc"),
+            {"w": VhostOwner(A, 1), "x": VhostOwner(B, 1), "y": VhostOwner(C, 1), "z": VhostOwner(A, 1)},
+        ),
+        ("without a running node nothing is written", "w", {}, nodes(""), {}),
+        (
+            "an owner that runs stays",
+            "wx",
+            {"w": VhostOwner(A, 1, claimed=1), "x": VhostOwner(B, 3, claimed=3)},
+            nodes("ab"),
+            {},
+        ),
+        (
+            "of a lost owner of a shared archive another node goes on, in a higher term",
+            "w",
+            {"w": VhostOwner(A, 4, claimed=4)},
+            nodes("bc", shared=True),
+            {"w": VhostOwner(B, 5, claimed=4)},
+        ),
+        (
+            "the data of a lost owner with an archive of its own stay its own",
+            "w",
+            {"w": VhostOwner(A, 4, claimed=4)},
+            nodes("bc"),
+            {"w": VhostOwner(B, 5, holder=A)},
+        ),
+        (
+            "a lost owner that transferred nothing holds nothing",
+            "w",
+            {"w": VhostOwner(A, 4)},
+            nodes("bc"),
+            {"w": VhostOwner(B, 5)},
+        ),
+        (
+            "a holder that runs is the owner after a lost one",
+            "w",
+            {"w": VhostOwner(B, 5, holder=A)},
+            nodes("ac"),
+            {"w": VhostOwner(A, 6, claimed=5)},
+        ),
+        (
+            "a holder that does not run still holds when the next owner is lost",
+            "w",
+            {"w": VhostOwner(B, 5, holder=A, claimed=5)},
+            nodes("c"),
+            {"w": VhostOwner(C, 6, holder=A)},
+        ),
+        (
+            "a forgotten holder holds nothing",
+            "w",
+            {"w": VhostOwner(B, 5, holder=A)},
+            nodes("bc", members="bc"),
+            {"w": VhostOwner(B, 5)},
+        ),
+        (
+            "a forgotten owner holds nothing",
+            "w",
+            {"w": VhostOwner(A, 4, claimed=4)},
+            nodes("bc", members="bc"),
+            {"w": VhostOwner(B, 5)},
+        ),
+        (
+            "vhosts of a shared archive move to a node that came, the last ones first",
+            "wxyz",
+            {vhost: VhostOwner(A, 1, claimed=1) for vhost in "wxyz"},
+            nodes("ab", shared=True),
+            {"z": VhostOwner(B, 2, claimed=1), "y": VhostOwner(B, 2, claimed=1)},
+        ),
+        (
+            "a node that gives a vhost away holds its data until the other one has them",
+            "wx",
+            {vhost: VhostOwner(A, 1, claimed=1) for vhost in "wx"},
+            nodes("ab"),
+            {"x": VhostOwner(B, 2, holder=A)},
+        ),
+        (
+            "a vhost that is being taken over does not move again",
+            "wxy",
+            {
+                "w": VhostOwner(A, 2, holder=B),
+                "x": VhostOwner(A, 2, holder=B),
+                "y": VhostOwner(A, 2, holder=B),
+            },
+            nodes("ab"),
+            {},
+        ),
+        (
+            "during a promotion nothing moves but the vhosts of lost nodes",
+            "wxyz",
+            {
+                **{vhost: VhostOwner(A, 1, claimed=1) for vhost in "wxy"},
+                "z": VhostOwner(C, 1, claimed=1),
+            },
+            nodes("ab", shared=True, balanced=False),
+            {"z": VhostOwner(B, 2, claimed=1)},
+        ),
+        (
+            "a vhost that is replicated no more keeps its record, and moves with a loss, because its data are there",
+            "",
+            {"w": VhostOwner(A, 4, claimed=4)},
+            nodes("b", shared=True),
+            {"w": VhostOwner(B, 5, claimed=4)},
+        ),
+        (
+            "a vhost that is replicated no more weighs nothing",
+            "x",
+            {"w": VhostOwner(A, 1, claimed=1)},
+            nodes("ab"),
+            {"x": VhostOwner(A, 1)},
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) and " " in value else "",
+)
+def test_owners(name: str, vhosts: str, owners: Owners, view: SiteNodes, written: Owners) -> None:
+    assert next_owners([*vhosts], owners, view) == written
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("seed", range(200))
+def test_whatever_comes_and_goes_data_have_one_place_and_owners_are_even(seed: int, shared: bool) -> None:
+    """Nodes come, go, and are forgotten; owners transfer, and take over; after each step every vhost has one owner.
+
+    `data` is where a vhost's data are: nobody else recovers them, unless their node was forgotten.
+    """
+    random, owners, data = Random(seed), dict[str, VhostOwner](), dict[str, str]()
+    members, running = ["a", "b", "c"], {"a", "b", "c"}
+    vhosts = {f"v{number}" for number in range(random.randrange(1, 12))}
+    for _ in range(60):
+        step = random.choice(["lose", "come", "forget", "join", "store", "store", "take", "take"])
+        if step == "lose" and len(running) > 1:
+            running.discard(random.choice(sorted(running)))
+        elif step == "come":
+            running.add(random.choice(members))
+        elif step == "forget" and len(members) > len(running):
+            gone = random.choice(sorted(set(members) - running))
+            members.remove(gone)
+            data = {vhost: node for vhost, node in data.items() if node != gone}
+        elif step == "join" and len(members) < 6:
+            members.append(name := f"n{random.random()}")
+            running.add(name)
+        terms = {vhost: owner.term for vhost, owner in owners.items()}
+        for vhost, owner in owners.items():
+            if owner.node not in running:
+                continue
+            if step == "store" and random.random() < 0.5:
+                owners[vhost] = VhostOwner(owner.node, owner.term, owner.holder, owner.term)
+                data.setdefault(vhost, owner.recoverer)
+            if step == "take" and owner.holder and random.random() < 0.5:
+                owners[vhost] = VhostOwner(owner.node, owner.term, "", owner.term)
+                data[vhost] = owner.node
+        before = dict(owners)
+        owners |= next_owners(vhosts, owners, SiteNodes(members, running, shared))
+        assert all(owners[vhost].node in running for vhost in vhosts), seed
+        assert all(
+            owners[vhost].term > terms[vhost] for vhost in terms if owners[vhost].node != before[vhost].node
+        )
+        if not shared:
+            assert all(owners[vhost].recoverer == node for vhost, node in data.items()), seed
+        else:
+            assert not any(owner.holder for owner in owners.values())
+            loads = Counter(owner.node for owner in owners.values())
+            assert max(loads.values()) - min(loads[node] for node in running) <= 1
