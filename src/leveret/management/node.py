@@ -249,8 +249,9 @@ class ReplicationOperations(Protocol):
     def status(self) -> dict[str, Any]:
         """The whole status, cheap enough for each scrape of the metrics.
 
-            role, epoch, node_id, node, state, error, listener ("ip:port"), confirm, min_in_sync,
-            below_min_in_sync, in_sync_count, is_short, position, records, in_sync [names], etcd {...}
+            role, epoch, node_id, node, state, error, incomplete (why it lacks data that it had; empty if it does not),
+            listener ("ip:port"), confirm, min_in_sync, below_min_in_sync, in_sync_count, is_short, position, records,
+            in_sync [names], etcd {...}
             leader      of a follower: uri, name, epoch, state, error, connected_at_ms, position, applied_position,
                         lag_bytes, lag_records, lag_s, received_bytes, acked_position, apply_delay_s, held_back,
                         in_sync, progress

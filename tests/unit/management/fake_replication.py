@@ -135,6 +135,7 @@ class FakeReplication:
             "node": "leveret@test",
             "state": self.state,
             "error": self.error,
+            "incomplete": "",
             "listener": "127.0.0.1:5679",
             "confirm": "in_sync",
             "min_in_sync": self.min_in_sync,

@@ -33,7 +33,7 @@ KEEPALIVES_PER_LEASE: Final = 10
 """A lease is renewed so often that an etcd may be away, as in a restart or an election of its own, for most of it."""
 _FRESH: Final = 1 / 3
 """A lease that is older than this part of its time is not won with: too little of it is left to begin anything."""
-TORN: Final = "a log of this node was damaged, or is being brought in line with a leader's"
+TORN: Final = "a log of this node was damaged or removed, or is being brought in line with a leader's"
 """Why a node that was in sync may lack what was promised."""
 
 Value = TypeVar("Value")
@@ -175,8 +175,8 @@ class Candidate(NamedTuple):
 
     Attributes:
         epoch: its own, the highest it has led or followed in.
-        is_torn: it may lack what was promised, whatever the record says: a log of it was damaged, or is being brought
-            in line with a leader's.
+        is_torn: it may lack what was promised, whatever the record says: a log of it was damaged or removed, or is
+            being brought in line with a leader's.
     """
 
     node_id: str

@@ -213,6 +213,22 @@ class AmqpPeer(asyncio.BufferedProtocol):
             self.go_on()
         self._pace()
 
+    def eof_received(self) -> bool:
+        """Close the socket of a client that is gone; of thousands that are lost together in a later pass of the loop.
+
+        Returns:
+            Whether the socket is closed here; over TLS the event loop closes it at once.
+        """
+        if self._tls is not None or self._transport is None:
+            return False
+        self._has_read_last = True
+        self._port.departures.add(self._close)
+        return True
+
+    def _close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """End the session, because the socket is gone; with thousands of others in a later pass of the loop."""
         self._transport = None

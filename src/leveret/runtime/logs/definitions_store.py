@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from functools import partial
 from typing import Final, TypeVar
 
@@ -129,6 +129,16 @@ class DefinitionsStore:
         return self._log.next_offset
 
     # -- which queues have a log --------------------------------------------------------------
+
+    @property
+    def marked(self) -> Set[int]:
+        """The epochs of all queues that are marked as having a log."""
+        return self._marked
+
+    @property
+    def synced_offset(self) -> int:
+        """The offset up to which the log is on disk."""
+        return self._log.synced_offset
 
     def has_log(self, epoch: int) -> bool:
         """Whether the queue of this epoch is marked as having a log."""

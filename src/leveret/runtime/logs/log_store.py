@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Protocol
 
 from leveret.core.queues.messages import Run
@@ -13,6 +14,7 @@ from leveret.runtime.logs.log_home import LogHome, directory_of, record_nothing
 from leveret.runtime.logs.queue_store import OnAppend, QueueStore
 from leveret.runtime.logs.stream_store import StreamStore
 from leveret.storage.log import Log
+from leveret.storage.segment import has_segments
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import Chunk
 
@@ -215,6 +217,17 @@ class LogStore:
     def has_logs(self) -> bool:
         """Whether any durable queue has a log."""
         return any(home.has_logs() for home in self._homes)
+
+    def missing(self, marked: Iterable[int]) -> set[int]:
+        """The epochs among these whose log is not here: neither open nor on disk."""
+        return {epoch for epoch in marked if not any(self._is_here(home, epoch) for home in self._homes)}
+
+    def _is_here(self, home: LogHome, epoch: int) -> bool:
+        if f"{home.directory.name}/{directory_of(epoch)}" in self._tree.logs:
+            return True
+        with suppress(FileNotFoundError, NotADirectoryError):
+            return has_segments(home.place(epoch))
+        return False
 
     def epochs(self) -> set[int]:
         """The epochs of all existing logs."""

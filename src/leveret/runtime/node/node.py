@@ -12,7 +12,7 @@ import gc
 import logging
 import ssl
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Set
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final
@@ -500,6 +500,20 @@ class Node:
     def log_sizes(self) -> Iterator[int]:
         """Return the octets of each durable log."""
         return (log.size_bytes for log in list(self.tree.logs.values()))
+
+    def missing_logs(self) -> frozenset[int]:
+        """Return the epochs of the queues that have a log, as the definitions record, and whose log is not here."""
+        return frozenset(self.log_store.missing(self._definitions.marked))
+
+    def definitions_of(self, epochs: Set[int]) -> list[d.Queue]:
+        """Return the definitions of the queues of these epochs."""
+        queues = self._definitions.definitions.by_kind["queues"].values()
+        return [queue for queue in queues if isinstance(queue, d.Queue) and queue.epoch in epochs]
+
+    @property
+    def definitions_end(self) -> int:
+        """The offset up to which the definitions are on disk."""
+        return self._definitions.synced_offset
 
     async def commit(self) -> None:
         """Return when all changes applied so far are durable, and the outgoing logs that they need exist."""

@@ -45,6 +45,12 @@ class ReadOnlyView:
         """Return the queue whose log has that name in the tree."""
         return self._queues.get(name)
 
+    def shows_old_damage(self) -> bool:
+        """Return whether a queue is shown as down whose log was fetched again since."""
+        return any(
+            queue.damage is not None and name in self._tree.logs for name, queue in self._queues.items()
+        )
+
     def replayed(self, name: str, log: Log, chunk: Chunk) -> None:
         """Take a chunk that was appended to the log of that name in the tree."""
         if name == "definitions":

@@ -74,6 +74,18 @@ class LinkEnd(NamedTuple):
         )
 
 
+class StoredLogs(NamedTuple):
+    """The logs on a node's disk, compared with its definitions.
+
+    Attributes:
+        missing: the epochs of the queues that have a log, as the definitions record, and whose log is not here.
+        definitions_end: the offset up to which the definitions are on disk.
+    """
+
+    missing: frozenset[int]
+    definitions_end: int
+
+
 class NodeIdentity(msgspec.Struct, kw_only=True):
     """What is remembered.
 
@@ -92,6 +104,9 @@ class NodeIdentity(msgspec.Struct, kw_only=True):
         had_followers: whether one was in step with it since it leads in its epoch: that one may have been promoted.
         followers: URIs of those that were in step with it since then, the last one first: to be asked when it starts.
         former_leaders: URIs of those that lead or led before this node, the last one first: to be told when it leads.
+        missing_logs: the epochs of the queues whose logs this node lacked when it last had all that its leader had, or
+            began to lead itself; None: an older version did not record them.
+        definitions_end: the offset up to which it had the definitions then.
     """
 
     node_id: str = ""
@@ -108,6 +123,8 @@ class NodeIdentity(msgspec.Struct, kw_only=True):
     had_followers: bool = False
     followers: list[str] = []
     former_leaders: list[str] = []
+    missing_logs: list[int] | None = None
+    definitions_end: int = 0
 
     @property
     def stamp(self) -> int:
@@ -149,6 +166,22 @@ class NodeIdentity(msgspec.Struct, kw_only=True):
     def is_clean(self) -> bool:
         """Whether all it has is its last leader's."""
         return not self.led
+
+    def note_whole(self, stored: StoredLogs) -> None:
+        """This node has all that its leader has, or leads: what it lacks now, it has not lost."""
+        self.missing_logs, self.definitions_end = sorted(stored.missing), stored.definitions_end
+
+    def lost_logs(self, stored: StoredLogs) -> frozenset[int]:
+        """The epochs of the queues whose logs were here when this node was last whole, or came since, and are gone.
+
+        A log's names are durable before the definitions record, here as at the leader, that there is a log
+        (`Log.append_raw`). So a recorded log that is not here was lost after it had come.
+        """
+        return frozenset() if self.missing_logs is None else stored.missing.difference(self.missing_logs)
+
+    def lost_definitions(self, stored: StoredLogs) -> bool:
+        """Whether definitions are gone that were on this disk when this node was last whole."""
+        return stored.definitions_end < self.definitions_end
 
 
 class IdentityFile:

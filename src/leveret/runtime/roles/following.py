@@ -208,17 +208,18 @@ class FollowerRole:
                 )
             applier.quarantine = None
         is_same_leadership = identity.leadership == leader.leadership
+        if applier.has_rewritten or self.node.read_only_view.shows_old_damage():
+            applier.has_rewritten = False
+            self._show_anew()
+        identity.note_whole(holding.stored_logs(self.node))
         identity.epoch = identity.followed_epoch = leader.epoch
         identity.leader_id, identity.led, identity.rewriting = leader.leader_id, False, False
         self._identity.save()
         if not is_same_leadership:
             self._send_away("its leader is another one now")
-        if applier.has_rewritten:
-            applier.has_rewritten = False
-            self._show_anew()
 
     def _show_anew(self) -> None:
-        """Build the node anew, because the earlier view may show chunks that are gone."""
+        """Build the node anew, because the earlier view may show chunks that are gone, or lack what came since."""
         self.node = holding.build_anew(self.node)
         self._took(self.node)
         self.node.show()

@@ -17,6 +17,7 @@ from leveret.config import Config
 from leveret.model.errors import Corrupt, StorageError
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.node.node import Node
+from leveret.runtime.replication.identity import StoredLogs
 from leveret.runtime.sockets.connection_budget import process_sockets
 from leveret.storage.sync import file_system_of
 from leveret.storage.tree import Tree, put_log_away
@@ -114,6 +115,11 @@ def show(node: Node, *, note_incomplete: NoteIncomplete, is_ones_own: bool = Fal
             continue
         note_incomplete()
         put_away(node.data_dir, name, damage)
+
+
+def stored_logs(node: Node) -> StoredLogs:
+    """The logs that a node has on disk, and those that it lacks."""
+    return StoredLogs(node.missing_logs(), node.definitions_end)
 
 
 def put_away(data_dir: Path, name: str, error: StorageError) -> None:

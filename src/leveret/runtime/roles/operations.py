@@ -6,6 +6,7 @@ import logging
 import time
 from typing import Any
 
+from leveret.core.replication.election import TORN
 from leveret.runtime.integrity.inspection import Inspection
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.replication.delaying import ALL_MS
@@ -58,6 +59,7 @@ class ReplicationCommands:
             "node": config.node_name,
             "state": roles.state,
             "error": inbound.error if inbound is not None else "",
+            "incomplete": TORN if identity.rewriting else "",
             "listener": str(address) if address else None,
             "confirm": settings.confirm,
             "min_in_sync": settings.min_in_sync,

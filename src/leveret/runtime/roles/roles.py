@@ -66,6 +66,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RESERVE_EVERY_S: Final = 1.0
+_LOST_NAMED: Final = 20
+"""Each of so many lost logs has a line of its own."""
 
 
 class Roles:
@@ -165,6 +167,8 @@ class Roles:
             await self._show("fenced")
         else:
             # A promotion as in LavinMQ: the follower is started again, with the leader's flags.
+            if identity.role == "follower":
+                self._look_for_lost_logs()
             if identity.rewriting:
                 raise PreconditionFailed(
                     f"{self.data_dir}: {TORN}, and it does not have all data; start it with --follow again, or start "
@@ -243,6 +247,9 @@ class Roles:
         self._succession.take_lead(raises_epoch=raises_epoch, epoch=epoch)
         node = self._take(self._build(), "leader")
         await node.recover()
+        # What is missing now is missing for all who follow: a later start does not call it lost.
+        self.identity.note_whole(holding.stored_logs(node))
+        self._identity.save()
         if self._settings.bind is not None:
             unreadable = node.tree.open_all()
             for name, error in unreadable.items():
@@ -369,6 +376,7 @@ class Roles:
         )
         self._take(node, role)
         holding.show(node, note_incomplete=self._note_incomplete, is_ones_own=clustered is not None)
+        self._note_lost_logs(node)
         if role == "follower" and self._settings.bind is not None:
             await self._listen(self._settings.bind, recorded=frozenset(), unreadable=set())
 
@@ -377,6 +385,37 @@ class Roles:
         if self._clustered is None and not self.identity.rewriting:
             self.identity.rewriting = True
             self._identity.save()
+
+    def _look_for_lost_logs(self) -> None:
+        """As `_note_lost_logs`, before a follower leads by a start: its epoch is not raised yet."""
+        node = self._build()
+        try:
+            self._note_lost_logs(node)
+        finally:
+            node.close()
+            node.tree.close()
+
+    def _note_lost_logs(self, node: Node) -> None:
+        """Notice logs that were removed while this node was down, and have it on disk that it is incomplete.
+
+        Another node may have them, so this one is elected only if no other one was in sync. A log that the leader
+        lacked as well is not lost here: the record of the last join, or of the begin of this node's own leadership,
+        names it.
+        """
+        stored = holding.stored_logs(node)
+        lost, lost_definitions = self.identity.lost_logs(stored), self.identity.lost_definitions(stored)
+        if self._clustered is not None or not (lost or lost_definitions):
+            return
+        self._note_incomplete()
+        for queue in node.definitions_of(lost)[:_LOST_NAMED]:
+            logger.error("log_lost vhost=%s queue=%s epoch=%016x action=fetch_again", *queue.key, queue.epoch)
+        logger.error(
+            "logs_lost count=%d definitions=%s action=stand_last hint=%s",
+            len(lost),
+            "lost" if lost_definitions else "whole",
+            "these logs were removed while the node was down; a leader sends them again, and until then a promotion "
+            "needs --force",
+        )
 
     def _lacks_segment(self, log: Log, error: Corrupt) -> bool:
         """See scrubbing.CopyDamaged."""

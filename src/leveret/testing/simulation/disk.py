@@ -156,6 +156,11 @@ class SimulatedDisk:
                 entry.synced = entry.synced[:place] + bytes((flipped,)) + entry.synced[place + 1 :]
             return path, place
 
+    def remove_at_rest(self, directory: Path) -> None:
+        """Remove a directory as somebody does whose node is down, for good."""
+        shutil.rmtree(directory)
+        self.settle(directory.parent)
+
     # What is known of it.
 
     def _known(self, status: os.stat_result, path: str) -> DiskEntry:

@@ -31,6 +31,7 @@ LEASE_TTL_S: Final = 2
 RESTART_TIMEOUT_S: Final = 20.0
 EXAMINED: Final = 2
 COPIED_S: Final = 10.0
+_LOGS: Final = ("definitions", "queues", "streams")
 ETCD_SETTINGS: Final = {
     "cluster.etcd.endpoints": "http://127.0.0.1:2379",
     "cluster.etcd.prefix": "/leveret",
@@ -102,7 +103,10 @@ class EtcdWorld(SimulatedWorld):
             other_node = self.random.choice(down)
             found += [PossibleFault("start", lambda: self.start(other_node), other_node.name)] * 3
             if f"{other_node.name}@localhost" not in self.leaders():
-                found.append(PossibleFault("flip bit", lambda: self._flip_bit(other_node), other_node.name))
+                found += [
+                    PossibleFault("flip bit", lambda: self._flip_bit(other_node), other_node.name),
+                    PossibleFault("remove log", lambda: self._remove_log(other_node), other_node.name),
+                ]
         one, other = self.random.sample(self.nodes, 2)
         pair = f"{one.name} {other.name}"
         found += [
@@ -190,6 +194,18 @@ class EtcdWorld(SimulatedWorld):
         if not node.is_up and f"{node.name}@localhost" not in self.leaders():
             flipped = self.disk.flip_bit(node.data_dir, self.random, self.may_be_damaged)
             self.story.note(f"bit flipped: {flipped}")
+
+    def _remove_log(self, node: SimulatedNode) -> None:
+        """Remove the directory of a log at rest, of a node that leads nothing, as `_flip_bit` does."""
+        if not node.is_up and f"{node.name}@localhost" not in self.leaders():
+            found = (each.relative_to(node.data_dir) for each in node.data_dir.rglob("*.segment*"))
+            logs = sorted(
+                {each.parent for each in found if each.parts[0] in _LOGS and self.may_be_damaged(each)}
+            )
+            if logs:
+                log = self.random.choice(logs)
+                self.disk.remove_at_rest(node.data_dir / log)
+                self.story.note(f"log removed: {node.name} {log}")
 
     def may_be_damaged(self, path: Path) -> bool:
         """Whether a bit of this file may flip."""

@@ -302,6 +302,7 @@ def _node_lines(status: Mapping[str, Any]) -> list[tuple[str, Any]]:
         ("Role", status["role"]),
         ("State", status["state"]),
         ("Error", status["error"]),
+        ("Incomplete", status["incomplete"]),
         ("Epoch", status["epoch"]),
         *_election(status["etcd"]),
         ("Scrub", _scrubbed(status["scrub"])),

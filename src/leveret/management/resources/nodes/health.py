@@ -271,8 +271,8 @@ def _replication_fault(status: dict[str, Any], max_lag_ms: int) -> str | None:
 
 def _follower_fault(status: dict[str, Any], max_lag_ms: int) -> str | None:
     if status["state"] not in _KEEPING_UP:
-        error = f": {status['error']}" if status["error"] else ""
-        return f"{standing(status)} and is not streaming but {status['state']}{error}"
+        reasons = "; ".join(filter(None, (status["error"], status["incomplete"])))
+        return f"{standing(status)} and is not streaming but {status['state']}" + (reasons and f": {reasons}")
     leader = status["leader"]
     # An intended delay is no lag.
     lag_s = (leader["lag_s"] or 0) - (leader["apply_delay_s"] or 0)
