@@ -262,6 +262,9 @@ class ReplicationOperations(Protocol):
             progress    of a join: bytes_done, bytes_total, rate_bytes_s, seconds_left
             scrub       running, octets_done, octets_total, last_at_ms, chunks, damaged, repaired, error
             verify      of comparisons with the other side: running, octets_done, octets_total
+            proxy       of a node that passes clients on while it does not lead (None for others): leaders [URIs],
+                        connections, passed_on, refused, last_refusal
+            proxied_here    the number of connections that other nodes have passed on to this one
 
         Lag counts the changes that a delayed follower can leave out, so `apply_delay_s` is a part of its own `lag_s`.
         Its leader's row counts the changes that are not on its disk.

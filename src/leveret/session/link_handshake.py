@@ -14,6 +14,9 @@ The channel is what a TLS connection has and no other one has; it is empty witho
 nodes, and speaks TLS with each of them, has two connections: the proofs that it passes on do not fit, whether or
 not a certificate is verified.
 
+A link that passes on a client's connection names the listener and the client in HELLO, by the client's PROXY header. So
+the proof covers both, and only a node that has the secret can say from where a client comes.
+
 Nodes of a cluster meet in the same way: who connects is the follower here, and epochs are 0. Their HELLO has more
 fields, which one that comes to follow or to fence leaves out.
 
@@ -64,12 +67,18 @@ _Uris = Annotated[tuple[_Uri, ...], Meta(max_length=FORMER_LEADERS_MAX)]
 
 _Incarnation = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z")]
 _Vhost = Annotated[str, Meta(max_length=_NAME_CHARACTERS_MAX)]
+_Listener = Literal["", "amqp", "amqps", "stream", "streams", "http", "https"]
+_ClientHeader = Annotated[bytes, Meta(max_length=64)]
+_Hops = Annotated[int, Meta(ge=0, le=16)]
 
-Kind = Literal["follow", "fence", "member", "relay", "mirror"]
+Kind = Literal["follow", "fence", "member", "relay", "mirror", "proxy"]
 """The purpose of a link: to follow, or to report a newer leader to a previous one. In a cluster: to ask, to forward
-clients' traffic to queues that are led here, or to mirror such queues."""
-REPLICATION: Final[frozenset[Kind]] = frozenset(("follow", "fence"))
-CLUSTER: Final[frozenset[Kind]] = frozenset(("member", "relay", "mirror"))
+clients' traffic to queues that are led here, or to mirror such queues. In both: to pass on the connection of one
+client, whose own octets follow WELCOME."""
+REPLICATION: Final[frozenset[Kind]] = frozenset(("follow", "fence", "proxy"))
+CLUSTER: Final[frozenset[Kind]] = frozenset(("member", "relay", "mirror", "proxy"))
+LISTENERS: Final = ("amqp", "amqps", "stream", "streams", "http", "https")
+"""The listeners that a client's connection is passed on from, and to."""
 
 
 class HandshakeMessage(NamedTuple):
@@ -88,6 +97,20 @@ class Leadership(NamedTuple):
 
     epoch: int
     leader_id: str
+
+
+class PassedOn(NamedTuple):
+    """A client whose connection another node passes on.
+
+    Attributes:
+        listener: the listener that the client connected to, one of LISTENERS.
+        client: the PROXY header of version 2 with the client's address.
+        hops: the nodes that have passed it on before.
+    """
+
+    listener: str
+    client: bytes
+    hops: int = 0
 
 
 class HandshakeError(PeerError):
@@ -132,6 +155,7 @@ class ProvenFollower:
         leader_id: who leads, or led, in `epoch`; empty if that is not known.
         incarnation: of a node of a cluster: this run of it.
         vhost: of a forwarding connection: where its clients are.
+        passed_on: of a link that passes on a client's connection: that client.
     """
 
     kind: Kind
@@ -144,6 +168,7 @@ class ProvenFollower:
     leader_id: str = ""
     incarnation: str = ""
     vhost: str = ""
+    passed_on: PassedOn | None = None
 
     @property
     def leadership(self) -> Leadership:
@@ -183,6 +208,14 @@ class _Hello(msgspec.Struct, frozen=True, omit_defaults=True):
     nonce: _Octets32
     incarnation: _Incarnation = ""
     vhost: _Vhost = ""
+    listener: _Listener = ""
+    client: _ClientHeader = b""
+    hops: _Hops = 0
+
+    @property
+    def passed_on(self) -> PassedOn | None:
+        """The client whose connection is passed on."""
+        return PassedOn(self.listener, self.client, self.hops) if self.kind == "proxy" else None
 
 
 class _LeaderHello(msgspec.Struct, frozen=True):
@@ -273,6 +306,10 @@ class LeaderHandshake:
             raise HandshakeError("a second HELLO came in a handshake of the replication")
         _check_version(message)
         hello = _decode(message, HELLO, _Hello)
+        if bool(hello.listener) is not (hello.kind == "proxy"):
+            raise HandshakeError(
+                "HELLO of the replication names a listener if and only if it passes on a client"
+            )
         if hello.kind not in self._kinds:
             raise HandshakeDeclined(
                 f"this port serves links of kind {', '.join(sorted(self._kinds))}, not '{hello.kind}': see "
@@ -311,6 +348,7 @@ class LeaderHandshake:
             proof.leader_id,
             hello.incarnation,
             hello.vhost,
+            hello.passed_on,
         )
         return self.follower
 
@@ -336,16 +374,21 @@ class FollowerHandshake:
         channel: bytes = b"",
         incarnation: str = "",
         vhost: str = "",
+        passed_on: PassedOn | None = None,
     ) -> None:
         """`nonce` is `NONCE_BYTES` random octets, never used before; `channel` is the connection's, see the module.
 
-        A node of a cluster tells its `incarnation`, and for a forwarding connection the `vhost`.
+        A node of a cluster tells its `incarnation`, and for a forwarding connection the `vhost`; a node that passes on
+        a client's connection names that client.
         """
         self._transcript = _Transcript(secret, channel)
         self._transcript.kind = kind
         self._node_id = node_id
         self._nonce = nonce
         hello = _Hello(_version(kind), kind, node_id, _as_name(name), nonce, incarnation, vhost)
+        if passed_on is not None:
+            listener, client, hops = passed_on
+            hello = msgspec.structs.replace(hello, listener=listener, client=client, hops=hops)
         self._opening = HandshakeMessage(HELLO, msgspec.json.encode(hello))
         self._is_opened = False
         self._leader: _LeaderHello | None = None
@@ -455,6 +498,10 @@ def _check_version(message: HandshakeMessage, kind: Kind | None = None) -> None:
 
 
 def _check_is_other(hello: _Hello | _LeaderHello, node_id: str, nonce: bytes, kind: Kind) -> None:
+    if hello.node_id == node_id and kind == "proxy":
+        raise HandshakeDeclined(
+            f"the node {_printable(hello.name)} would pass clients on to itself, or to a copy of its own data directory"
+        )
     if hello.node_id == node_id and kind in CLUSTER:
         raise HandshakeDeclined(
             f"the node {_printable(hello.name)} has the same id: its data directory is a copy, or its "

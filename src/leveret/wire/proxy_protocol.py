@@ -45,6 +45,21 @@ class Proxied(NamedTuple):
     server: tuple[str, int]
 
 
+def header(proxied: Proxied) -> bytes:
+    """The header of version 2 that names a client and the address that it connected to.
+
+    Raises:
+        ValueError: the two are not IP addresses of one family.
+    """
+    client, server = (ipaddress.ip_address(host) for host, _ in proxied)
+    if client.version != server.version:
+        raise ValueError(f"{client} and {server} are addresses of two families")
+    ports = b"".join(port.to_bytes(2) for _, port in proxied)
+    addresses = client.packed + server.packed + ports
+    family = _TCP4 if client.version == 4 else _TCP6
+    return SIGNATURE + bytes((_PROXY, family)) + len(addresses).to_bytes(2) + addresses
+
+
 def missing(octets: bytes) -> int:
     """The number of octets of the header that must still come, at least; 0 when it is whole.
 

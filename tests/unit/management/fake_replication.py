@@ -69,6 +69,7 @@ class FakeReplication:
         self.followers: list[dict[str, Any]] = []
         self.leader: dict[str, Any] | None = None
         self.etcd: dict[str, Any] | None = None
+        self.proxy: dict[str, Any] | None = None
         self.would_lose: dict[str, Any] = {"known": True, "messages": 12, "bytes": 3456, "seconds": 0.75}
         self.held_back: dict[str, Any] | None = None
         self.rows: list[dict[str, Any]] = []
@@ -148,6 +149,8 @@ class FakeReplication:
             "followers": self.followers,
             "in_sync": in_sync,
             "etcd": self.etcd,
+            "proxy": self.proxy,
+            "proxied_here": 0,
             "scrub": {
                 "running": False,
                 "last_at_ms": 1_700_000_000_000,

@@ -29,6 +29,7 @@ from leveret.session.link_handshake import (
     Kind,
     LeaderHandshake,
     Leadership,
+    PassedOn,
     ProvenFollower,
     ProvenLeader,
     SecretsDiffer,
@@ -88,6 +89,26 @@ def test_each_side_learns_who_the_other_is(kind: Kind) -> None:
     )
     assert met.leader == ProvenLeader("leader-1", "leveret@a", 7, LEADER_URI, "leader-1", ("tcp://old:1",))
     assert [message.type for message in met.said] == [HELLO, HELLO, PROOF, WELCOME]
+
+
+def test_a_client_that_is_passed_on_is_named_under_the_proof() -> None:
+    passed_on = PassedOn("amqps", b"header of 10.0.0.7", 2)
+    assert (
+        meet(leader_side(), follower_side(kind="proxy", passed_on=passed_on)).follower.passed_on == passed_on
+    )
+    for changed in ({"door": "http"}, {"client": base64.b64encode(b"another").decode()}, {"hops": 1}):
+        with pytest.raises(SecretsDiffer):
+            meet(
+                leader_side(),
+                follower_side(kind="proxy", passed_on=passed_on),
+                lambda message: edited(message, **changed) if "door" in str(message.payload) else message,  # noqa: B023
+            )
+
+
+def test_who_follows_names_no_client_and_who_passes_one_on_does() -> None:
+    for side in (follower_side(passed_on=PassedOn("amqp", b"")), follower_side(kind="proxy")):
+        with pytest.raises(HandshakeError, match="if and only if"):
+            leader_side().answer_hello(side.hello())
 
 
 def test_the_secret_is_never_sent() -> None:
@@ -465,7 +486,7 @@ def met_by(follower_server: LeaderHandshake, node: FollowerHandshake) -> ProvenF
     )
 
 
-@pytest.mark.parametrize("kind", sorted(CLUSTER))
+@pytest.mark.parametrize("kind", sorted(CLUSTER - {"proxy"}))
 def test_a_node_of_a_cluster_is_known_with_its_run_and_its_vhost(kind: Kind) -> None:
     known = met_by(leader_side(kinds=CLUSTER), cluster_side(kind=kind))
     assert (known.kind, known.name, known.incarnation, known.vhost) == (kind, "leveret@ü", "i-7_", "a\n/b")
@@ -492,10 +513,10 @@ def test_what_a_node_of_a_cluster_says_of_itself_cannot_be_changed(changed: dict
 
 def test_who_comes_to_the_wrong_door_is_told_so() -> None:
     with pytest.raises(
-        HandshakeDeclined, match=r"links of kind fence, follow, not 'relay': see replication\.port"
+        HandshakeDeclined, match=r"links of kind fence, follow, proxy, not 'relay': see replication\.port"
     ):
         leader_side().answer_hello(cluster_side().hello())
-    with pytest.raises(HandshakeDeclined, match=r"links of kind member, mirror, relay, not 'follow'"):
+    with pytest.raises(HandshakeDeclined, match=r"links of kind member, mirror, proxy, relay, not 'follow'"):
         leader_side(kinds=CLUSTER).answer_hello(follower_side().hello())
 
 

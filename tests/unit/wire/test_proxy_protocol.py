@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.wire.proxy_protocol import LINE_BYTES_MAX, SIGNATURE, Proxied, ProxyError, missing, parse
+from leveret.wire.proxy_protocol import LINE_BYTES_MAX, SIGNATURE, Proxied, ProxyError, header, missing, parse
 
 CLIENT, SERVER = ("192.0.2.7", 56324), ("192.0.2.1", 5672)
 LINE = b"PROXY TCP4 192.0.2.7 192.0.2.1 56324 5672\r\n"
@@ -50,6 +50,18 @@ def test_a_binary_header_tells_the_client_and_leaves_what_follows(
     ends: tuple[tuple[str, int], tuple[str, int]], extra: bytes, after: bytes
 ) -> None:
     assert read(binary(*ends, extra) + after) == (Proxied(*ends), after)
+
+
+@given(places)
+def test_a_header_that_is_written_tells_the_same_client(
+    ends: tuple[tuple[str, int], tuple[str, int]],
+) -> None:
+    assert header(Proxied(*ends)) == binary(*ends)
+
+
+def test_addresses_of_two_families_have_no_header() -> None:
+    with pytest.raises(ValueError, match="two families"):
+        header(Proxied(("192.0.2.7", 1), ("::1", 2)))
 
 
 @given(places, st.binary(max_size=20))

@@ -10,6 +10,7 @@ from leveret.config.kinds import (
     Bytes,
     Choice,
     Duration,
+    Flag,
     Integer,
     OptionalBytes,
     OptionalDuration,
@@ -47,6 +48,14 @@ class Followers:
         "none",
         "The leader of this node. A node that follows serves no clients and stores a copy of "
         "its leader's data. Like `leveret serve --follow`.",
+    )
+    proxy: bool = setting(
+        "replication.proxy",
+        Flag(),
+        "false",
+        "Whether this node passes clients on to its leader while it does not lead itself. Its listeners "
+        "for AMQP, streams and HTTP then stand open, and hand whole connections over the replication "
+        "link's port; TLS ends at the leader. Its own HTTP API is at `control.sock` then.",
     )
     advertised_uri: NodeUri | None = setting(
         "replication.advertised_uri",

@@ -46,6 +46,27 @@ _SCRUB: Final = {
         "scrub_repaired_total", "counter", "Damaged chunks that were repaired from another node"
     ),
 }
+_PROXY: Final = {
+    "connections": Metric(
+        "proxied_connections", "gauge", "Connections that this node passes on to its leader"
+    ),
+    "passed_on": Metric(
+        "proxied_connections_total", "counter", "Connections that this node has passed on to its leader"
+    ),
+    "refused": Metric(
+        "proxied_connections_refused_total",
+        "counter",
+        "Connections that this node closed because it could not pass them on",
+    ),
+}
+_HERE: Final = (
+    Metric(
+        "connections_from_proxies_total",
+        "counter",
+        "Connections that other nodes have passed on to this node",
+    ),
+)
+_proxy_values: Final = itemgetter(*_PROXY)
 _leader_values: Final = itemgetter(*_LEADER)
 _scrub_values: Final = itemgetter(*_SCRUB)
 
@@ -64,6 +85,8 @@ class FollowerMetrics:
             Family("replication_epoch", _EPOCH, self._epoch),
             Family("followers", tuple(_FOLLOWER.values()), self._followers),
             Family("replication", tuple(_LEADER.values()), self._leader),
+            Family("proxy", tuple(_PROXY.values()), self._proxy),
+            Family("proxied_here", _HERE, self._proxied_here),
             Family("scrub", tuple(_SCRUB.values()), self._scrub),
         )
 
@@ -88,6 +111,13 @@ class FollowerMetrics:
     def _leader(self, vhosts: object) -> Iterable[Row]:
         leader = self._status["leader"]
         return [] if leader is None else [Row((), _leader_values(leader))]
+
+    def _proxy(self, vhosts: object) -> Iterable[Row]:
+        proxy = self._status["proxy"]
+        return [] if proxy is None else [Row((), _proxy_values(proxy))]
+
+    def _proxied_here(self, vhosts: object) -> Iterable[Row]:
+        return [Row((), (self._status["proxied_here"],))]
 
     def _scrub(self, vhosts: object) -> Iterable[Row]:
         return [Row((), _scrub_values(self._status["scrub"]))]

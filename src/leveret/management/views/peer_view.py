@@ -32,6 +32,7 @@ def amqp_connection_json(node: ManagedNode, connection: ClientConnection) -> Jso
         "connected_at": connection.connected_at_ms,
         "send_pend": connection.out_bytes,
         **_client(connection.client_properties),
+        **_proxied(connection.proxied_by),
     }
 
 
@@ -52,6 +53,7 @@ def other_connection_json(node: ManagedNode, connection: Any) -> Json:
         "connected_at": connection.since_ms,
         "send_pend": connection.unsent_bytes,
         **_client(connection.peer_properties),
+        **_proxied(connection.proxied_by),
     }
 
 
@@ -256,6 +258,11 @@ def _client(properties: Json) -> Json:
     name = properties.get("connection_name")
     named = {"user_provided_name": name} if isinstance(name, str) else {}
     return {"client_properties": properties, **named}
+
+
+def _proxied(by: str) -> Json:
+    """The node that passes the connection on to this one, a field that RabbitMQ does not have."""
+    return {"proxied_by": by} if by else {}
 
 
 def _port(text: str) -> int:

@@ -17,6 +17,7 @@ class Amqp10Connection:
 
     Attributes:
         name: both ends, as RabbitMQ writes them.
+        proxied_by: the node that passes the connection on to this one; empty for none.
         since_ms: the Unix time of its acceptance. octets_received, octets_sent: counters. channel_max, frame_max_bytes,
             heartbeat_s: this end's offers.
         unsent_bytes: always 0; the transport has the unsent octets.
@@ -38,6 +39,7 @@ class Amqp10Connection:
         name: str,
         from_loopback: bool,
         tls: TlsPeer | None,
+        proxied_by: str = "",
     ) -> None:
         """Wait for the protocol header; `write` sends octets, and checks whether the session has ended.
 
@@ -45,6 +47,7 @@ class Amqp10Connection:
         """
         self.name = name
         self.tls = tls
+        self.proxied_by = proxied_by
         self.since_ms = clock_ms()
         self.octets_received = 0
         self.octets_sent = 0

@@ -44,7 +44,7 @@ class AmqpListener:
         self.is_stopping = False
         self._empty = asyncio.Event()
         self.listening = Listening(
-            lambda budget_slot: AmqpPeer(port, budget_slot),
+            lambda accepted: AmqpPeer(port, accepted.proxied),
             ListenerKind.AMQP,
             purpose="AMQP",
             backlog=options.backlog,

@@ -95,6 +95,7 @@ class AmqpPeer(asyncio.BufferedProtocol):
         self.amqp10: Amqp10Connection | None = None
         self._begin = b""
         self._from_loopback = False
+        self._proxied_by = ""
         self._output = BufferedOutput()
         self._ending_at_ms: int | None = None
         self._parting: Parting | None = None
@@ -133,6 +134,7 @@ class AmqpPeer(asyncio.BufferedProtocol):
             now_ms=elapsed_ms(),
             tls=tls,
         )
+        self._session.proxied_by = self._proxied_by = transport.get_extra_info("proxied_by") or ""
         self._session.wake = self._wake
         self._session.turn_frames = TURN_FRAMES
         self._engine.peers[self._session] = self
@@ -263,6 +265,7 @@ class AmqpPeer(asyncio.BufferedProtocol):
             name=self.name,
             from_loopback=self._from_loopback,
             tls=self._tls,
+            proxied_by=self._proxied_by,
         )
         return self.amqp10
 

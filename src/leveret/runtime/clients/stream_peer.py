@@ -86,6 +86,7 @@ class StreamPeer(asyncio.Protocol):
 
     Attributes:
         name: both ends, as RabbitMQ writes them.
+        proxied_by: the node that passes the connection on to this one; empty for none.
         since_ms: the Unix time of its acceptance. octets_received, octets_sent: counters.
         closed: done when the connection is gone.
     """
@@ -98,6 +99,7 @@ class StreamPeer(asyncio.Protocol):
         self, host: StreamHost, frame_max_bytes: int, heartbeat_s: int, register: dict[StreamPeer, None]
     ) -> None:
         self.name = ""
+        self.proxied_by = ""
         self.since_ms = clock_ms()
         self.octets_received = 0
         self.octets_sent = 0
@@ -218,6 +220,7 @@ class StreamPeer(asyncio.Protocol):
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         peer, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         self.name = f"{peer[0]}:{peer[1]} -> {here[0]}:{here[1]}"
+        self.proxied_by = transport.get_extra_info("proxied_by") or ""
         self._session = StreamClientConnection(
             self._host,
             is_loopback(peer[0]),

@@ -18,7 +18,7 @@ from leveret.config.sections.cluster import Cluster
 from leveret.config.uris import NodeUri
 from leveret.core.rules.descriptors import ListenerKind as Listener
 from leveret.model.errors import LeveretError
-from leveret.runtime.link.arrival import HANDSHAKE_TIMEOUT_S, UNPROVEN_MAX, proven
+from leveret.runtime.link.arrival import HANDSHAKE_TIMEOUT_S, UNPROVEN_MAX, LetIn, proven, welcome_client
 from leveret.runtime.link.heartbeat import Heart
 from leveret.runtime.link.peer import LinkPeer, Receiver
 from leveret.runtime.sockets.acceptor import Acceptor, listen
@@ -81,6 +81,7 @@ class ClusterListener:
     Attributes:
         address: where it listens; None while it does not.
         links: everybody who is connected, those too who have not proven themselves.
+        let_in: takes clients that another node passes on; no node does before it is set.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class ClusterListener:
         self.credentials = credentials
         self.handlers = handlers
         self.why_not = why_not
+        self.let_in: LetIn | None = None
         self._settings = settings
         self._unproven_max = min(UNPROVEN_MAX, process_sockets().budget.unproven(Listener.CLUSTER))
         self._server: Acceptor | None = None
@@ -122,7 +124,7 @@ class ClusterListener:
             raise LeveretError(f"{where}: {error.strerror or error}; see cluster.port") from error
         self._server = Acceptor(
             listening,
-            lambda _: LinkPeer(self._connected),
+            lambda accepted: LinkPeer(self._connected, accepted.slot),
             Listener.CLUSTER,
             tls=tls,
             timeout_s=HANDSHAKE_TIMEOUT_S,
@@ -170,7 +172,8 @@ class _Arrival:
             name=own.name,
             nonce=os.urandom(NONCE_BYTES),
             channel=peer.channel,
-            kinds=CLUSTER & listener.handlers.keys(),
+            kinds=CLUSTER
+            & (listener.handlers.keys() | ({"proxy"} if listener.let_in is not None else set())),
         )
         self._late = asyncio.get_running_loop().call_later(HANDSHAKE_TIMEOUT_S, self._is_late)
 
@@ -178,8 +181,25 @@ class _Arrival:
         """See link_peer.Receiver."""
         said = HandshakeMessage(kind, bytes(payload))
         follower = proven(self._peer, self._handshake, said, refused="cluster_link_refused")
-        if follower is not None:
+        if follower is None:
+            return
+        if follower.kind == "proxy":
+            self._let_in(follower)
+        else:
             self._pass_on(follower)
+
+    def _let_in(self, by: ProvenFollower) -> None:
+        """Serve the client that a node passes on; from then on the connection is no link."""
+        assert self._listener.let_in is not None
+        serve = welcome_client(
+            self._listener.let_in,
+            by,
+            self._peer,
+            lambda: self._handshake.welcome(leadership=NOBODY, uri=""),
+        )
+        self._late.cancel()
+        if serve is not None:
+            serve()
 
     def _pass_on(self, follower: ProvenFollower) -> None:
         peer, listener = self._peer, self._listener

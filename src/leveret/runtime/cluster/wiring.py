@@ -33,6 +33,7 @@ from leveret.runtime.cluster.recovery_port import ClusterRecoveryPort
 from leveret.runtime.cluster.replication_port import ClusterBarrier, ClusterPort
 from leveret.runtime.cluster.schema_decisions import ForAll
 from leveret.runtime.cluster.standby_site import ClusterStandbySite
+from leveret.runtime.link.arrival import LetIn
 from leveret.runtime.link.peer import LinkPeer, Receiver
 from leveret.runtime.mirroring.copies import MirrorCopies
 from leveret.runtime.mirroring.sources import MirrorSources
@@ -45,9 +46,13 @@ if TYPE_CHECKING:
     from leveret.runtime.node.node import Node
 
 
-def enter_cluster(member: ClusterMember, node: Node, secret: Secret) -> Coordinator:
-    """Have a node that has recovered nothing yet be this member of a cluster."""
+def enter_cluster(member: ClusterMember, node: Node, secret: Secret, let_in: LetIn) -> Coordinator:
+    """Have a node that has recovered nothing yet be this member of a cluster.
+
+    `let_in` takes clients that another node passes on.
+    """
     parts = _parts(member, node, secret)
+    parts.listener.let_in = let_in
     coordinator = Coordinator(node, parts)
     member.definitions_lock.serve(
         node.broker.definitions_lock, lambda: parts.publication.is_busy, coordinator.go_on

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol, cast
 
 from leveret.model.errors import LeveretError
+from leveret.runtime.sockets.connection_budget import ConnectionSlot
 from leveret.session.link_handshake import HandshakeMessage
 from leveret.wire.link import (
     GREETING,
@@ -54,9 +55,12 @@ class LinkPeer(asyncio.BufferedProtocol):
         received_messages: whole, valid messages so far, heartbeats among them.
         is_closed: nothing more is sent or received.
         is_trusted: the other side has proven the secret, and may send long messages.
+        slot: its place in the budget, if this side was connected to.
     """
 
-    def __init__(self, on_connected: Callable[[LinkPeer], None] | None = None) -> None:
+    def __init__(
+        self, on_connected: Callable[[LinkPeer], None] | None = None, slot: ConnectionSlot | None = None
+    ) -> None:
         """Not connected yet; set `receiver` before octets can come, or in `on_connected`; another one may follow.
 
         That is called when there is a connection, with TLS if that is spoken: not for who tries and fails.
@@ -69,6 +73,7 @@ class LinkPeer(asyncio.BufferedProtocol):
         self.received_messages = 0
         self.is_closed = False
         self.is_trusted = False
+        self.slot = slot
         self._transport: asyncio.Transport
         self._on_connected = on_connected
         self._closing: asyncio.TimerHandle | None = None
@@ -238,6 +243,12 @@ class LinkPeer(asyncio.BufferedProtocol):
     async def drain(self) -> None:
         """Wait until the socket takes more, or the link is gone."""
         await self._writable.wait()
+
+    def part(self) -> asyncio.Transport:
+        """Give the connection up to another protocol: this link is over, and its receiver is told nothing more."""
+        self.is_closed = True
+        self._writable.set()
+        return self._transport
 
     def close(self, error: Exception | None = None) -> None:
         """End the link, for a reason; what was written before is still sent, if the peer takes it soon."""

@@ -25,6 +25,7 @@ from leveret.session.link_handshake import (
     HandshakeMessage,
     Kind,
     Leadership,
+    PassedOn,
 )
 from leveret.storage.secret_file import Secret
 from leveret.storage.state_file import StateFile
@@ -51,7 +52,7 @@ class LinkEnd(NamedTuple):
     own_uri: Callable[[], str]
     tls: Callable[[], ssl.SSLContext | None]
 
-    def handshake(self, kind: Kind, channel: bytes) -> FollowerHandshake:
+    def handshake(self, kind: Kind, channel: bytes, passed_on: PassedOn | None = None) -> FollowerHandshake:
         """Begin to prove who this node is to one that it has connected to, over that channel."""
         return FollowerHandshake(
             bytes(self.secret.octets),
@@ -60,6 +61,7 @@ class LinkEnd(NamedTuple):
             name=self.name,
             nonce=os.urandom(NONCE_BYTES),
             channel=channel,
+            passed_on=passed_on,
         )
 
     def prove(self, handshake: FollowerHandshake, hello: HandshakeMessage) -> HandshakeMessage:

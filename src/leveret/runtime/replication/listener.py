@@ -60,7 +60,7 @@ class ReplicationListener:
             raise LeveretError(f"{where}: {error.strerror or error}; see replication.port") from error
         self._server = Acceptor(
             listening,
-            lambda _: LinkPeer(self._connected),
+            lambda accepted: LinkPeer(self._connected, accepted.slot),
             ListenerKind.REPLICATION,
             tls=tls,
             timeout_s=HANDSHAKE_TIMEOUT_S,

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from leveret.core.replication.sender import WHOLE_NODE, SendPhase
-from leveret.runtime.link.arrival import HANDSHAKE_TIMEOUT_S, proven
+from leveret.runtime.link.arrival import HANDSHAKE_TIMEOUT_S, proven, welcome_client
 from leveret.runtime.link.peer import LinkPeer
 from leveret.runtime.link.questions import Questions, in_thread
 from leveret.runtime.replication.identity import NodeIdentity
@@ -124,6 +124,9 @@ class Outbound(SendingLink):
             return
         self.peer.is_trusted = True
         is_replaced, own = leading.met(follower), leading.own.identity.identity
+        if follower.kind == "proxy":
+            self._let_in(follower)
+            return
         reason = self._why_not(follower, own, is_replaced=is_replaced)
         if follower.kind == "follow" and reason:
             self.peer.say(refusal(reason))
@@ -152,6 +155,19 @@ class Outbound(SendingLink):
         """This follower has proven itself: it is to report what it has."""
         self.node = follower.node_id
         self.sending = SentNode(self, self._leading, follower)
+
+    def _let_in(self, by: ProvenFollower) -> None:
+        """Serve the client that a node passes on; from then on the connection is no link."""
+        own = self._leading.own
+        serve = welcome_client(
+            self._leading.let_in,
+            by,
+            self.peer,
+            lambda: self._handshake.welcome(leadership=own.identity.identity.seen, uri=own.own_uri()),
+        )
+        if serve is not None:
+            self._on_ended(self)
+            serve()
 
     def _why_not(self, follower: ProvenFollower, own: NodeIdentity, *, is_replaced: bool) -> str:
         """Why nobody, or not this one, can follow this node now; empty if it can."""

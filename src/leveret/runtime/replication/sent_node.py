@@ -16,6 +16,7 @@ from typing import Any, Final
 from leveret.core.replication.sender import WHOLE_NODE, SendEvent, SendPhase
 from leveret.core.replication.sync_pace import SyncPace
 from leveret.model.errors import StorageError
+from leveret.runtime.link.arrival import LetIn
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.replication.feed import Feed
 from leveret.runtime.replication.identity import LinkEnd
@@ -45,6 +46,7 @@ class Leading:
         hand_over: told that a follower takes over in an epoch; promises nothing more when it returns.
         noticed: called often, and when a follower is in sync or is not any more.
         met: told of every node that comes, and its epoch and URI; returns whether this node was replaced.
+        let_in: takes a client whose connection another node passes on.
     """
 
     tree: Tree
@@ -59,6 +61,7 @@ class Leading:
     unreadable: Callable[[str, StorageError], None]
     hand_over: Callable[[ProvenFollower, int], None]
     answer: Callable[[str, dict[str, Any]], dict[str, Any]]
+    let_in: LetIn
 
 
 class SentNode(SentLogs):

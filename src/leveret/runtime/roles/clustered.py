@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from leveret.config import Config
+from leveret.config.uris import CLUSTER_PORT, NodeUri, parse_node_uri
 from leveret.core.replication.cluster import ClusterKeys, ClusterState
 from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.coordinator import Coordinator
@@ -17,6 +18,7 @@ from leveret.runtime.cluster.member import ClusterMember
 from leveret.runtime.cluster.suspended import Suspended
 from leveret.runtime.cluster.wiring import enter_cluster
 from leveret.runtime.coordination.etcd import EtcdError
+from leveret.runtime.proxying.entrances import Entrances
 from leveret.runtime.sockets.backoff import delay_s
 
 if TYPE_CHECKING:
@@ -41,6 +43,9 @@ class NodeHost(Protocol):
     async def fence(self) -> None:
         """Serve no client any more."""
 
+    entrances: Entrances
+    """The clients that other nodes pass on to this one."""
+
 
 class Clustered:
     """See the module.
@@ -62,6 +67,7 @@ class Clustered:
         self._watching: asyncio.Task[None] | None = None
         self._is_stopping = False
         self._former_leases: set[int] = set()
+        self._others: tuple[NodeUri, ...] = ()
 
     async def start(self) -> None:
         """Serve as one of the cluster's nodes; waits for etcd if necessary.
@@ -112,7 +118,7 @@ class Clustered:
         await self._host.serve_with(partial(self._attach, member))
 
     def _attach(self, member: ClusterMember, node: Node) -> Coordinator:
-        self.coordinator = enter_cluster(member, node, self._secret)
+        self.coordinator = enter_cluster(member, node, self._secret, self._host.entrances.let_in)
         return self.coordinator
 
     async def _watch(self, lost: asyncio.Event) -> None:
@@ -129,7 +135,17 @@ class Clustered:
             logger.critical("cluster_not_entered error=%s action=stop", error, exc_info=is_bug)
             self._host.failed.set()
 
+    def others(self) -> Sequence[NodeUri]:
+        """Where the other nodes are that run, as far as this one knows; when it hears nothing, those that ran last."""
+        member = self._member
+        alive = member.state.alive if member is not None else {}
+        uris = [each.uri for name, each in alive.items() if name != self._config.node_name and each.uri]
+        if uris:
+            self._others = tuple(parse_node_uri(uri, CLUSTER_PORT) for uri in uris)
+        return self._others
+
     async def _leave(self) -> None:
+        self.others()
         member, self._member = self._member, None
         if member is not None:
             await member.leave()

@@ -26,20 +26,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.config import Config
-from leveret.config.uris import NodeUri
+from leveret.config.uris import NodeUri, parse_node_uri
 from leveret.core.replication.election import TORN
 from leveret.model.errors import Corrupt, LeveretError, PreconditionFailed
+from leveret.runtime.cluster.listener import TLS_PREFIX as CLUSTER_TLS
 from leveret.runtime.cluster.membership_file import MembershipFile
 from leveret.runtime.integrity.inspection import Inspection
 from leveret.runtime.integrity.peers import sides_of
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.node.node import Node
 from leveret.runtime.process.clock import clock_ms
+from leveret.runtime.proxying.client_proxy import ClientProxy
+from leveret.runtime.proxying.entrances import Entrances
 from leveret.runtime.replication.delaying import refuse_to_lead
 from leveret.runtime.replication.identity import IdentityFile, LinkEnd, NodeIdentity
 from leveret.runtime.replication.inbound import Inbound
@@ -49,7 +52,9 @@ from leveret.runtime.roles.fencer import Fencer
 from leveret.runtime.roles.follower_server import TLS, FollowerServer, uri_of
 from leveret.runtime.roles.following import FollowerRole
 from leveret.runtime.roles.succession import Succession
+from leveret.runtime.sockets.acceptor import Accepted
 from leveret.runtime.sockets.connection_budget import process_sockets
+from leveret.runtime.sockets.listening import Entrance
 from leveret.runtime.sockets.tls import client_context
 from leveret.session.link_handshake import ProvenFollower, ProvenLeader
 from leveret.storage.disk import free_disk_bytes
@@ -80,6 +85,9 @@ class Roles:
         following: a follower's link and logs; None in other roles.
         elected: the election in etcd; None without one.
         inspection: the checks of its data.
+        proxy: passes clients on to the leader while this node does not lead; None if it is not to.
+        entrances: the clients that other nodes pass on to this one.
+        http_entrance: the way in to the HTTP listeners, with or without TLS; None without one.
         on_node: called with each new node.
         failed: set when the process must end.
         failure: the reason for that, if an operator can remove it.
@@ -112,6 +120,11 @@ class Roles:
         self._tasks: set[asyncio.Task[None]] = set()
         self._changing = asyncio.Lock()
         self._commands = commands(self)
+        self.entrances = Entrances(self._entrance)
+        self.http_entrance: Callable[[bool], Entrance | None] = lambda is_tls: None
+        self.proxy: ClientProxy | None = None
+        if config.followers.proxy:
+            self.proxy = ClientProxy(config, self._proxy_end, self._leader_uris)
         self.elected: Elected | None = None
         if config.is_elected:
             # Importing an HTTP client takes a tenth of a second, which a start without etcd saves.
@@ -214,6 +227,10 @@ class Roles:
     async def _close(self, *, in_order: bool) -> None:
         """End the present role and its node."""
         self._succession.stop()
+        self.entrances.stop()
+        if self.proxy is not None:
+            # This node's own listeners may need the addresses, and the leader may be another one from here on.
+            self.proxy.close()
         following, self.following = self.following, None
         if following is not None:
             await following.stop()
@@ -312,6 +329,7 @@ class Roles:
             unreadable=unreadable,
             met=self._met,
             answer=self.inspection.answer,
+            let_in=self.entrances.let_in,
         )
         await self.follower_server.open(ip)
 
@@ -379,6 +397,8 @@ class Roles:
         self._note_lost_logs(node)
         if role == "follower" and self._settings.bind is not None:
             await self._listen(self._settings.bind, recorded=frozenset(), unreadable=set())
+        if self.proxy is not None:
+            await self.proxy.open()
 
     def _note_incomplete(self) -> None:
         """Have it on disk that this node lacks what it had: until it has joined a leader, a promotion needs force."""
@@ -453,6 +473,49 @@ class Roles:
                 is_bug = not isinstance(failure, LeveretError)
                 logger.critical("copy_not_fetched_again error=%s action=stop", failure, exc_info=is_bug)
                 self.failed.set()
+
+    # -- clients that are passed on -------------------------------------------------------------
+
+    def _leader_uris(self) -> Sequence[NodeUri]:
+        """Where the present leader is, or other nodes of the cluster are; empty if this node does not know."""
+        if self._clustered is not None:
+            return self._clustered.others()
+        if self.following is not None:
+            return (self.following.uri,)
+        is_replaced = self.role == "fenced" and self.identity.replaced_by
+        return (parse_node_uri(self.identity.replaced_by),) if is_replaced else ()
+
+    def _proxy_end(self) -> LinkEnd:
+        """This node's end of the links that pass clients on."""
+        own = self._link_end(role=self.role)
+        if self._clustered is None:
+            return own
+        return own._replace(tls=lambda: client_context(self.config.cluster.tls, CLUSTER_TLS))
+
+    def proxied(self, entrance: str, accepted: Accepted) -> asyncio.BaseProtocol | None:
+        """The object that passes on a connection to the HTTP listener; None if this node answers itself."""
+        if self.proxy is None or not self.proxy.is_open:
+            return None
+        return self.proxy.client(entrance, accepted)
+
+    def _entrance(self, name: str, hops: int) -> Entrance:
+        """See entrances.FindEntrance."""
+        if self.role != "leader":
+            if self.proxy is not None and self.proxy.is_open:
+                return self.proxy.entrance(name, hops)
+            raise PreconditionFailed(f"{self.config.node_name} does not lead: it is {self.state}")
+        if not self.node.is_open:
+            raise PreconditionFailed(f"{self.config.node_name} is about to lead, or to stop")
+        is_tls = name in ("amqps", "streams", "https")
+        listening = {"amqp": self.node.amqp.listening, "stream": self.node.streams.listening}.get(
+            name.removesuffix("s")
+        )
+        entrance = self.http_entrance(is_tls) if listening is None else listening.entrance(is_tls=is_tls)
+        if entrance is None:
+            raise PreconditionFailed(
+                f"the leader {self.config.node_name} has no listener of kind {name} open"
+            )
+        return entrance
 
     # -- to be replaced, and to replace -------------------------------------------------------
 

@@ -12,10 +12,10 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from leveret.core.rules.descriptors import NO_CAPS, Caps, ListenerKind
-from leveret.runtime.sockets.connection_budget import Sockets, process_sockets
+from leveret.runtime.sockets.connection_budget import ConnectionSlot, Sockets, process_sockets
 from leveret.runtime.sockets.tls import handshake_failure
 from leveret.wire.proxy_protocol import Proxied, ProxyError, missing, parse
 
@@ -25,10 +25,26 @@ _ACCEPT_AGAIN_S: Final = 1.0
 """The wait when the system has no descriptor left for another connection."""
 _ACCEPTED_AT_ONCE: Final = 64
 """The connections of a flood that are accepted, or closed, before the event loop goes on."""
-_SHUTDOWN_TIMEOUT_S: Final = 5.0
+SHUTDOWN_TIMEOUT_S: Final = 5.0
 """The wait for a TLS client's answer to our close."""
 _LINKS: Final = frozenset({ListenerKind.CONTROL, ListenerKind.REPLICATION, ListenerKind.CLUSTER})
 """The listeners of nodes and operators: their peers are few, from few addresses, and prove their identity otherwise."""
+
+
+class Accepted(NamedTuple):
+    """A connection as its protocol gets it.
+
+    Attributes:
+        proxied: the client's addresses by its PROXY header; None without one.
+        slot: its place in the budget, which the acceptor releases with the descriptor.
+    """
+
+    proxied: Proxied | None
+    slot: ConnectionSlot
+
+
+MakeProtocol = Callable[[Accepted], asyncio.BaseProtocol]
+"""Makes the object that serves a connection."""
 
 
 class Acceptor:
@@ -37,7 +53,7 @@ class Acceptor:
     def __init__(
         self,
         listening: socket.socket,
-        protocol: Callable[[Proxied | None], asyncio.BaseProtocol],
+        protocol: MakeProtocol,
         kind: ListenerKind,
         *,
         tls: ssl.SSLContext | None = None,
@@ -45,6 +61,7 @@ class Acceptor:
         timeout_s: float,
         caps: Caps = NO_CAPS,
         sockets: Sockets | None = None,
+        detour: Callable[[Accepted], asyncio.BaseProtocol | None] = lambda accepted: None,
     ) -> None:
         """Accept from now on, from a listening socket that does not block.
 
@@ -57,6 +74,8 @@ class Acceptor:
             timeout_s: the longest time for the header, and again for TLS after it.
             caps: the limits in the settings.
             sockets: the counts; by default the process's.
+            detour: asked for each connection before TLS; makes the object that gets the octets as they come, or None
+                if the connection is served here.
         """
         self.sockets = (listening,)
         self._listening = listening
@@ -67,6 +86,7 @@ class Acceptor:
         self._timeout_s = timeout_s
         self._caps = caps
         self._counting = sockets or process_sockets()
+        self._detour = detour
         # A proxy's one address stands for all its clients.
         self._by_address = not proxied and kind not in _LINKS
         self._greeting: dict[asyncio.Task[None], socket.socket] = {}
@@ -110,12 +130,12 @@ class Acceptor:
     def _admit(self, accepted: socket.socket, peer: tuple[str, int] | str) -> None:
         name = f"{peer[0]}:{peer[1]}" if peer else ""
         address = str(peer[0]) if peer and self._by_address else ""
-        if not self._counting.admit(self._kind, address, self._caps):
+        slot = self._counting.take(self._kind, address, self._caps)
+        if slot is None:
             accepted.close()
             return
-        tally = self._counting.tallies[self._kind]
-        counted = _Counted(accepted, lambda: tally.release(address))
-        task = self._loop.create_task(self._greet(counted, name))
+        counted = _Counted(accepted, slot.release)
+        task = self._loop.create_task(self._greet(counted, slot, name))
         self._greeting[task] = counted
         task.add_done_callback(self._greeted)
 
@@ -125,9 +145,9 @@ class Acceptor:
             # Perhaps before its first step.
             accepted.close()
 
-    async def _greet(self, accepted: socket.socket, peer: str) -> None:
+    async def _greet(self, accepted: socket.socket, slot: ConnectionSlot, peer: str) -> None:
         try:
-            await self._serve(accepted)
+            await self._serve(accepted, slot)
         except ProxyError as error:
             logger.warning("proxy_refused peer=%s reason=%s", peer, error)
         except TimeoutError:
@@ -139,17 +159,20 @@ class Acceptor:
             return
         accepted.close()
 
-    async def _serve(self, accepted: socket.socket) -> None:
+    async def _serve(self, accepted: socket.socket, slot: ConnectionSlot) -> None:
         proxied = None
         if self._proxied:
             async with asyncio.timeout(self._timeout_s):
                 proxied = parse(await _read_header(accepted))
+        arrived = Accepted(proxied, slot)
+        passed_on = self._detour(arrived)
+        tls = self._tls if passed_on is None else None
         await asyncio.get_running_loop().connect_accepted_socket(
-            lambda: self._protocol(proxied),
+            lambda: self._protocol(arrived) if passed_on is None else passed_on,
             accepted,
-            ssl=self._tls,
-            ssl_handshake_timeout=self._timeout_s if self._tls else None,
-            ssl_shutdown_timeout=_SHUTDOWN_TIMEOUT_S if self._tls else None,
+            ssl=tls,
+            ssl_handshake_timeout=self._timeout_s if tls else None,
+            ssl_shutdown_timeout=SHUTDOWN_TIMEOUT_S if tls else None,
         )
 
 

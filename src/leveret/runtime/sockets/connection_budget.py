@@ -34,6 +34,30 @@ _REPORT_EVERY_S: Final = 10.0
 """The shortest time between two log lines about a flood."""
 
 
+class ConnectionSlot:
+    """The place of one connection in a tally: taken when it is admitted, and released once."""
+
+    def __init__(self, sockets: Sockets, tally: ConnectionTally, address: str) -> None:
+        """Stand for a connection that the tally has counted."""
+        self._sockets = sockets
+        self._tally: ConnectionTally | None = tally
+        self._address = address
+
+    def release(self) -> None:
+        """End the count; may be called again."""
+        tally, self._tally = self._tally, None
+        if tally is not None:
+            tally.release(self._address)
+
+    def move(self, kind: ListenerKind, address: str, caps: Caps) -> bool:
+        """Count the connection as one of another kind of listener; False, and no change, if that has no place."""
+        if self._tally is None or not self._sockets.admit(kind, address, caps):
+            return False
+        self._tally.release(self._address)
+        self._tally, self._address = self._sockets.tallies[kind], address
+        return True
+
+
 class Sockets:
     """The counts and refusals of the process's connections.
 
@@ -62,6 +86,10 @@ class Sockets:
             return True
         self._refused(kind, why, address)
         return False
+
+    def take(self, kind: ListenerKind, address: str, caps: Caps) -> ConnectionSlot | None:
+        """As `admit`; the place of the connection, or None if there is none for it."""
+        return ConnectionSlot(self, self.tallies[kind], address) if self.admit(kind, address, caps) else None
 
     def system_refused(self, kind: ListenerKind) -> None:
         """Note that the system has no descriptor left: other code uses more than the budget assumes."""

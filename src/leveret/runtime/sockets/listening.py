@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
-from collections.abc import Callable
 from typing import NamedTuple
 
 from leveret.config.kinds import Address
 from leveret.core.rules.descriptors import NO_CAPS, Caps, ListenerKind
 from leveret.model.errors import LeveretError
-from leveret.runtime.sockets.acceptor import Acceptor, listen
-from leveret.wire.proxy_protocol import Proxied
+from leveret.runtime.sockets.acceptor import Acceptor, MakeProtocol, listen
+
+
+class Entrance(NamedTuple):
+    """One way in for clients, without its socket: for connections that come over another one.
+
+    Attributes:
+        kind: the kind of listener whose share of descriptors they use.
+        protocol: makes the object that serves a connection.
+        tls: the TLS context; None for plain connections.
+        timeout_s: the longest time for the TLS handshake.
+        caps: the limits in the settings.
+    """
+
+    kind: ListenerKind
+    protocol: MakeProtocol
+    tls: ssl.SSLContext | None
+    timeout_s: float
+    caps: Caps
 
 
 class _Place(NamedTuple):
@@ -28,7 +43,7 @@ class Listening:
 
     def __init__(
         self,
-        protocol: Callable[[Proxied | None], asyncio.BaseProtocol],
+        protocol: MakeProtocol,
         kind: ListenerKind,
         *,
         purpose: str,
@@ -70,6 +85,15 @@ class Listening:
         place = _Place(Address(address, port), tls)
         self._places.append(place if self.is_suspended else self._open(place))
         return self._places[-1].address
+
+    def entrance(self, *, is_tls: bool) -> Entrance | None:
+        """The way in with or without TLS; None if no such socket listens now."""
+        if self.is_suspended or not self._servers:
+            return None
+        for place in self._places:
+            if (place.tls is not None) is is_tls:
+                return Entrance(self._kind, self._protocol, place.tls, self._timeout_s, self._caps)
+        return None
 
     def suspend(self) -> None:
         """Close the listening sockets until `resume`; present connections stay."""

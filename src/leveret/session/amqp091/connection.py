@@ -78,6 +78,7 @@ class ClientConnection(ConnectionBase):
         waits_for_alarms: whether publishes wait while an alarm is in effect.
         client_closes: whether the client closes the socket, after our answer to its close.
         end_reason: the reason of its end, for the log; empty if the socket was lost.
+        proxied_by: the node that passes the connection on to this one; empty for none.
     """
 
     host: ConnectionHost
@@ -97,6 +98,7 @@ class ClientConnection(ConnectionBase):
         self.mechanism = ""
         self.client_closes = False
         self.end_reason = ""
+        self.proxied_by = ""
         self.churn = host.broker.churn
         self.turn_frames: int | None = None
         self._asked: bytes | None = None

@@ -193,6 +193,21 @@ def test_a_follower_tells_how_far_it_is_behind(anonymous: Client, node: FakeNode
         assert found["leveret_replication_received_bytes_total", ()] == 70_000
 
 
+def test_a_node_that_passes_clients_on_counts_them(anonymous: Client, node: FakeNode) -> None:
+    assert not any(name.startswith("leveret_proxied") for name, _ in samples(anonymous.get("/metrics").text))
+    node.replication.proxy = {
+        "leaders": [],
+        "connections": 3,
+        "passed_on": 70,
+        "refused": 2,
+        "last_refusal": "",
+    }
+    found = samples(anonymous.get("/metrics").text)
+    names = ("proxied_connections", "proxied_connections_total", "proxied_connections_refused_total")
+    assert [found[f"leveret_{name}", ()] for name in names] == [3, 70, 2]
+    assert found["leveret_connections_from_proxies_total", ()] == 0
+
+
 def test_what_a_scrub_found_is_told(anonymous: Client) -> None:
     found = samples(anonymous.get("/metrics").text)
     counts = [found[f"leveret_scrub_{name}_total", ()] for name in ("chunks", "damaged", "repaired")]

@@ -42,6 +42,7 @@ class Site:
             unreadable={"outgoing/v"},
             met=self._meets,
             answer=unheard,
+            let_in=lambda by, peer: pytest.fail("a client came"),
         )
 
     def _meets(self, other: ProvenFollower) -> bool:

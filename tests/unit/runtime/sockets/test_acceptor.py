@@ -40,7 +40,7 @@ def greet(listening: socket.socket, peers: list[Proxied | None]) -> Acceptor:
     listening.setblocking(False)
     return Acceptor(
         listening,
-        lambda proxied: Served(peers, proxied),
+        lambda accepted: Served(peers, accepted.proxied),
         ListenerKind.AMQP,
         tls=None,
         proxied=True,
@@ -181,6 +181,23 @@ def test_who_fails_at_tls_is_not_counted(tmp_path: Path) -> None:
         follower_server.close()
 
     uvloop.run(visit())
+
+
+def test_a_connection_moves_to_another_kind_only_if_that_has_room_and_is_counted_once() -> None:
+    sockets = Sockets(divide(LEAST))
+    share = sockets.budget.shares[ListenerKind.HTTP]
+    slots = [sockets.take(ListenerKind.REPLICATION, "", NO_CAPS) for _ in range(2)]
+    first, second = [slot for slot in slots if slot is not None]
+    others = [sockets.take(ListenerKind.HTTP, "", NO_CAPS) for _ in range(share - 1)]
+    assert first.move(ListenerKind.HTTP, "10.0.0.7", NO_CAPS)
+    assert not second.move(ListenerKind.HTTP, "10.0.0.8", NO_CAPS)
+    counts = {kind: sockets.tallies[kind].count for kind in (ListenerKind.REPLICATION, ListenerKind.HTTP)}
+    assert counts == {ListenerKind.REPLICATION: 1, ListenerKind.HTTP: share}
+    for slot in (first, first, second, *others):
+        if slot is not None:
+            slot.release()
+    assert not any(tally.count for tally in sockets.tallies.values())
+    assert not first.move(ListenerKind.HTTP, "", NO_CAPS)
 
 
 def test_the_alarm_ends_when_nobody_was_refused_for_a_while() -> None:

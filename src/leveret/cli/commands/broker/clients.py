@@ -51,6 +51,7 @@ _CONNECTION: Final = (
     "send_oct",
     "send_cnt",
     "send_pend",
+    "proxied_by",
 )
 _CHANNEL: Final = (
     "pid",

@@ -307,8 +307,24 @@ def _node_lines(status: Mapping[str, Any]) -> list[tuple[str, Any]]:
         *_election(status["etcd"]),
         ("Scrub", _scrubbed(status["scrub"])),
         ("Followers connect to", status["listener"] or "(no listener)"),
+        ("Clients passed on to this node", status["proxied_here"] or None),
+        *(_proxy(status["proxy"]) if status["role"] != "leader" else ()),
     ]
     return [line for line in lines if line[1] not in (None, "")]
+
+
+def _proxy(proxy: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
+    """The clients that a node passes on while it does not lead; nothing if it passes none on."""
+    if proxy is None:
+        return []
+    counts = (
+        f"{proxy['connections']} connections now, {proxy['passed_on']} so far, {proxy['refused']} refused"
+    )
+    return [
+        ("Clients are passed on to", ", ".join(proxy["leaders"]) or "(no leader known)"),
+        ("Passed on", counts),
+        ("Last refusal", proxy["last_refusal"]),
+    ]
 
 
 def _election(etcd: Mapping[str, Any] | None) -> list[tuple[str, Any]]:

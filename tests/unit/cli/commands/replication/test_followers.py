@@ -176,6 +176,25 @@ def test_a_fenced_node_says_who_has_replaced_it(ctl: Ctl, replication: FakeRepli
     assert "no other node can follow" in lines(ctl("-q", "replication_status")[1])[-2]
 
 
+def test_a_node_that_passes_clients_on_says_to_whom(ctl: Ctl, replication: FakeReplication) -> None:
+    replication.follow()
+    replication.proxy = {
+        "leaders": ["tcp://10.0.0.1:5679"],
+        "connections": 3,
+        "passed_on": 70,
+        "refused": 2,
+        "last_refusal": "no node that serves clients is known at present",
+    }
+    lines = ctl("-q", "replication_status")[1].splitlines()
+    assert lines[lines.index("Clients are passed on to: tcp://10.0.0.1:5679") :][:3] == [
+        "Clients are passed on to: tcp://10.0.0.1:5679",
+        "Passed on: 3 connections now, 70 so far, 2 refused",
+        "Last refusal: no node that serves clients is known at present",
+    ]
+    replication.role = "leader"
+    assert "passed on" not in ctl("-q", "replication_status")[1]
+
+
 def test_a_follower_that_was_never_connected_says_so(ctl: Ctl, replication: FakeReplication) -> None:
     unknown = dict.fromkeys(
         ("name", "connected_at_ms", "position", "applied_position", "lag_bytes", "lag_records", "lag_s")
