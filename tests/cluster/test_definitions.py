@@ -181,6 +181,22 @@ def test_a_transient_queue_goes_with_its_node_and_a_durable_one_waits_for_it(tmp
             channel = connection.channel()
             channel.queue_declare("durable", durable=True)
             channel.queue_declare("transient")
+            channel.queue_declare("mine", exclusive=True)
+            site.set_policy("ha", "^(transient|mine|durable)$", {"ha-mode": "all"}, at=a)
+            wait_until(lambda: "queue_not_mirrored" in b.log_text(), "a warning", 60)
+            assert "policy 'ha' asks for mirrors of queue 'transient'" in b.log_text()
+            for each in (a, b):
+                listed = each.ctl(
+                    "-q", "--formatter", "json", "list_queues", "name", "on_leader_loss", "not_mirrored"
+                )
+                rows = {
+                    row["name"]: (row["on_leader_loss"], row["not_mirrored"])
+                    for row in json.loads(listed.stdout)
+                }
+                assert rows["transient"] == ("deleted", "transient")
+                assert rows["mine"] == ("deleted", "exclusive")
+            site.clear_policy("ha", at=a)
+            site.wait(lambda: not site.queues(b)["durable"].mirrors, "a queue without mirrors")
             channel.confirm_delivery()
             channel.basic_publish("", "durable", b"kept", pika.BasicProperties(delivery_mode=2))
         b.kill9()
@@ -194,6 +210,9 @@ def test_a_transient_queue_goes_with_its_node_and_a_durable_one_waits_for_it(tmp
                 return False
 
             wait_until(is_gone, "the transient queue stays", 60)
+            with pytest.raises(ChannelClosedByBroker) as gone:
+                connection.channel().queue_declare("mine", passive=True)
+            assert gone.value.reply_code == 404, "the exclusive queue went with its connection"
             with pytest.raises(ChannelClosedByBroker) as down:
                 connection.channel().queue_declare("durable", passive=True)
             assert "is down or inaccessible" in down.value.reply_text

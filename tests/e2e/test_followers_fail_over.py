@@ -91,6 +91,27 @@ def test_a_follower_takes_over_with_everything_that_was_confirmed(pair: Follower
     assert (status["role"], status["leader"]) == ("leader", None)
 
 
+def test_transient_and_exclusive_queues_end_with_the_leader_and_may_be_declared_anew(
+    pair: FollowerSite,
+) -> None:
+    old, [follower] = pair.leader, pair.followers
+    publish(old, "orders", [b"kept"])
+    with channel_at(old) as channel:
+        channel.queue_declare("transient", durable=False)
+        channel.queue_declare("mine", durable=True, exclusive=True)
+        channel.basic_publish("", "transient", b"gone", PERSISTENT)
+        fates = {row["name"]: row["on_leader_loss"] for row in old.get("queues")}
+        assert fates == {"orders": "promoted", "transient": "deleted", "mine": "deleted"}
+        pair.wait_even()
+        old.node.kill9()
+    pair.promote(follower)
+    assert [row["name"] for row in follower.get("queues")] == ["orders"]
+    with channel_at(follower) as channel:
+        assert channel.queue_declare("transient", durable=False).method.message_count == 0
+        assert channel.queue_declare("mine", exclusive=True).method.message_count == 0
+    assert bodies(follower, "orders") == [b"kept"]
+
+
 @pytest.mark.parametrize("by_restart", [False, True])
 def test_what_the_lost_leader_had_handed_out_is_redelivered(pair: FollowerSite, by_restart: bool) -> None:
     old, [follower] = pair.leader, pair.followers

@@ -246,6 +246,10 @@ class ReplicationOperations(Protocol):
         Else the role.
         """
 
+    @property
+    def has_follower_in_sync(self) -> bool:
+        """Whether a follower has everything that this leader confirmed; of a node that follows, always."""
+
     def status(self) -> dict[str, Any]:
         """The whole status, cheap enough for each scrape of the metrics.
 

@@ -127,6 +127,10 @@ class FakeReplication:
         )
         self.messages += messages
 
+    @property
+    def has_follower_in_sync(self) -> bool:
+        return self.role != "leader" or any(each["in_sync"] for each in self.followers)
+
     def status(self) -> dict[str, Any]:
         in_sync = [each["name"] for each in self.followers if each["in_sync"]]
         return {

@@ -75,7 +75,7 @@ class Broker:
         changes_in_flight: the number of syncs that changes wait for, counted by the runtime.
         dirty: queues with something gathered, settled or to dispatch since the last flush; the runtime empties it.
         deleted: queues whose log must go once `changes` is durable; the runtime empties it.
-        fewer_copies: sentences about new streams with fewer copies than they ask for; the runtime empties it.
+        fewer_copies, notices: sentences on streams and queues with fewer copies than asked for; the runtime empties it.
         replication_changes: queues whose `replicated` changed; the runtime empties it.
         counters, stream_counters: message counters of the whole node, and of clients of the stream protocol.
         stream_errors: the number of errors sent to these clients, by code.
@@ -118,7 +118,7 @@ class Broker:
         self.changes_in_flight = 0
         self.may_deliver: Callable[[], bool] = lambda: True
         self.deleted: list[Queue] = []
-        self.fewer_copies: list[str] = []
+        self.fewer_copies, self.notices = list[str](), list[str]()
         self._owned: dict[object, dict[Queue, None]] = {}
         self.replication_changes: list[Queue] = []
         self.connections = ConnectionRegistry()
@@ -320,7 +320,7 @@ class Broker:
         check_name("vhost", vhost.name)
         if vhost.default_queue_type not in ARGUMENTS:
             raise InvalidCommand(f"unsupported queue type '{vhost.default_queue_type}'")
-        topology = self.topologies.setdefault(vhost.name, Topology(vhost.name))
+        topology = self.topologies.setdefault(vhost.name, Topology(vhost.name, self.notices))
         was_tagged = self._is_tagged(vhost.name)
         self._record(d.Put(vhost))
         if self._is_tagged(vhost.name) != was_tagged:

@@ -14,7 +14,8 @@ from leveret.core.broker.policy_validation import REPLICATE
 from leveret.core.broker.topology import ExchangeState, Topology
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.queue_settings import queue_settings
-from leveret.core.rules.validation import queue_type
+from leveret.core.rules.mirror_policy import MODE, PARAMS, TRANSIENT, why_not_mirrored
+from leveret.core.rules.validation import CLASSIC, queue_type
 
 
 class StalePolicies:
@@ -102,8 +103,29 @@ def _apply(topology: Topology, queue: Queue, applied: EffectivePolicy, *, tagged
     else:
         topology.queue_policies[name] = applied
     queue.policy = applied.policy
+    _note_unmirrored(topology, queue, applied)
     queue.configure(queue_settings(queue.definition.arguments, applied.definition))
     return [queue] if _sets_replicated(queue, applied, tagged) else []
+
+
+def _note_unmirrored(topology: Topology, queue: Queue, applied: EffectivePolicy) -> None:
+    """Note a policy that asks for mirrors of a transient queue, once however many queues it is.
+
+    Exclusive queues are not noted: most policies cover the reply queues of clients, and nobody expects copies of them.
+    """
+    definition = queue.definition
+    why = why_not_mirrored(
+        applied.definition, durable=definition.durable, is_exclusive=queue.owner is not None
+    )
+    if why == TRANSIENT and queue_type(definition.arguments) == CLASSIC:
+        named = applied.policy or applied.operator_policy or ""
+        asked = (named, str(applied.definition.get(MODE)), str(applied.definition.get(PARAMS)))
+        if asked not in topology.unmirrored:
+            topology.unmirrored.add(asked)
+            topology.notices.append(
+                f"policy '{named}' asks for mirrors of queue '{definition.name}' in vhost '{definition.vhost}', which "
+                "is transient: it has no copy, and is deleted when its node is lost; declare it durable"
+            )
 
 
 def _sets_replicated(queue: Queue, applied: EffectivePolicy, tagged: bool) -> bool:

@@ -70,12 +70,16 @@ class Topology:
     Attributes:
         queues: the vhost's queues by name, exclusive ones too, the oldest first.
         queue_policies: the effective policies of the queues to which one applies.
+        unmirrored: policies that ask for mirrors of transient queues, each noted once: name, mode and parameters.
+        notices: sentences about those, for the log; the runtime empties it.
         looked_at: the number of comparisons of a message with a binding, so far.
     """
 
-    def __init__(self, vhost: str) -> None:
-        """Begin with the predeclared exchanges, and no bindings."""
+    def __init__(self, vhost: str, notices: list[str] | None = None) -> None:
+        """Begin with the predeclared exchanges, and no bindings; several vhosts may share their `notices`."""
         self.vhost = vhost
+        self.unmirrored: set[tuple[str, str, str]] = set()
+        self.notices = notices if notices is not None else []
         self.exchanges: dict[str, ExchangeState] = {}
         self.policies = VhostPolicies()
         self.queues: dict[str, Queue] = {}

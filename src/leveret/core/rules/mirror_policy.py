@@ -82,6 +82,10 @@ class MirrorPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NOT_MIRRORED: Final = MirrorPolicy()
+EXCLUSIVE: Final = "exclusive"
+"""A queue of one connection, which ends with that."""
+TRANSIENT: Final = "transient"
+"""A queue that is not durable, and ends with its node."""
 NOT_MIRRORED_REASON: Final = "not_mirrored"
 """RabbitMQ's word where a queue that no policy mirrors is to be synchronised."""
 
@@ -110,6 +114,15 @@ def mirror_policy(
         promote_on_failure=applied.get(PROMOTE_ON_FAILURE, ALWAYS),
         confirm=applied.get(CONFIRM, ALL),
     )
+
+
+def why_not_mirrored(applied: Mapping[str, Any], *, durable: bool, is_exclusive: bool) -> str:
+    """Why a classic queue has no mirrors although a policy asks for some; empty if none does, or it may have them."""
+    asked = mirror_policy(applied)
+    count = len(asked.params) if isinstance(asked.params, tuple) else asked.params
+    if not asked.is_mirrored or count == 1:
+        return ""
+    return EXCLUSIVE if is_exclusive else "" if durable else TRANSIENT
 
 
 def group_policy(

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import cached_property
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -63,6 +64,11 @@ class Call(ClusterRequest):
         self.imports: asyncio.Lock = request.app.state.imports
         self._ranges: SampleRanges | None = None
         self.definitions: dict[str, dict[tuple[str, ...], AnyEntity]] = self.broker.definitions.by_kind
+
+    @cached_property
+    def has_follower_in_sync(self) -> bool:
+        """Whether a follower of this node has everything, or this node is one: the same for all queues of an answer."""
+        return self.node.replication.has_follower_in_sync
 
     def path(self, name: str) -> str:
         """A part of the path, decoded; vhost `%2F` is `/`."""

@@ -7,7 +7,9 @@ from typing import Any, Final
 
 from leveret.core.queues.head import Head
 from leveret.core.queues.queue import Queue
-from leveret.core.rules.validation import QUORUM, STREAM, queue_type
+from leveret.core.replication.leader_loss import fate_alone, fate_in_cluster
+from leveret.core.rules.mirror_policy import MAJORITY, MirrorPolicy, mirror_policy, why_not_mirrored
+from leveret.core.rules.validation import CLASSIC, QUORUM, STREAM, queue_type
 from leveret.management.request.call import Call
 from leveret.management.views.peer_view import connection_details, tag_of
 from leveret.session.amqp091.connection import ClientConnection
@@ -16,6 +18,7 @@ from leveret.wire import properties as props
 
 Json = dict[str, Any]
 
+BY_MAJORITY: Final = MirrorPolicy(confirm=MAJORITY)
 IDLE_BYTES: Final = 4096
 """The approximate memory of a queue without its messages."""
 
@@ -55,7 +58,28 @@ def identity_json(call: Call, queue: Queue) -> Json:
         "arguments": definition.arguments,
         "type": queue_type(definition.arguments),
         **_place(call, queue),
+        **_lost_leader(call, queue),
     }
+
+
+def _lost_leader(call: Call, queue: Queue) -> Json:
+    """What becomes of the queue if its leader's node is lost, and why a policy that asks for mirrors gets none."""
+    cluster, definition = call.cluster, queue.definition
+    if cluster.is_member:
+        placed = cluster.placement(queue.key)
+        is_exclusive = placed.is_exclusive or queue.owner is not None
+    else:
+        placed, is_exclusive = None, queue.owner is not None
+    applied = call.broker.policies_of_queue(queue).definition
+    kind, durable = queue_type(definition.arguments), definition.durable
+    if placed is None:
+        followed = call.has_follower_in_sync
+        fate = fate_alone(durable=durable, is_exclusive=is_exclusive, is_followed=followed)
+    else:
+        policy = mirror_policy(applied) if kind == CLASSIC else BY_MAJORITY
+        fate = fate_in_cluster(placed, policy, durable=durable, is_exclusive=is_exclusive)
+    why = why_not_mirrored(applied, durable=durable, is_exclusive=is_exclusive) if kind == CLASSIC else ""
+    return {"on_leader_loss": fate, **({"not_mirrored": why} if why else {})}
 
 
 def _place(call: Call, queue: Queue) -> Json:

@@ -485,6 +485,8 @@ class Engine:
         fewer_copies, broker.fewer_copies = broker.fewer_copies, []
         for less in fewer_copies:
             logger.warning("stream_with_fewer_copies error=%s", less)
+        while broker.notices:
+            logger.warning("queue_not_mirrored reason=%s", broker.notices.pop(0))
         for queue in broker.deleted:
             self._deadlines.set(queue, None)
         if broker.deleted:

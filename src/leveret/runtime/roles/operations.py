@@ -42,6 +42,12 @@ class ReplicationCommands:
         return self._roles.state
 
     @property
+    def has_follower_in_sync(self) -> bool:
+        """See ReplicationOperations."""
+        server = self._roles.follower_server
+        return self.role != "leader" or (server is not None and bool(server.feed.in_sync.members))
+
+    @property
     def inspection(self) -> Inspection:
         """See ReplicationOperations."""
         return self._roles.inspection

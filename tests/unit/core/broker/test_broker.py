@@ -634,6 +634,28 @@ def test_a_cluster_refuses_a_stream_that_asks_for_more_copies_than_one(
     assert {name for _, name in member.queues} == {"q", "classic"}
 
 
+def test_a_policy_that_mirrors_transient_queues_is_noted_once_and_again_when_it_changes() -> None:
+    member = broker()
+
+    def put(name: str, **definition: Any) -> None:
+        member.apply(
+            d.Put(d.Policy(name=name, vhost="v", pattern="^t", definition=definition, apply_to="queues"))
+        )
+        assert not member.refresh_policies()
+
+    put("ha", **{"ha-mode": "all"})
+    for number in range(3):
+        member.declare_queue(queue(f"t{number}", durable=False))
+    member.declare_queue(queue("t-durable"))
+    member.declare_queue(queue("t-mine", durable=False), owner=object())
+    [notice] = member.notices
+    assert "policy 'ha' asks for mirrors of queue 't0' in vhost 'v', which is transient" in notice
+    put("ha", **{"ha-mode": "exactly", "ha-params": 1})
+    assert len(member.notices) == 1, "one copy is what a transient queue has"
+    put("ha", **{"ha-mode": "exactly", "ha-params": 2})
+    assert len(member.notices) == 2
+
+
 def test_a_stream_that_is_there_or_on_a_node_alone_or_another_sites_may_ask_for_more_copies() -> None:
     member = broker()
     member.declare_queue(queue("alone", arguments=THREE))

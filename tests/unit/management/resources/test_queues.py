@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from leveret.model.definitions import Permission, Put, Queue
 from leveret.runtime.integrity.log_copies import CopyRole, CopyState, LogCopy
 from leveret.runtime.logs.log_store import log_name
+from tests.unit.management.fake_replication import follower
 
 if TYPE_CHECKING:
     from tests.unit.management.conftest import Client, FakeNode
@@ -83,6 +84,23 @@ def test_the_policy_of_a_queue_is_shown(admin: Client, node: FakeNode) -> None:
     node.broker.refresh_policies()
     shown = admin.get("/api/queues/%2F/q").json()
     assert (shown["policy"], shown["effective_policy_definition"]) == ("p", {"remote-dc-replicate": True})
+
+
+def test_what_the_loss_of_its_leader_does_to_a_queue_is_shown(admin: Client, node: FakeNode) -> None:
+    policy = {"pattern": "^mirrored", "definition": {"ha-mode": "all"}, "apply-to": "queues"}
+    assert admin.put("/api/policies/%2F/ha", json=policy).status_code == 201
+    for name, durable in (("mirrored", True), ("mirrored too", False), ("other", False)):
+        admin.put(f"/api/queues/%2F/{name}", json={"durable": durable})
+    fates = {
+        row["name"]: (row["on_leader_loss"], row.get("not_mirrored"))
+        for row in admin.get("/api/queues").json()
+    }
+    assert fates["mirrored"] == ("waits", None)
+    assert fates["mirrored too"] == ("deleted", "transient")
+    assert fates["other"] == ("deleted", None)
+    node.replication.followers = [follower("b", "2")]
+    [shown] = [row for row in admin.get("/api/queues").json() if row["name"] == "mirrored"]
+    assert shown["on_leader_loss"] == "promoted"
 
 
 def test_purging_drops_ready_messages(admin: Client, node: FakeNode) -> None:

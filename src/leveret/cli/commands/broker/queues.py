@@ -58,6 +58,8 @@ _KNOWN: Final = (
     "members",
     "online",
     "copies_missing",
+    "on_leader_loss",
+    "not_mirrored",
     "vhost",
     "node",
 )
