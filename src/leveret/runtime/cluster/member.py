@@ -45,6 +45,7 @@ from leveret.runtime.cluster.listener import ClusterPeer
 from leveret.runtime.cluster.membership_file import MembershipFile
 from leveret.runtime.cluster.standby_settings import archive_of
 from leveret.runtime.cluster.store import ClusterStore
+from leveret.runtime.coordination.absence import EtcdAbsence
 from leveret.runtime.process.clock import clock_ms
 from leveret.storage.secret_file import SECRET_FILE, Secret
 
@@ -81,8 +82,9 @@ class ClusterMember:
         on_lost: Callable[[str], None],
         *,
         former_leases: set[int] | None = None,
+        absence: EtcdAbsence | None = None,
     ) -> None:
-        """Enter nothing yet; `on_lost` is told when this node must begin anew. For `former_leases` see ClusterStore."""
+        """Enter nothing yet; `on_lost` is told when this node must begin anew. For the rest see ClusterStore."""
         self.state = ClusterState(ClusterKeys.under(config.etcd.prefix))
         self.is_founder = False
         self.found_with = SchemaDecided()
@@ -106,7 +108,7 @@ class ClusterMember:
         self._streams: tuple[str, int] | None = None
         self._streams_tls: tuple[str, int] | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self.store = ClusterStore(config, self._take_events, self.lost, former=former_leases)
+        self.store = ClusterStore(config, self._take_events, self.lost, former=former_leases, absence=absence)
         self.definitions_lock = DefinitionsLockHolder(self.store, self.state, self.name)
 
     @property

@@ -29,6 +29,7 @@ from leveret.config import Config
 from leveret.core.replication.cluster import ClusterKeys, Event, Presence, differences, encode
 from leveret.core.replication.election import PutKey, StoreTransaction, Unchanged
 from leveret.model.errors import LeveretError
+from leveret.runtime.coordination.absence import EtcdAbsence
 from leveret.runtime.coordination.etcd import (
     Etcd,
     EtcdAway,
@@ -73,6 +74,7 @@ class ClusterStore:
         on_lost: Callable[[str], None],
         *,
         former: set[int] | None = None,
+        absence: EtcdAbsence | None = None,
         clock_s: Callable[[], float] = boot_clock_s,
     ) -> None:
         """Ask nobody yet.
@@ -86,6 +88,7 @@ class ClusterStore:
                 earlier.
             former: leases that this process has given up and etcd has not ended yet, of this store and those before it:
                 `start` has them ended, so that this node does not wait for itself.
+            absence: what was logged of an etcd that is away, by this store and those before it.
             clock_s: seconds that go on while the machine sleeps.
 
         Raises:
@@ -104,6 +107,7 @@ class ClusterStore:
         self._clock_s = clock_s
         self._lease: KeptLease | None = None
         self._last_error = ""
+        self._absence = absence or EtcdAbsence(logger, clock_s)
         self._known: dict[str, int] = {}
         self._following: asyncio.Task[None] | None = None
         self._revoking: asyncio.Task[None] | None = None
@@ -225,8 +229,7 @@ class ClusterStore:
             self._former.discard(lease.id)
 
     def _note(self, error: str) -> None:
-        if error != self._last_error:
-            logger.warning("etcd_away error=%s", error)
+        self._absence.away("etcd_away", error)
         self._last_error = error
 
     def status(self) -> dict[str, Any]:
@@ -340,6 +343,7 @@ class ClusterStore:
                 self._known[event.key] = event.modified
         self.revision = revision
         self._moved_at_s = self._clock_s()
+        self._absence.reached(self._etcd.endpoint)
         self._on_events(relevant, revision)
 
     async def _follow(self) -> None:
