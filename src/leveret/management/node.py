@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 from leveret.config import Config
 from leveret.core.broker.broker import Broker
+from leveret.core.queues.queue import Queue
 from leveret.core.replication.placement import QueuePlacement
 from leveret.core.replication.standby_site import RecoveryRequest
 from leveret.runtime.integrity.log_copies import LogCopy
@@ -30,6 +31,10 @@ class SchemaOperations(Protocol):
     @property
     def follower(self) -> str:
         """The name of the node of this site that follows the upstream; empty for none."""
+
+    @property
+    def mode(self) -> str:
+        """`upstream`, `downstream` or `none`."""
 
     async def enable(self) -> None:
         """Follow or serve again."""
@@ -153,6 +158,12 @@ class UpstreamOperations(Protocol):
 
     def collected(self) -> list[dict[str, Any]]:
         """One row a collected vhost."""
+
+    def confirms_of(self, queue: Queue) -> dict[str, Any] | None:
+        """How publishers' confirms of a queue wait for downstreams; None if they do not.
+
+        rule, unmet, on_timeout, waiting, confirmed_locally, refused: see UpstreamCollection.
+        """
 
     def untagged(self) -> list[str]:
         """Vhosts whose policies ask for replication without effect, because the tag is missing."""

@@ -96,12 +96,12 @@ def test_a_client_that_is_passed_on_is_named_under_the_proof() -> None:
     assert (
         meet(leader_side(), follower_side(kind="proxy", passed_on=passed_on)).follower.passed_on == passed_on
     )
-    for changed in ({"door": "http"}, {"client": base64.b64encode(b"another").decode()}, {"hops": 1}):
+    for changed in ({"listener": "http"}, {"client": base64.b64encode(b"another").decode()}, {"hops": 1}):
         with pytest.raises(SecretsDiffer):
             meet(
                 leader_side(),
                 follower_side(kind="proxy", passed_on=passed_on),
-                lambda message: edited(message, **changed) if "door" in str(message.payload) else message,  # noqa: B023
+                lambda message: edited(message, **changed) if "listener" in str(message.payload) else message,  # noqa: B023
             )
 
 

@@ -9,6 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from leveret.core.queues.queue_settings import (
+    ALL_DOWNSTREAMS,
+    ANY_DOWNSTREAM,
+    LOCAL,
+    NACK,
+    REMOTE_CONFIRM,
+    REMOTE_CONFIRM_ON_TIMEOUT,
+    REMOTE_CONFIRM_TIMEOUT,
+)
 from leveret.core.rules.erlang_terms import pairs, term
 from leveret.core.rules.mirror_policy import MIRROR_KEYS, OPERATOR_MIRROR_KEYS, mirroring_fault
 from leveret.core.rules.queue_arguments import (
@@ -72,9 +81,16 @@ _KEYS: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
     ),
     "target-group-size": (_at_least(1), "is not a valid qq target count value"),
     REPLICATE: (lambda value: isinstance(value, bool), f"is not a valid {REPLICATE} value"),
+    REMOTE_CONFIRM: (
+        _among(True, False, ANY_DOWNSTREAM, ALL_DOWNSTREAMS),
+        f"is not a valid {REMOTE_CONFIRM} value",
+    ),
+    REMOTE_CONFIRM_TIMEOUT: (_at_least(1), f"is not a valid {REMOTE_CONFIRM_TIMEOUT} in milliseconds"),
+    REMOTE_CONFIRM_ON_TIMEOUT: (_among(LOCAL, NACK), f"is not a valid {REMOTE_CONFIRM_ON_TIMEOUT} value"),
 }
 """By key: the check of a value, and RabbitMQ's text for an invalid one."""
 
+_REMOTE_CONFIRM_KEYS: Final = (REMOTE_CONFIRM, REMOTE_CONFIRM_TIMEOUT, REMOTE_CONFIRM_ON_TIMEOUT)
 _OPERATOR_KEYS: Final = frozenset(
     {
         "expires",
@@ -88,6 +104,7 @@ _OPERATOR_KEYS: Final = frozenset(
         "overflow",
         "target-group-size",
         REPLICATE,
+        *_REMOTE_CONFIRM_KEYS,
         *OPERATOR_MIRROR_KEYS,
     }
 )
@@ -158,6 +175,11 @@ def definition_fault(name: str, definition: object, *, operator: bool) -> str | 
     for key in sorted(definition):
         if key in allowed and key in _KEYS and not _KEYS[key][0](definition[key]):
             return f"{term(definition[key])} {_KEYS[key][1]}"
+    given = [key for key in _REMOTE_CONFIRM_KEYS if key in definition]
+    if given and definition.get(REPLICATE) is not True:
+        return f"{given[0]} needs {REPLICATE} to be true in the same definition: nothing else is sent to a downstream"
+    if given and REMOTE_CONFIRM not in given:
+        return f"{REMOTE_CONFIRM} must be specified to specify {given[0]}"
     fault = mirroring_fault({key: definition[key] for key in definition.keys() & allowed})
     if fault is not None:
         return fault

@@ -18,14 +18,15 @@ class ConfirmBatch:
         places: by queue of another leader, the place of this batch's last message; the default is the last message of
             the flush.
         doubt: why the outcome of some of it is unknown; empty if it is known.
+        count: the number of its publishes.
         settles: whether it belongs to a transaction that settles messages of some of the queues.
     """
 
-    __slots__ = ("doubt", "last", "outcome", "places", "queues", "refused", "settles")
+    __slots__ = ("count", "doubt", "last", "outcome", "places", "queues", "refused", "settles")
 
     def __init__(self) -> None:
         """An open batch."""
-        self.last = 0
+        self.last = self.count = 0
         self.outcome: bool | None = None
         self.refused = False
         self.doubt = ""
@@ -152,6 +153,7 @@ class Confirms:
             batch = self._open = ConfirmBatch()
             self._waiting.append(batch)
         batch.last = self.published
+        batch.count += count
         return batch
 
     def publish_apart(self, count: int) -> ConfirmBatch:

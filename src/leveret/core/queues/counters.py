@@ -7,6 +7,22 @@ of its client, an exchange counts published and routed messages, the broker coun
 from __future__ import annotations
 
 
+class RemoteConfirms:
+    """Messages whose confirms wait for downstreams (`remote-dc-confirm`), or were answered without them.
+
+    Attributes:
+        waiting: confirms are held for these now.
+        confirmed_locally: confirmed by this site alone, as the policy says.
+        refused: nacked, as the policy says.
+    """
+
+    __slots__ = ("confirmed_locally", "refused", "waiting")
+
+    def __init__(self) -> None:
+        """All zero."""
+        self.waiting = self.confirmed_locally = self.refused = 0
+
+
 class Counters:
     """Counts of the events of messages.
 

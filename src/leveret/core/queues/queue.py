@@ -24,7 +24,7 @@ from leveret.core.queues.backlog.offsets import OffsetSet
 from leveret.core.queues.backlog.pending_returns import PendingReturns
 from leveret.core.queues.chunk_epochs import ChunkEpochs
 from leveret.core.queues.consumers import Consumers, QueueConsumer
-from leveret.core.queues.counters import Counters
+from leveret.core.queues.counters import Counters, RemoteConfirms
 from leveret.core.queues.dead_lettering import DEAD_AT_ONCE, NOT_STORED, DeadLettering, DeadLetters
 from leveret.core.queues.messages import MESSAGE_OVERHEAD_BYTES, Messages, Run, bytes_of, count_of, joined
 from leveret.core.queues.queue_settings import DROP_HEAD, QueueSettings
@@ -85,6 +85,7 @@ class Queue:
         self.policy: str | None = None
         self.settings = QueueSettings()
         self.counters = Counters()
+        self.remote_confirms = RemoteConfirms()
         self.backlog = make_backlog(partial(read, self), self._has_expired)
         self.unacked_count = 0
         self.ready_bytes = 0

@@ -18,6 +18,14 @@ from leveret.model.definitions import Arguments
 from leveret.model.stream import interval_ms
 
 DROP_HEAD = "drop-head"
+REMOTE_CONFIRM: Final = "remote-dc-confirm"
+REMOTE_CONFIRM_TIMEOUT: Final = "remote-dc-confirm-timeout"
+REMOTE_CONFIRM_ON_TIMEOUT: Final = "remote-dc-confirm-on-timeout"
+REMOTE_CONFIRM_TIMEOUT_MS: Final = 5_000
+LOCAL: Final = "local"
+NACK: Final = "nack"
+ANY_DOWNSTREAM: Final = "any"
+ALL_DOWNSTREAMS: Final = "all"
 REJECT_PUBLISH_DLX = "reject-publish-dlx"
 
 
@@ -36,6 +44,9 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
         consumer_timeout_ms: a delivery's longest wait for its acknowledgement; None for the node's.
         max_age_ms: for a stream, the highest age of a segment.
         segment_bytes_max: for a stream, the largest size of a segment.
+        remote_confirm: how many downstreams a confirm waits for, `any` or `all`; None for none.
+        remote_confirm_timeout_ms: the longest wait for them.
+        remote_confirm_on_timeout: what follows it: `local`, a confirm by this site alone, or `nack`.
     """
 
     message_ttl_ms: int | None = None
@@ -49,6 +60,9 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     consumer_timeout_ms: int | None = None
     max_age_ms: int | None = None
     segment_bytes_max: int | None = None
+    remote_confirm: str | None = None
+    remote_confirm_timeout_ms: int = REMOTE_CONFIRM_TIMEOUT_MS
+    remote_confirm_on_timeout: str = LOCAL
 
 
 _NONE: Final = QueueSettings()
@@ -83,7 +97,23 @@ def queue_settings(arguments: Arguments, policies: Mapping[str, Any]) -> QueueSe
         values["max_age_ms"] = interval_ms(values["max_age_ms"])
     if values.get("delivery_limit", 0) < 0:
         values["delivery_limit"] = None
+    values |= _remote_confirm(policies)
     return QueueSettings(**values, consumer_timeout_ms=_consumer_timeout_ms(arguments, policies))
+
+
+def _remote_confirm(policies: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of confirms at another site, which only policies have; `true` is `any`."""
+    asked = policies.get(REMOTE_CONFIRM)
+    if not asked:
+        return {}
+    found: dict[str, Any] = {"remote_confirm": ANY_DOWNSTREAM if asked is True else asked}
+    for field, key in (
+        ("remote_confirm_timeout_ms", REMOTE_CONFIRM_TIMEOUT),
+        ("remote_confirm_on_timeout", REMOTE_CONFIRM_ON_TIMEOUT),
+    ):
+        if key in policies:
+            found[field] = policies[key]
+    return found
 
 
 def _consumer_timeout_ms(arguments: Arguments, policies: Mapping[str, Any]) -> int | None:

@@ -77,9 +77,12 @@ class Promises(Generic[P]):
         cut: int,
         *,
         majority: bool | None = None,
+        any_one: bool = False,
         then: P | None = None,
     ) -> list[P]:
-        """From now on promises wait for each of these sets: for all of it, or a majority of it; None: as before.
+        """From now on promises wait for each of these sets: for all of it, or a majority of it, or any one of it.
+
+        With None for `majority` it stays as it is.
 
         `then` is kept once that has everything up to `cut`, the last one that changed the log; a later call takes its
         place.
@@ -88,7 +91,8 @@ class Promises(Generic[P]):
             KeyError: the log is not led here.
         """
         replicas = self.replicas[log]
-        replicas.wait_for(sets, majority=replicas.is_majority if majority is None else majority)
+        is_majority = replicas.is_majority if majority is None else majority
+        replicas.wait_for(sets, majority=is_majority, any_one=any_one)
         self._then.pop(log, None)
         if then is not None:
             self._then[log] = cut, then

@@ -77,18 +77,19 @@ class ReplicaSet:
     """See the module.
 
     Attributes:
-        sets: promises wait for all of each of these sets, or for a majority of each. The new and the old one, while
-            the record changes.
+        sets: promises wait for all of each of these sets, or for a majority of each, or for any one of each. The new
+            and the old one, while the record changes.
         is_majority: whether a majority is enough.
+        is_any: whether any one is enough.
         promised: the last cut up to which promises could be kept; never falls.
     """
 
-    __slots__ = ("_replicas", "is_majority", "promised", "sets")
+    __slots__ = ("_replicas", "is_any", "is_majority", "promised", "sets")
 
     def __init__(self) -> None:
         """There is no replica, and nothing is promised."""
         self.sets: tuple[frozenset[str], ...] = ()
-        self.is_majority = False
+        self.is_majority = self.is_any = False
         self.promised = 0
         self._replicas: dict[str, _Replica] = {}
 
@@ -111,9 +112,12 @@ class ReplicaSet:
         """The node may have lost its copy: what it had acked counts for nothing."""
         self._replicas.pop(node, None)
 
-    def wait_for(self, sets: Iterable[frozenset[str]], *, majority: bool = False) -> None:
-        """From now on promises wait for all of each of these sets, or for a majority of each."""
-        self.sets, self.is_majority = tuple(nodes for nodes in sets if nodes), majority
+    def wait_for(
+        self, sets: Iterable[frozenset[str]], *, majority: bool = False, any_one: bool = False
+    ) -> None:
+        """From now on promises wait for all of each of these sets, or a majority of each, or any one of each."""
+        self.sets = tuple(nodes for nodes in sets if nodes)
+        self.is_majority, self.is_any = majority, any_one
         for node in [name for name, each in self._replicas.items() if each.acks is None]:
             if not self.waits_for(node):
                 del self._replicas[node]
@@ -144,7 +148,9 @@ class ReplicaSet:
     def reached(self, end: int) -> int:
         """The cut up to which all sets have everything at this moment; `end` without any set."""
         for nodes in self.sets:
-            if self.is_majority:
+            if self.is_any:
+                end = min(end, max(map(self.has, nodes)))
+            elif self.is_majority:
                 # Of n replicas and the leader, the leader and all but n // 2 replicas are a majority.
                 end = min(end, sorted(map(self.has, nodes))[len(nodes) // 2])
             else:

@@ -81,6 +81,15 @@ _MISSING: Final = (
     ),
 )
 _UPSTREAM: Final = (Metric("standby_upstream_messages", "gauge", "Messages of a replicated queue"),)
+_REMOTE_CONFIRMS: Final = (
+    Metric("remote_dc_confirms_waiting", "gauge", "Messages whose confirms wait for a downstream"),
+    Metric(
+        "remote_dc_confirmed_locally_total",
+        "counter",
+        "Messages confirmed by this site alone although a policy asks for a downstream",
+    ),
+    Metric("remote_dc_refused_total", "counter", "Messages nacked because no downstream had them in time"),
+)
 _LISTENERS: Final = (
     Metric("listener_connections", "gauge", "Connections of a kind of listener, logged in or not"),
     Metric(
@@ -116,6 +125,7 @@ class OwnMetrics:
             Family("standby_missing", _MISSING, self._missing),
             Family("standby_upstream", _UPSTREAM, self._upstream),
             Family("standby_downstream", _DOWNSTREAM, self._downstream),
+            Family("remote_dc_confirms", _REMOTE_CONFIRMS, self._remote_confirms),
         )
 
     def _loop(self, vhosts: object) -> Iterable[Row]:
@@ -205,3 +215,10 @@ class OwnMetrics:
     def _upstream(self, vhosts: object) -> Iterable[Row]:
         rows = self._node.upstream.metrics()
         return (Row((("vhost", row["vhost"]), ("queue", row["queue"])), (row["messages"],)) for row in rows)
+
+    def _remote_confirms(self, vhosts: object) -> Iterable[Row]:
+        """A row for all queues together; none if no policy has confirms wait for downstreams."""
+        of_queues = (self._node.upstream.confirms_of(queue) for queue in self._node.broker.queues.values())
+        found = [each for each in of_queues if each is not None]
+        fields = ("waiting", "confirmed_locally", "refused")
+        return [Row((), [sum(each[field] for each in found) for field in fields])] if found else []

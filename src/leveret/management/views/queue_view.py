@@ -59,6 +59,21 @@ def identity_json(call: Call, queue: Queue) -> Json:
         "type": queue_type(definition.arguments),
         **_place(call, queue),
         **_lost_leader(call, queue),
+        **_remote_confirms(call, queue),
+    }
+
+
+def _remote_confirms(call: Call, queue: Queue) -> Json:
+    """How confirms wait for downstreams, for a queue whose policy has them wait."""
+    found = call.node.upstream.confirms_of(queue)
+    if found is None:
+        return {}
+    return {
+        "remote_dc_confirm": found["rule"],
+        "remote_dc_confirm_unmet": found["unmet"],
+        "remote_dc_confirms_waiting": found["waiting"],
+        "remote_dc_confirmed_locally": found["confirmed_locally"],
+        "remote_dc_refused": found["refused"],
     }
 
 

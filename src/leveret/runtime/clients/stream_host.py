@@ -153,3 +153,9 @@ class StreamHost(StreamAuthority, Protocol):
 
     def store_offset(self, vhost: str, reference: str, offset: int) -> None:
         """Store the offset of a reader of the outgoing log."""
+
+    def downstream_came(self, vhost: str, reference: str) -> None:
+        """Note that a connection begins to report offsets as this reader."""
+
+    def downstream_left(self, vhost: str, reference: str) -> None:
+        """Note that such a connection is gone."""

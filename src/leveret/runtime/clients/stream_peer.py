@@ -56,6 +56,8 @@ READ_BYTES_PER_CREDIT: Final = 65_536
 """The octets of one read for each credit, so that a reader with little credit gets small reads."""
 WRITE_BUFFER_BYTES_MAX: Final = 1_048_576
 FLUSH_TIMEOUT_S: Final = 5.0
+_DOWNSTREAMS_MAX: Final = 16
+"""The most downstreams that one connection reports for; a reader could invent any number of them."""
 
 log = logging.getLogger(__name__)
 
@@ -111,6 +113,7 @@ class StreamPeer(asyncio.Protocol):
         self._watches: dict[str, _Watch] = {}
         self._streams: dict[str, StreamHandle] = {}
         self._members: dict[int, _Member] = {}
+        self._downstreams: set[str] = set()
         self._attachments = 0
         self._settling = False
         self._goes_on = False
@@ -262,6 +265,8 @@ class StreamPeer(asyncio.Protocol):
         for number in list(self._members):
             self._leave(number)
         self._register.pop(self, None)
+        for reference in self._downstreams:
+            self._host.downstream_left(self.vhost, reference)
         self._leave_node()
         reason = self._session.close_reason or (
             str(error) if error else "the peer hung up" if self.user else ""
@@ -373,6 +378,9 @@ class StreamPeer(asyncio.Protocol):
 
     def _keep_offset(self, effect: KeepOffset) -> None:
         if effect.stream == OUTGOING_STREAM:
+            if effect.reference not in self._downstreams and len(self._downstreams) < _DOWNSTREAMS_MAX:
+                self._downstreams.add(effect.reference)
+                self._host.downstream_came(self.vhost, effect.reference)
             self._host.store_offset(self.vhost, effect.reference, effect.offset)
             return
         try:

@@ -370,6 +370,14 @@ class StreamServer:
         """See StreamHost."""
         self._collector.note_downstream(vhost, reference, offset)
 
+    def downstream_came(self, vhost: str, reference: str) -> None:
+        """See StreamHost."""
+        self._collector.held_confirms.came(vhost, reference)
+
+    def downstream_left(self, vhost: str, reference: str) -> None:
+        """See StreamHost."""
+        self._collector.held_confirms.left(vhost, reference)
+
     def query_offset(self, vhost: str, reference: str) -> int | None:
         """See StreamHost."""
         if reference.startswith(TRANSFERRED_PREFIX):

@@ -44,6 +44,7 @@ from leveret.config import Config
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.stream import Stream
 from leveret.model.errors import StorageError
+from leveret.runtime.collecting.held_confirms import HeldConfirms
 from leveret.runtime.collecting.known_downstreams import KnownDownstreams
 from leveret.runtime.collecting.lowest_offsets import Key
 from leveret.runtime.collecting.outgoing_log import OutgoingLog, remove_log
@@ -72,6 +73,7 @@ class Collector:
     Attributes:
         logs: the outgoing logs by vhost.
         known_downstreams: the downstreams of all logs.
+        held_confirms: publishers' confirms that wait for those.
         released: called when less of the queues' logs may be needed.
         has_resigned: whether nothing is collected and no log is opened; see `resign`.
     """
@@ -101,6 +103,7 @@ class Collector:
         self._retain_ms = config.standby.retention_ms_max
         self._truncates = config.standby.truncates_transferred
         self.known_downstreams = KnownDownstreams(self.logs)
+        self.held_confirms = HeldConfirms(self.logs)
         self._durable = commits.settle
         self._shared = commits.shared
         self._following: set[Queue] = set()
@@ -135,6 +138,7 @@ class Collector:
                 raise
             log.has_stopped = self._has_stopped
             self.logs[vhost] = log
+            self.held_confirms.opened(vhost)
             self._has_logs.set()
         return log
 
@@ -172,6 +176,7 @@ class Collector:
             for queue in [each for each in self._collected() if each.key[0] == vhost]:
                 self.pause(queue)
             log.close(delete=delete)
+            self.held_confirms.closed(vhost)
             self.released()
 
     def remove_former(self, vhosts: Iterable[str]) -> None:
@@ -544,6 +549,9 @@ class Collector:
                 log.missing_messages,
             )
         self.known_downstreams.report_used_twice(log, reference)
+        known = log.downstreams.by_reference.get(reference)
+        if known is not None and known.offset == offset:
+            self.held_confirms.acked(vhost, reference, offset)
 
     def begin_downstream(self, vhost: str, reference: str) -> int | None:
         """The offset at which a new downstream begins; None if the vhost is not collected.
@@ -604,6 +612,7 @@ class Collector:
             StorageError: the disk refused it.
         """
         known = self.known_downstreams.forget(name)
+        self.held_confirms.forget()
         self.released()
         return known
 

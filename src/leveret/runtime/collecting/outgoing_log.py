@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import secrets
 from builtins import bytes as octets_type
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -78,6 +78,7 @@ class OutgoingLog(CommittedLog):
         has_stopped: whether an fdatasync failed, so that no more is committed before a restart; committed records are
             served.
         stopped: queues whose copy a disk refused, until their copy is complete again.
+        copied: called with this log and a queue whenever a chunk of the queue was copied.
         unended: incarnations whose end a disk refused to log, with their end offsets.
     """
 
@@ -94,6 +95,7 @@ class OutgoingLog(CommittedLog):
         self.has_stopped = False
         self.stopped: set[Queue] = set()
         self.unended: list[tuple[Key, int]] = []
+        self.copied: Callable[[OutgoingLog, Queue], None] = lambda log, queue: None
         self.by_reference = ByReference()
         self._queues = queues
         self._unreadable_id = -1
@@ -281,6 +283,7 @@ class OutgoingLog(CommittedLog):
             end = self.log.next_offset
             self.by_reference.note(key[1], header.chunk_id, header.data_bytes, segment=segment, end=end)
         self.positions[key] = header.next_offset
+        self.copied(self, queue)
 
     def settle_below(
         self,

@@ -166,6 +166,25 @@ class UpstreamCollection:
                     "collected_offset": collected,
                 }
 
+    def confirms_of(self, queue: Queue) -> dict[str, Any] | None:
+        """How publishers' confirms of a queue wait for downstreams; None if they do not.
+
+        Returns:
+            rule: `any` or `all`; unmet: why none can come now, or empty; on_timeout: `local` or `nack`; waiting,
+            confirmed_locally, refused: numbers of messages.
+        """
+        held, counts = self._collector.held_confirms, queue.remote_confirms
+        if not held.concerns(queue):
+            return None
+        return {
+            "rule": queue.settings.remote_confirm,
+            "unmet": held.why_unmet(queue),
+            "on_timeout": queue.settings.remote_confirm_on_timeout,
+            "waiting": counts.waiting,
+            "confirmed_locally": counts.confirmed_locally,
+            "refused": counts.refused,
+        }
+
     def collected(self) -> list[dict[str, Any]]:
         """A row a vhost that is collected.
 

@@ -80,17 +80,21 @@ class Peer(Protocol):
         """Close the socket after what was written."""
 
 
-class ReplicationPort(Protocol):
-    """The other nodes that have to keep this node's records: the leader of a queue, or its mirrors."""
+class ConfirmPort(Protocol):
+    """Others that have to keep what is confirmed to publishers: nodes of the cluster, or another site."""
 
     def concerns(self, queue: object) -> bool:
-        """Whether another node has to keep the records of a queue."""
+        """Whether others have to keep the records of a queue."""
 
     def when_kept(self, batch: ConfirmBatch, part: Part) -> None:
-        """Make a part for each node that has to keep some of a just flushed batch.
+        """Make a part for each of them that has to keep some of a just flushed batch.
 
-        It is called when the node has it, or not.
+        It is called when they have it, or not.
         """
+
+
+class ReplicationPort(ConfirmPort, Protocol):
+    """The other nodes that have to keep this node's records: the leader of a queue, or its mirrors."""
 
     def when_taken(self, queues: Iterable[Queue], part: Part) -> None:
         """The same for everything that these queues got up to this flush."""
@@ -166,6 +170,7 @@ class Engine:
         outbox: sessions that have octets to send.
         peers: the socket of each session.
         replication_port: the other nodes; None on a single node.
+        confirm_ports: others that a publisher's confirm waits for beside them.
         clock_ms, elapsed_ms: return the time of day, and one for durations.
     """
 
@@ -185,6 +190,7 @@ class Engine:
         self._deadlines = Deadlines(elapsed_ms, self._due)
         self._hooks = hooks
         self.replication_port: ReplicationPort | None = None
+        self.confirm_ports: list[ConfirmPort] = []
         self._publication: _DefinitionsPublication | None = None
         self._reported: list[tuple[ConfirmingChannel, ConfirmBatch, bool]] = []
         self.outbox: list[Sender] = []
@@ -555,12 +561,13 @@ class Engine:
         unlogged = bool(self._broker.changes)
         waiting: list[tuple[ConfirmingChannel, ConfirmBatch]] = []
         touched, self._touched = self._touched, {}
+        all_ports = self._all_ports()
         for channel, batch in self._take_batches(touched):
             refused = batch.refused or (unlogged and batch.needs_sync)
             if refused or self._is_refused_by_disk(batch):
                 channel.confirm(batch, ok=False)
-            elif self.replication_port is not None and any(map(self.replication_port.concerns, batch.queues)):
-                self._await_all(channel, batch)
+            elif ports := [port for port in all_ports if any(map(port.concerns, batch.queues))]:
+                self._await_all(channel, batch, ports)
             elif batch.needs_sync:
                 waiting.append((channel, batch))
             else:
@@ -600,14 +607,20 @@ class Engine:
             batches += [(channel, batch) for channel in confirming for batch in channel.close_batches()]
         return batches
 
-    def _await_all(self, channel: ConfirmingChannel, batch: ConfirmBatch) -> None:
-        """Confirm a batch once the local disk and every other node concerned have it."""
+    def _all_ports(self) -> list[ConfirmPort]:
+        """Everybody that a confirm may wait for beside this node's disk."""
+        return [*([self.replication_port] if self.replication_port is not None else []), *self.confirm_ports]
+
+    def _await_all(
+        self, channel: ConfirmingChannel, batch: ConfirmBatch, ports: Iterable[ConfirmPort]
+    ) -> None:
+        """Confirm a batch once the local disk and all others concerned have it."""
         outcome = ConfirmOutcome(lambda ok: self._notify_soon(channel, batch, ok=ok))
         if batch.needs_sync:
             durable = outcome.part()
             self._commit.when_confirmable(lambda: durable(self._is_kept(batch)), lambda: durable(False))
-        if self.replication_port is not None:
-            self.replication_port.when_kept(batch, outcome.part)
+        for port in ports:
+            port.when_kept(batch, outcome.part)
         outcome.seal()
 
     def _notify_soon(self, channel: ConfirmingChannel, batch: ConfirmBatch, *, ok: bool) -> None:

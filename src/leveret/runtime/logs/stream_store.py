@@ -15,13 +15,14 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
+from leveret.core.queues.confirms import ConfirmOutcome
 from leveret.core.queues.messages import Run
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.sequences import NumberedRun
 from leveret.core.queues.stream import Stream, StreamBatch, records_of, retained_before_ms
-from leveret.model.errors import Corrupt, StorageError
+from leveret.model.errors import Corrupt, LeveretError, PreconditionFailed, StorageError
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.committed_log import CommittedLog
 from leveret.runtime.logs.log_home import LogHome
@@ -55,6 +56,16 @@ UNKNOWN_FILTERS: Final = frozenset(b"%d" % number for number in range(FILTERS_MA
 """Stands for unknown filter values, so that their chunk is sent to every reader."""
 
 
+class HoldingConfirms(Protocol):
+    """Confirms that wait for another site, see runtime.collecting.held_confirms."""
+
+    def concerns(self, queue: object) -> bool:
+        """Whether they do for this stream."""
+
+    def hold(self, queue: Stream, messages: int, answer: Callable[[bool], None]) -> None:
+        """Answer once the other site has everything that the stream has now."""
+
+
 class StreamStore:
     """One log a stream.
 
@@ -62,6 +73,7 @@ class StreamStore:
         home: the logs' directory.
         on_append: called with every appended chunk.
         on_commit: called with every stream whose committed end rose.
+        downstreams: another site that confirms to publishers of the stream protocol wait for; None for none.
     """
 
     def __init__(
@@ -70,6 +82,7 @@ class StreamStore:
         """Streams have their logs in `streams`; `segment_bytes_max` applies unless a stream has its own."""
         self.on_append: OnAppend = _ignore
         self.on_commit: Callable[[Stream], None] = _no_reader
+        self.downstreams: HoldingConfirms | None = None
         self.home = LogHome(tree.root / Stream.log_kind)
         self._tree = tree
         self._commit = commit
@@ -290,18 +303,26 @@ class StreamStore:
 
     def _promise(self, stream: Stream, kept: CommittedLog, batches: list[StreamBatch]) -> None:
         end, last = kept.log.next_offset, kept.last_appended_id
-        self._commit.when_confirmable(partial(self._committed, stream, kept, end, last, batches))
+        answer: Callable[[bool], None] = partial(_answer, stream, batches)
+        if batches and self.downstreams is not None and self.downstreams.concerns(stream):
+            outcome = ConfirmOutcome(answer)
+            answer = outcome.part()
+            self.downstreams.hold(stream, sum(batch.records for batch in batches), outcome.part())
+            outcome.seal()
+        self._commit.when_confirmable(partial(self._committed, stream, kept, end, last, answer))
 
     def _committed(
-        self, stream: Stream, kept: CommittedLog, end: int, last_chunk_id: int, batches: list[StreamBatch]
+        self,
+        stream: Stream,
+        kept: CommittedLog,
+        end: int,
+        last_chunk_id: int,
+        answer: Callable[[bool], None],
     ) -> None:
-        gone = StorageError(f"stream '{stream.key[1]}' is down: {stream.damage}") if stream.damage else None
-        for batch in batches:
-            batch.done(gone)
-        if gone is not None:
-            return
-        kept.commit(end, last_chunk_id)
-        self.on_commit(stream)
+        answer(True)
+        if stream.damage is None:
+            kept.commit(end, last_chunk_id)
+            self.on_commit(stream)
 
     # -- retention ----------------------------------------------------------------------------
 
@@ -425,3 +446,16 @@ def _ignore(queue: Queue, header: Header, data: bytes, trailer: bytes) -> None:
 
 def _no_reader(stream: Stream) -> None:
     """Do nothing: there is no AMQP 0-9-1 consumer."""
+
+
+def _answer(stream: Stream, batches: list[StreamBatch], ok: bool) -> None:
+    """Tell publishers whether their messages are safe where a confirm has to be true."""
+    wrong: LeveretError | None = None
+    if stream.damage is not None:
+        wrong = StorageError(f"stream '{stream.key[1]}' is down: {stream.damage}")
+    elif not ok:
+        wrong = PreconditionFailed(
+            f"no downstream has the messages of stream '{stream.key[1]}' (remote-dc-confirm)"
+        )
+    for batch in batches:
+        batch.done(wrong)

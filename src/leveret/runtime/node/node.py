@@ -237,6 +237,8 @@ class Node:
         self._queues.keep_from = self.collector.keep_from
         self._queues.needed_from = self.collector.needed_from
         self._queues.when_safe = self.engine.when_safe
+        self.engine.confirm_ports.append(self.collector.held_confirms)
+        self.log_store.streams.downstreams = self.collector.held_confirms
         self.collector.released = self._queues.release
         self.log_store.streams.on_commit = self.stream_server.wake
         self.alarms.on_change += [self.amqp.go_on, self.streams.alarms_changed]

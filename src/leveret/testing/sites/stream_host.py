@@ -272,6 +272,7 @@ class FakeStreamHost:
     groups: ConsumerGroups = field(default_factory=ConsumerGroups)
     connections: ConnectionRegistry = field(default_factory=ConnectionRegistry)
     offsets: dict[tuple[str, str], int] = field(default_factory=dict)
+    downstreams: Counter[tuple[str, str]] = field(default_factory=Counter)
     node_name: str = "leveret@test"
     is_downstream: bool = False
     advertised_host: str = "127.0.0.1"
@@ -399,6 +400,14 @@ class FakeStreamHost:
     def store_offset(self, vhost: str, reference: str, offset: int) -> None:
         """Keep it."""
         self.offsets[vhost, reference] = offset
+
+    def downstream_came(self, vhost: str, reference: str) -> None:
+        """Count it."""
+        self.downstreams[vhost, reference] += 1
+
+    def downstream_left(self, vhost: str, reference: str) -> None:
+        """Count it no more."""
+        self.downstreams[vhost, reference] -= 1
 
     def query_offset(self, vhost: str, reference: str) -> int | None:
         """What was kept."""

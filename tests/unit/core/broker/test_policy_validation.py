@@ -141,3 +141,33 @@ def test_what_is_missing_is_named() -> None:
     assert refusal({"pattern": 1, "definition": {"max-length": 1}, "priority": 0}).split("\n")[2] == (
         "pattern should be a binary but was 1"
     )
+
+
+@pytest.mark.parametrize(
+    ("keys", "fault"),
+    [
+        ({"remote-dc-confirm": True}, None),
+        ({"remote-dc-confirm": "all", "remote-dc-confirm-timeout": 1}, None),
+        ({"remote-dc-confirm": "any", "remote-dc-confirm-on-timeout": "nack"}, None),
+        ({"remote-dc-confirm": 1}, "1 is not a valid remote-dc-confirm value"),
+        (
+            {"remote-dc-confirm": True, "remote-dc-confirm-timeout": 0},
+            "0 is not a valid remote-dc-confirm-timeout",
+        ),
+        (
+            {"remote-dc-confirm": True, "remote-dc-confirm-on-timeout": "drop"},
+            "is not a valid remote-dc-confirm-on",
+        ),
+        ({"remote-dc-confirm-timeout": 9}, "remote-dc-confirm must be specified"),
+        ({"remote-dc-confirm": True, "remote-dc-replicate": False}, "needs remote-dc-replicate to be true"),
+    ],
+)
+@pytest.mark.parametrize("operator", [False, True])
+def test_confirms_at_another_site_are_asked_for_in_full(
+    keys: dict[str, Any], fault: str | None, operator: bool
+) -> None:
+    value = {"pattern": ".*", "definition": {"remote-dc-replicate": True} | keys}
+    if fault is None:
+        check_policy_term("p", value | {"priority": 0}, operator=operator)
+    else:
+        assert fault in refusal(value | {"priority": 0}, operator=operator)

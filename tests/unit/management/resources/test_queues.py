@@ -87,10 +87,9 @@ def test_the_policy_of_a_queue_is_shown(admin: Client, node: FakeNode) -> None:
 
 
 def test_what_the_loss_of_its_leader_does_to_a_queue_is_shown(admin: Client, node: FakeNode) -> None:
-    policy = {"pattern": "^mirrored", "definition": {"ha-mode": "all"}, "apply-to": "queues"}
-    assert admin.put("/api/policies/%2F/ha", json=policy).status_code == 201
+    admin.put("/api/policies/%2F/ha", pattern="^mirrored", definition={"ha-mode": "all"})
     for name, durable in (("mirrored", True), ("mirrored too", False), ("other", False)):
-        admin.put(f"/api/queues/%2F/{name}", json={"durable": durable})
+        admin.put(f"/api/queues/%2F/{name}", durable=durable)
     fates = {
         row["name"]: (row["on_leader_loss"], row.get("not_mirrored"))
         for row in admin.get("/api/queues").json()

@@ -60,6 +60,11 @@ _KNOWN: Final = (
     "copies_missing",
     "on_leader_loss",
     "not_mirrored",
+    "remote_dc_confirm",
+    "remote_dc_confirm_unmet",
+    "remote_dc_confirms_waiting",
+    "remote_dc_confirmed_locally",
+    "remote_dc_refused",
     "vhost",
     "node",
 )

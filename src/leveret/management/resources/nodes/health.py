@@ -9,6 +9,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from leveret.core.queues.queue import Queue
+from leveret.core.queues.queue_settings import LOCAL
 from leveret.core.replication.placement import QueuePlacement
 from leveret.core.replication.safe_to_stop import (
     StopDanger,
@@ -40,6 +41,7 @@ from leveret.model.errors import InvalidCommand, NotFound
 from leveret.model.whole_number import whole_number
 from leveret.runtime.sockets.connection_budget import process_sockets
 
+DOWNSTREAM: Final = "downstream"
 _CHECKS: Final = "/api/health/checks"
 _SINGLE: Final = "single node cluster"
 _DAYS: Final = {"days": 1, "weeks": 7, "months": 30, "years": 365}
@@ -92,13 +94,22 @@ def _alarmed(alarms: list[dict[str, str]], queues: list[dict[str, str]]) -> Resp
 
 
 def _queue_alarms(call: Call) -> list[dict[str, str]]:
-    """The queues that are down because of damaged logs, and those that a node leads without some of their messages."""
+    """The queues that are down, led without some of their messages, or without the confirms that their policy asks for.
+
+    Confirms at another site do not matter at a downstream: applications publish at its upstream.
+    """
     found = []
+    is_downstream = call.node.schema_sync.mode == DOWNSTREAM
     for (vhost, name), queue in call.broker.queues.items():
         if queue.damage is not None:
             found.append(
                 {"name": name, "vhost": vhost, "reason": f"is down, its log is damaged: {queue.damage}"}
             )
+        remote = call.node.upstream.confirms_of(queue)
+        if remote is not None and remote["unmet"] and not is_downstream:
+            action = "confirmed by this site alone" if remote["on_timeout"] == LOCAL else "nacked"
+            reason = f"publishes are {action}, not confirmed at a downstream (remote-dc-confirm): {remote['unmet']}"
+            found.append({"name": name, "vhost": vhost, "reason": reason})
         lost_by = call.cluster.placement((vhost, name)).lost_by
         if lost_by:
             reason = f"was led on without all messages; the others are at node {lost_by}, if anywhere"
