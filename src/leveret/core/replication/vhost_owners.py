@@ -28,7 +28,7 @@ class VhostOwner(msgspec.Struct, frozen=True, omit_defaults=True):
         node: the node that follows it.
         term: higher than those of all owners before it.
         holder: the node whose archive has its data until the owner's has; empty once it has, or if it is shared.
-        claimed: the highest term that the manifest of the owner's archive has; 0 if nothing was transferred.
+        claimed: the term in which the node began to transfer; 0 before it does, and while nobody has.
     """
 
     node: str

@@ -23,6 +23,7 @@ from leveret.core.replication.standby_site import (
     RecoveryRequest,
     SiteDecisions,
 )
+from leveret.core.replication.vhost_owners import VhostOwner
 from leveret.core.schema.operating_mode import OperatingMode
 from leveret.model.errors import LeveretError, PreconditionFailed
 from leveret.runtime.process.clock import clock_ms
@@ -159,8 +160,9 @@ class SiteMember:
         if attempt is None:
             self._failures = 0
             if not self._suspended:
+                await self._claim()
                 await self._own.follow()
-                await self._note_transferred()
+                await self._note_whole()
             return
         if attempt.error:
             await self._own.transfer.stop()
@@ -185,9 +187,16 @@ class SiteMember:
     # -- what this node follows -------------------------------------------------------------------
 
     def followed(self, vhosts: Collection[str]) -> list[str]:
-        """Those of these vhosts that this node transfers."""
-        owners, me = self.site.owners, self.site.name
-        return [vhost for vhost in vhosts if vhost in owners and me in owners[vhost].followers]
+        """Those of these vhosts that this node transfers: as the holder, or as the owner that has said so."""
+        found = []
+        for vhost in vhosts:
+            owner = self.site.owners.get(vhost)
+            if owner is not None and (owner.holder == self.site.name or self._is_claimed(owner)):
+                found.append(vhost)
+        return found
+
+    def _is_claimed(self, owner: VhostOwner) -> bool:
+        return owner.node == self.site.name and owner.claimed == owner.term
 
     def recovered_vhosts(self) -> list[str]:
         """The vhosts that this node recovers."""
@@ -201,20 +210,27 @@ class SiteMember:
         claimed = {vhost: owners[vhost].claimed for vhost in terms} if shared else {}
         return {"terms": terms, "writer": self.site.identity, "claimed": claimed}
 
-    async def _note_transferred(self) -> None:
-        """Note which vhosts have data here, and which this node, as their new owner, has as a whole."""
-        rows = {row["virtual_host"]: row for row in self._own.transfer.rows(self._own_vhosts())}
-        for vhost, row in rows.items():
+    async def _claim(self) -> None:
+        """Record that this node begins to transfer what it owns, before it does: from now on data may be here only.
+
+        A crash between the two leaves a record of a holder without data, which costs a refused promotion at most. In
+        the other order the data of a lost node would count as nothing.
+        """
+        if not self._own.is_to_follow:
+            return
+        for vhost in self._own_vhosts():
             owner = self.site.owners[vhost]
-            changed = owner
-            is_whole = self._is_whole(row)
-            if owner.claimed < owner.term and row["is_archive_read"] and (row["transferred"] or is_whole):
-                changed = replace(changed, claimed=owner.term)
-            if owner.holder and is_whole:
-                changed = replace(changed, holder="")
+            if owner.claimed < owner.term:
+                await self.site.note(vhost, replace(owner, claimed=owner.term))
+
+    async def _note_whole(self) -> None:
+        """Record which vhosts this node, as their new owner, has as a whole: their holders are needed no more."""
+        for row in self._own.transfer.rows(self._own_vhosts()):
+            vhost = row["virtual_host"]
+            owner = self.site.owners[vhost]
+            if owner.holder and self._is_claimed(owner) and self._is_whole(row):
+                await self.site.note(vhost, replace(owner, holder=""))
                 logger.info("standby_vhost_taken_over vhost=%s from=%s", vhost, owner.holder)
-            if changed != owner:
-                await self.site.note(vhost, changed)
 
     def _own_vhosts(self) -> list[str]:
         me, owners = self.site.name, self.site.owners
