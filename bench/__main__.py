@@ -33,7 +33,7 @@ from bench.round_trips import ROUND_TRIPS
 from bench.rows import LATENCY, PUBLISH, SMALL, TOGETHER, Scenario, Settings
 from bench.schema import SCHEMA
 from bench.settled import SETTLED
-from bench.standby import COLLECTION, MIXED_STANDBY, STANDBY
+from bench.standby import COLLECTION, MIXED_STANDBY, RTO, STANDBY
 from bench.streams import STREAMS
 
 BUILD: Final = Path("build")
@@ -61,6 +61,7 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     COLLECTION,
     STANDBY,
     MIXED_STANDBY,
+    RTO,
     SETTLED,
     FOLLOWER,
     JOIN,

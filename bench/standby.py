@@ -6,9 +6,11 @@ One run on two nodes: the upstream is the one the runner started, the downstream
                far it is. Its lag at that moment is the age of the first message it does not have, by
                the publisher's own clock: what a disaster at that moment would cost.
     burst      as many messages as the backlog has are published as fast as the upstream takes them.
-    take over  the upstream is killed, the downstream promoted; counted from when Spark has started.
+    take over  the upstream is killed, the downstream promoted; counted from when Spark has started. This one publishes
+               the messages: a file in the place of its directory of staged segments keeps it from writing segments.
+    ingest     another downstream, which has the same messages, is promoted by segments; a consumer waits meanwhile.
 
-At the end the downstream's queue must hold every message that was ever confirmed.
+At the end each downstream's queue must hold every message that was ever confirmed.
 """
 
 from __future__ import annotations
@@ -51,6 +53,10 @@ CONNECT_TIMEOUT_S: Final = 180.0
 TRANSFER_TIMEOUT_S: Final = 300.0
 PROMOTE_TIMEOUT_S: Final = 300.0
 HTTP_TIMEOUT_S: Final = 30.0
+STAGED: Final = "staged"
+INGEST_SHARE_MIN: Final = 3.0
+FIRST_MESSAGE_S_MAX: Final = 2.0
+RTO_PART: Final = 100
 USER: Final = "replicator"
 PASSWORD: Final = "bench"
 DOWNSTREAM: Final = {
@@ -83,6 +89,10 @@ class Pair:
         connection = Connection(self.upstream.amqp_port, vhost=VHOST)
         connection.declare_queue(QUEUE)
         connection.close()
+        self.follow()
+
+    def follow(self) -> None:
+        """Let the downstream follow the upstream."""
         for link, port in (("schema", self.upstream.amqp_port), ("standby", self.upstream.stream_port)):
             endpoints = {"endpoints": [f"{LOOPBACK}:{port}"], "username": USER, "password": PASSWORD}
             command = f"set_{link}_replication_upstream_endpoints"
@@ -157,8 +167,59 @@ def _run(node: Node, settings: Settings) -> dict[str, Reading]:
         pair.connect()
         follow = _follow(pair, settings)
         burst = _burst(pair, settings)
-        node.kill9()
-        return follow | {"transfer": burst, "promotion": _take_over(pair)}
+        with LeveretProcess(config=DOWNSTREAM, parent_dir=settings.folder) as other:
+            beside = Pair(node, other)
+            beside.follow()
+            beside.published = pair.published
+            beside.wait_transferred()
+            node.kill9()
+            (downstream.data_dir / STAGED).touch()
+            found = {"transfer": burst, "promotion": _take_over(pair)}
+            downstream.kill9()
+            return follow | found | _ingested(beside)
+
+
+def _ingested(pair: Pair) -> dict[str, Reading]:
+    """Promote by segments; a consumer's first message is timed from the command."""
+    port = pair.downstream.amqp_port
+    with ThreadPoolExecutor(1) as pool:
+        asked = time.monotonic()
+        first = pool.submit(_first_message, port)
+        reading = _take_over(pair)
+        first_s = first.result() - asked
+    return {"ingest": reading, "first-message": Reading(first_s, details=reading.details)}
+
+
+def _first_message(port: int) -> float:
+    """When a consumer has its first message, which goes back."""
+    connection = Connection(port, vhost=VHOST)
+    try:
+        connection.consume(QUEUE, prefetch=1)
+        connection.skip_frames(1)
+        return time.monotonic()
+    finally:
+        connection.close()
+
+
+def _run_rto(node: Node, settings: Settings) -> dict[str, Reading]:
+    """Promotions of downstreams that have few messages and many, from the command to the end."""
+    assert isinstance(node, LeveretProcess)
+    found: dict[str, Reading] = {}
+    published = 0
+    for name, size in (("rto-small", settings.backlog // RTO_PART), ("rto", settings.backlog)):
+        with LeveretProcess(config=DOWNSTREAM, parent_dir=settings.folder) as downstream:
+            pair = Pair(node, downstream)
+            if published:
+                pair.follow()
+            else:
+                pair.connect()
+            pair.published = published
+            pair.publish(pair.job(count=size - published))
+            published = pair.published
+            pair.wait_transferred()
+            reading = _take_over(pair)
+            found[name] = Reading(reading.details["whole_s"], details=reading.details)
+    return found
 
 
 def _run_collection(node: Node, settings: Settings) -> dict[str, Reading]:
@@ -328,10 +389,35 @@ STANDBY: Final = Scenario(
             True,
             Target("ratio", SHOVEL_RATIO_MIN),
         ),
+        Row(
+            "ingest",
+            "promotion by segments, 1000 B, by the rate of the promotion that publishes",
+            "msg/s",
+            True,
+            Target("share", INGEST_SHARE_MIN, "promotion"),
+        ),
+        Row(
+            "first-message",
+            "first message at a consumer, after the command to promote",
+            "s",
+            False,
+            Target("value", FIRST_MESSAGE_S_MAX),
+        ),
     ),
     _run,
     once=True,
     brokers=(LEVERET, RABBITMQ),
+)
+RTO: Final = Scenario(
+    (
+        Row(
+            "rto-small", "promotion of one hundredth of the backlog, from the command to its end", "s", False
+        ),
+        Row("rto", "promotion of the backlog, 1000 B, from the command to its end", "s", False),
+    ),
+    _run_rto,
+    once=True,
+    brokers=(LEVERET,),
 )
 MIXED_STANDBY: Final = Scenario(
     (

@@ -32,7 +32,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final, Protocol
 
 from isal.isal_zlib import crc32
@@ -41,7 +40,7 @@ from leveret.model.errors import Corrupt, StorageError
 from leveret.storage.begin import SUFFIX as BEGIN_SUFFIX
 from leveret.storage.begin import BeginFile
 from leveret.storage.directory import make_directory, sync_directory
-from leveret.storage.log_reader import LogReader
+from leveret.storage.log_reader import NOTHING_BESIDE, LogReader
 from leveret.storage.log_recovery import LogRecovery
 from leveret.storage.open_segments import OpenSegments, storage_error
 from leveret.storage.segment import BESIDE as OWN
@@ -53,7 +52,6 @@ from leveret.storage.unsynced_names import UnsyncedNames
 from leveret.wire.chunk import Chunk, Header, encode_header, seal_of, with_log
 
 SEGMENT_BYTES_MAX: Final = 64 * 1024 * 1024
-_NOTHING: Final[Mapping[int, int]] = MappingProxyType({})
 
 
 class LogOwner(Protocol):
@@ -264,7 +262,7 @@ class Log(LogReader):
         if crc is None:
             crc = crc32(data)
         if not segment.size and self.name:
-            trailer = with_log(trailer, self.name, self._last_seal())
+            trailer = with_log(trailer, self.name, self.last_seal)
         chunk_id = segment.next_offset
         header = Header(
             kind, entries, records, timestamp_ms, self.epoch, chunk_id, crc, len(data), len(trailer)
@@ -272,7 +270,8 @@ class Log(LogReader):
         self._write(segment, header, [encode_header(*header), data, trailer])
         return header
 
-    def _last_seal(self) -> int:
+    @property
+    def last_seal(self) -> int:
         """The seal of the last chunk, 0 if there is none."""
         last = next((segment.last for segment in reversed(self._segments) if segment.last), None)
         return seal_of(last) if last else 0
@@ -445,6 +444,42 @@ class Log(LogReader):
         self._sealed.append(segment.path)
         head._segments.clear()
 
+    def take_in(self, staged: Segment) -> None:
+        """Append a segment that was written elsewhere: whole, durable, checked, and made to follow the last chunk.
+
+        One `rename` does it. Until the group commit has synced the directory, and the end of the segment before, the
+        new one is provisional like any other. So a crash leaves it or not, and never a part of it, because all of it
+        was durable before it had a name here. No record in it is promised before that. The owner is not told: nobody
+        may copy this log's changes.
+
+        Raises:
+            StorageError: it does not follow, or the disk refused it; the log is as it was before.
+        """
+        newest = self._segments[-1]
+        if staged.first_offset != self.next_offset or not staged.size:
+            raise StorageError(
+                f"{staged.path}: does not follow offset {self.next_offset} of log {self.directory}"
+            )
+        is_second = newest.size > 0
+        state = SegmentState.PROVISIONAL if is_second and self._durable else newest.state
+        target = self.directory / f"{staged.first_offset:020d}{state}"
+        try:
+            if self._names.is_fresh and len(self._segments) + is_second > 1:
+                self._names.sync()
+            if self._has_overhang:
+                os.ftruncate(self._fd(newest), newest.size)
+                self._has_overhang = False
+            self._write_begin(newest)
+            staged.path.rename(target)
+        except OSError as error:
+            raise storage_error(error, f"log {self.directory}: {staged.path} cannot be taken in") from error
+        (self._names.add if state is SegmentState.PROVISIONAL else self._names.add_directory)()
+        if not is_second:
+            self._close_segment(self._segments.pop())
+        staged.path, staged.state = target, state
+        self._segments.append(staged)
+        self._unsynced = [each for each in self._unsynced if each in self._segments] + [staged]
+
     def _cut_back(self, segment: Segment) -> None:
         try:
             os.ftruncate(self._fd(segment), segment.size)
@@ -597,7 +632,7 @@ class Log(LogReader):
         *,
         bytes_max: int | None = None,
         older_than_ms: int | None = None,
-        beside: Mapping[int, int] = _NOTHING,
+        beside: Mapping[int, int] = NOTHING_BESIDE,
     ) -> int:
         """Delete the oldest segments beyond a size or an age; return their number.
 
@@ -606,35 +641,6 @@ class Log(LogReader):
         return self.drop_before(
             self.retained_from(bytes_max=bytes_max, older_than_ms=older_than_ms, beside=beside)
         )
-
-    def retained_from(
-        self,
-        *,
-        before: int = 0,
-        bytes_max: int | None = None,
-        older_than_ms: int | None = None,
-        written_before_ms: int | None = None,
-        beside: Mapping[int, int] = _NOTHING,
-    ) -> int:
-        """The begin of the log without segments that hold only records before `before`, or are beyond a size or an age.
-
-        The age of a segment is that of its last chunk, by the chunk's own time or by the time of its writing here.
-
-        Raises:
-            StorageError: a segment is gone.
-        """
-        size = self.size_bytes + sum(beside.get(each.first_offset, 0) for each in self._segments)
-        for segment, after in pairwise(self._segments):
-            is_due = (
-                segment.next_offset <= before
-                or (bytes_max is not None and size > bytes_max)
-                or (older_than_ms is not None and segment.last_timestamp_ms < older_than_ms)
-                or (written_before_ms is not None and segment.written_ms() < written_before_ms)
-            )
-            if not is_due or after.state is SegmentState.PROVISIONAL:
-                return segment.first_offset
-            size -= segment.size + beside.get(segment.first_offset, 0)
-        return self.newest_segment
 
     def _drop_oldest(self) -> None:
         segment = self._segments[0]

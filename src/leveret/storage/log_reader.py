@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from isal.isal_zlib import crc32
 
 from leveret.model.errors import Corrupt, StorageError
 from leveret.storage.open_segments import OpenSegments, storage_error
-from leveret.storage.segment import Segment
+from leveret.storage.segment import Segment, SegmentState
 from leveret.wire.chunk import HEADER_BYTES, Chunk, ChunkError, Header, decode_header, verify
 
 READ_BYTES: Final = 256 * 1024
+NOTHING_BESIDE: Final[Mapping[int, int]] = MappingProxyType({})
+"""No segment has octets stored elsewhere."""
 _ENDS_MAX: Final = 64
 """The number of reads whose ends are remembered: an index step of small chunks is hundreds of them."""
 
@@ -130,6 +134,35 @@ class LogReader:
     def sync_and_close(self, segment: Segment) -> None:
         """Close a segment's descriptor, after a sync if one is due."""
         self._close_segment(segment)
+
+    def retained_from(
+        self,
+        *,
+        before: int = 0,
+        bytes_max: int | None = None,
+        older_than_ms: int | None = None,
+        written_before_ms: int | None = None,
+        beside: Mapping[int, int] = NOTHING_BESIDE,
+    ) -> int:
+        """The begin of the log without segments that hold only records before `before`, or are beyond a size or an age.
+
+        The age of a segment is that of its last chunk, by the chunk's own time or by the time of its writing here.
+
+        Raises:
+            StorageError: a segment is gone.
+        """
+        size = self.size_bytes + sum(beside.get(each.first_offset, 0) for each in self._segments)
+        for segment, after in pairwise(self._segments):
+            is_due = (
+                segment.next_offset <= before
+                or (bytes_max is not None and size > bytes_max)
+                or (older_than_ms is not None and segment.last_timestamp_ms < older_than_ms)
+                or (written_before_ms is not None and segment.written_ms() < written_before_ms)
+            )
+            if not is_due or after.state is SegmentState.PROVISIONAL:
+                return segment.first_offset
+            size -= segment.size + beside.get(segment.first_offset, 0)
+        return self.newest_segment
 
     def bytes_from(self, offset: int) -> int:
         """The size of the records from an offset on; up to an index step too large."""

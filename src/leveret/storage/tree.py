@@ -25,8 +25,9 @@ from leveret.storage.state_file import SUFFIX, StateFile
 from leveret.wire.chunk import Header
 
 NAME_BYTES_MAX: Final = 1024
-_OWN: Final = frozenset({"transient", "divergent", "delayed", "standby", "log"})
-"""Directories of one node alone: transient logs, quarantine, and changes that it received and has not applied."""
+_OWN: Final = frozenset({"transient", "divergent", "delayed", "standby", "log", "staged"})
+"""Directories of one node alone: transient logs, quarantine, changes that it received and has not applied, and segments
+that a recovery writes."""
 _OWN_FILES: Final = frozenset({"replication.json", "scrub.json", "cluster.json", "handed_out.json"})
 """State files of one node alone: its identity, last scrubs, cluster, and offsets handed out to consumers."""
 

@@ -284,6 +284,18 @@ class Queue:
         self.published_total += count
         self.counters.publish += count
 
+    def taken_in(self, end: int, body_bytes: int, *, expires: bool) -> None:
+        """Note that messages are in the log, up to the offset `end`, that never were in memory.
+
+        `expires`: whether some have a time to live of their own.
+        """
+        count = end - self.next_offset
+        self.backlog.taken_in(end)
+        self.ready_bytes += body_bytes
+        self.may_expire = self.may_expire or expires
+        self.published_total += count
+        self.counters.publish += count
+
     def refuse(self, messages: Messages) -> None:
         """Dead-letter publishes that the queue has no room for (overflow `reject-publish-dlx`)."""
         if self.settings.dead_letter_exchange is not None:

@@ -447,14 +447,18 @@ class QueueOrder:
         )
         # Unfinished plans are numbered in this order. It differs from the order of the numbers themselves, which
         # earlier versions used, only for queues with several epochs whose policy was removed in between.
-        order = np.lexsort((places, offsets, in_order(epochs)))
-        epochs, offsets = epochs[order], offsets[order]
-        fresh = np.ones(len(order), np.bool_)
+        timestamps = unsettled.column("timestamp_ms").to_numpy()
+        if not _are_in_order(epochs, offsets):
+            order = np.lexsort((places, offsets, in_order(epochs)))
+            epochs, offsets, places, timestamps = (
+                each[order] for each in (epochs, offsets, places, timestamps)
+            )
+        fresh = np.ones(len(epochs), np.bool_)
         fresh[1:] = (epochs[1:] != epochs[:-1]) | (offsets[1:] != offsets[:-1])
-        self.places: Int64s = places[order][fresh]
+        self.places: Int64s = places[fresh]
         self.epochs: Int64s = epochs[fresh]
         self.offsets: Int64s = offsets[fresh]
-        self.timestamps: Int64s = unsettled.column("timestamp_ms").to_numpy()[order][fresh]
+        self.timestamps: Int64s = timestamps[fresh]
 
     def __len__(self) -> int:
         """The number of messages for the queue."""
@@ -468,6 +472,11 @@ class QueueOrder:
         cuts = np.flatnonzero(np.diff(self.places[after:]) <= 0) + 1
         ids = np.arange(after + 1, len(self) + 1, dtype=np.int64)
         return [piece for piece in np.split(ids, cuts) if len(piece)]
+
+
+def _are_in_order(epochs: Int64s, offsets: Int64s) -> bool:
+    """Whether rows need no sort, as nearly always: one incarnation, and each offset behind the one before it."""
+    return bool(np.all(epochs[1:] == epochs[:-1]) and np.all(offsets[1:] > offsets[:-1]))
 
 
 def read_order(runs: Place, parts: Iterable[RunPart]) -> QueueOrder:

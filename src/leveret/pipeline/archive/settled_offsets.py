@@ -19,6 +19,7 @@ Int64s: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
 _INTERVAL_BITS: Final = 128
+_SMALL: Final = 1 << 16
 
 
 class QueueIncarnation(NamedTuple):
@@ -108,7 +109,11 @@ def rows_by_incarnation(vhost: str, table: pa.Table) -> Iterator[tuple[QueueInca
     names = queue.dictionary.to_pylist()
     indices = queue.indices.to_numpy()
     epochs = table.column("queue_epoch").to_numpy()
-    order = np.lexsort((epochs, indices))
+    # A sort of small numbers takes a twentieth of the time, and mostly leaves the epochs in order, too.
+    order = np.argsort(indices.astype(np.uint16) if len(names) <= _SMALL else indices, kind="stable")
+    same = np.diff(indices[order]) == 0
+    if np.any(same & (np.diff(epochs[order]) < 0)):
+        order = np.lexsort((epochs, indices))
     changes = np.flatnonzero(np.diff(indices[order]) | np.diff(epochs[order])) + 1
     for rows in np.split(order, changes):
         yield QueueIncarnation(vhost, names[indices[rows[0]]], int(epochs[rows[0]])), rows

@@ -181,6 +181,7 @@ class RecoverJob(Job, frozen=True, kw_only=True):
         to: recover into this broker instead, by AMQP 0-9-1.
         scratch: the name of a dry run or rehearsal; its plans are deleted afterwards.
         vhosts: the target vhosts by vhost; others are excluded. None: all go to the one of the same name.
+        staging: the node's directory of staged segments (`recovery.segments`); empty to publish all messages.
         compare: consume the messages from this broker again and compare them with the archive.
     """
 
@@ -196,6 +197,7 @@ class RecoverJob(Job, frozen=True, kw_only=True):
     scratch: str = ""
     vhosts: dict[str, str] | None = None
     compare: AmqpTarget | None = None
+    staging: str = ""
     spark: SparkSettings = SparkSettings()
     timeout_s: float = 60.0
 

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -65,6 +66,7 @@ from leveret.pipeline.recovery.publish import (
     PlanPublisher,
     queue_outcome,
 )
+from leveret.pipeline.recovery.segments import StagingClient
 from leveret.pipeline.recovery.unsettled import (
     Masks,
     NumberedFile,
@@ -78,7 +80,7 @@ from leveret.pipeline.spark.session import start_session
 from leveret.pipeline.target_broker import publish as amqp_publish
 from leveret.pipeline.target_broker.compare import ComparisonClient
 from leveret.pipeline.target_broker.streams import MessageDeclined
-from leveret.pipeline.upstream.stream_client import connect
+from leveret.pipeline.upstream.stream_client import StreamClient, connect
 from leveret.wire.record import RECOVERY_STREAM_PREFIX
 
 LOCK_TIMEOUT_S: Final = 60.0
@@ -527,9 +529,11 @@ class RecoveryRun:
 
 def client_of(job: RecoverJob, vhost: str, directory: PlanDirectory, *, sends: bool = True) -> IngestClient:
     """A connection to a plan's target; another broker's, without `sends`, only looks at the present messages."""
-    if job.to is None:
+    if job.to is None and not (job.staging and sends):
         return _node_client(job, vhost)
     totals = directory.load().queues
+    if job.to is None:
+        return StagingClient(_node_client(job, vhost), Path(job.staging), totals, job.timeout_s)
     return amqp_publish.AmqpClient(job.to, vhost, directory.progress, totals, job.timeout_s, sends=sends)
 
 
@@ -550,7 +554,7 @@ def _last_there(client: IngestClient, directory: PlanDirectory, plan: RecoveryPl
     return publisher.give_up()
 
 
-def _node_client(job: RecoverJob, vhost: str) -> IngestClient:
+def _node_client(job: RecoverJob, vhost: str) -> StreamClient:
     """A connection to the node whose standby this is."""
     return connect(
         [job.endpoint],

@@ -1,20 +1,21 @@
 """Converts columns of the archive to messages as the broker's log has them, many at a time.
 
-Neighbours with the same exchange, routing key, properties and size differ in their bodies alone: one pass of numpy
-puts the common part in front of each body. For a message that is unlike its neighbours numpy's calls would cost more
-than all the rest: its parts are octets, joined once for a whole run.
+Arrow joins the parts of all messages of a piece, so no message is an object of Python: the time of a message is that
+of copying it. Exchanges, routing keys and properties come as dictionaries, and mostly repeat.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from leveret.wire.record import content_header, message_head
+from leveret.pipeline.archive.settled_offsets import Bools, Int64s
+from leveret.wire.properties import EXPIRATION
 from leveret.wire.stream.publish import RUN_RECORDS_MAX, MessageRun
 
 SHAPE: Final = ["exchange", "routing_key", "properties"]
@@ -22,85 +23,113 @@ SHAPE: Final = ["exchange", "routing_key", "properties"]
 BODY: Final = "body"
 RUN_BYTES_MAX: Final = 262_144
 """The most octets of a run, except for a single larger message: it fits a processor's cache."""
+_PIECE_BYTES_MAX: Final = 8 * 1024 * 1024
+"""The octets of bodies, about, that are joined at once."""
+_LENGTH: Final = np.dtype(">u4")
+_HEADER: Final = np.dtype([("length", ">u4"), ("class", ">u4"), ("body", ">u8")])
+"""The length of a content header, and its first 12 octets (wire.record)."""
+_CLASS: Final = 60 << 16
+_HEADER_BYTES: Final = 12
 
 
 def message_runs(messages: pa.Table, first_id: int) -> Iterator[MessageRun]:
     """Yield messages (columns SHAPE and BODY), numbered from `first_id` on, in their form in a log."""
     for batch in messages.to_batches():
-        for run in _Bodies(batch).runs(first_id):
-            yield run
-            first_id += run.records
+        columns = _Columns(batch)
+        begin = 0
+        for end in _cuts(columns.sizes, _PIECE_BYTES_MAX, batch.num_rows):
+            yield from columns.runs(begin, end, first_id + begin)
+            begin = end
+        first_id += batch.num_rows
 
 
-class _Bodies:
-    """The buffers of a batch."""
+class _Columns:
+    """The parts of a batch's entries, one array a part.
+
+    Attributes:
+        sizes: the octets of each entry, without its length.
+    """
 
     def __init__(self, batch: pa.RecordBatch) -> None:
-        body = batch.column(BODY)
-        _, offsets, octets = body.buffers()
-        self._offsets = np.frombuffer(offsets, np.int32, len(body) + 1, body.offset * 4).astype(np.int64)
-        self._places: list[int] = self._offsets.tolist()
-        self._octets = np.frombuffer(octets, np.uint8) if octets else np.empty(0, np.uint8)
-        self._view = self._octets.data
-        columns = [batch.column(name) for name in SHAPE]
-        self._exchanges, self._keys, self._properties = [column.dictionary.to_pylist() for column in columns]
-        self._indices = [column.indices.to_numpy() for column in columns]
-        self._rows: list[list[int]] = [indices.tolist() for indices in self._indices]
-        self._heads: dict[tuple[int, int, int, int], bytes] = {}
+        exchanges, keys, properties = [batch.column(name) for name in SHAPE]
+        self._exchanges = _in_rows(exchanges, _with_length(exchanges.dictionary))
+        self._keys = _in_rows(keys, _with_length(keys.dictionary))
+        self._properties = _in_rows(properties, properties.dictionary)
+        self._bodies = batch.column(BODY)
+        self._expires = _expiring(properties.dictionary)[properties.indices.to_numpy()]
+        self._body_bytes = _sizes(self._bodies)
+        property_bytes = _sizes(self._properties)
+        self._headers = np.empty(batch.num_rows, _HEADER)
+        self._headers["length"] = property_bytes + _HEADER_BYTES
+        self._headers["class"] = _CLASS
+        self._headers["body"] = self._body_bytes
+        self.sizes: Int64s = _sizes(self._exchanges) + _sizes(self._keys) + _HEADER.itemsize
+        self.sizes += property_bytes + self._body_bytes
 
-    def runs(self, first_id: int) -> Iterator[MessageRun]:
-        """Yield all messages, in order."""
-        pieces: list[bytes | memoryview] = []
-        count = size = 0
-        places = self._places
-        for begin, end in self._alike():
-            body_bytes = places[begin + 1] - places[begin]
-            head = self._head(begin, body_bytes)
-            stride = len(head) + body_bytes
-            while begin < end:
-                room = min((RUN_BYTES_MAX - size) // stride, RUN_RECORDS_MAX - count)
-                if room <= 0 and pieces:
-                    yield _run(first_id, count, pieces)
-                    first_id, count, size, pieces = first_id + count, 0, 0, []
-                    continue
-                stop = min(end, begin + max(1, room))
-                if stop - begin == 1:
-                    pieces += (head, self._view[places[begin] : places[stop]])
-                else:
-                    pieces.append(self._joined(head, begin, stop))
-                count, size = count + stop - begin, size + (stop - begin) * stride
-                begin = stop
-        if pieces:
-            yield _run(first_id, count, pieces)
-
-    def _alike(self) -> Iterator[tuple[int, int]]:
-        """Yield (first, last + 1) of rows that differ in their bodies alone."""
-        sizes = np.diff(self._offsets)
-        differ = np.diff(sizes) != 0
-        for indices in self._indices:
-            differ |= np.diff(indices) != 0
-        bounds = [0, *(np.flatnonzero(differ) + 1).tolist(), len(sizes)]
-        return pairwise(bounds)
-
-    def _head(self, row: int, body_bytes: int) -> bytes:
-        """The octets before the body: the entry's length, and the message's head."""
-        exchange, key, properties = [indices[row] for indices in self._rows]
-        shape = exchange, key, properties, body_bytes
-        head = self._heads.get(shape)
-        if head is None:
-            header = content_header(self._properties[properties], body_bytes)
-            message = message_head(self._exchanges[exchange], self._keys[key], header)
-            head = self._heads[shape] = (len(message) + body_bytes).to_bytes(4, "big") + message
-        return head
-
-    def _joined(self, head: bytes, begin: int, end: int) -> memoryview:
-        """Rows with the same `head`, side by side."""
-        bodies = self._octets[self._offsets[begin] : self._offsets[end]].reshape(end - begin, -1)
-        joined = np.empty((end - begin, len(head) + bodies.shape[1]), np.uint8)
-        joined[:, : len(head)] = np.frombuffer(head, np.uint8)
-        joined[:, len(head) :] = bodies
-        return joined.reshape(-1).data
+    def runs(self, begin: int, end: int, first_id: int) -> Iterator[MessageRun]:
+        """Yield the messages from row `begin` up to row `end`."""
+        size = end - begin
+        joined = pc.binary_join_element_wise(
+            _fixed(self.sizes[begin:end].astype(_LENGTH)),
+            self._exchanges.slice(begin, size),
+            self._keys.slice(begin, size),
+            _fixed(self._headers[begin:end]),
+            self._properties.slice(begin, size),
+            self._bodies.slice(begin, size),
+            b"",
+        )
+        data = memoryview(joined.buffers()[2])
+        ends = np.cumsum(self.sizes[begin:end] + _LENGTH.itemsize)
+        first, position = 0, 0
+        for last in _cuts(self.sizes[begin:end] + _LENGTH.itemsize, RUN_BYTES_MAX, RUN_RECORDS_MAX):
+            rows = slice(begin + first, begin + last)
+            yield MessageRun(
+                first_id + first,
+                last - first,
+                data[position : int(ends[last - 1])],
+                int(self._body_bytes[rows].sum()),
+                bool(self._expires[rows].any()),
+            )
+            first, position = last, int(ends[last - 1])
 
 
-def _run(first_id: int, count: int, pieces: list[bytes | memoryview]) -> MessageRun:
-    return MessageRun(first_id, count, pieces[0] if len(pieces) == 1 else b"".join(pieces))
+def _cuts(sizes: Int64s, bytes_max: int, count_max: int) -> Iterator[int]:
+    """The ends of pieces of at most so many octets and messages, but at least one message each."""
+    ends = np.cumsum(sizes)
+    begin, before = 0, 0
+    while begin < len(ends):
+        fitting = int(np.searchsorted(ends, before + bytes_max, "right"))
+        begin = min(max(begin + 1, fitting), begin + count_max)
+        before = int(ends[begin - 1])
+        yield begin
+
+
+def _with_length(values: pa.Array) -> pa.BinaryArray:
+    """Short strings with their length in front, one octet."""
+    return pa.array([bytes((len(each),)) + each for each in values.to_pylist()], pa.binary())
+
+
+def _in_rows(column: pa.DictionaryArray, values: pa.Array) -> pa.BinaryArray:
+    """For each row the value in place of that of its dictionary."""
+    return values.take(column.indices)
+
+
+def _sizes(values: pa.BinaryArray) -> Int64s:
+    sizes: Int64s = pc.binary_length(values).to_numpy().astype(np.int64)
+    return sizes
+
+
+def _fixed(values: npt.NDArray[Any]) -> pa.BinaryArray:
+    """Values of one size as octets."""
+    count, size = len(values), values.dtype.itemsize
+    offsets = np.arange(0, (count + 1) * size, size, dtype=np.int32)
+    return pa.Array.from_buffers(
+        pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(values.tobytes())]
+    )
+
+
+def _expiring(properties: pa.Array) -> Bools:
+    """Whether messages with these properties have a time to live of their own."""
+    flags = [int.from_bytes(each[:2], "big") for each in properties.to_pylist()]
+    found: Bools = (np.array(flags, np.int64) & EXPIRATION) != 0
+    return found

@@ -24,6 +24,7 @@ from leveret.pipeline.archive.tables import RESTORE, messages_in
 from leveret.pipeline.files.files import Place, opened, uncache
 from leveret.pipeline.recovery.entry_positions import EntryPositions, is_of_stream
 from leveret.pipeline.recovery.message_runs import BODY, SHAPE, message_runs
+from leveret.pipeline.recovery.segments import SegmentPublisher
 from leveret.wire.record import RECOVERY_STREAM_PREFIX
 from leveret.wire.stream.publish import MessageRun
 
@@ -98,6 +99,9 @@ class PlanPublisher:
         try:
             publishers = [self._declare(index, queue) for index, queue in enumerate(queues)]
             self._sweep(queues, orders, publishers)
+            for publisher in publishers:
+                if isinstance(publisher, SegmentPublisher):
+                    publisher.finish()
         finally:
             for client in self._clients:
                 client.close()

@@ -14,7 +14,8 @@ from leveret.core.queues.counters import Counters
 from leveret.core.queues.stream import LogBounds, StreamBatch
 from leveret.core.queues.stream_groups import ConsumerGroups
 from leveret.model.errors import LeveretError, PreconditionFailed
-from leveret.session.stream.types import CollectedLog, SequenceBook, StreamAuthority, StreamBook
+from leveret.session.stream.types import CollectedLog, SequenceBook, StagedBook, StreamAuthority, StreamBook
+from leveret.wire.staged_segment import StagedSegment
 from leveret.wire.stream.publish import MessageRun
 
 
@@ -109,6 +110,19 @@ def check_contiguous(queue: str, last: int, runs: Iterable[MessageRun]) -> None:
         last = max(last, run.last)
 
 
+class StagedQueue(StagedBook, Protocol):
+    """A queue that takes in staged segments."""
+
+    def take_in(
+        self,
+        reference: str,
+        announced: StagedSegment,
+        done: Callable[[], None],
+        failed: Callable[[LeveretError], None],
+    ) -> None:
+        """Take a segment in, in the order of the calls; `done` once its messages are durable, or `failed`."""
+
+
 class StreamHost(StreamAuthority, Protocol):
     """The node, as the stream listener uses it."""
 
@@ -117,6 +131,9 @@ class StreamHost(StreamAuthority, Protocol):
 
     def recovery_queue(self, user: str, vhost: str, queue: str) -> RecoveryQueue:
         """The queue, declared durable when it is missing. AccessRefused: the user has no permission."""
+
+    def staged_queue(self, user: str, vhost: str, queue: str) -> StagedQueue:
+        """As `recovery_queue`, for segments."""
 
     def stream(self, vhost: str, name: str) -> StreamHandle:
         """See StreamAuthority."""

@@ -22,9 +22,15 @@ from functools import partial
 from typing import Final, NamedTuple, cast
 
 from leveret.core.broker.limits import OtherConnection
-from leveret.model.errors import LeveretError, NotFound, PreconditionFailed, Refusal
+from leveret.model.errors import LeveretError, NotFound, PeerError, PreconditionFailed, Refusal
 from leveret.runtime.clients import connection_log
-from leveret.runtime.clients.stream_host import RecoveryQueue, ServedLog, StreamHandle, StreamHost
+from leveret.runtime.clients.stream_host import (
+    RecoveryQueue,
+    ServedLog,
+    StagedQueue,
+    StreamHandle,
+    StreamHost,
+)
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.sockets.addresses import is_loopback
 from leveret.runtime.sockets.parting import Parting
@@ -48,6 +54,7 @@ from leveret.session.stream.types import (
     code_of,
 )
 from leveret.wire.record import OUTGOING_STREAM
+from leveret.wire.staged_segment import StagedSegment
 from leveret.wire.stream.codec import Code
 from leveret.wire.stream.commands import QueryPublisherSequenceResponse
 
@@ -119,6 +126,7 @@ class StreamPeer(asyncio.Protocol):
         self._goes_on = False
         self._served_last = -1
         self._queues: dict[StreamPublisher, RecoveryQueue] = {}
+        self._staged: dict[StreamPublisher, StagedQueue] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._pump_waits = False
         self._writable = True
@@ -393,6 +401,9 @@ class StreamPeer(asyncio.Protocol):
     def _append(self, append: Append) -> None:
         publisher = append.publisher
         try:
+            if publisher.is_staged:
+                self._take_in(append)
+                return
             queue = self._queue_of(publisher)
             done = partial(self._guarded, partial(self._stored, append))
 
@@ -423,6 +434,26 @@ class StreamPeer(asyncio.Protocol):
             queue.ask_sequence(asked.reference, partial(answer, Code.OK), failed)
         except LeveretError as error:
             failed(error)
+
+    def _take_in(self, append: Append) -> None:
+        """Take in the segment that is announced, one in each frame."""
+        publisher = append.publisher
+        bodies = [body for run in append.runs for _, body in run.messages()]
+        if len(bodies) != 1:
+            raise PeerError(f"{len(bodies)} staged segments are announced at once")
+        if publisher not in self._staged:
+            alive = self._session.publishers.values()
+            self._staged = {each: queue for each, queue in self._staged.items() if each in alive}
+            self._staged[publisher] = self._host.staged_queue(self.user, self.vhost, publisher.queue)
+        self._staged[publisher].take_in(
+            publisher.reference,
+            StagedSegment.decode(bodies[0]),
+            partial(self._guarded, partial(self._stored, append)),
+            partial(self._refused_later, append),
+        )
+
+    def _refused_later(self, append: Append, error: LeveretError) -> None:
+        self._guarded(partial(self._then_settle, partial(self._not_stored, append, error)))
 
     def _queue_of(self, publisher: StreamPublisher) -> RecoveryQueue:
         """The publisher's queue, looked up once; forgets the queues of publishers that are gone."""

@@ -31,11 +31,13 @@ from leveret.model.errors import (
 from leveret.runtime.clients.hosts import Authority
 from leveret.runtime.clients.recovery_forwarding import ForwardingIngest, RecoveryPort, recover_here
 from leveret.runtime.clients.recovery_ingest import RecoveryIngest
+from leveret.runtime.clients.segment_ingest import SegmentIngest
 from leveret.runtime.collecting.collector import Collector
 from leveret.runtime.collecting.outgoing_log import OutgoingLog
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.committed_log import CommittedLog
 from leveret.runtime.logs.engine import Engine
+from leveret.runtime.logs.queue_store import QueueStore
 from leveret.runtime.logs.stream_store import StreamStore
 from leveret.session.certificate import TlsPeer
 from leveret.session.stream.types import Operation
@@ -95,6 +97,7 @@ class StreamServer:
         authority: Authority,
         collector: Collector,
         streams: StreamStore,
+        queues: QueueStore,
         engine: Engine,
         commit: GroupCommit,
         alarms: Alarms,
@@ -118,6 +121,7 @@ class StreamServer:
         self._authority = authority
         self._collector = collector
         self._streams = streams
+        self._queues = queues
         self._engine = engine
         self._commit = commit
         self._login = authority.over("stream")
@@ -365,6 +369,12 @@ class StreamServer:
         if queue is None or queue.is_remote or self.recovery_port is None:
             raise LedElsewhere(f"queue '{key[1]}' in vhost '{key[0]}' is not led by this node (any more)")
         return await recover_here(self._ingest(key), self.recovery_port, about)
+
+    def staged_queue(self, user: str, vhost: str, queue: str) -> SegmentIngest:
+        """See StreamHost."""
+        self.recovery_queue(user, vhost, queue)
+        key, broker = (vhost, queue), self._authority.broker
+        return SegmentIngest(broker, key, self._engine, self._commit, self._queues, self._ingest(key))
 
     def store_offset(self, vhost: str, reference: str, offset: int) -> None:
         """See StreamHost."""

@@ -44,6 +44,7 @@ from leveret.config import Config
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.stream import Stream
 from leveret.model.errors import StorageError
+from leveret.runtime.collecting.by_reference import may_be_by_reference
 from leveret.runtime.collecting.held_confirms import HeldConfirms
 from leveret.runtime.collecting.known_downstreams import KnownDownstreams
 from leveret.runtime.collecting.lowest_offsets import Key
@@ -370,6 +371,10 @@ class Collector:
         except StorageError as error:
             self._following.discard(queue)
             self._report_stopped(queue, error)
+
+    def needs_data(self, queue: Queue, header: Header) -> bool:
+        """Whether `collect` copies the data of a chunk, and not a reference to it."""
+        return queue.replicated and not (self._by_name and may_be_by_reference(queue, header))
 
     def keep_from(self, queue: Queue) -> int:
         """The first offset of the queue's log that is needed here; its end if no record is."""

@@ -27,6 +27,8 @@ from leveret.runtime.logs.relocating import WhenSafe
 from leveret.runtime.process.clock import elapsed_ms
 from leveret.session.stored import RUN_COSTS, runs_of
 from leveret.storage.log import Log
+from leveret.storage.segment import Segment
+from leveret.storage.staged import StagedDirectory
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import (
     ENTRIES_MAX,
@@ -42,6 +44,7 @@ from leveret.wire.chunk import (
 )
 from leveret.wire.record import COUNT_MAX, Settlement, decode_settlements, encode_settlements
 from leveret.wire.relocation import RelocatedBlock, decode_relocation, encode_relocation
+from leveret.wire.staged_segment import LogEnd
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +118,9 @@ class QueueStore:
         on_append: called with every appended chunk.
         keep_from: returns the first offset of a queue's log that others need, or its end.
         needed_from: the same for the log of a deleted queue, by its epoch; None if no record is needed.
+        needs_data: whether `on_append` needs the data of a chunk.
         home: the directory of durable queues' logs.
+        staged: the directory of segments that a recovery writes.
         when_safe: see relocating.WhenSafe.
         reclaiming: the logs that may begin anew.
         replays: the states of queues that another node serves; None on a node that serves them.
@@ -127,6 +132,7 @@ class QueueStore:
         """Durable queues have their logs in `queues`, others in `transient`, which is emptied at start."""
         self.on_append: OnAppend = _ignore
         self.keep_from: Callable[[Queue], int] = _keep_nothing
+        self.needs_data: Callable[[Queue, Header], bool] = _needs_no_data
         self.needed_from: Callable[[int, Log], int | None] = _need_nothing
         self.when_safe: WhenSafe = lambda queue, then: commit.when_durable(then)
         self.home = LogHome(tree.root / Queue.log_kind)
@@ -141,6 +147,8 @@ class QueueStore:
         self._ended_read: Log | None = None
         self._unreadable: dict[int, tuple[int, StorageError]] = {}
         self.reclaiming = Reclaiming(self)
+        self.staged = StagedDirectory(tree.root)
+        self.staged.remove()
         shutil.rmtree(self._transient.directory, ignore_errors=True)
 
     # -- life of a log ------------------------------------------------------------------------
@@ -330,6 +338,70 @@ class QueueStore:
             if sequences:
                 queue.sequences.note_logged(sequences)
 
+    def end_of(self, queue: Queue) -> LogEnd:
+        """The end of the queue's log, for a segment that is written elsewhere to stand behind it.
+
+        Raises:
+            StorageError: the log is damaged, or the disk refuses it.
+        """
+        if queue.damage is not None:
+            raise StorageError(f"queue '{queue.key[1]}' is down: {queue.damage}")
+        log = self.log(queue)
+        return LogEnd(
+            queue.epoch,
+            log.epoch,
+            log.next_offset,
+            log.last_seal,
+            dict(queue.sequences.logged),
+            tuple(queue.chunk_epochs.before(log.epoch)),
+            log.segment_bytes_max,
+        )
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether each change of a log is sent to followers of this node."""
+        return self._tree.changes is not None
+
+    def take_in(self, queue: Queue, staged: Segment, chunks: list[Chunk], body_bytes: int) -> None:
+        """Make a checked segment with these chunks (without data) the next one of the queue's log (`Log.take_in`).
+
+        Raises:
+            StorageError: it does not follow, or the disk refused it; nothing has changed.
+        """
+        log = self.log(queue)
+        chunks = list(self.staged.chunks(staged, chunks, lambda header: self.needs_data(queue, header)))
+        log.take_in(staged)
+        expires = False
+        for chunk in chunks:
+            self.on_append(queue, chunk.header, bytes(chunk.data), bytes(chunk.trailer))
+            for kind, name, value in decode_trailer(chunk.trailer):
+                if kind == Attribute.SEQUENCE:
+                    queue.sequences.note_logged({name: value})
+                expires |= kind == Attribute.EXPIRES
+            queue.chunk_epochs.appended(chunk.header.epoch, chunk.header.next_offset)
+        queue.taken_in(log.next_offset, body_bytes, expires=expires)
+        queue.return_counts.log_again()
+        self._make_durable(queue, log, staged.first_offset)
+
+    def append_stored(self, queue: Queue, chunk: Chunk, body_bytes: int) -> None:
+        """Append the messages of a checked chunk, which was written for another place in the log.
+
+        Raises:
+            StorageError: the disk refused them; nothing has changed.
+        """
+        if queue.damage is not None:
+            raise StorageError(f"queue '{queue.key[1]}' is down: {queue.damage}")
+        log = self.log(queue)
+        attributes = list(decode_trailer(chunk.trailer))
+        sequences = {name: value for kind, name, value in attributes if kind == Attribute.SEQUENCE}
+        expires = any(kind == Attribute.EXPIRES for kind, _, _ in attributes)
+        trailer = self._trailer(queue, log, sequences, expires=expires)
+        header = self._append(
+            queue, log, ChunkType.USER, chunk.header.records, bytes(chunk.data), trailer, chunk.header.crc
+        )
+        queue.sequences.note_logged(sequences)
+        queue.taken_in(header.next_offset, body_bytes, expires=expires)
+
     def append_settlements(self, queue: Queue) -> None:
         """Append the queue's settlements, then drop segments whose messages are all settled.
 
@@ -421,18 +493,31 @@ class QueueStore:
         queue.logged_settlement(offset)
         return offset
 
-    def _append(self, queue: Queue, log: Log, kind: int, records: int, data: bytes, trailer: bytes) -> Header:
+    def _append(
+        self,
+        queue: Queue,
+        log: Log,
+        kind: int,
+        records: int,
+        data: bytes,
+        trailer: bytes,
+        crc: int | None = None,
+    ) -> Header:
         starts_segment = log.starts_segment
-        header = log.append(kind, records, records, data, self._clock_ms(), trailer)
+        header = log.append(kind, records, records, data, self._clock_ms(), trailer, crc)
         if starts_segment:
             queue.return_counts.log_again()
         queue.chunk_epochs.appended(header.epoch, header.next_offset)
         if queue.definition.durable:
-            self._commit.appended(log)
-            if not header.chunk_id:
-                self.home.record_existence_once_synced(queue.epoch)
+            self._make_durable(queue, log, header.chunk_id)
         self.on_append(queue, header, data, trailer)
         return header
+
+    def _make_durable(self, queue: Queue, log: Log, first_offset: int) -> None:
+        """Have the group commit sync what begins at that offset; the first records of a log make it exist."""
+        self._commit.appended(log)
+        if not first_offset:
+            self.home.record_existence_once_synced(queue.epoch)
 
     def _trailer(
         self,
@@ -577,6 +662,11 @@ def _ignore(queue: Queue, header: Header, data: bytes, trailer: bytes) -> None:
 def _need_nothing(epoch: int, log: Log) -> int | None:
     """A deleted queue's log goes at once."""
     return None
+
+
+def _needs_no_data(queue: Queue, header: Header) -> bool:
+    """No chunk is copied."""
+    return False
 
 
 def _keep_nothing(queue: Queue) -> int:

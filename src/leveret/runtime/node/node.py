@@ -212,6 +212,7 @@ class Node:
             self.authority,
             self.collector,
             self.log_store.streams,
+            self.log_store.queues,
             self.engine,
             self.commits,
             self.alarms,
@@ -236,6 +237,7 @@ class Node:
         )
         self._queues.keep_from = self.collector.keep_from
         self._queues.needed_from = self.collector.needed_from
+        self._queues.needs_data = self.collector.needs_data
         self._queues.when_safe = self.engine.when_safe
         self.engine.confirm_ports.append(self.collector.held_confirms)
         self.log_store.streams.downstreams = self.collector.held_confirms

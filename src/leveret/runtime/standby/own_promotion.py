@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
@@ -20,6 +21,7 @@ from leveret.runtime.standby.pipeline_process import Event, PipelineFailed, Pipe
 from leveret.runtime.standby.progress import PlannedMessages, PromotionProgress, amounts
 from leveret.runtime.standby.recovery import Recoveries, RecoveringNode, own_endpoint
 from leveret.runtime.standby.transfer import TransferSupervisor
+from leveret.storage.staged import StagedDirectory
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +31,7 @@ Progress = Callable[[Event], None]
 class PromotedNode(RecoveringNode, Protocol):
     """The node, as this module uses it."""
 
+    data_dir: Path
     schema_sync: SchemaSync
 
 
@@ -156,12 +159,14 @@ class OwnPromotion:
         report: Progress,
     ) -> RecoveredPart:
         """Recover, in the transfer's process if it is there, because it has Spark running."""
-        with self._node.internal_user("recovery") as (username, password):
+        staged = StagedDirectory(self._node.data_dir)
+        with self._node.internal_user("recovery") as (username, password), staged.open() as staging:
             job = {
                 **self._archive.place,
                 "endpoint": endpoint,
                 "credentials": {"username": username, "password": password},
                 "spark": self._spark,
+                "staging": staging,
                 **msgspec.to_builtins(attempt.wanted),
             }
             if vhosts is not None:

@@ -10,6 +10,7 @@ from leveret.session.stream.login import place
 from leveret.session.stream.session import StreamSession
 from leveret.session.stream.types import ChangeStreams, SendResponse, code_of
 from leveret.wire.record import OUTGOING_STREAM, RECOVERY_STREAM_PREFIX
+from leveret.wire.staged_segment import STAGED_STREAM_PREFIX
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import Code, Response, StreamRequest
 from leveret.wire.stream.fields import NO_LEADER, BrokerNode, StreamMetadata
@@ -54,7 +55,11 @@ def create(session: StreamSession, command: wire.Create) -> None:
 
 def _is_free(name: str) -> bool:
     """Whether a stream may have this name."""
-    return bool(name) and name != OUTGOING_STREAM and not name.startswith(RECOVERY_STREAM_PREFIX)
+    return (
+        bool(name)
+        and name != OUTGOING_STREAM
+        and not name.startswith((RECOVERY_STREAM_PREFIX, STAGED_STREAM_PREFIX))
+    )
 
 
 def delete(session: StreamSession, command: wire.DeleteStream) -> None:
@@ -121,7 +126,13 @@ def _metadata_of(session: StreamSession, stream: str, places: dict[tuple[str, in
 
 
 def stream_stats(session: StreamSession, command: wire.StreamStats) -> None:
-    """Report the bounds of a stream: the outgoing log's with the offset after the last, others' with the last."""
+    """Report the bounds of a stream: the outgoing log's with the offset after the last, others' with the last.
+
+    For a queue that takes in staged segments, report the end of its log.
+    """
+    if command.stream.startswith(STAGED_STREAM_PREFIX):
+        _staged_stats(session, command)
+        return
     try:
         log = session.log(command.stream)
     except LeveretError as error:
@@ -150,6 +161,16 @@ def stream_stats(session: StreamSession, command: wire.StreamStats) -> None:
             "committed_offset": log.committed_offset - 1,
         }
     session.send(wire.StreamStatsResponse(command.correlation, Code.OK, statistics))
+
+
+def _staged_stats(session: StreamSession, command: wire.StreamStats) -> None:
+    code, statistics = Code.OK, {}
+    queue = command.stream.removeprefix(STAGED_STREAM_PREFIX)
+    try:
+        statistics = session.authority.staged_queue(session.user, session.vhost, queue).end().statistics()
+    except LeveretError as error:
+        code = code_of(error)
+    session.send(wire.StreamStatsResponse(command.correlation, code, statistics))
 
 
 def route(session: StreamSession, command: wire.Route) -> None:

@@ -23,6 +23,7 @@ from leveret.model.errors import (
 )
 from leveret.session.certificate import TlsPeer
 from leveret.wire.record import OUTGOING_STREAM
+from leveret.wire.staged_segment import LogEnd
 from leveret.wire.stream.codec import Code, Response
 from leveret.wire.stream.publish import MessageRun
 
@@ -53,6 +54,13 @@ class SequenceBook(Protocol):
 
     def last_sequence(self, reference: str) -> int:
         """The last publishing id stored under `reference`, 0 when there is none."""
+
+
+class StagedBook(SequenceBook, Protocol):
+    """A queue that takes in staged segments (wire.staged_segment)."""
+
+    def end(self) -> LogEnd:
+        """The end of the queue's log. NotFound, PreconditionFailed: it takes none. StorageError: it is damaged."""
 
 
 class StreamBook(SequenceBook, Protocol):
@@ -175,6 +183,9 @@ class StreamAuthority(Protocol):
     def recovery_queue(self, user: str, vhost: str, queue: str) -> SequenceBook:
         """AccessRefused, NotFound."""
 
+    def staged_queue(self, user: str, vhost: str, queue: str) -> StagedBook:
+        """As `recovery_queue`, for segments."""
+
     def query_offset(self, vhost: str, reference: str) -> int | None:
         """The offset stored last by a reader of the outgoing log."""
 
@@ -231,6 +242,7 @@ class StreamPublisher:
     """A peer's right to publish to a queue (recovery) or a stream under a reference.
 
     Attributes:
+        is_staged: whether it publishes announcements of staged segments.
         published, confirmed, errored: the numbers of received, stored and refused messages.
     """
 
@@ -238,6 +250,7 @@ class StreamPublisher:
     reference: str
     queue: str
     to_stream: bool = False
+    is_staged: bool = False
     published: int = 0
     confirmed: int = 0
     errored: int = 0

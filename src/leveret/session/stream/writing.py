@@ -18,6 +18,7 @@ from leveret.session.stream.types import (
     code_of,
 )
 from leveret.wire.record import OUTGOING_STREAM, RECOVERY_STREAM_PREFIX
+from leveret.wire.staged_segment import STAGED_STREAM_PREFIX
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import Code
 from leveret.wire.stream.fields import FailedPublish
@@ -32,6 +33,9 @@ REFERENCE_BYTES_MAX: Final = 255
 
 def _book(session: StreamSession, stream: str) -> SequenceBook:
     """Raises NotFound, AccessRefused."""
+    if stream.startswith(STAGED_STREAM_PREFIX):
+        queue = stream.removeprefix(STAGED_STREAM_PREFIX)
+        return session.authority.staged_queue(session.user, session.vhost, queue)
     if stream.startswith(RECOVERY_STREAM_PREFIX):
         queue = stream.removeprefix(RECOVERY_STREAM_PREFIX)
         return session.authority.recovery_queue(session.user, session.vhost, queue)
@@ -44,9 +48,11 @@ def _book(session: StreamSession, stream: str) -> SequenceBook:
 def declare_publisher(session: StreamSession, command: wire.DeclarePublisher) -> Code:
     """Add a publisher."""
     _book(session, command.stream)
-    recovers = command.stream.startswith(RECOVERY_STREAM_PREFIX)
-    queue = command.stream.removeprefix(RECOVERY_STREAM_PREFIX) if recovers else command.stream
-    publisher = StreamPublisher(command.publisher, command.reference, queue, not recovers)
+    is_staged = command.stream.startswith(STAGED_STREAM_PREFIX)
+    recovers = is_staged or command.stream.startswith(RECOVERY_STREAM_PREFIX)
+    prefix = STAGED_STREAM_PREFIX if is_staged else RECOVERY_STREAM_PREFIX
+    queue = command.stream.removeprefix(prefix) if recovers else command.stream
+    publisher = StreamPublisher(command.publisher, command.reference, queue, not recovers, is_staged)
     in_use = {(each.reference, each.queue) for each in session.publishers.values() if each.reference}
     if (
         (recovers and not command.reference)

@@ -28,7 +28,7 @@ from leveret.model.errors import (
     PreconditionFailed,
     Refusal,
 )
-from leveret.runtime.clients.stream_host import RecoveryQueue, ServedLog, check_contiguous
+from leveret.runtime.clients.stream_host import RecoveryQueue, ServedLog, StagedQueue, check_contiguous
 from leveret.session.certificate import TlsPeer
 from leveret.session.stream.types import Operation
 from leveret.wire.chunk import (
@@ -312,6 +312,10 @@ class FakeStreamHost:
         """Everything is allowed but what is `refused`: (user, operation, name)."""
         if (user, operation, name) in self.refused:
             raise AccessRefused(f"user '{user}' may not {operation} '{name}'")
+
+    def staged_queue(self, user: str, vhost: str, queue: str) -> StagedQueue:
+        """No queue here has a log, so that recoveries publish their messages."""
+        raise NotFound(f"queue '{queue}' in vhost '{vhost}' has no log")
 
     def stream(self, vhost: str, name: str) -> FakeStream:
         """The stream."""

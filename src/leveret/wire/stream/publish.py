@@ -61,11 +61,15 @@ class MessageRun(NamedTuple):
         first: the id of the first message.
         records: the number of messages, at most RUN_RECORDS_MAX.
         data: each message with its length in front.
+        body_bytes: the octets of the bodies; not sent.
+        expires: whether some messages have a time to live of their own; not sent.
     """
 
     first: int
     records: int
     data: bytes | memoryview
+    body_bytes: int = 0
+    expires: bool = False
 
     @classmethod
     def of(cls, first: int, messages: Iterable[bytes]) -> MessageRun:

@@ -6,6 +6,7 @@ from leveret.model.errors import NotFound
 from leveret.session.stream.types import Append, Declared, StoreBatch
 from leveret.testing.sites.stream_host import FakeStream, FakeStreamHost
 from leveret.wire.record import RECOVERY_STREAM_PREFIX
+from leveret.wire.staged_segment import STAGED_STREAM_PREFIX
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import Code
 from leveret.wire.stream.fields import FailedPublish
@@ -114,3 +115,12 @@ def test_recovered_messages_and_streams_do_not_mix(peer: Peer) -> None:
     peer.send(wire.Publish(2, [(1, b"stored")], []), wire.Publish(1, [(1, b"a")], []))
     assert [type(effect) for effect in peer.effects] == [Append, StoreBatch]
     assert peer.session.streams == {"s"}
+
+
+def test_a_queue_whose_log_is_not_here_takes_no_staged_segments(peer: Peer) -> None:
+    stream = STAGED_STREAM_PREFIX + "orders"
+    assert declare(peer, 1, "recovery.1", stream) is Code.STREAM_DOES_NOT_EXIST
+    found = peer.ask(wire.StreamStats(2, stream), wire.StreamStatsResponse)
+    assert (found.code, found.statistics) == (Code.STREAM_DOES_NOT_EXIST, {})
+    create = wire.Create(3, stream, {})
+    assert peer.ask(create, wire.CreateResponse).code == Code.PRECONDITION_FAILED

@@ -77,6 +77,10 @@ class Backlog:
             offset += len(messages)
         self.next_offset = offset
 
+    def taken_in(self, end: int) -> None:
+        """Note messages in the log, up to the offset `end`, that are not in memory."""
+        self.next_offset = end
+
     def _hold(self, run: Run) -> None:
         """Add a run at the end of the window."""
         self._window.append(run)

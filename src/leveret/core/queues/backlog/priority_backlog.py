@@ -89,6 +89,16 @@ class PriorityBacklog(Backlog):
             offset = end
         self.next_offset = self.cursor = offset
 
+    def taken_in(self, end: int) -> None:
+        """See Backlog; reads the messages for their priorities. They should be those of one chunk."""
+        at = self.next_offset
+        while at < end:
+            runs = self._read_log(at)
+            for run in runs:
+                self._level_of(run.messages).waiting.add(run.first, min(run.end, end))
+            at = runs[-1].end
+        self.next_offset = self.cursor = end
+
     def ready_ranges(self) -> Iterator[tuple[int, int]]:
         """See Backlog; in the order of the log, where messages of all priorities follow each other."""
         ranges = list(self.unsorted)

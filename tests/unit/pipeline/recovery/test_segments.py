@@ -1,0 +1,203 @@
+"""The segments that a recovery writes: when it does, where they begin, and what a disk or a busy queue does to them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from leveret.model.errors import NotFound, StorageError
+from leveret.pipeline.recovery import segments as module
+from leveret.pipeline.recovery.segments import MESSAGES_MIN, Intake, SegmentPublisher, StagingClient
+from leveret.storage.segment import Segment
+from leveret.wire.chunk import Chunk, seal_of
+from leveret.wire.staged_segment import LogEnd, StagedSegment
+from leveret.wire.stream.publish import MessageRun
+
+REFERENCE = "recovery.p"
+NOBODY: dict[bytes, int] = {}
+
+
+@pytest.mark.parametrize(
+    ("left", "sees_staging", "takes_segments", "expected"),
+    [
+        (MESSAGES_MIN, True, True, True),
+        (MESSAGES_MIN - 1, True, True, False),
+        (MESSAGES_MIN, False, True, False),
+        (MESSAGES_MIN, True, False, False),
+        (10_000_000, False, False, False),
+        (0, True, True, False),
+    ],
+)
+def test_segments_are_for_many_messages_of_a_queue_that_takes_them_at_a_node_whose_directory_is_seen(
+    left: int, sees_staging: bool, takes_segments: bool, expected: bool
+) -> None:
+    assert Intake(left, sees_staging, takes_segments).is_by_segments is expected
+
+
+class FakeNode:
+    """Takes segments in as a node does, once their confirm is waited for.
+
+    Attributes:
+        moves_by: records that somebody else appends after each segment.
+    """
+
+    def __init__(self, staging: Path) -> None:
+        self.staging = staging
+        self.end = LogEnd(7, 3, 100, 42, dict(NOBODY), ((1, 50),), 20_000, True, staging.stat().st_ino)
+        self.moves_by = 0
+        self.taken: list[tuple[int, int]] = []
+        self.fitted: list[bool] = []
+        self.last_sequence = 0
+        self._waiting: list[StagedSegment] = []
+
+    def statistics(self) -> dict[str, int]:
+        return self.end.statistics()
+
+    def lose_what_was_announced(self) -> None:
+        """The connection is gone."""
+        self._waiting.clear()
+
+    def publish(self, run: MessageRun) -> None:
+        [(_, body)] = run.messages()
+        self._waiting.append(StagedSegment.decode(body))
+        assert len(self._waiting) == 1, "one at a time"
+
+    def wait_confirmed(self, up_to: int, timeout_s: float) -> None:
+        [announced] = self._waiting
+        self._waiting.clear()
+        assert announced.last == up_to
+        segment = Segment(self.staging / announced.directory, announced.base)
+        chunks: list[Chunk] = []
+        segment.scan(chunks.append, last=False)
+        segment.close()
+        first = chunks[0]
+        last = announced.first - 1 + first.header.records
+        expected = self.end.first_trailer({REFERENCE.encode(): last}, expires=False)
+        self.fitted.append(announced.base == self.end.next_offset and first.trailer == expected)
+        records = announced.last + 1 - announced.first
+        assert sum(each.header.records for each in chunks) == records
+        self.taken.append((announced.first, announced.last))
+        sequences = {REFERENCE.encode(): announced.last}
+        seal = seal_of(chunks[-1].header)
+        if not self.fitted[-1]:
+            seal += 1
+        self.end = self.end.behind(
+            self.end.next_offset + records + self.moves_by, seal + self.moves_by, sequences
+        )
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNode:
+    monkeypatch.setattr(module, "FIRST_BYTES", 2000)
+    return FakeNode(tmp_path)
+
+
+def publisher_of(node: FakeNode) -> SegmentPublisher:
+    return SegmentPublisher(node, node.statistics, node.staging, REFERENCE, 5.0)  # type: ignore[arg-type]
+
+
+def publish(publisher: SegmentPublisher, numbers: range) -> None:
+    for number in numbers:
+        publisher.publish(MessageRun.of(number, [b"%0400d" % number]))
+        publisher.wait_confirmed(number, 1.0)
+
+
+def test_each_segment_begins_where_the_one_before_it_will_have_ended_and_they_grow(node: FakeNode) -> None:
+    publisher = publisher_of(node)
+    publish(publisher, range(1, 201))
+    publisher.finish()
+    assert node.fitted == [True] * len(node.fitted)
+    assert [first for first, _ in node.taken] == [1, *(last + 1 for _, last in node.taken[:-1])]
+    assert node.taken[-1][1] == 200
+    sizes = [last + 1 - first for first, last in node.taken]
+    assert sizes[0] < sizes[1] < sizes[2]
+    assert sizes[2] == sizes[3]
+    publisher.finish()
+    assert node.taken[-1][1] == 200, "nothing is left"
+
+
+def test_behind_somebody_elses_records_the_next_segment_waits_for_the_end_of_the_log(node: FakeNode) -> None:
+    publisher = publisher_of(node)
+    node.moves_by = 3
+    publish(publisher, range(1, 201))
+    publisher.finish()
+    assert node.taken[-1][1] == 200
+    assert node.fitted[0]
+    assert not node.fitted[1], "it was written in advance"
+    assert node.fitted.count(True) >= len(node.fitted) // 2
+
+
+def test_a_disk_that_is_full_ends_it_and_another_attempt_writes_files_of_its_own(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher = publisher_of(node)
+    publish(publisher, range(1, 20))
+    written = os.writev
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "writev", lambda fd, octets: written(fd, octets[:1]))
+        with pytest.raises(StorageError, match=r"cannot be written: .*No space left on device"):
+            publish(publisher, range(20, 21))
+    publisher.close()
+    node.lose_what_was_announced()
+    last = node.taken[-1][1] if node.taken else 0
+    again = publisher_of(node)
+    publish(again, range(last + 1, 41))
+    again.finish()
+    assert node.taken[-1][1] == 40
+    assert [first for first, _ in node.taken] == [1, *(end + 1 for _, end in node.taken[:-1])]
+
+
+class FakeClient:
+    """The connection of a StagingClient: notes the streams of its publishers."""
+
+    def __init__(self, node: FakeNode) -> None:
+        self.node = node
+        self.declared: list[str] = []
+        self.has_log = True
+
+    def declare_publisher(self, reference: str, stream: str) -> FakeClient:
+        self.declared.append(stream.partition("/")[0])
+        return self
+
+    @property
+    def last_sequence(self) -> int:
+        return self.node.last_sequence
+
+    def stats(self, stream: str) -> dict[str, int]:
+        if not self.has_log:
+            raise NotFound("there is no such queue")
+        return self.node.statistics()
+
+    def close(self) -> None:
+        self.declared.append("closed")
+
+
+@pytest.mark.parametrize(
+    ("total", "last", "has_log", "seen", "takes", "expected"),
+    [
+        (5000, 0, True, True, True, ["leveret.recovery", "closed", "leveret.staged"]),
+        (5000, 4000, True, True, True, ["leveret.recovery"]),
+        (5000, 0, False, True, True, ["leveret.recovery"]),
+        (5000, 0, True, False, True, ["leveret.recovery"]),
+        (5000, 0, True, True, False, ["leveret.recovery"]),
+    ],
+)
+def test_a_publisher_is_declared_for_the_way_that_is_chosen(
+    node: FakeNode,
+    tmp_path: Path,
+    total: int,
+    last: int,
+    has_log: bool,
+    seen: bool,
+    takes: bool,
+    expected: list[str],
+) -> None:
+    node.last_sequence = last
+    node.end = node.end._replace(takes_segments=takes, staging=node.end.staging + (0 if seen else 1))
+    fake = FakeClient(node)
+    fake.has_log = has_log
+    client = StagingClient(fake, tmp_path, {"q": total}, 5.0)  # type: ignore[arg-type]
+    client.declare_publisher(REFERENCE, "leveret.recovery/q")
+    assert fake.declared == expected
