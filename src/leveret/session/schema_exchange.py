@@ -87,7 +87,7 @@ class SchemaFollower:
         return self._has_moved
 
     def digesting(self) -> Iterator[None]:
-        """Digest what the upstream is likely to have, for who has other work as well, before the first `begin`."""
+        """Digest the entities that the upstream is likely to have, in steps between other work, before a `begin`."""
         return self._digests.looking(self.theirs)
 
     def begin(self) -> SyncRequest:

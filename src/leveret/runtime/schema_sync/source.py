@@ -128,9 +128,10 @@ class AmqpSource:
         # The digests are stored: an entity is digested once as long as the link is open.
         if self._following is None or self._following.theirs is not theirs:
             self._following = SchemaFollower(theirs, self._cluster)
-            async for _ in in_slices(self._following.digesting()):
-                pass
         following = self._following
+        # Those that the last sync brought are due as well, and may be all.
+        async for _ in in_slices(following.digesting()):
+            pass
         request: SyncRequest | None = following.begin()
         while request is not None:
             body = await self._link.request(encode_request(request), self._reply_timeout_s)
