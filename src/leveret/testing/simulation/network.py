@@ -14,6 +14,9 @@ from contextvars import Context
 from random import Random
 from typing import Any, Final, NamedTuple
 
+from leveret.core.rules.descriptors import ListenerKind
+from leveret.runtime.sockets.acceptor import Accepted, MakeProtocol
+from leveret.runtime.sockets.connection_budget import ConnectionSlot, process_sockets
 from leveret.testing.simulation.loop import VirtualLoop, virtual_loop
 from leveret.testing.simulation.process import SimulatedProcess, current_process
 
@@ -410,15 +413,17 @@ class SimulatedAcceptor:
     def __init__(
         self,
         listening: SimulatedListeningSocket,
-        protocol: Callable[[Any], asyncio.BaseProtocol],
-        *_: Any,
-        **__: Any,
+        protocol: MakeProtocol,
+        kind: ListenerKind,
+        **_: Any,
     ) -> None:
-        """Accept from now on."""
+        """Accept from now on, and count no connection: all nodes are in one process."""
         self.sockets = (listening,)
         self._network = listening.network
         self._port = listening.port
-        self._network.listen(self._port, lambda: protocol(None))
+        counting = process_sockets()
+        uncounted = ConnectionSlot(counting, counting.tallies[kind], "")
+        self._network.listen(self._port, lambda: protocol(Accepted(None, uncounted)))
 
     def close(self) -> None:
         """Accept no more."""
