@@ -1,0 +1,52 @@
+"""runtime.node.epoch_file: no epoch is given twice, and an import of many queues seldom waits for the disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leveret.core.broker.epochs import Epochs
+from leveret.model.definitions import Queue
+from leveret.model.errors import StorageError
+from leveret.runtime.node.epoch_file import BLOCK, BLOCK_MAX, EpochFile
+from leveret.storage.state_file import StateFile
+
+QUEUE = Queue(vhost="v", name="q")
+
+
+class CountedFile(StateFile):
+    """Counts what it saves, and refuses it while its disk is full."""
+
+    saved = 0
+    is_full = False
+
+    def save(self, state: dict[str, Any]) -> None:
+        if self.is_full:
+            raise StorageError("no room")
+        self.saved += 1
+        super().save(state)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> CountedFile:
+    return CountedFile(tmp_path / "epochs.json")
+
+
+def test_no_epoch_is_given_again_by_a_later_process_and_ten_thousand_wait_for_the_disk_four_times(
+    file: CountedFile,
+) -> None:
+    epochs = Epochs(EpochFile(file).reserve)
+    given = [epochs.stamp(QUEUE).epoch for _ in range(10_000)]
+    assert given == list(range(1, 10_001))
+    assert file.saved == 4
+    assert given[-1] <= EpochFile(file).last() <= given[-1] + BLOCK_MAX
+
+
+def test_a_full_disk_is_asked_again_for_the_next_epoch_and_makes_no_block_larger(file: CountedFile) -> None:
+    epochs = EpochFile(file)
+    file.is_full = True
+    assert epochs.reserve(7) == 7
+    file.is_full = False
+    assert epochs.reserve(8) == 8 + BLOCK
