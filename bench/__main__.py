@@ -25,7 +25,7 @@ from bench.disk import DRAINED, STRAGGLER
 from bench.failover import FAILOVER
 from bench.followers import FOLLOWER, JOIN
 from bench.many import MANY
-from bench.mirrors import MIRRORED, MIRRORED_FAILOVER, MIRRORED_SYNC
+from bench.mirrors import MIRRORED, MIRRORED_FAILOVER, MIRRORED_STREAM, MIRRORED_SYNC
 from bench.mixed import MIXED
 from bench.queues import QUEUES_SCENARIO
 from bench.report import Record
@@ -67,6 +67,7 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     JOIN,
     FAILOVER,
     MIRRORED,
+    MIRRORED_STREAM,
     MIRRORED_FAILOVER,
     MIRRORED_SYNC,
     CONSOLE_PAGE,

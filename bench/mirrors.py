@@ -6,6 +6,9 @@
                         publish of its own is confirmed, and every message that was ever confirmed must be there;
                         20 times, of each node in turn (3 times in a quick run): the median, and the worst
     quorum-failover     the same with a quorum queue
+    stream-failover     the same with a stream
+    mirrored-stream     a stream of three replicas is published to over the stream protocol; then it is read from its
+                        first message, at a node with a replica (`mirrored-stream-read`)
     mirrored-sync-pause a queue holds the backlog without mirrors, 5,000/s are published to it, and it gets two,
                         which synchronise: the longest time between two confirms until they have
 
@@ -31,6 +34,7 @@ from bench.load import ConsumeJob, PublishJob
 from bench.mixed import declared, published_and_consumed
 from bench.pacer import RATE, PaceJob, longest_pause_s
 from bench.rows import Reading, Row, Scenario, Settings, Target, reading
+from bench.streams import published_and_read
 from bench.traffic import Load, queue_name
 from bench.workers import QUEUE, Worker, alone, measured
 from leveret.testing.network.ports import NotReady
@@ -47,9 +51,11 @@ SYNC_TIMEOUT_S: Final = 300.0
 POLICY: Final = "ha"
 PATTERN: Final = f"^({QUEUE}|{queue_name(0)})$"
 READY_TIMEOUT_S: Final = 60.0
+COUNT_TIMEOUT_S: Final = 10.0
 FAILOVERS: Final[dict[str, dict[str, str]]] = {
     "mirrored-failover": {},
     "quorum-failover": {"x-queue-type": "quorum"},
+    "stream-failover": {"x-queue-type": "stream"},
 }
 """The rows, and the arguments of their queues."""
 
@@ -67,11 +73,17 @@ class Measured(Protocol):
 class ClusterContender:
     """A cluster of three as what the rows run on (bench.contenders.Node): its first node, and all of them together."""
 
-    stream_port = 0
-
-    def __init__(self, cluster: MirrorCluster, measured_nodes: Sequence[Measured], folder: Path) -> None:
+    def __init__(
+        self,
+        cluster: MirrorCluster,
+        measured_nodes: Sequence[Measured],
+        stream_ports: Sequence[int],
+        folder: Path,
+    ) -> None:
         """Nothing runs yet; `folder` is removed in the end."""
         self.cluster = cluster
+        self.stream_ports = stream_ports
+        self.stream_port = stream_ports[0]
         self.amqp_port = cluster.nodes[0].amqp_port
         self.management_port = cluster.nodes[0].management_port
         self._measured = measured_nodes
@@ -124,14 +136,16 @@ def make_leveret(folder: Path) -> Node:
         raise LoadError(reason)
     own = Path(tempfile.mkdtemp(prefix="cluster-", dir=folder))
     site = ClusterSite(own, NODES)
-    return ClusterContender(site, site.members, own)
+    ports = [each.process.stream_port for each in site.members]
+    return ClusterContender(site, site.members, ports, own)
 
 
 def make_rabbitmq(folder: Path) -> Node:
     """Make a cluster of RabbitMQ nodes; it is not started."""
     own = Path(tempfile.mkdtemp(prefix="cluster-", dir=folder))
-    cluster = RabbitCluster(NODES, schedulers=None, parent_dir=own)
-    return ClusterContender(cluster, cluster.rabbits, own)
+    plugins = ("rabbitmq_management", "rabbitmq_stream")
+    cluster = RabbitCluster(NODES, schedulers=None, parent_dir=own, plugins=plugins)
+    return ClusterContender(cluster, cluster.rabbits, [each.stream_port for each in cluster.rabbits], own)
 
 
 MAKERS: Final[dict[str, Callable[[Path], Node]]] = {LEVERET: make_leveret, RABBITMQ: make_rabbitmq}
@@ -227,7 +241,7 @@ def _fail_over(
         confirmed = first_confirm(survivor.amqp_port, assert_alive)
         lost = pacer.result()
     connection = Connection(survivor.amqp_port)
-    found = connection.ready_messages(QUEUE) - 1
+    found = _found(connection, lost.count)
     connection.delete_queue(QUEUE)
     connection.close()
     if found < lost.count:
@@ -236,13 +250,21 @@ def _fail_over(
     return Reading(confirmed - killed, details=details)
 
 
+def _found(connection: Connection, wanted: int) -> int:
+    """The messages of the queue but for the first one of the new leader; a broker may count a stream's late."""
+    deadline = time.monotonic() + COUNT_TIMEOUT_S
+    while (found := connection.ready_messages(QUEUE) - 1) < wanted and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return found
+
+
 @contextmanager
 def _left(
     node: ClusterContender, leader: ClusterNode, others: Sequence[ClusterNode], arguments: dict[str, str]
 ) -> Iterator[None]:
     """A queue with two synchronised mirrors, whose leader will be gone at the end."""
     if arguments:
-        # A quorum queue has its members without one.
+        # A quorum queue and a stream have their members without one.
         node.cluster.clear_policy(POLICY)
     else:
         node.cluster.set_policy(POLICY, PATTERN, {"ha-mode": "all", "ha-sync-mode": "automatic"})
@@ -259,6 +281,16 @@ def _left(
         yield
     finally:
         connection.socket.close()
+
+
+# -- streams ----------------------------------------------------------------------------------
+
+
+def _run_stream(node: Node, settings: Settings) -> dict[str, Reading]:
+    assert isinstance(node, ClusterContender)
+    return published_and_read(
+        node, settings, read_at=node.stream_ports[1], names=("mirrored-stream", "mirrored-stream-read")
+    )
 
 
 # -- synchronisation --------------------------------------------------------------------------
@@ -312,9 +344,26 @@ MIRRORED: Final = Scenario(
     makers=MAKERS,
 )
 MIRRORED_FAILOVER: Final = Scenario(
-    (*rows("mirrored-failover", "a mirrored queue"), *rows("quorum-failover", "a quorum queue")),
+    (
+        *rows("mirrored-failover", "a mirrored queue"),
+        *rows("quorum-failover", "a quorum queue"),
+        *rows("stream-failover", "a stream of three replicas"),
+    ),
     _run_failover,
     once=True,
+    makers=MAKERS,
+)
+MIRRORED_STREAM: Final = Scenario(
+    (
+        Row(
+            "mirrored-stream",
+            "publish to a stream of three replicas, 1000 B, confirms, window 10,000",
+            "msg/s",
+            True,
+        ),
+        Row("mirrored-stream-read", "read that stream at a replica, from its first message", "msg/s", True),
+    ),
+    _run_stream,
     makers=MAKERS,
 )
 MIRRORED_SYNC: Final = Scenario(

@@ -171,18 +171,27 @@ def work(reported: dict[str, Any]) -> Result:
 
 
 def _run(node: Node, settings: Settings) -> dict[str, Reading]:
+    return published_and_read(
+        node, settings, read_at=node.stream_port, names=("stream-publish", "stream-read")
+    )
+
+
+def published_and_read(
+    node: Node, settings: Settings, *, read_at: int, names: tuple[str, str]
+) -> dict[str, Reading]:
+    """Publish to a new stream at the node, then read it at a port; the readings have these names."""
     job = StreamJob("publish", node.stream_port, seconds=settings.warmup_s + settings.seconds)
     connection = connect(job.port)
     connection.request(wire.Create(connection.next_id(), job.stream, {}), wire.CreateResponse)
     try:
         with Worker(job, MODULE) as publisher:
             published = alone(node, publisher, settings.warmup_s, settings.seconds)
-        with Worker(dataclasses.replace(job, role="read"), MODULE) as reader:
+        with Worker(dataclasses.replace(job, role="read", port=read_at), MODULE) as reader:
             read = drained(node, reader, published.published)
     finally:
         connection.request(wire.DeleteStream(connection.next_id(), job.stream), wire.DeleteResponse)
         connection.close()
-    return {"stream-publish": reading(published), "stream-read": reading(read)}
+    return dict(zip(names, (reading(published), reading(read)), strict=True))
 
 
 STREAMS: Final = Scenario(

@@ -232,7 +232,7 @@ def test_a_stream_that_asks_for_more_copies_than_it_gets_says_so_everywhere(node
     with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", node.amqp_port)) as connection:
         connection.channel().queue_declare("three", durable=True, arguments=arguments)
     wait_until(lambda: "stream_with_fewer_copies" in node.log_text(), "the warning", 20)
-    assert "stream 'three' in vhost '/': 3 copies are asked for, and a stream has 1 copy" in node.log_text()
+    assert "stream 'three' in vhost '/' is to have 3 copies" in node.log_text()
     [listed] = [
         each for each in document(node, "list_queues", "name", "copies_missing") if each["name"] == "three"
     ]

@@ -138,11 +138,14 @@ FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "broker.streams": (
         "Streams",
         (
+            "add_replica",
             "add_super_stream",
+            "delete_replica",
             "delete_super_stream",
             "list_stream_connections",
             "list_stream_consumers",
             "list_stream_publishers",
+            "restart_stream",
             "set_stream_retention_policy",
             "stream_status",
         ),

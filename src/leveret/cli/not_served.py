@@ -48,9 +48,7 @@ _REASONS: Final = {
     ),
     _BY_POLICY: (
         "add_member",
-        "add_replica",
         "delete_member",
-        "delete_replica",
         "grow",
         "quorum_status",
         "reclaim_quorum_memory",

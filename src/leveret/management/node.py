@@ -399,6 +399,27 @@ class ClusterOperations(Protocol):
             LeveretError: as above.
         """
 
+    async def add_replica(self, vhost: str, name: str, node: str) -> None:
+        """Have a node keep a copy of a stream that is led here.
+
+        Raises:
+            LeveretError: the node is no member of the cluster, or has a copy; or the stream is being placed anew.
+        """
+
+    async def delete_replica(self, vhost: str, name: str, node: str) -> None:
+        """Have a node keep no copy of a stream that is led here.
+
+        Raises:
+            LeveretError: the node has none, or the last one; or the stream is being placed anew.
+        """
+
+    async def restart_stream(self, vhost: str, name: str, preferred: str) -> str:
+        """Have another node lead a stream that is led here, or the preferred one; return the leader.
+
+        Raises:
+            LeveretError: no other synchronised copy runs, or not the preferred one.
+        """
+
     async def copies(self, vhost: str, name: str) -> list[LogCopy]:
         """The copies of a queue's log at other nodes that are, or were, its mirrors."""
 

@@ -135,6 +135,16 @@ class FakeCluster:
     async def cancel_sync_queue(self, vhost: str, name: str) -> None:
         self._do("cancel_sync", vhost, name)
 
+    async def add_replica(self, vhost: str, name: str, node: str) -> None:
+        self.reported.append(("add_replica", vhost, name, node))
+
+    async def delete_replica(self, vhost: str, name: str, node: str) -> None:
+        self.reported.append(("delete_replica", vhost, name, node))
+
+    async def restart_stream(self, vhost: str, name: str, preferred: str) -> str:
+        self.reported.append(("restart_stream", vhost, name, preferred))
+        return preferred or self.name
+
     async def copies(self, vhost: str, name: str) -> list[LogCopy]:
         return []
 

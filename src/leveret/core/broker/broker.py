@@ -75,6 +75,7 @@ class Broker:
         changes_in_flight: the number of syncs that changes wait for, counted by the runtime.
         dirty: queues with something gathered, settled or to dispatch since the last flush; the runtime empties it.
         deleted: queues whose log must go once `changes` is durable; the runtime empties it.
+        nodes: returns the number of nodes of the cluster, on which streams may be.
         fewer_copies, notices: sentences on streams and queues with fewer copies than asked for; the runtime empties it.
         replication_changes: queues whose `replicated` changed; the runtime empties it.
         counters, stream_counters: message counters of the whole node, and of clients of the stream protocol.
@@ -119,6 +120,7 @@ class Broker:
         self.may_deliver: Callable[[], bool] = lambda: True
         self.deleted: list[Queue] = []
         self.fewer_copies, self.notices = list[str](), list[str]()
+        self.nodes: Callable[[], int] = lambda: 1
         self._owned: dict[object, dict[Queue, None]] = {}
         self.replication_changes: list[Queue] = []
         self.connections = ConnectionRegistry()
@@ -168,26 +170,6 @@ class Broker:
             self._put(change.entity)
         else:
             self._delete(change.kind, change.key)
-
-    def import_entity(self, entity: d.AnyEntity) -> None:
-        """Put an entity that an operator imports; a new queue is checked as a declaration is.
-
-        Raises:
-            Refusal: as `apply`; or too many copies of a stream.
-        """
-        if isinstance(entity, d.Queue) and entity.key not in self.queues:
-            self.check_copies(entity)
-        self.apply(d.Put(entity))
-
-    def check_copies(self, wanted: d.Queue) -> None:
-        """Refuse a stream that asks for more copies than a cluster gives it.
-
-        Not so `apply`, as one copy of another site's stream is better than none, nor a node alone, where definitions
-        of a cluster are to load, as in RabbitMQ; `fewer_copies` notes both. Raises PreconditionFailed.
-        """
-        missing, less = self.topology(wanted.vhost).missing_copies(wanted)
-        if missing and self.shared is not None:
-            raise PreconditionFailed(less)
 
     def _check_size(self, entity: d.AnyEntity) -> None:
         check_nesting(entity)
@@ -437,7 +419,7 @@ class Broker:
             self._share(d.Put(queue.definition))
         tagged = self._is_tagged(wanted.vhost)
         self.replication_changes += configure_queue(topology, queue, tagged=tagged)
-        missing, less = topology.missing_copies(wanted)
+        missing, less = topology.missing_copies(wanted, self.nodes())
         self.fewer_copies += [less] if missing else []
         return queue
 
@@ -462,7 +444,6 @@ class Broker:
         self._check_size(wanted)
         wanted = self._with_default_type(wanted, exclusive=owner is not None)
         if self.find_queue(wanted.key) is None:
-            self.check_copies(wanted)
             count = len(self.topology(wanted.vhost).queues)
             check_queue_limit(self.definitions, wanted.vhost, wanted.name, count)
             check_node_queue_limit(self._queue_max, wanted.name, len(self.queues))

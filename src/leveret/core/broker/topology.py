@@ -124,11 +124,11 @@ class Topology:
         if not self._into[end]:
             del self._into[end]
 
-    def missing_copies(self, wanted: QueueDefinition) -> tuple[int, str]:
-        """The number of copies that a stream asks for and does not get, and the sentence that says so."""
+    def missing_copies(self, wanted: QueueDefinition, nodes: int) -> tuple[int, str]:
+        """The number of copies that a stream asks for and does not get on so many nodes, and a sentence about it."""
         if queue_type(wanted.arguments) != STREAM:
             return 0, ""
-        return missing_copies(wanted, self.policies.for_queue(wanted.name, STREAM).definition)
+        return missing_copies(wanted, self.policies.for_queue(wanted.name, STREAM).definition, nodes)
 
     def route(
         self, exchange: str, routing_key: str, headers: Headers, copies: Iterable[str] = ()

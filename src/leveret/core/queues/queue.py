@@ -137,6 +137,11 @@ class Queue:
         return self.backlog.settled
 
     @property
+    def handed_out_before(self) -> int:
+        """The offset before which clients may have had any message; mirrors are told of it."""
+        return self.backlog.cursor
+
+    @property
     def log_floor(self) -> int:
         """The offset before which every record of the log is settled or relocated behind it."""
         return max(self.backlog.settled.floor, self.relocated_before)

@@ -41,6 +41,10 @@ class LogBounds(Protocol):
         """The offset up to which the log is durable; later chunks are not served."""
 
     @property
+    def end_offset(self) -> int:
+        """The offset behind the last record, durable or not; no message is beyond it."""
+
+    @property
     def last_chunk_id(self) -> int:
         """The first offset of the last durable chunk, -1 when there is none."""
 
@@ -66,7 +70,7 @@ class StreamConsumer(QueueConsumer, Protocol):
 class EmptyLog:
     """The bounds of an empty stream."""
 
-    first_offset = committed_offset = last_timestamp_ms = bytes = 0
+    first_offset = committed_offset = end_offset = last_timestamp_ms = bytes = 0
     last_chunk_id = -1
 
     def offset_at(self, timestamp_ms: int) -> int:
@@ -75,7 +79,11 @@ class EmptyLog:
 
 
 def first_wanted(log: LogBounds, spec: OffsetSpec) -> int:
-    """The offset at which a reader begins; dropped offsets are skipped, and one in the future is the next."""
+    """The offset at which a reader begins; dropped offsets are skipped, and one in the future is the next.
+
+    An offset before the end is no future one, even if it is not committed here yet: after a change of leaders a reader
+    does not begin before the messages that it has had.
+    """
     match spec.kind:
         case OffsetType.FIRST:
             return log.first_offset
@@ -85,7 +93,7 @@ def first_wanted(log: LogBounds, spec: OffsetSpec) -> int:
             return log.committed_offset
         case OffsetType.TIMESTAMP:
             return log.offset_at(spec.value)
-    return min(max(spec.value, log.first_offset), log.committed_offset)
+    return min(max(spec.value, log.first_offset), log.end_offset)
 
 
 def check_offset_argument(value: Any) -> Any:
@@ -175,6 +183,11 @@ class Stream(Queue):
     def message_count(self) -> int:
         """The number of retained offsets."""
         return self.log.committed_offset - self.log.first_offset
+
+    @property
+    def handed_out_before(self) -> int:
+        """See Queue; clients get everything up to the committed end."""
+        return self.log.committed_offset
 
     @property
     def may_hold_messages(self) -> bool:

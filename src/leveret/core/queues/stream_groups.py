@@ -17,6 +17,9 @@ class GroupMember(Protocol):
     def activate(self, active: bool) -> None:
         """Let the member read, or ask it to stop and to call `ConsumerGroup.stepped_down`."""
 
+    def end(self) -> None:
+        """End the subscription: its group is gone, and its client has to subscribe again."""
+
 
 class ConsumerGroup:
     """The subscriptions to one stream under one name.

@@ -100,6 +100,8 @@ class Placement(msgspec.Struct, frozen=True):
         closed: whether its leader has stopped in order and taken the queue with it, as nobody else had all of it.
         majority: whether what was confirmed may be with no more than a majority of `synchronised` and the leader.
         lost: what was lost the last time that any was; None for never.
+        members: of a stream: the nodes that are to have it, its leader among them, whether they run or not.
+        copies: of a stream: as many members are wanted; nodes that join the cluster become members until then.
     """
 
     epoch: int
@@ -113,6 +115,8 @@ class Placement(msgspec.Struct, frozen=True):
     closed: bool = False
     majority: bool = False
     lost: Lost | None = None
+    members: tuple[str, ...] = ()
+    copies: int = 0
 
 
 class StoredPlacement(NamedTuple):

@@ -158,9 +158,14 @@ def following(
             majority=policy.is_mirrored and policy.confirm == MAJORITY,
             closed=False,
             lost=lost,
+            members=_members(policy),
         ),
         wanted.leader if wanted.leader != me and wanted.leader in ready else "",
     )
+
+
+def _members(policy: MirrorPolicy) -> tuple[str, ...]:
+    return policy.params if policy.has_members and isinstance(policy.params, tuple) else ()
 
 
 def step(before: Placement, wanted: Placement, fulfilled: RequiredMirrors | None) -> PlacementStep:

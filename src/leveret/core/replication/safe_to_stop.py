@@ -45,13 +45,14 @@ def lacks_synchronised_mirror(kind: str, placed: QueuePlacement, me: str) -> boo
 
 
 def is_only_copy(kind: str, placed: QueuePlacement, me: str, *, durable: bool) -> bool:
-    """Whether a stream or a transient queue, which no other node copies, is led by `me`."""
-    return (kind == STREAM or not durable) and placed.leader == me and not placed.is_exclusive
+    """Whether `me` leads a stream of one copy, or a transient queue, which no other node copies."""
+    is_alone = not durable or (kind == STREAM and not placed.recoverable_mirrors)
+    return is_alone and placed.leader == me and not placed.is_exclusive
 
 
 def loses_quorum(kind: str, placed: QueuePlacement, me: str) -> bool:
-    """Whether a quorum queue needs `me` for the majority of its members."""
-    if kind != QUORUM:
+    """Whether a quorum queue, or a stream of several copies, needs `me` for the majority of its members."""
+    if kind != QUORUM and (kind != STREAM or not placed.recoverable_mirrors):
         return False
     members = (placed.leader, *placed.recoverable_mirrors)
     online = {placed.leader, *placed.synchronised_mirrors} if placed.state != "down" else set()

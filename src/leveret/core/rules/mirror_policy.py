@@ -1,4 +1,4 @@
-"""Settings of a queue's mirrors: the `ha-*` keys of a classic queue, the group size of a quorum queue.
+"""Settings of a queue's mirrors: the `ha-*` keys of a classic queue, a quorum queue's group, a stream's members.
 
 `ha-*` keys are checked, merged and read as RabbitMQ 3.13 does.
 
@@ -8,7 +8,7 @@ leader are a majority. `mirroring` chooses the nodes of the mirrors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -60,6 +60,7 @@ class MirrorPolicy(msgspec.Struct, frozen=True, kw_only=True):
             that is not synchronised.
         promote_on_failure: "always" or "when-synced": the same of a leader that fails.
         confirm: "all" or "majority": how many of the synchronised mirrors a confirm waits for.
+        has_members: whether `params` are the members of a stream, which its placement records.
     """
 
     mode: str = ""
@@ -69,6 +70,7 @@ class MirrorPolicy(msgspec.Struct, frozen=True, kw_only=True):
     promote_on_shutdown: str = WHEN_SYNCED
     promote_on_failure: str = ALWAYS
     confirm: str = ALL
+    has_members: bool = False
 
     @property
     def is_mirrored(self) -> bool:
@@ -152,6 +154,23 @@ def group_policy(
         promote_on_shutdown=WHEN_SYNCED,
         promote_on_failure=WHEN_SYNCED,
         confirm=MAJORITY,
+    )
+
+
+def stream_policy(members: Sequence[str], *, batch_messages: int = SYNC_BATCH_MESSAGES) -> MirrorPolicy:
+    """How a stream is mirrored: at its members, a majority for each confirm, and led by nobody who lacks any.
+
+    A member that does not run keeps its place, as in RabbitMQ: streams are too long to be copied anew for a restart.
+    """
+    return MirrorPolicy(
+        mode=NODES,
+        params=tuple(members),
+        sync_mode=AUTOMATIC,
+        sync_batch_size=batch_messages,
+        promote_on_shutdown=WHEN_SYNCED,
+        promote_on_failure=WHEN_SYNCED,
+        confirm=MAJORITY,
+        has_members=True,
     )
 
 

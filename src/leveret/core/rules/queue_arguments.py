@@ -37,7 +37,6 @@ DEAD_LETTER_STRATEGIES: Final = ("at-most-once", "at-least-once")
 QUEUE_MODES: Final = ("default", "lazy")
 STREAM_COPIES: Final = "initial-cluster-size"
 """In a policy; `x-` goes before it in a declaration."""
-STREAM_COPIES_MAX: Final = 1
 
 ARGUMENTS: Final = {
     CLASSIC: (
@@ -104,23 +103,32 @@ def check_queue(queue: Queue, *, exclusive: bool) -> None:
     check_queue_arguments(queue, exclusive=exclusive)
 
 
-def missing_copies(stream: Queue, applied: Mapping[str, Any]) -> tuple[int, str]:
-    """The number of copies that a stream asks for and does not get, and the sentence that says so.
+def wanted_copies(stream: Queue, applied: Mapping[str, Any]) -> int:
+    """The number of copies that a stream asks for; 0 for none in particular.
 
     Args:
         stream: the declared stream.
         applied: the definition of the policies that apply to it; its own argument goes before that.
     """
-    for asks, key, values in (
-        ("argument", f"x-{STREAM_COPIES}", stream.arguments),
-        ("policy", STREAM_COPIES, applied),
-    ):
+    for key, values in ((f"x-{STREAM_COPIES}", stream.arguments), (STREAM_COPIES, applied)):
         if isinstance(asked := values.get(key), int) and asked > 0:
-            return max(0, asked - STREAM_COPIES_MAX), (
-                f"invalid {asks} '{key}' for stream '{stream.name}' in vhost '{stream.vhost}': {asked} copies are "
-                f"asked for, and a stream has {STREAM_COPIES_MAX} copy: leave it out, or set it to {STREAM_COPIES_MAX}"
-            )
-    return 0, ""
+            return asked
+    return 0
+
+
+def missing_copies(stream: Queue, applied: Mapping[str, Any], nodes: int) -> tuple[int, str]:
+    """The number of copies that a stream asks for and does not get, and the sentence that says so.
+
+    `nodes` is the number of nodes on which it may be; see `wanted_copies` for the rest.
+    """
+    missing = wanted_copies(stream, applied) - nodes
+    if missing <= 0:
+        return 0, ""
+    there = "there is 1 node" if nodes == 1 else f"there are {nodes} nodes"
+    return missing, (
+        f"stream '{stream.name}' in vhost '{stream.vhost}' is to have {nodes + missing} copies "
+        f"({STREAM_COPIES}), and {there}: it has {nodes}"
+    )
 
 
 def check_queue_arguments(queue: Queue, *, exclusive: bool) -> None:

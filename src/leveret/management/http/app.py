@@ -32,6 +32,7 @@ from leveret.management.resources import (
     policies,
     queue_restart,
     queues,
+    stream_replicas,
     streams,
     vhosts,
 )
@@ -59,6 +60,7 @@ RESOURCES: Final = (
     exchanges,
     queues,
     queue_restart,
+    stream_replicas,
     messages,
     bindings,
     policies,

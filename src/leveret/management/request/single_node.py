@@ -77,6 +77,18 @@ class SingleNode:
         """Refuse: a queue here has no mirrors."""
         raise PreconditionFailed(NOT_MIRRORED_REASON)
 
+    async def add_replica(self, vhost: str, name: str, node: str) -> None:
+        """Refuse: there is no other node."""
+        raise InvalidCommand(ALONE)
+
+    async def delete_replica(self, vhost: str, name: str, node: str) -> None:
+        """Refuse: there is no other node."""
+        raise InvalidCommand(ALONE)
+
+    async def restart_stream(self, vhost: str, name: str, preferred: str) -> str:
+        """Refuse: there is no other node."""
+        raise InvalidCommand(ALONE)
+
     async def copies(self, vhost: str, name: str) -> list[LogCopy]:
         """None."""
         return []

@@ -17,7 +17,7 @@ from leveret.management.request.auth import Need
 from leveret.management.request.call import Call, json_errors, resource
 from leveret.management.request.replies import done, octets_reply
 from leveret.management.resources.nodes.overview import RABBITMQ_VERSION
-from leveret.model.definitions import KINDS, AnyEntity, Queue, Vhost
+from leveret.model.definitions import KINDS, AnyEntity, Put, Queue, Vhost
 from leveret.model.errors import InvalidCommand, Refusal
 from leveret.runtime.definitions.importing import (
     document_of,
@@ -96,7 +96,7 @@ def _put_entity(broker: Broker, entity: AnyEntity) -> None:
     if is_passed_over(entity, broker.definitions):
         return
     try:
-        broker.import_entity(entity)
+        broker.apply(Put(entity))
     except Refusal as refusal:
         raise InvalidCommand(f"{place_of(entity)}: {refusal}") from None
 

@@ -120,8 +120,8 @@ def _place(call: Call, queue: Queue) -> Json:
         "members": (placed.leader, *placed.recoverable_mirrors),
         "online": (*([placed.leader] if is_up else []), *mirrors),
     }
-    if kind == QUORUM:
-        return {**shown, **members}
+    if kind in (QUORUM, STREAM):
+        return {**shown, **members, **_missing(call, queue, len(members["members"]))}
     return {
         **shown,
         **members,
@@ -140,8 +140,13 @@ def _alone(call: Call, queue: Queue, node: str, *, is_up: bool) -> Json:
     if kind not in (QUORUM, STREAM):
         return {}
     shown: Json = {"leader": node, "members": [node], "online": [node] if is_up else []}
-    missing, _ = call.broker.topology(queue.key[0]).missing_copies(queue.definition)
-    return {**shown, "copies_missing": missing} if missing else shown
+    return {**shown, **_missing(call, queue, 1)}
+
+
+def _missing(call: Call, queue: Queue, copies: int) -> Json:
+    """The number of copies that a stream asks for and does not have, if there is one."""
+    missing, _ = call.broker.topology(queue.key[0]).missing_copies(queue.definition, copies)
+    return {"copies_missing": missing} if missing else {}
 
 
 def synced_messages(queue: Queue, states: list[Json]) -> int:

@@ -11,12 +11,16 @@ from typing import Protocol
 
 from leveret.core.broker.limits import ConnectionRegistry
 from leveret.core.queues.counters import Counters
+from leveret.core.queues.queue import Queue
 from leveret.core.queues.stream import LogBounds, StreamBatch
-from leveret.core.queues.stream_groups import ConsumerGroups
+from leveret.core.queues.stream_groups import GroupMember
 from leveret.model.errors import LeveretError, PreconditionFailed
 from leveret.session.stream.types import CollectedLog, SequenceBook, StagedBook, StreamAuthority, StreamBook
 from leveret.wire.staged_segment import StagedSegment
 from leveret.wire.stream.publish import MessageRun
+
+OffsetFound = Callable[[int | LeveretError | None], None]
+"""Takes a reader's stored offset, None for none, or why it is not known."""
 
 
 class ServedLog(LogBounds, Protocol):
@@ -25,6 +29,10 @@ class ServedLog(LogBounds, Protocol):
     @property
     def is_closed(self) -> bool:
         """Whether it is closed for good."""
+
+    @property
+    def ended(self) -> LeveretError:
+        """Why, for readers."""
 
     def read(self, offset: int, bytes_max: int) -> Sequence[bytes | memoryview]:
         """Read whole raw chunks (header, data, trailer) from the one that holds `offset`, or else the next.
@@ -60,6 +68,36 @@ class StreamHandle(StreamBook, Protocol):
 
     def store_offset(self, reference: str, offset: int) -> None:
         """Store a reader's offset, durably but not at once."""
+
+    def ask_offset(self, reference: str, then: OffsetFound) -> None:
+        """Call back with the offset that a reader stored last, which another node may have, or with the error."""
+
+    @property
+    def groups(self) -> StreamGroups:
+        """The groups of subscriptions with a single active consumer, at the leader."""
+
+
+class StreamGroups(Protocol):
+    """The groups of a stream's subscriptions; core.queues.stream_groups.ConsumerGroups has those of a leader."""
+
+    def join(self, key: tuple[str, str, str], member: GroupMember, partition: int | None) -> object:
+        """See ConsumerGroups."""
+
+    def leave(self, key: tuple[str, str, str], member: GroupMember) -> None:
+        """See ConsumerGroups."""
+
+    def stepped_down(self, key: tuple[str, str, str], member: GroupMember) -> None:
+        """See ConsumerGroups."""
+
+
+class StreamReplicating(Protocol):
+    """The copies of streams that other nodes lead."""
+
+    def handle(self, queue: Queue) -> StreamHandle | None:
+        """This node's copy of a stream, for reading; None if it has none."""
+
+    def nodes(self, queue: Queue) -> Sequence[str]:
+        """The nodes that run and have everything of a stream, beside its leader."""
 
 
 class RecoveryQueue(SequenceBook, Protocol):
@@ -141,10 +179,6 @@ class StreamHost(StreamAuthority, Protocol):
     @property
     def connections(self) -> ConnectionRegistry:
         """The node's connections, of all protocols."""
-
-    @property
-    def groups(self) -> ConsumerGroups:
-        """The groups of subscriptions with a single active consumer."""
 
     @property
     def stream_counters(self) -> Counters:

@@ -22,12 +22,20 @@ from functools import partial
 from typing import Final, NamedTuple, cast
 
 from leveret.core.broker.limits import OtherConnection
-from leveret.model.errors import LeveretError, NotFound, PeerError, PreconditionFailed, Refusal
+from leveret.model.errors import (
+    LedElsewhere,
+    LeveretError,
+    NotFound,
+    PeerError,
+    PreconditionFailed,
+    Refusal,
+)
 from leveret.runtime.clients import connection_log
 from leveret.runtime.clients.stream_host import (
     RecoveryQueue,
     ServedLog,
     StagedQueue,
+    StreamGroups,
     StreamHandle,
     StreamHost,
 )
@@ -39,6 +47,7 @@ from leveret.session.certificate import TlsPeer
 from leveret.session.stream.connection import StreamClientConnection
 from leveret.session.stream.types import (
     Append,
+    AskOffset,
     AskSequence,
     ChangeStreams,
     Declared,
@@ -79,15 +88,22 @@ class _Watch(NamedTuple):
 class _Member:
     """core.queues.stream_groups.GroupMember: a subscription in a group with a single active consumer."""
 
-    def __init__(self, connection: StreamPeer, number: int, subscription: Subscription) -> None:
+    def __init__(
+        self, connection: StreamPeer, number: int, subscription: Subscription, groups: StreamGroups
+    ) -> None:
         self.number = number
         self.subscription = subscription
         self.key = (connection.vhost, subscription.stream, subscription.group)
+        self.groups = groups
         self._connection = connection
 
     def activate(self, active: bool) -> None:
         """See GroupMember."""
         self._connection.update_consumer(self, active)
+
+    def end(self) -> None:
+        """See GroupMember."""
+        self._connection.end_consumer(self)
 
 
 class StreamPeer(asyncio.Protocol):
@@ -338,7 +354,9 @@ class StreamPeer(asyncio.Protocol):
             case Declared():
                 self._watch(effect.stream)
             case SteppedDown() if member := self._members.get(effect.number):
-                self._host.groups.stepped_down(member.key, member)
+                member.groups.stepped_down(member.key, member)
+            case AskOffset():
+                self._ask_offset(effect)
             case ChangeStreams():
                 self._host.when_may_change(partial(self._guarded, partial(self._change, effect)))
             case SendResponse():
@@ -397,6 +415,19 @@ class StreamPeer(asyncio.Protocol):
             log.info("offset_not_kept name=%s stream=%s error=%s", self.name, effect.stream, error)
         else:
             stream.store_offset(effect.reference, effect.offset)
+
+    def _ask_offset(self, ask: AskOffset) -> None:
+        """Send a reader's offset once the leader of its stream has said it."""
+
+        def found(offset: int | LeveretError | None) -> None:
+            self._guarded(partial(self._then_settle, partial(self._session.offset_found, ask, offset)))
+
+        try:
+            stream = self._streams.get(ask.stream) or self._host.stream(self.vhost, ask.stream)
+        except LeveretError as error:
+            found(error)
+        else:
+            stream.ask_offset(ask.reference, found)
 
     def _append(self, append: Append) -> None:
         publisher = append.publisher
@@ -488,13 +519,14 @@ class StreamPeer(asyncio.Protocol):
 
     def _join(self, number: int, subscription: Subscription) -> None:
         """Add a subscription of a group to its group."""
-        if subscription.group and (number not in self._members):
-            member = self._members[number] = _Member(self, number, subscription)
-            self._host.groups.join(member.key, member, subscription.partition)
+        stream = self._streams.get(subscription.stream)
+        if subscription.group and (number not in self._members) and stream is not None:
+            member = self._members[number] = _Member(self, number, subscription, stream.groups)
+            member.groups.join(member.key, member, subscription.partition)
 
     def _leave(self, number: int) -> None:
         member = self._members.pop(number)
-        self._host.groups.leave(member.key, member)
+        member.groups.leave(member.key, member)
 
     def update_consumer(self, member: _Member, active: bool) -> None:
         """Activate or stop a subscription, as its group decides."""
@@ -504,6 +536,12 @@ class StreamPeer(asyncio.Protocol):
                 self._session.consumer_update(member.number, active)
 
         self._guarded(partial(self._then_settle, report))
+
+    def end_consumer(self, member: _Member) -> None:
+        """End the subscription of a member whose group is gone, with all that the peer has of its stream."""
+        stream = member.subscription.stream
+        error = LedElsewhere(f"stream '{stream}' has another leader, which has no such group yet")
+        self._guarded(partial(self._then_settle, partial(self._drop, stream, error)))
 
     def _settle(self) -> None:
         """Adjust socket, logs and timers to the session's state."""
@@ -581,7 +619,7 @@ class StreamPeer(asyncio.Protocol):
     def _look_for_deleted(self) -> None:
         for stream, watch in list(self._watches.items()):
             if watch.log.is_closed:
-                self._drop(stream, NotFound("it was deleted"))
+                self._drop(stream, watch.log.ended)
                 self._settle()
 
     def _turns(self) -> list[int]:

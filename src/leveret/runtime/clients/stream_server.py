@@ -18,6 +18,7 @@ from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.queues.stream import Stream, StreamBatch
 from leveret.core.queues.stream_groups import ConsumerGroups
+from leveret.core.replication.leader_location import LEADER_LOCATOR
 from leveret.core.rules.validation import STREAM, queue_type
 from leveret.core.schema.operating_mode import OperatingMode
 from leveret.model import definitions as d
@@ -28,10 +29,12 @@ from leveret.model.errors import (
     NotFound,
     PreconditionFailed,
 )
+from leveret.model.locators import BALANCED
 from leveret.runtime.clients.hosts import Authority
 from leveret.runtime.clients.recovery_forwarding import ForwardingIngest, RecoveryPort, recover_here
 from leveret.runtime.clients.recovery_ingest import RecoveryIngest
 from leveret.runtime.clients.segment_ingest import SegmentIngest
+from leveret.runtime.clients.stream_host import OffsetFound, StreamHandle, StreamReplicating
 from leveret.runtime.collecting.collector import Collector
 from leveret.runtime.collecting.outgoing_log import OutgoingLog
 from leveret.runtime.logs.commit import GroupCommit
@@ -40,7 +43,7 @@ from leveret.runtime.logs.engine import Engine
 from leveret.runtime.logs.queue_store import QueueStore
 from leveret.runtime.logs.stream_store import StreamStore
 from leveret.session.certificate import TlsPeer
-from leveret.session.stream.types import Operation
+from leveret.session.stream.types import Operation, StreamPlaces
 from leveret.wire.record import (
     BEGINNING_PREFIX,
     EPOCH_PREFIX,
@@ -90,6 +93,7 @@ class StreamServer:
         find_node: returns host and port of another node's stream listener, with TLS or not; None if it has not reported
             them, or does not run.
         on_listening: called when there is one more listener.
+        replicas: copies of streams that other nodes lead; None on a single node.
     """
 
     def __init__(
@@ -111,6 +115,7 @@ class StreamServer:
         self.advertised_tls_host, self.advertised_tls_port = "127.0.0.1", 0
         self.find_node: Callable[[str, bool], tuple[str, int] | None] = _no_other_node
         self.on_listening: Callable[[], None] = lambda: None
+        self.replicas: StreamReplicating | None = None
         self._config = config.streams
         self._alarms = alarms
         self._standby = standby
@@ -201,27 +206,24 @@ class StreamServer:
             raise NotFound(f"queue '{name}' in vhost '{vhost}' is not a stream")
         return found
 
-    def _find(self, vhost: str, name: str) -> Stream:
-        found = self._find_any(vhost, name)
-        if not isinstance(found, Stream):
-            raise LedElsewhere(
-                f"stream '{name}' in vhost '{vhost}' is led by node '{_leader(found)}': connect to that node"
-            )
-        return found
-
-    def leader_of(self, vhost: str, name: str, *, tls: bool) -> tuple[str, int] | None:
+    def places_of(self, vhost: str, name: str, *, tls: bool) -> StreamPlaces:
         """See StreamAuthority."""
         found = self._find_any(vhost, name)
         if isinstance(found, Stream):
             self._streams.committed(found)
-            return None
-        place = self.find_node(_leader(found), tls)
-        if place is None:
-            raise LedElsewhere(
-                f"stream '{name}' in vhost '{vhost}' is led by node '{_leader(found)}', which serves no clients of "
-                f"streams{' over TLS' if tls else ''} now"
-            )
-        return place
+            leader: tuple[str, int] | None = self._own_place(tls)
+        else:
+            leader = self.find_node(_leader(found), tls)
+        nodes = self.replicas.nodes(found) if self.replicas is not None else ()
+        places = (
+            self._own_place(tls) if node == self.node_name else self.find_node(node, tls) for node in nodes
+        )
+        return StreamPlaces(leader, tuple(place for place in places if place is not None))
+
+    def _own_place(self, tls: bool) -> tuple[str, int]:
+        if tls:
+            return self.advertised_tls_host, self.advertised_tls_port
+        return self.advertised_host, self.advertised_port
 
     @property
     def may_change(self) -> bool:
@@ -232,10 +234,19 @@ class StreamServer:
         """See StreamHost."""
         self._broker.definitions_lock.when_here(change)
 
-    def stream(self, vhost: str, name: str) -> OpenStream:
+    def stream(self, vhost: str, name: str) -> StreamHandle:
         """See StreamHost."""
-        stream = self._find(vhost, name)
-        return OpenStream(stream, self._streams.committed(stream), self._broker, self._engine)
+        found = self._find_any(vhost, name)
+        if isinstance(found, Stream):
+            log = self._streams.committed(found)
+            return OpenStream(found, log, self._broker, self._engine, self.groups)
+        replica = self.replicas.handle(found) if self.replicas is not None else None
+        if replica is None:
+            raise LedElsewhere(
+                f"stream '{name}' in vhost '{vhost}' is led by node '{_leader(found)}': connect to that node, or to "
+                "one that has a replica"
+            )
+        return replica
 
     def wake(self, stream: Stream) -> None:
         """Serve a stream's AMQP 0-9-1 consumers, because more of it is durable."""
@@ -278,9 +289,11 @@ class StreamServer:
             (vhost, each) in broker.queues for each in partitions
         ):
             return False
-        queues = [
-            d.Queue(name=each, vhost=vhost, arguments=_queue_arguments(arguments)) for each in partitions
-        ]
+        given = _queue_arguments(arguments)
+        if self.replicas is not None:
+            # Partitions are there to spread the work over the nodes of a cluster.
+            given.setdefault(f"x-{LEADER_LOCATOR}", BALANCED)
+        queues = [d.Queue(name=each, vhost=vhost, arguments=given) for each in partitions]
         exchange = d.Exchange(name=name, vhost=vhost, type="direct", arguments={"x-super-stream": True})
         bindings = [
             d.Binding(
@@ -429,11 +442,17 @@ class OpenStream:
 
     Attributes:
         log: its served log.
+        groups: the node's.
     """
 
-    def __init__(self, stream: Stream, log: CommittedLog, broker: Broker, engine: Engine) -> None:
+    is_replica = False
+
+    def __init__(
+        self, stream: Stream, log: CommittedLog, broker: Broker, engine: Engine, groups: ConsumerGroups
+    ) -> None:
         """Open `stream`, whose served log is `log`."""
         self.log = log
+        self.groups = groups
         self._stream = stream
         self._broker = broker
         self._engine = engine
@@ -448,17 +467,24 @@ class OpenStream:
 
     def publish(self, batch: StreamBatch) -> None:
         """See StreamHandle."""
-        if self._is_gone:
-            batch.done(NotFound("the stream was deleted"))
+        present = self._broker.queues.get(self._stream.key)
+        if self.log.is_closed or present is None or present.epoch != self._stream.epoch:
+            batch.done(self.log.ended)
             return
+        # While it is handed over, nothing is appended: its publishers hear of the next leader, or it is taken back.
         self._stream.publish(batch)
-        self._mark()
+        if not self._is_gone:
+            self._mark()
 
     def store_offset(self, reference: str, offset: int) -> None:
         """See StreamHandle."""
         if not self._is_gone:
             self._stream.store_offset(reference.encode(), offset)
             self._mark()
+
+    def ask_offset(self, reference: str, then: OffsetFound) -> None:
+        """See StreamHandle."""
+        then(self.stored_offset(reference))
 
     @property
     def _is_gone(self) -> bool:

@@ -12,6 +12,8 @@ from leveret.runtime.cluster.member import ClusterMember
 from leveret.runtime.cluster.placement.placement_controller import PlacementController
 from leveret.runtime.cluster.placement.queue_roles import QueueRoles
 from leveret.runtime.cluster.placement.queues import ClusterQueues
+from leveret.runtime.cluster.stream_groups import ClusterStreamGroups
+from leveret.runtime.cluster.stream_replicas import StreamReplicas
 from leveret.runtime.logs.engine import Engine
 from leveret.runtime.standby.downstream import StandbyDownstream
 from leveret.runtime.standby.site import STANDBY
@@ -38,6 +40,8 @@ class ClusterAnswers:
         roles: QueueRoles,
         placement_controller: PlacementController,
         node: AnsweringNode,
+        stream_replicas: StreamReplicas,
+        stream_groups: ClusterStreamGroups,
     ) -> None:
         """Nothing is answered for operators until `answer_operators_with`."""
         self._member = member
@@ -46,6 +50,8 @@ class ClusterAnswers:
         self._roles = roles
         self._placement_controller = placement_controller
         self._node = node
+        self._stream_replicas = stream_replicas
+        self._stream_groups = stream_groups
         self._answer_operator: AnswerOperator = _unknown
 
     def answer_operators_with(self, answer: AnswerOperator) -> None:
@@ -79,6 +85,10 @@ class ClusterAnswers:
                 return await self._node.standby.member.parts.answer(about)
             case _ if what == RECOVER:
                 return await self._node.stream_server.recover(about)
+            case "store_offsets" | "stored_offset":
+                return self._stream_replicas.answer(what, about)
+            case "join_group" | "leave_group" | "stepped_down" | "activate_consumer":
+                return self._stream_groups.answer(node, what, about)
         return await self._answer_operator(what, about)
 
 

@@ -123,6 +123,8 @@ class Coordinator:
             task.cancel()
         self._parts.publication.stop()
         self._parts.roles.stop()
+        self._parts.stream_replicas.offsets.stop()
+        self._parts.stream_groups.stop()
         self._parts.links.stop()
         self._parts.asked.stop()
         await self._parts.listener.stop()
@@ -155,6 +157,7 @@ class Coordinator:
                     self._parts.links.know(self._member.state.alive)
                     self._parts.sources.runs(name, presence.incarnation if presence is not None else "")
                     self._parts.placement_controller.node_changed(name)
+                    self._parts.stream_groups.node_changed(name)
                 case MemberChanged(name):
                     self._parts.placement_controller.node_changed(name)
                 case SchemaSyncDecided():

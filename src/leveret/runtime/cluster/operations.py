@@ -15,6 +15,7 @@ from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.replication.cluster import Placement, placement_write
 from leveret.core.replication.election import DeleteKey, StoreTransaction
 from leveret.core.replication.placement import QueuePlacement, asked_without, led_when_started
+from leveret.core.replication.stream_members import with_member, without_member
 from leveret.core.rules.mirror_policy import NOT_MIRRORED, NOT_MIRRORED_REASON
 from leveret.core.rules.validation import CLASSIC, QUORUM, STREAM, queue_type
 from leveret.model.errors import InvalidCommand, LeveretError, NotFound, PreconditionFailed
@@ -23,7 +24,7 @@ from leveret.runtime.cluster.forgetting import leader_without, row, undecided
 from leveret.runtime.cluster.parts import ClusterParts
 from leveret.runtime.cluster.placement.local_queues import QueueKey
 from leveret.runtime.integrity.log_copies import CopyRole, CopyState, LogCopy, copy_of
-from leveret.runtime.logs.log_store import queue_log_name
+from leveret.runtime.logs.log_store import log_name
 from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.storage.quarantine.report import DivergentLog
 
@@ -110,7 +111,9 @@ class ClusterCommands:
         queue = self._queue(queue_key)
         policy = self._parts.locations.policy(queue.definition) if queue is not None else NOT_MIRRORED
         copies = (*placement.mirrors, *placement.stopped)
-        if (
+        if policy.has_members and isinstance(policy.params, tuple):
+            copies = tuple(node for node in policy.params if node != placement.leader)
+        elif (
             queue is not None
             and queue_type(queue.definition.arguments) == QUORUM
             and isinstance(policy.params, int)
@@ -134,10 +137,11 @@ class ClusterCommands:
 
     def mirror_states(self, key: tuple[str, ...]) -> list[dict[str, Any]]:
         """See ClusterOperations."""
+        queue = self._queue((key[0], key[1]))
         placement = self._parts.locations.known((key[0], key[1]))
-        if placement is None or placement.leader != self.name:
+        if queue is None or placement is None or placement.leader != self.name:
             return []
-        return [_mirror_state(row) for row in self._parts.sources.rows(queue_log_name(placement.epoch))]
+        return [_mirror_state(row) for row in self._parts.sources.rows(log_name(queue))]
 
     def _queue(self, key: QueueKey) -> Queue | None:
         """The queue, or what stands for it; None if there is none."""
@@ -193,7 +197,7 @@ class ClusterCommands:
             raise PreconditionFailed(f"queue '{name}' in vhost '{vhost}' is led by {placement.leader}")
         if not self._parts.locations.policy(queue.definition).is_mirrored:
             raise PreconditionFailed(NOT_MIRRORED_REASON)
-        return queue_log_name(placement.epoch)
+        return log_name(queue)
 
     async def rebalance(self, kind: str, vhost_pattern: str, queue_pattern: str) -> list[dict[str, Any]]:
         """See ClusterOperations: each node moves what it leads too much of, asked by this one."""
@@ -276,18 +280,60 @@ class ClusterCommands:
         else:
             await self.ask(placement.leader, "move", about)
 
+    # -- streams ------------------------------------------------------------------------------
+
+    async def add_replica(self, vhost: str, name: str, node: str) -> None:
+        """See ClusterOperations."""
+        if node not in self.members():
+            raise NotFound(f"The node '{node}' is not in the cluster")
+        await self._change_members(vhost, name, with_member, node)
+
+    async def delete_replica(self, vhost: str, name: str, node: str) -> None:
+        """See ClusterOperations."""
+        await self._change_members(vhost, name, without_member, node)
+
+    async def _change_members(
+        self, vhost: str, name: str, change: Callable[[Placement, str, str], Placement], node: str
+    ) -> None:
+        where = f"stream '{name}' in vhost '{vhost}'"
+        await self._parts.placement_controller.change(
+            (vhost, name), lambda placement: change(placement, node, where)
+        )
+
+    async def restart_stream(self, vhost: str, name: str, preferred: str) -> str:
+        """See ClusterOperations."""
+        key = (vhost, name)
+        placement = self._parts.locations.known(key)
+        where = f"stream '{name}' in vhost '{vhost}'"
+        if placement is None or placement.leader != self.name:
+            raise PreconditionFailed(f"{where} is not led here")
+        if preferred == self.name:
+            return self.name
+        led = self._led(lambda key: True)
+        able = [node for node in placement.synchronised if node in self.alive()]
+        able.sort(key=lambda node: (led[node, STREAM], node))
+        chosen = preferred or next(iter(able), "")
+        if chosen not in able:
+            others = ", ".join(able) or "none"
+            asked = f"node '{preferred}' has no synchronised replica of {where}" if preferred else where
+            raise PreconditionFailed(f"{asked}: other nodes with a synchronised one that run: {others}")
+        if not await self._parts.placement_controller.move(key, chosen):
+            raise PreconditionFailed(f"{where} is being placed anew: try again")
+        return chosen
+
     async def copies(self, vhost: str, name: str) -> list[LogCopy]:
         """See ClusterOperations."""
+        queue = self._queue((vhost, name))
         placement = self._parts.locations.known((vhost, name))
-        if placement is None:
+        if queue is None or placement is None:
             return []
-        asked = [self._copy(node, placement) for node in _others(placement) if node != self.name]
+        asked = [self._copy(node, log_name(queue)) for node in _others(placement) if node != self.name]
         return list(await asyncio.gather(*asked))
 
-    async def _copy(self, node: str, placement: Placement) -> LogCopy:
+    async def _copy(self, node: str, log: str) -> LogCopy:
         if node not in self.alive():
             return LogCopy(node, CopyRole.MIRROR, CopyState.UNKNOWN, why="the node does not run")
-        about = {"log": queue_log_name(placement.epoch)}
+        about = {"log": log}
         try:
             async with asyncio.timeout(_COPY_S):
                 found = await self.ask(node, "copy", about)
@@ -298,10 +344,11 @@ class ClusterCommands:
 
     async def quarantine_copies(self, vhost: str, name: str) -> None:
         """See ClusterOperations."""
+        queue = self._queue((vhost, name))
         placement = self._parts.locations.known((vhost, name))
-        if placement is None:
+        if queue is None or placement is None:
             return
-        about = {"log": queue_log_name(placement.epoch), "leader": self.name}
+        about = {"log": log_name(queue), "leader": self.name}
         for node in _others(placement):
             if node != self.name and node in self.alive():
                 await self.ask(node, "quarantine", about)
@@ -343,7 +390,7 @@ class ClusterCommands:
             raise undecided(key, asked)
         if not asked.running:
             return leader_without(name, placement, state.members, state.alive)
-        ends = await self._parts.placement_controller.ends(asked.running, placement)
+        ends = await self._parts.placement_controller.ends(asked.running, key, placement)
         if len(ends) < len(asked.running):
             silent = tuple(node for node in asked.running if node not in ends)
             raise undecided(key, asked._replace(silent=silent))

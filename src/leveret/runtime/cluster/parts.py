@@ -16,6 +16,8 @@ from leveret.runtime.cluster.placement.queue_roles import QueueRoles
 from leveret.runtime.cluster.replication_port import ClusterPort
 from leveret.runtime.cluster.schema_decisions import ForAll
 from leveret.runtime.cluster.standby_site import ClusterStandbySite
+from leveret.runtime.cluster.stream_groups import ClusterStreamGroups
+from leveret.runtime.cluster.stream_replicas import StreamReplicas
 from leveret.runtime.mirroring.copies import MirrorCopies
 from leveret.runtime.mirroring.sources import MirrorSources
 
@@ -31,6 +33,8 @@ class ClusterParts:
     forwarding: Forwarding
     locations: QueueLocations
     roles: QueueRoles
+    stream_replicas: StreamReplicas
+    stream_groups: ClusterStreamGroups
     placement_controller: PlacementController
     publication: DefinitionsPublication
     port: ClusterPort

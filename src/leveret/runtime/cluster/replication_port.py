@@ -6,12 +6,14 @@ led here to their mirrors.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final
 
 from leveret.core.queues.confirms import ConfirmBatch
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
+from leveret.core.queues.stream import Stream
 from leveret.model import definitions as d
 from leveret.runtime.cluster.definitions_publication import DefinitionsPublication
 from leveret.runtime.cluster.forwarding import Forwarding
@@ -72,6 +74,7 @@ class ClusterPort:
         self._publication = publication
         self._waits_for_mirrors = waits_for_mirrors
         self._slowed: list[Callable[[], None]] = []
+        self._is_cut_due = False
 
     def concerns(self, queue: object) -> bool:
         """See engine.ReplicationPort."""
@@ -133,8 +136,21 @@ class ClusterPort:
         """See engine.ReplicationPort: mirrors are told what consumers may have, and need not have what is settled."""
         name = self._roles.led_name(queue)
         if name is not None:
-            self._sources.delivered(name, queue.backlog.cursor)
+            self._sources.delivered(name, queue.handed_out_before)
             self._sources.floor(name, queue.log_floor)
+
+    def committed(self, stream: Stream) -> None:
+        """More of a stream is committed: mirrors are told, for readers there, though nothing more may be published."""
+        name = self._roles.led_name(stream)
+        if name is not None:
+            self._sources.delivered(name, stream.handed_out_before)
+            if not self._is_cut_due:
+                self._is_cut_due = True
+                asyncio.get_running_loop().call_soon(self._cut)
+
+    def _cut(self) -> None:
+        self._is_cut_due = False
+        self._sources.cut()
 
     def share(self, changes: list[d.Change], known: Callable[[], None]) -> None:
         """See engine.ReplicationPort."""

@@ -103,6 +103,18 @@ class Suspended:
         """See ClusterOperations."""
         raise PreconditionFailed(self._why)
 
+    async def add_replica(self, vhost: str, name: str, node: str) -> None:
+        """See ClusterOperations."""
+        raise PreconditionFailed(self._why)
+
+    async def delete_replica(self, vhost: str, name: str, node: str) -> None:
+        """See ClusterOperations."""
+        raise PreconditionFailed(self._why)
+
+    async def restart_stream(self, vhost: str, name: str, preferred: str) -> str:
+        """See ClusterOperations."""
+        raise PreconditionFailed(self._why)
+
     async def forget_node(self, name: str) -> list[dict[str, Any]]:
         """See ClusterOperations."""
         raise PreconditionFailed(self._why)

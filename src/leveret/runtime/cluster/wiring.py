@@ -33,6 +33,8 @@ from leveret.runtime.cluster.recovery_port import ClusterRecoveryPort
 from leveret.runtime.cluster.replication_port import ClusterBarrier, ClusterPort
 from leveret.runtime.cluster.schema_decisions import ForAll
 from leveret.runtime.cluster.standby_site import ClusterStandbySite
+from leveret.runtime.cluster.stream_groups import ClusterStreamGroups
+from leveret.runtime.cluster.stream_replicas import StreamReplicas
 from leveret.runtime.link.arrival import LetIn
 from leveret.runtime.link.peer import LinkPeer, Receiver
 from leveret.runtime.mirroring.copies import MirrorCopies
@@ -73,6 +75,7 @@ def enter_cluster(member: ClusterMember, node: Node, secret: Secret, let_in: Let
             recovery_port=ClusterRecoveryPort(member, parts.standby_site),
             on_draining=coordinator.drained,
             find_streams=coordinator.streams_of,
+            stream_replicas=parts.stream_replicas,
             on_streams=coordinator.streams_open,
         )
     )
@@ -110,13 +113,18 @@ def _parts(member: ClusterMember, node: Node, secret: Secret) -> ClusterParts:
 
     # Where queues are, and who sees to that.
     locations = QueueLocations(settings, member.state, broker, member.cluster_view)
-    roles = QueueRoles(member, node, queues, locations, grace, sources, copies, forwarding)
+    stream_groups = ClusterStreamGroups(member, node)
+    stream_replicas = StreamReplicas(member, node, copies, locations, stream_groups.of)
+    roles = QueueRoles(
+        member, node, queues, locations, grace, sources, copies, forwarding, stream_groups.leader_changed
+    )
     placement_controller = PlacementController(
         member.store, member.state, broker, locations, roles, member.cluster_view, due
     )
     placement_controller.led_on = QueuesLedOn(node.event_history).take
 
     broker.may_deliver = member.store.holds_lease_now
+    broker.nodes = lambda: max(1, len(member.cluster_view().members))
 
     # What this node tells the others.
     publication = DefinitionsPublication(member, broker, locations.first)
@@ -130,11 +138,15 @@ def _parts(member: ClusterMember, node: Node, secret: Secret) -> ClusterParts:
         publication,
         waits_for_mirrors=settings.mirroring_flow_control,
     )
+    node.log_store.streams.has_mirrors = True
+    node.log_store.streams.on_commit.append(port.committed)
     schema_decisions = ForAll(member, node.schema_sync.deciding)
     standby_site = ClusterStandbySite(member, node.config, node.standby.decided, node.standby.vhosts)
 
     # What the others ask.
-    answers = ClusterAnswers(member, engine, queues, roles, placement_controller, node)
+    answers = ClusterAnswers(
+        member, engine, queues, roles, placement_controller, node, stream_replicas, stream_groups
+    )
     asked = AskedLinks(answers.answer)
 
     def mirror(peer: LinkPeer, caller: ClusterPeer) -> Receiver:
@@ -150,6 +162,8 @@ def _parts(member: ClusterMember, node: Node, secret: Secret) -> ClusterParts:
         forwarding=forwarding,
         locations=locations,
         roles=roles,
+        stream_replicas=stream_replicas,
+        stream_groups=stream_groups,
         placement_controller=placement_controller,
         publication=publication,
         port=port,

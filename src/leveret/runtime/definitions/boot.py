@@ -15,7 +15,7 @@ import msgspec
 
 from leveret.config.sections.definitions import DefinitionsSettings as Settings
 from leveret.core.broker.broker import Broker
-from leveret.model.definitions import AnyEntity
+from leveret.model.definitions import AnyEntity, Put
 from leveret.model.errors import ConfigError, Refusal
 from leveret.runtime.definitions.importing import (
     entities_of,
@@ -124,7 +124,7 @@ def _put_all(document: Document, broker: Broker) -> None:
             passed += 1
             continue
         try:
-            broker.import_entity(entity)
+            broker.apply(Put(entity))
         except Refusal as error:
             refused.append(f"{place_of(entity)}: {' '.join(str(error).split())}")
             continue

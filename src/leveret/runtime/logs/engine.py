@@ -449,6 +449,18 @@ class Engine:
             self.replication_port.when_taken({queue}, outcome.part)
         outcome.seal()
 
+    def when_confirmable(self, queue: Queue, then: Callable[[], None]) -> None:
+        """Call back once this flush's records of a queue are where a confirm has to have them, or never."""
+        port = self.replication_port
+        if port is None or not port.concerns(queue):
+            self._commit.when_confirmable(then)
+            return
+        outcome = ConfirmOutcome(lambda ok: then() if ok else None)
+        durable = outcome.part()
+        self._commit.when_confirmable(lambda: durable(True))
+        port.when_taken({queue}, outcome.part)
+        outcome.seal()
+
     def _mark(self, queue: Queue) -> None:
         if self._broker.queues.get(queue.key) is queue:
             self._broker.dirty[queue] = None

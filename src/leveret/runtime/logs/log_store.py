@@ -9,6 +9,8 @@ from typing import Any, Protocol
 from leveret.core.queues.messages import Run
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.stream import Stream
+from leveret.core.rules.validation import STREAM, queue_type
+from leveret.model import definitions as d
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.log_home import LogHome, directory_of, record_nothing
 from leveret.runtime.logs.queue_store import OnAppend, QueueStore
@@ -20,13 +22,14 @@ from leveret.wire.chunk import Chunk
 
 
 def log_name(queue: Queue) -> str:
-    """The name of a durable queue's log in the tree (storage.tree)."""
-    return f"{queue.log_kind}/{directory_of(queue.epoch)}"
+    """The name of a durable queue's log in the tree (storage.tree), on every node of a cluster."""
+    return log_name_of(queue.definition)
 
 
-def queue_log_name(epoch: int) -> str:
-    """The name of the log of a queue other than a stream, in the tree of every node of a cluster."""
-    return f"{Queue.log_kind}/{directory_of(epoch)}"
+def log_name_of(definition: d.Queue) -> str:
+    """The same, of the queue with this definition."""
+    kind = Stream.log_kind if queue_type(definition.arguments) == STREAM else Queue.log_kind
+    return f"{kind}/{directory_of(definition.epoch)}"
 
 
 def epoch_of(name: str) -> int:
@@ -79,6 +82,9 @@ class KindStore(QueueStoring, Protocol):
 
     def step_down(self, queue: Any) -> None:
         """Hand the queue over: another node serves it from now on."""
+
+    def begin_segment(self, queue: Any) -> int:
+        """Begin a segment with a chunk without messages; return its offset."""
 
     def queue_of(self, log: Log) -> Queue | None:
         """The queue of a log."""
@@ -184,6 +190,18 @@ class LogStore:
     def step_down(self, queue: Queue) -> None:
         """Hand the queue over to another node; its log stays in its place."""
         self._kinds[queue.log_kind].step_down(queue)
+
+    def begin_segment(self, queue: Queue) -> int:
+        """Begin a segment of the queue's log with a chunk without messages; return its offset.
+
+        Raises:
+            StorageError: the disk refused it.
+        """
+        return self._kinds[queue.log_kind].begin_segment(queue)
+
+    def home_of(self, name: str) -> LogHome:
+        """The directory that has the log of this name."""
+        return self._kinds[name.partition("/")[0]].home
 
     def queue_of(self, log: Log) -> Queue | None:
         """The queue of a log, among the queues that this node serves."""

@@ -11,10 +11,11 @@ Readers are served up to the committed end, see `runtime.logs.committed_log`.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Final, NamedTuple, Protocol
 
 from leveret.core.queues.confirms import ConfirmOutcome
@@ -22,11 +23,12 @@ from leveret.core.queues.messages import Run
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.sequences import NumberedRun
 from leveret.core.queues.stream import Stream, StreamBatch, records_of, retained_before_ms
-from leveret.model.errors import Corrupt, LeveretError, PreconditionFailed, StorageError
+from leveret.model.errors import Corrupt, LedElsewhere, LeveretError, PreconditionFailed, StorageError
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.committed_log import CommittedLog
 from leveret.runtime.logs.log_home import LogHome
 from leveret.runtime.logs.queue_store import OnAppend, sequences_in
+from leveret.runtime.logs.relocating import WhenSafe
 from leveret.session.stream.messages import entries_of, runs_of
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
@@ -72,7 +74,9 @@ class StreamStore:
     Attributes:
         home: the logs' directory.
         on_append: called with every appended chunk.
-        on_commit: called with every stream whose committed end rose.
+        on_commit: each is called with every stream whose committed end rose.
+        when_confirmable: calls back when everything appended to a stream so far is where a confirm has to have it.
+        has_mirrors: whether other nodes may have copies: then a start does not know what they have.
         downstreams: another site that confirms to publishers of the stream protocol wait for; None for none.
     """
 
@@ -81,7 +85,12 @@ class StreamStore:
     ) -> None:
         """Streams have their logs in `streams`; `segment_bytes_max` applies unless a stream has its own."""
         self.on_append: OnAppend = _ignore
-        self.on_commit: Callable[[Stream], None] = _no_reader
+        self.on_commit: list[Callable[[Stream], None]] = []
+        self.when_confirmable: WhenSafe = lambda stream, then: commit.when_confirmable(then)
+        self.has_mirrors = False
+        self._recovered: set[Stream] = set()
+        self._uncommitted: dict[Stream, dict[int, list[StreamBatch]]] = {}
+        """Batches whose publishers wait for their confirms."""
         self.downstreams: HoldingConfirms | None = None
         self.home = LogHome(tree.root / Stream.log_kind)
         self._tree = tree
@@ -137,8 +146,25 @@ class StreamStore:
             _remember(stream, chunk)
 
         if self.home.recover(stream, log, on_chunk):
-            self._keep(stream, log, last_chunk_id)
+            kept = self._keep(stream, log, last_chunk_id)
             self._commit.appended(log)
+            if self.has_mirrors:
+                kept.hold_back(0)
+                self._recovered.add(stream)
+
+    def commit_recovered(self, stream: Stream, committed_offset: int) -> None:
+        """Serve a stream just recovered up to this offset, which is committed; the rest once its mirrors have that.
+
+        Raises:
+            StorageError: the log cannot be read.
+        """
+        kept = self._logs.get(stream)
+        if kept is not None and stream in self._recovered:
+            self._recovered.discard(stream)
+            kept.hold_back(committed_offset)
+            kept.last_appended_id = kept.last_chunk_of_all()
+            self._promise(stream, kept, [])
+            self._commit.begin()
 
     def replayed(self, stream: Stream, log: Log, chunk: Chunk) -> None:
         """Take a chunk appended to the log of a stream that another node serves."""
@@ -152,10 +178,45 @@ class StreamStore:
     def forget(self, stream: Stream) -> None:
         """Forget a deleted stream that another node served; this store does not delete its log."""
         self._logs.pop(stream, None)
+        self._recovered.discard(stream)
 
     def step_down(self, stream: Stream) -> None:
-        """Hand the stream over to another node; its log stays in its place."""
+        """Hand the stream over to another node: its log stays, as a mirror's, and leaves this store."""
+        kept = self._logs.get(stream)
         self.forget(stream)
+        if kept is not None:
+            vhost, name = stream.key
+            self._stop_serving(
+                stream, kept, LedElsewhere(f"stream '{name}' in vhost '{vhost}' has another leader")
+            )
+            self._commit.forget(kept.log)
+            kept.log.close()
+            self._tree.logs.pop(self._tree.name_of(kept.log.directory), None)
+
+    def _stop_serving(self, stream: Stream, kept: CommittedLog, error: LeveretError) -> None:
+        """Notify the readers and publishers of a stream.
+
+        They hear of it before their batches fail: so what has no confirm is published again at the next leader.
+        """
+        kept.stop_serving(error)
+        batches = [*chain.from_iterable(self._uncommitted.pop(stream, {}).values()), *stream.incoming]
+        stream.incoming = []
+        if batches:
+            asyncio.get_running_loop().call_soon(_fail, batches, error)
+
+    def begin_segment(self, stream: Stream) -> int:
+        """Begin a segment with a chunk without messages, which carries the state of each segment's start.
+
+        Raises:
+            StorageError: the disk refused it.
+        """
+        kept = self.committed(stream)
+        kept.log.roll()
+        trailer = self._trailer(stream, kept.log, {}, {}, None)
+        header = self._append(stream, kept, ChunkType.TRACKING, [encode_entry(b"")], 1, trailer)
+        stream.backlog.next_offset = kept.log.next_offset
+        self._promise(stream, kept, [])
+        return header.chunk_id
 
     def delete(self, stream: Stream) -> None:
         """Remove a deleted stream's log, and notify its readers.
@@ -163,9 +224,10 @@ class StreamStore:
         Raises:
             StorageError: the disk refused it.
         """
-        held = self._logs.pop(stream, None)
+        held = self._logs.get(stream)
+        self.forget(stream)
         if held is not None:
-            held.stop_serving()
+            self._stop_serving(stream, held, held.ended)
             held.log.delete()
         else:
             self._describe(stream).delete()
@@ -271,6 +333,7 @@ class StreamStore:
         # The log's times must not fall, even if the clock was set back, because they are searched.
         now_ms = max(self._clock_ms(), log.last_timestamp_ms)
         header = log.append(kind, len(entries), records, data, now_ms, trailer)
+        stream.chunk_epochs.appended(header.epoch, header.next_offset)
         self._commit.appended(log)
         if header.chunk_id == log.first_offset:
             self.home.record_existence_once_synced(stream.epoch)
@@ -292,10 +355,14 @@ class StreamStore:
             logged = stream.sequences.logged
             sequences = {name: logged[name] for name in logged if name not in sequences} | sequences
             offsets = stream.live_offsets() | offsets
-        if not sequences and not offsets and filters is None:
+        epochs = stream.chunk_epochs
+        has_begun = log.starts_segment or epochs.last != log.epoch
+        ends = list(epochs.before(log.epoch)) if has_begun else []
+        if not sequences and not offsets and not ends and filters is None:
             return b""
         found = [encode_attribute(Attribute.SEQUENCE, name, value) for name, value in sequences.items()]
         found += [encode_attribute(Attribute.OFFSET, name, value) for name, value in offsets.items()]
+        found += [encode_attribute(Attribute.EPOCH_END, epoch.to_bytes(8), end) for epoch, end in ends]
         if filters is not None:
             many = len(filters) > FILTERS_MAX
             found += [encode_attribute(Attribute.FILTER, name, many) for name in ({b""} if many else filters)]
@@ -303,13 +370,30 @@ class StreamStore:
 
     def _promise(self, stream: Stream, kept: CommittedLog, batches: list[StreamBatch]) -> None:
         end, last = kept.log.next_offset, kept.last_appended_id
-        answer: Callable[[bool], None] = partial(_answer, stream, batches)
+        answer: Callable[[bool], None] = partial(self._answer, stream, batches)
+        if batches:
+            self._uncommitted.setdefault(stream, {})[id(batches)] = batches
         if batches and self.downstreams is not None and self.downstreams.concerns(stream):
             outcome = ConfirmOutcome(answer)
             answer = outcome.part()
             self.downstreams.hold(stream, sum(batch.records for batch in batches), outcome.part())
             outcome.seal()
-        self._commit.when_confirmable(partial(self._committed, stream, kept, end, last, answer))
+        self.when_confirmable(stream, partial(self._committed, stream, kept, end, last, answer))
+
+    def _answer(self, stream: Stream, batches: list[StreamBatch], ok: bool) -> None:
+        """Tell publishers whether their messages are safe where a confirm has to be true."""
+        if batches and self._uncommitted.get(stream, {}).pop(id(batches), None) is None:
+            # The stream was deleted or has another leader, and its publishers know.
+            return
+        wrong: LeveretError | None = None
+        if stream.damage is not None:
+            wrong = StorageError(f"stream '{stream.key[1]}' is down: {stream.damage}")
+        elif not ok:
+            wrong = PreconditionFailed(
+                f"no downstream has the messages of stream '{stream.key[1]}' (remote-dc-confirm)"
+            )
+        for batch in batches:
+            batch.done(wrong)
 
     def _committed(
         self,
@@ -320,9 +404,10 @@ class StreamStore:
         answer: Callable[[bool], None],
     ) -> None:
         answer(True)
-        if stream.damage is None:
+        if stream.damage is None and not kept.is_closed:
             kept.commit(end, last_chunk_id)
-            self.on_commit(stream)
+            for listener in self.on_commit:
+                listener(stream)
 
     # -- retention ----------------------------------------------------------------------------
 
@@ -371,6 +456,11 @@ class StreamStore:
         return runs
 
 
+def _fail(batches: list[StreamBatch], error: LeveretError) -> None:
+    for batch in batches:
+        batch.done(error)
+
+
 def _remember(stream: Stream, chunk: Chunk) -> None:
     """Take over the publishers' sequences and the readers' offsets of a chunk."""
     for kind, name, value in decode_trailer(chunk.trailer):
@@ -378,6 +468,9 @@ def _remember(stream: Stream, chunk: Chunk) -> None:
             stream.sequences.note_logged({name: value})
         elif kind == Attribute.OFFSET:
             stream.offsets[name] = value
+        elif kind == Attribute.EPOCH_END:
+            stream.chunk_epochs.logged(int.from_bytes(name), value)
+    stream.chunk_epochs.appended(chunk.header.epoch, chunk.header.next_offset)
     stream.backlog.next_offset = chunk.header.next_offset
 
 
@@ -442,20 +535,3 @@ def _ids_in(batches: list[StreamBatch], first: int, end: int) -> dict[bytes, int
 
 def _ignore(queue: Queue, header: Header, data: bytes, trailer: bytes) -> None:
     """Do nothing."""
-
-
-def _no_reader(stream: Stream) -> None:
-    """Do nothing: there is no AMQP 0-9-1 consumer."""
-
-
-def _answer(stream: Stream, batches: list[StreamBatch], ok: bool) -> None:
-    """Tell publishers whether their messages are safe where a confirm has to be true."""
-    wrong: LeveretError | None = None
-    if stream.damage is not None:
-        wrong = StorageError(f"stream '{stream.key[1]}' is down: {stream.damage}")
-    elif not ok:
-        wrong = PreconditionFailed(
-            f"no downstream has the messages of stream '{stream.key[1]}' (remote-dc-confirm)"
-        )
-    for batch in batches:
-        batch.done(wrong)

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from leveret.model.errors import Corrupt, LeveretError, StorageError
 from leveret.runtime.logs.commit import GroupCommit
@@ -31,7 +31,7 @@ from leveret.storage.quarantine.report import DIRECTORY, DivergentLog
 from leveret.storage.segment import has_segments
 from leveret.storage.tree import Tree
 from leveret.wire import link as wire
-from leveret.wire.chunk import Chunk
+from leveret.wire.chunk import Chunk, Header
 from leveret.wire.link import ChangeKind, LogChange, LogExtent
 
 logger = logging.getLogger(__name__)
@@ -52,12 +52,26 @@ class Ends(NamedTuple):
     last: bytes
 
 
+class CopyReader(Protocol):
+    """Reads a copy while it is made."""
+
+    def appended(self, header: Header) -> None:
+        """A chunk was appended."""
+
+    def handed_out(self, offset: int) -> None:
+        """The leader hands out messages before this offset."""
+
+    def end(self) -> None:
+        """The copy is closed."""
+
+
 class MirrorCopies:
     """See the module; also what its links share, see copy_link.LinkedCopies.
 
     Attributes:
         commits, dial: the node's.
         damaged: logs that others count on to be here, and that cannot be opened.
+        readers: what reads a copy while it is made, by the log's name.
     """
 
     def __init__(
@@ -90,7 +104,8 @@ class MirrorCopies:
         self._node = node
         self._logs = logs
         self._clock_ms = clock_ms
-        self._applier = Applier(tree, commits, _ignore)
+        self.readers: dict[str, CopyReader] = {}
+        self._applier = Applier(tree, commits, self._appended)
         self._copies: dict[str, MirrorCopy] = {}
         self._links: dict[str, CopyLink] = {}
         self._cursors: dict[str, int] = {}
@@ -144,6 +159,25 @@ class MirrorCopies:
             link = self._links[leader] = CopyLink(self, leader)
         link.add(copy)
 
+    def readable(self, name: str) -> Log | None:
+        """The log of a copy that is made here, for a reader; None if there is none that can be read."""
+        copy = self._copies.get(name)
+        if copy is None or copy.is_busy or copy.damage is not None:
+            return None
+        # Nothing was ever put into one that is not there.
+        return copy.log or self._applier.open(name)
+
+    def _appended(self, name: str, log: Log, chunk: Chunk) -> None:
+        reader = self.readers.get(name)
+        if reader is not None:
+            reader.appended(chunk.header)
+
+    def _end_reader(self, name: str) -> None:
+        """The copy is closed, or made anew."""
+        reader = self.readers.pop(name, None)
+        if reader is not None:
+            reader.end()
+
     def gone(self, log: Log, error: Corrupt) -> bool:
         """Files of a log were removed while it was open; whether it is a copy that is mirrored here.
 
@@ -157,6 +191,7 @@ class MirrorCopies:
     def _end_damaged(self, copy: MirrorCopy) -> None:
         """Nothing of it is open any more; its files, if there are any, stay."""
         del self._copies[copy.name]
+        self._end_reader(copy.name)
         self._links[copy.leader].remove(copy.name)
         self._close(copy)
 
@@ -285,6 +320,7 @@ class MirrorCopies:
     async def _stop(self, name: str) -> MirrorCopy | None:
         self.damaged.discard(name)
         copy = self._copies.pop(name, None)
+        self._end_reader(name)
         if copy is not None:
             copy.is_accepting = False
             self._links[copy.leader].remove(name)
@@ -398,14 +434,19 @@ class MirrorCopies:
         """See copy_link.LinkedCopies."""
         match change.kind:
             case ChangeKind.CURSOR:
-                self._cursors[copy.name] = max(change.offset, self._cursors.get(copy.name, 0))
+                cursor = self._cursors[copy.name] = max(change.offset, self._cursors.get(copy.name, 0))
+                reader = self.readers.get(copy.name)
+                if reader is not None:
+                    reader.handed_out(cursor)
             case ChangeKind.CUT | ChangeKind.QUARANTINE:
+                self._end_reader(copy.name)
                 copy.is_accepting = False
                 copy.busy = asyncio.get_running_loop().create_task(self._quarantine_range(copy, change))
             case ChangeKind.HEAD if change.chunk is not None:
                 copy.append_head(change.offset, change.chunk, change.octets)
             case kind:
                 if kind is ChangeKind.BEGIN:
+                    self._end_reader(copy.name)
                     copy.remove_pieces()
                 self._applier.apply(change)
                 if kind is ChangeKind.DROP:
@@ -474,7 +515,3 @@ def _ends(log: Log) -> Ends:
     for header, octets in log.headers_before(log.next_offset, 1):
         return Ends(header.epoch, log.first_offset, log.next_offset, octets)
     return Ends(0, log.first_offset, log.next_offset, b"")
-
-
-def _ignore(name: str, log: Log, chunk: Chunk) -> None:
-    """Nobody counts what is mirrored."""

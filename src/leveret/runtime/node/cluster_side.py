@@ -10,6 +10,7 @@ from leveret.core.queues.queue import Queue, Reader
 from leveret.model import definitions as d
 from leveret.model.errors import Corrupt
 from leveret.runtime.clients.recovery_forwarding import RecoveryPort
+from leveret.runtime.clients.stream_host import StreamReplicating
 from leveret.runtime.logs.commit import ReplicationBarrier
 from leveret.runtime.logs.engine import ReplicationPort
 from leveret.runtime.logs.log_store import QueueStoring
@@ -38,6 +39,7 @@ class ClusterSide:
         recovery_port: publishes recovered messages to queues with a leader elsewhere.
         on_draining: tells the other nodes whether this one is in maintenance.
         find_streams: returns host and port of another node for clients of streams, with or without TLS; or None.
+        stream_replicas: copies of streams that other nodes lead.
         on_streams: called with a further address at which clients of streams may connect.
     """
 
@@ -55,4 +57,5 @@ class ClusterSide:
     recovery_port: RecoveryPort
     on_draining: Callable[[bool], Awaitable[None]]
     find_streams: Callable[[str, bool], tuple[str, int] | None]
+    stream_replicas: StreamReplicating
     on_streams: Callable[[], None]

@@ -242,7 +242,8 @@ class Node:
         self.engine.confirm_ports.append(self.collector.held_confirms)
         self.log_store.streams.downstreams = self.collector.held_confirms
         self.collector.released = self._queues.release
-        self.log_store.streams.on_commit = self.stream_server.wake
+        self.log_store.streams.on_commit.append(self.stream_server.wake)
+        self.log_store.streams.when_confirmable = self.engine.when_confirmable
         self.alarms.on_change += [self.amqp.go_on, self.streams.alarms_changed]
 
     def enter_cluster(self, side: ClusterSide) -> None:
@@ -261,6 +262,7 @@ class Node:
         self.maintenance.on_change = side.on_draining
         self.stream_server.find_node = side.find_streams
         self.stream_server.on_listening = side.on_streams
+        self.stream_server.replicas = side.stream_replicas
         self.upstream.be_one_of_many()
 
     def _keeps_unused(self) -> bool:

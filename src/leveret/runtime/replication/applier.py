@@ -279,13 +279,14 @@ class Applier:
                 path.parent.rmdir()
 
     def _append(self, name: str, segment: int, chunk: Chunk, octets: bytes | memoryview) -> None:
-        log = self.tree.logs.get(name) or self._open(name, segment)
+        log = self.tree.logs.get(name) or self.open(name, segment)
         log.append_raw(chunk.header, octets, segment)
         self._commits.appended(log)
         self._last[name] = bytes(octets[:HEADER_BYTES])
         self._replayed(name, log, chunk)
 
-    def _open(self, name: str, first_offset: int) -> Log:
+    def open(self, name: str, first_offset: int = 0) -> Log:
+        """Open a log; one that is not there begins with that offset. Raises StorageError."""
         log = self.tree.log(self.tree.path_of(name))
         return log.open(first_offset=first_offset, with_messages=False, sync=False)
 
@@ -303,7 +304,7 @@ class Applier:
         if name in self.tree.logs:
             self._rewrite()
             self._delete(name)
-        log = self._open(name, offset)
+        log = self.open(name, offset)
         if offset:
             # There may come nothing for long: an empty log begins there all the same, after a start as well.
             log.make()

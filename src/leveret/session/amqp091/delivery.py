@@ -15,6 +15,7 @@ from leveret.core.queues.counters import Counters
 from leveret.core.queues.head import Head
 from leveret.core.queues.messages import Messages, Run
 from leveret.core.rules.queue_arguments import check_consumer_arguments
+from leveret.core.rules.validation import STREAM, queue_type
 from leveret.session.amqp091.connection_base import ConnectionBase
 from leveret.session.amqp091.tracing import trace_delivered
 from leveret.wire import amqp091 as wire
@@ -208,13 +209,16 @@ class ChannelConsumer:
     Attributes:
         arguments: the arguments of the basic.consume.
         prefetch: the most unacked deliveries, 0 for no limit.
+        last_of_stream: of a stream's consumer, the messages that were delivered last.
     """
 
     __slots__ = (
         "_heads",
+        "_reads_stream",
         "arguments",
         "channel",
         "exclusive",
+        "last_of_stream",
         "no_ack",
         "prefetch",
         "priority",
@@ -246,6 +250,8 @@ class ChannelConsumer:
         check_consumer_arguments(queue.definition, self.arguments)
         self.priority: int = self.arguments.get("x-priority", 0)
         self.unacked_count = 0
+        self.last_of_stream: Messages | None = None
+        self._reads_stream = queue_type(queue.definition.arguments) == STREAM
         self._heads = DeliverHeads(channel.number, tag)
 
     def capacity(self) -> int:
@@ -270,6 +276,8 @@ class ChannelConsumer:
         for run in runs:
             messages = run.taken()
             count = len(messages)
+            if self._reads_stream:
+                self.last_of_stream = messages
             first = channel.next_tag
             channel.next_tag = first + count
             if channel.connection.broker.traced_vhosts:

@@ -15,6 +15,7 @@ from leveret.core.queues.confirms import ConfirmBatch
 from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
+from leveret.core.queues.stream import OFFSET_ARGUMENT
 from leveret.model.errors import LeveretError
 from leveret.session.amqp091.blocked import BlockedReason, Postponed
 from leveret.session.amqp091.connection import ClientConnection
@@ -32,6 +33,7 @@ from leveret.session.forwarding.remote_channel import RemoteChannel
 from leveret.session.forwarding.remote_ports import RemotePorts, queue_at_leader
 from leveret.session.forwarding.unconfirmed import Notify
 from leveret.session.host import Sender
+from leveret.session.stream.messages import last_offset_of
 
 CANCEL_ON_FAILOVER: Final = "x-cancel-on-ha-failover"
 IDLE_MS: Final = 60_000
@@ -291,6 +293,7 @@ class RemoteLeaders:
             self._left(source.key, source.channel)
         for consumer in consumers:
             consumer.queue, consumer.unacked_count = stands, 0
+            _begin_behind_last(consumer)
             if channel.is_closing:
                 # It ends (settling.leave).
                 channel.consumers.pop(consumer.tag)
@@ -471,6 +474,14 @@ class RemoteLeaders:
                 del self._publications[key]
                 self.kept.is_for(publication, down=False)
         return is_due
+
+
+def _begin_behind_last(consumer: ChannelConsumer) -> None:
+    """Have a stream's consumer begin behind its last delivery, wherever it is registered next."""
+    last = consumer.last_of_stream
+    offset = last_offset_of(last) if last is not None else None
+    if offset is not None:
+        consumer.arguments = consumer.arguments | {OFFSET_ARGUMENT: offset + 1}
 
 
 def _channels(connections: Iterable[object]) -> Iterator[DeliveryChannel]:

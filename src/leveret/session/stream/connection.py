@@ -27,6 +27,7 @@ from leveret.session.stream import writing as writing
 from leveret.session.stream.session import StreamSession
 from leveret.session.stream.types import (
     Append,
+    AskOffset,
     ChangeStreams,
     Effect,
     StoreBatch,
@@ -160,6 +161,11 @@ class StreamClientConnection(StreamSession):
         """Send a response that waited for the disk."""
         if self.state is StreamConnectionState.OPEN:
             self.send(response)
+
+    def offset_found(self, ask: AskOffset, found: int | LeveretError | None) -> None:
+        """Send a reader's offset that the leader of its stream was asked for."""
+        if self.state is StreamConnectionState.OPEN:
+            reading.offset_found(self, ask, found)
 
     def change(self, change: ChangeStreams) -> list[Effect]:
         """Make a change that waited for the definitions lock; return the effects to perform."""

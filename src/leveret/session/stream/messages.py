@@ -8,8 +8,10 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
+from leveret.core.queues.head import head_of_octets
 from leveret.core.queues.messages import Messages, Run
 from leveret.model.errors import PeerError
+from leveret.wire import properties, tables
 from leveret.wire.chunk import ChunkError
 from leveret.wire.message10 import (
     OFFSET_HEADER,
@@ -84,6 +86,14 @@ def runs_of(data: bytes, first: int, from_offset: int, queue: bytes) -> list[Run
     ]
 
 
+def last_offset_of(messages: Messages) -> int | None:
+    """The offset of the last of a stream's messages, from its header; None if it has none."""
+    head = messages.head or head_of_octets(b"\0\0", messages.headers[-1][4:])
+    headers = tables.split(properties.split(head.header).get(properties.HEADERS, b""))
+    value = headers.get(OFFSET_HEADER.encode())
+    return None if value is None else _OFFSET.unpack(value[1:])[0]
+
+
 class _Shape(Shape10):
     """The common part of neighbouring messages, and the content header made from it."""
 
@@ -103,10 +113,10 @@ class _Shape(Shape10):
 
 def _header_with_offset(message: Message091) -> bytes:
     """The content header, with a placeholder for the offset."""
-    properties = message.properties
+    found = message.properties
     place = {OFFSET_HEADER: _OFFSET.unpack(_OFFSET_PLACE)[0]}
-    properties.headers = {**(properties.headers or {}), **place}
-    return content_header_within(properties, len(message.body), place)
+    found.headers = {**(found.headers or {}), **place}
+    return content_header_within(found, len(message.body), place)
 
 
 def _messages(data: bytes, first: int) -> Iterator[tuple[int, bytes]]:

@@ -8,7 +8,14 @@ from typing import Final
 from leveret.core.queues.stream import first_wanted
 from leveret.model.errors import LeveretError, NotFound
 from leveret.session.stream.session import StreamSession
-from leveret.session.stream.types import KeepOffset, SteppedDown, Subscribed, Subscription, code_of
+from leveret.session.stream.types import (
+    AskOffset,
+    KeepOffset,
+    SteppedDown,
+    Subscribed,
+    Subscription,
+    code_of,
+)
 from leveret.wire.chunk import HEADER, HEADER_BYTES, Attribute, ChunkType, decode_trailer
 from leveret.wire.record import OUTGOING_STREAM
 from leveret.wire.stream import commands as wire
@@ -117,24 +124,38 @@ def store_offset(session: StreamSession, command: wire.StoreOffset) -> None:
 
 def query_offset(session: StreamSession, command: wire.QueryOffset) -> None:
     """Send a reader's stored offset."""
-    code, offset = Code.OK, None
+    code, offset, asks = Code.OK, None, False
     try:
         session.log(command.stream)
         if command.stream == OUTGOING_STREAM:
             offset = session.authority.query_offset(session.vhost, command.reference)
         else:
-            offset = session.stream(command.stream, "read").stored_offset(command.reference)
+            book = session.stream(command.stream, "read")
+            offset = None if book.is_replica else book.stored_offset(command.reference)
+            asks = book.is_replica
         # A StoreOffset of the same read is not passed on yet.
         for effect in session.effects:
             if isinstance(effect, KeepOffset) and (effect.stream, effect.reference) == (
                 command.stream,
                 command.reference,
             ):
-                offset = effect.offset
+                offset, asks = effect.offset, False
+        if asks:
+            session.effects.append(AskOffset(command.correlation, command.stream, command.reference))
+            return
         code = Code.NO_OFFSET if offset is None else Code.OK
     except LeveretError as error:
         code = code_of(error)
     session.send(wire.QueryOffsetResponse(command.correlation, code, offset or 0))
+
+
+def offset_found(session: StreamSession, ask: AskOffset, found: int | LeveretError | None) -> None:
+    """Send a reader's stored offset, which the leader was asked for."""
+    code = Code.OK
+    if not isinstance(found, int):
+        code = Code.NO_OFFSET if found is None else code_of(found)
+        found = 0
+    session.send(wire.QueryOffsetResponse(ask.correlation, code, found))
 
 
 def deliver(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from leveret.model.errors import LedElsewhere, LeveretError, NotFound
+from leveret.model.errors import LeveretError, NotFound
 from leveret.session.stream.login import place
 from leveret.session.stream.session import StreamSession
-from leveret.session.stream.types import ChangeStreams, SendResponse, code_of
+from leveret.session.stream.types import ChangeStreams, SendResponse, StreamPlaces, code_of
 from leveret.wire.record import OUTGOING_STREAM, RECOVERY_STREAM_PREFIX
 from leveret.wire.staged_segment import STAGED_STREAM_PREFIX
 from leveret.wire.stream import commands as wire
@@ -102,7 +102,7 @@ def delete_super_stream(session: StreamSession, command: wire.DeleteSuperStream)
 
 
 def metadata(session: StreamSession, command: wire.Metadata) -> None:
-    """Report the places of streams: here, at another node, or nowhere. They have no replicas."""
+    """Report the places of streams: the leader, if it runs, and the replicas that have everything."""
     places: dict[tuple[str, int], int] = {}
     streams = [_metadata_of(session, stream, places) for stream in command.streams]
     brokers = [BrokerNode(reference, *where) for where, reference in places.items()]
@@ -111,18 +111,18 @@ def metadata(session: StreamSession, command: wire.Metadata) -> None:
 
 def _metadata_of(session: StreamSession, stream: str, places: dict[tuple[str, int], int]) -> StreamMetadata:
     """`places` are the nodes' references so far, to which one may be added."""
-    leader = None
     try:
         if stream == OUTGOING_STREAM:
             session.log(stream)
+            found = StreamPlaces(place(session))
         else:
-            leader = session.authority.leader_of(session.vhost, stream, tls=session.tls is not None)
-    except LedElsewhere:
-        # As in RabbitMQ: the stream exists, and its leader does not run.
-        return StreamMetadata(stream, Code.OK, NO_LEADER, [])
+            found = session.authority.places_of(session.vhost, stream, tls=session.tls is not None)
     except LeveretError as error:
         return StreamMetadata(stream, code_of(error), NO_LEADER, [])
-    return StreamMetadata(stream, Code.OK, places.setdefault(leader or place(session), len(places)), [])
+    # As in RabbitMQ: a stream exists without a leader.
+    leader = NO_LEADER if found.leader is None else places.setdefault(found.leader, len(places))
+    replicas = [places.setdefault(each, len(places)) for each in found.replicas]
+    return StreamMetadata(stream, Code.OK, leader, replicas)
 
 
 def stream_stats(session: StreamSession, command: wire.StreamStats) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from leveret.core.queues.stream import LogBounds
+from leveret.model.errors import LedElsewhere
 from leveret.session.certificate import TlsPeer
 from leveret.session.stream.types import (
     Effect,
@@ -73,9 +74,15 @@ class StreamSession:
         self.authority.check(self.user, self.vhost, operation, name)
 
     def stream(self, name: str, operation: Operation) -> StreamBook:
-        """A stream that the user may read or write. Raises AccessRefused, NotFound, StorageError."""
+        """A stream that the user may read or write, which only its leader takes.
+
+        Raises AccessRefused, NotFound, LedElsewhere, StorageError.
+        """
         self.require(operation, name)
-        return self.authority.stream(self.vhost, name)
+        found = self.authority.stream(self.vhost, name)
+        if operation == "write" and found.is_replica:
+            raise LedElsewhere(f"stream '{name}' in vhost '{self.vhost}' is published to at its leader")
+        return found
 
     def log(self, stream: str) -> LogBounds:
         """The log with this name, if the user may read it. Raises AccessRefused, NotFound, StorageError."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from leveret.core.queues.stream import LogBounds, StreamBatch
 from leveret.model.errors import (
@@ -64,14 +64,27 @@ class StagedBook(SequenceBook, Protocol):
 
 
 class StreamBook(SequenceBook, Protocol):
-    """A stream's log, publishers and readers."""
+    """A stream's log, publishers and readers.
+
+    Attributes:
+        is_replica: whether another node leads the stream: it takes publishes, and has the readers' offsets.
+    """
+
+    is_replica: bool
 
     @property
     def log(self) -> LogBounds:
         """The served log."""
 
     def stored_offset(self, reference: str) -> int | None:
-        """The offset that a reader stored last."""
+        """The offset that a reader stored last, at the leader."""
+
+
+class StreamPlaces(NamedTuple):
+    """Host and port, for clients, of the nodes with a stream; `leader` is None if it does not run."""
+
+    leader: tuple[str, int] | None
+    replicas: tuple[tuple[str, int], ...] = ()
 
 
 class CollectedLog(LogBounds, Protocol):
@@ -144,10 +157,10 @@ class StreamAuthority(Protocol):
     def stream(self, vhost: str, name: str) -> StreamBook:
         """NotFound: no such stream. StorageError: its log is damaged. LedElsewhere: another node has it."""
 
-    def leader_of(self, vhost: str, name: str, *, tls: bool) -> tuple[str, int] | None:
-        """Host and port of the node that leads a stream, for clients; None: it is this one.
+    def places_of(self, vhost: str, name: str, *, tls: bool) -> StreamPlaces:
+        """The nodes that lead a stream and have everything of it.
 
-        NotFound: no such stream. StorageError: its log is damaged. LedElsewhere: the address is unknown.
+        NotFound: no such stream. StorageError: its log is damaged.
         """
 
     @property
@@ -303,6 +316,15 @@ class KeepOffset:
 
 
 @dataclass(slots=True)
+class AskOffset:
+    """Ask the leader of a stream for a reader's offset, then call `StreamSession.offset_found`."""
+
+    correlation: int
+    stream: str
+    reference: str
+
+
+@dataclass(slots=True)
 class Subscribed:
     """Read the log for this subscription while it exists, and handle its group."""
 
@@ -342,6 +364,7 @@ Effect: TypeAlias = (
     | AskSequence
     | StoreBatch
     | KeepOffset
+    | AskOffset
     | Subscribed
     | Declared
     | SteppedDown

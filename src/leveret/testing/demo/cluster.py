@@ -13,7 +13,7 @@ from leveret.testing.demo.arguments import arguments
 from leveret.testing.demo.console import DemoConsole
 from leveret.testing.demo.counts import Counts, counted
 from leveret.testing.demo.flights import flights
-from leveret.testing.demo.nodes import DemoNodes, Pause, Return
+from leveret.testing.demo.nodes import STREAM, DemoNodes, Pause, Return, StreamCounts
 from leveret.testing.sites import cluster_site
 from leveret.testing.sites.cluster_site import SiteNode
 
@@ -37,17 +37,19 @@ def main() -> int:
     with DemoNodes() as nodes, DemoConsole(nodes.urls) as shown:
         _run(nodes, asked.count, asked.chance, asked.seed, shown if asked.console else None)
         published = list(flights(asked.count))
+        stream = nodes.count_stream()
         result = counted(published, nodes.applications.books, nodes.drain())
         _show(result)
+        _show_stream(stream)
         if asked.console:
             shown.stay_open()
     report.step("done")
-    return 0 if result.audit.balances else 1
+    return 0 if result.audit.balances and not (stream.lost or stream.duplicated) else 1
 
 
 def _run(nodes: DemoNodes, count: int, chance: random.Random, seed: int, console: DemoConsole | None) -> None:
     applications = nodes.applications
-    report.step("1/6 start an etcd and three nodes; declare queues that a policy mirrors: ha-mode all")
+    report.step("1/6 start an etcd and three nodes; declare a stream, and queues that a policy mirrors")
     nodes.start()
     if console is not None:
         console.open()
@@ -129,6 +131,13 @@ def _show(result: Counts) -> None:
             f"{result.unanswered_there:,} of them are there"
         )
     report.verdict(result.audit)
+
+
+def _show_stream(stream: StreamCounts) -> None:
+    report.say(
+        f"stream {STREAM}: {stream.there:,} flights for {stream.confirmed:,} confirmed ones, {stream.lost} lost, "
+        f"{stream.duplicated} duplicated"
+    )
 
 
 if __name__ == "__main__":

@@ -15,13 +15,16 @@ from typing import Final, Self
 
 from leveret.testing.applications.applications import Taken, drain
 from leveret.testing.applications.books import read_book
-from leveret.testing.demo.flights import QUEUES, declare
+from leveret.testing.demo.flights import EXCHANGE, QUEUES, declare
 from leveret.testing.demo.processes import Applications
 from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
 from leveret.testing.sites.mirror_cluster import QueuePlace
 
 VHOST: Final = "/"
+STREAM: Final = "flights.all"
+"""A stream that gets every flight."""
+_QUIET_S: Final = 2.0
 _RATE: Final = 2000
 _WINDOW: Final = 500
 _CONSUMED: Final = 0.7
@@ -52,6 +55,16 @@ class Return:
     copied_bytes: int
     quarantine: int
     took_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCounts:
+    """The flights in the stream, compared with the confirmed ones."""
+
+    confirmed: int
+    there: int
+    lost: int
+    duplicated: int
 
 
 class DemoNodes:
@@ -92,7 +105,9 @@ class DemoNodes:
         self.site.set_policy("mirrored", "^airport", {"ha-mode": "all"})
         with self.site.channel(first) as channel:
             declare(channel)
-        for queue in QUEUES:
+            channel.queue_declare(STREAM, durable=True, arguments={"x-queue-type": "stream"})
+            channel.queue_bind(STREAM, EXCHANGE, "#")
+        for queue in (*QUEUES, STREAM):
             self.site.wait_placed(queue, first, mirrors=others, synchronised=others)
 
     # -- the applications ---------------------------------------------------------------------
@@ -126,6 +141,24 @@ class DemoNodes:
         with ThreadPoolExecutor(len(QUEUES)) as pool:
             taken = pool.map(lambda queue: drain(port, VHOST, queue), QUEUES)
             return dict(zip(QUEUES, taken, strict=True))
+
+    def count_stream(self) -> StreamCounts:
+        """Read the stream from its first message, at a running node."""
+        found: list[int] = []
+        with self.site.channel(self.site.running[0], confirms=False) as channel:
+            channel.basic_qos(prefetch_count=_WINDOW)
+            arguments = {"x-stream-offset": "first"}
+            for method, properties, _ in channel.consume(
+                STREAM, arguments=arguments, inactivity_timeout=_QUIET_S
+            ):
+                if method is None:
+                    break
+                found.append(int(properties.message_id))
+                channel.basic_ack(method.delivery_tag)
+            channel.cancel()
+        confirmed = {number for _, book in self._confirmed for number, _ in read_book(book)}
+        there = set(found)
+        return StreamCounts(len(confirmed), len(there), len(confirmed - there), len(found) - len(there))
 
     def _holds_nothing(self) -> bool:
         """Return whether no consumer holds a message: a leader learns of the end of remote consumers over a link."""

@@ -13,13 +13,14 @@ import msgspec
 from leveret.core.queues.queue import Queue
 from leveret.core.replication.cluster import ClusterKeys, ClusterState, Placement, differences
 from leveret.runtime.cluster.operations import ClusterCommands
-from leveret.runtime.logs.log_store import queue_log_name
+from leveret.runtime.logs.log_home import directory_of
 from leveret.testing.simulation.consumers import ConsumingHabit
 from leveret.testing.simulation.etcd_state import EtcdState
 from leveret.testing.simulation.etcd_world import ETCD_SETTINGS, EtcdWorld
 from leveret.testing.simulation.leader_loss import LeaderLoss
 from leveret.testing.simulation.node import SimulatedNode
 from leveret.testing.simulation.publishers import PublishingPace
+from leveret.testing.simulation.stream_books import StreamBooks
 from leveret.testing.simulation.users import Crew
 from leveret.testing.simulation.waiting import LOOK_S
 from leveret.testing.simulation.world import START_TIMEOUT_S, PossibleFault
@@ -34,6 +35,7 @@ LOSING: Final = ("always", "when-synced")
 MIRRORED: Final = ("m1", "m2", "m3", "quorum")
 FANOUT: Final = "fan"
 DEAD_QUEUE: Final = "mdead"
+STREAM_NAME: Final = "stream"
 REPLACED_MAX: Final = 2
 _FORGOTTEN: Final = "was taken out of cluster"
 
@@ -60,8 +62,9 @@ class ClusterWorld(EtcdWorld):
         await self.declare("alone")
         await self.declare("mletters", x_dead_letter_exchange="", x_dead_letter_routing_key=DEAD_QUEUE)
         await self.operator.declare_fanout(FANOUT, (*MIRRORED, "alone"))
+        stream = await self.declare_stream(STREAM_NAME)
         await self.until_whole()
-        self._begin_work()
+        self._begin_work(stream)
 
     def _add_member(self) -> SimulatedNode:
         number = len(self.nodes) + len(self._gone) + 1
@@ -75,7 +78,7 @@ class ClusterWorld(EtcdWorld):
             },
         )
 
-    def _begin_work(self) -> None:
+    def _begin_work(self, stream: StreamBooks) -> None:
         """Have some of the applications that users have, each run another choice of them."""
         interval_s = self.habits.choice((0.02, 0.05, 0.2, 1.0))
         steady, in_bursts = PublishingPace(interval_s), PublishingPace(0.005, 30, 5.0)
@@ -98,6 +101,8 @@ class ClusterWorld(EtcdWorld):
             lambda: (users.owner("mown", 1.0), users.owner("own", 3.0)),
             lambda: (users.owner("ownquorum", 2.0, x_queue_type="quorum"),),
             lambda: (users.consumer("m1", drains), users.consumer("quorum", small)),
+            lambda: (users.publisher((STREAM_NAME,), steady), users.reader(stream), users.reader(stream)),
+            lambda: (users.publisher((STREAM_NAME, "m1"), in_bursts), users.reader(stream)),
         ]
         self.employ(crews)
 
@@ -172,7 +177,7 @@ class ClusterWorld(EtcdWorld):
         if not node.is_open:
             return
         cluster = _cluster(node)
-        key = ("/", self.random.choice(self.queues))
+        key = ("/", self.random.choice((*self.queues, STREAM_NAME)))
         leader = cluster.placement(key).leader
         to = self.random.choice(cluster.members())
         self.operator.at(node, cluster.ask_to_move(key, Placement(1, leader, "", 1), to))
@@ -260,7 +265,7 @@ class ClusterWorld(EtcdWorld):
         nodes = {f"{node.name}@localhost": node for node in self.nodes if node.is_open}
         found: list[tuple[Path, Path, list[str]]] = []
         for placement in self._placements():
-            leader, logs = nodes.get(placement.leader), [queue_log_name(placement.epoch)]
+            leader, logs = nodes.get(placement.leader), [_log_name(placement)]
             if leader is not None:
                 mirrors = [nodes[each] for each in placement.synchronised if each in nodes]
                 found += [(leader.data_dir, mirror.data_dir, logs) for mirror in mirrors]
@@ -274,7 +279,7 @@ class ClusterWorld(EtcdWorld):
                 found.append(f"{node.name} is not open")
                 continue
             cluster = _cluster(node)
-            for queue in self.queues:
+            for queue in (*self.queues, STREAM_NAME):
                 placement = cluster.placement(("/", queue))
                 if queue != "alone" and not placement.mirrors:
                     found.append(f"{node.name}: {queue} has no mirrors")
@@ -288,3 +293,8 @@ class ClusterWorld(EtcdWorld):
 def _cluster(node: SimulatedNode) -> ClusterCommands:
     assert node.roles is not None
     return cast("ClusterCommands", node.roles.node.cluster)
+
+
+def _log_name(placement: Placement) -> str:
+    """The name of a queue's log in the tree; only streams have members."""
+    return f"{'streams' if placement.members else 'queues'}/{directory_of(placement.epoch)}"

@@ -329,7 +329,7 @@ class ClusterSite(MirrorCluster):
 def _placed(row: Mapping[str, Any]) -> QueuePlace:
     leader, mirrors = row.get("node", ""), row.get("slave_nodes")
     synchronised = row.get("synchronised_slave_nodes")
-    if row.get("type") == "quorum":
+    if row.get("type") in ("quorum", "stream"):
         mirrors = synchronised = [node for node in row.get("online", ()) if node != leader]
     return QueuePlace(
         leader=leader,

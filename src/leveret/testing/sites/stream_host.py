@@ -22,7 +22,6 @@ from leveret.core.queues.stream_groups import ConsumerGroups
 from leveret.model.errors import (
     AccessRefused,
     AuthenticationFailed,
-    LedElsewhere,
     LeveretError,
     NotFound,
     PreconditionFailed,
@@ -30,7 +29,7 @@ from leveret.model.errors import (
 )
 from leveret.runtime.clients.stream_host import RecoveryQueue, ServedLog, StagedQueue, check_contiguous
 from leveret.session.certificate import TlsPeer
-from leveret.session.stream.types import Operation
+from leveret.session.stream.types import Operation, StreamPlaces
 from leveret.wire.chunk import (
     Attribute,
     ChunkType,
@@ -113,6 +112,7 @@ class FakeServedLog:
         self._chunks[self._ids.index(chunk_id)] = chunk
 
     is_closed = False
+    ended = NotFound("it was deleted")
 
     @property
     def readers(self) -> int:
@@ -127,6 +127,11 @@ class FakeServedLog:
     @property
     def committed_offset(self) -> int:
         """The offset after the last one."""
+        return self._next_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The same: every chunk is durable."""
         return self._next_offset
 
     @property
@@ -174,8 +179,11 @@ class FakeServedLog:
 class FakeStream(FakeServedLog):
     """A stream of applications, as durable as the log."""
 
+    is_replica = False
+
     def __init__(self) -> None:
         super().__init__()
+        self.groups = ConsumerGroups()
         self.sequences: dict[str, int] = {}
         self.offsets: dict[str, int] = {}
 
@@ -200,6 +208,10 @@ class FakeStream(FakeServedLog):
     def store_offset(self, reference: str, offset: int) -> None:
         """Keep it."""
         self.offsets[reference] = offset
+
+    def ask_offset(self, reference: str, then: Callable[[int | LeveretError | None], None]) -> None:
+        """At once."""
+        then(self.offsets.get(reference))
 
 
 class FakeRecoveryQueue:
@@ -269,7 +281,6 @@ class FakeStreamHost:
     streams: dict[tuple[str, str], FakeStream] = field(default_factory=dict)
     super_streams: dict[str, dict[str, str]] = field(default_factory=dict)
     refused: set[tuple[str, str, str]] = field(default_factory=set)
-    groups: ConsumerGroups = field(default_factory=ConsumerGroups)
     connections: ConnectionRegistry = field(default_factory=ConnectionRegistry)
     offsets: dict[tuple[str, str], int] = field(default_factory=dict)
     downstreams: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -286,7 +297,7 @@ class FakeStreamHost:
     stream_errors: Counter[int] = field(default_factory=Counter)
     may_change: bool = True
     changes: list[Callable[[], None]] = field(default_factory=list)
-    elsewhere: dict[tuple[str, str], tuple[str, int] | None] = field(default_factory=dict)
+    elsewhere: dict[tuple[str, str], StreamPlaces] = field(default_factory=dict)
 
     def authenticate(self, username: str, password: str, from_loopback: bool) -> str:
         """The name, if the password is right; guest only from loopback."""
@@ -323,15 +334,13 @@ class FakeStreamHost:
             raise NotFound(f"no stream '{name}'")
         return self.streams[vhost, name]
 
-    def leader_of(self, vhost: str, name: str, *, tls: bool) -> tuple[str, int] | None:
+    def places_of(self, vhost: str, name: str, *, tls: bool) -> StreamPlaces:
         """Elsewhere, if it is in `elsewhere`."""
         if (vhost, name) in self.elsewhere:
-            place = self.elsewhere[vhost, name]
-            if place is None:
-                raise LedElsewhere(f"the leader of stream '{name}' does not run")
-            return place
+            return self.elsewhere[vhost, name]
         self.stream(vhost, name)
-        return None
+        here = (self.advertised_host, self.advertised_port)
+        return StreamPlaces((self.advertised_tls_host, self.advertised_tls_port) if tls else here)
 
     def when_may_change(self, change: Callable[[], None]) -> None:
         """When `may_change` is set, and a test calls them."""

@@ -617,23 +617,6 @@ STREAM = {"x-queue-type": "stream"}
 THREE = {**STREAM, "x-initial-cluster-size": 3}
 
 
-@pytest.mark.parametrize("declare", [Broker.declare_queue, Broker.import_entity])
-def test_a_cluster_refuses_a_stream_that_asks_for_more_copies_than_one(
-    declare: Callable[[Broker, d.Queue], object],
-) -> None:
-    member = broker(policy(definition={"initial-cluster-size": 2}))
-    member.shared = []
-    for wanted, wrong in (
-        (queue("s", arguments=THREE), r"argument 'x-initial-cluster-size' .* 3 copies"),
-        (queue("q", arguments=STREAM), "policy 'initial-cluster-size' .* 2 copies"),
-    ):
-        with pytest.raises(PreconditionFailed, match=wrong):
-            declare(member, wanted)
-    declare(member, queue("q", arguments={**STREAM, "x-initial-cluster-size": 1}))
-    declare(member, queue("classic", arguments={"x-queue-type": "classic"}))
-    assert {name for _, name in member.queues} == {"q", "classic"}
-
-
 def test_a_policy_that_mirrors_transient_queues_is_noted_once_and_again_when_it_changes() -> None:
     member = broker()
 
@@ -656,21 +639,19 @@ def test_a_policy_that_mirrors_transient_queues_is_noted_once_and_again_when_it_
     assert len(member.notices) == 2
 
 
-def test_a_stream_that_is_there_or_on_a_node_alone_or_another_sites_may_ask_for_more_copies() -> None:
-    member = broker()
+def test_a_stream_may_ask_for_more_copies_than_there_are_nodes_and_each_such_stream_is_noted_once() -> None:
+    member = broker(policy(definition={"initial-cluster-size": 4}))
     member.declare_queue(queue("alone", arguments=THREE))
+    member.nodes = lambda: 3
     member.shared = []
     member.declare_queue(queue("alone", arguments=THREE))
-    member.import_entity(queue("alone", arguments=THREE))
-    member.apply(d.Put(queue("theirs", arguments=THREE)))
-    assert {name for _, name in member.queues} == {"alone", "theirs"}
-    names = [
-        next(name for name in ("alone", "theirs") if f"'{name}'" in less) for less in member.fewer_copies
+    member.declare_queue(queue("enough", arguments=THREE))
+    member.apply(d.Put(queue("q", arguments=STREAM)))
+    assert {name for _, name in member.queues} == {"alone", "enough", "q"}
+    assert member.fewer_copies == [
+        "stream 'alone' in vhost 'v' is to have 3 copies (initial-cluster-size), and there is 1 node: it has 1",
+        "stream 'q' in vhost 'v' is to have 4 copies (initial-cluster-size), and there are 3 nodes: it has 3",
     ]
-    assert names == ["alone", "theirs"], "each is noted once, and never accepted in silence"
-    assert all("3 copies are asked for, and a stream has 1 copy" in less for less in member.fewer_copies)
-    assert member.topology("v").missing_copies(queue("alone", arguments=THREE))[0] == 2
-    assert member.topology("v").missing_copies(queue("classic", arguments={"x-queue-type": "classic"})) == (
-        0,
-        "",
-    )
+    assert member.topology("v").missing_copies(queue("alone", arguments=THREE), 1)[0] == 2
+    classic = queue("classic", arguments={"x-queue-type": "classic"})
+    assert member.topology("v").missing_copies(classic, 1) == (0, "")

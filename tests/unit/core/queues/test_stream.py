@@ -32,6 +32,10 @@ class Bounds:
     def last_chunk_id(self) -> int:
         return self.committed_offset - 2 if self.committed_offset else -1
 
+    @property
+    def end_offset(self) -> int:
+        return self.committed_offset
+
     last_timestamp_ms = 0
     bytes = 100
 

@@ -19,6 +19,9 @@ class Subscriber:
         if not active and not self.slow and self.group is not None:
             self.group.stepped_down(self)
 
+    def end(self) -> None:
+        raise AssertionError
+
     @property
     def reads(self) -> bool:
         return bool(self.reported) and self.reported[-1]

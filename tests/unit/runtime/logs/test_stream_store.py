@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from leveret.core.queues.queue_settings import QueueSettings
 from leveret.core.queues.sequences import SEQUENCES_MAX
 from leveret.core.queues.stream import Stream, StreamBatch
 from leveret.model.definitions import Queue as Definition
-from leveret.model.errors import LeveretError, NotFound, StorageError
+from leveret.model.errors import LedElsewhere, LeveretError, NotFound, StorageError
 from leveret.runtime.logs import stream_store as store_module
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.committed_log import CommittedLog
@@ -334,3 +334,49 @@ def test_messages_of_both_protocols_are_read_in_their_order(store: Store) -> Non
     heads = [run.messages.head_at(at) for run in runs for at in range(run.start, run.stop)]
     assert [head.routing_key for head in heads] == [b"s", b"s", HEAD.routing_key]
     assert [run.first for run in store.store.read(store.stream, 1)] == [1]
+
+
+def test_a_recovered_stream_with_mirrors_is_served_as_far_as_it_is_committed(store: Store) -> None:
+    for body in (b"a", b"b", b"c"):
+        store.publish_now(body)
+    store.restart()
+    recovered = Stream(store.stream.definition, lambda *_: [])
+    store.store.forget(store.stream)
+    store.store.has_mirrors = True
+    waiting: list[Callable[[], None]] = []
+    store.store.when_confirmable = lambda stream, then: waiting.append(then)
+    store.stream = recovered
+    store.store.recover(recovered)
+    assert (store.log.committed_offset, store.log.last_chunk_id) == (0, -1)
+
+    async def lead() -> None:
+        store.store.commit_recovered(recovered, 1)
+
+    asyncio.run(lead())
+    assert (store.log.committed_offset, store.log.last_chunk_id, store.log.end_offset) == (1, 0, 3)
+    [mirrored] = waiting
+    mirrored()
+    assert (store.log.committed_offset, store.log.last_chunk_id) == (3, 2)
+
+
+def test_publishers_without_a_confirm_hear_of_another_leader_when_the_stream_is_handed_over(
+    store: Store,
+) -> None:
+    store.store.when_confirmable = lambda stream, then: None
+    found: list[LeveretError | None] = []
+
+    async def hand_over() -> None:
+        store.publish(b"a")
+        store.stream.incoming[0].done = found.append
+        store.flush()
+        # Published while it is handed over: nothing is appended any more.
+        store.publish(b"b")
+        store.stream.incoming[0].done = found.append
+        log = store.log
+        store.store.step_down(store.stream)
+        assert log.is_closed
+        assert found == []
+        await asyncio.sleep(0)
+
+    asyncio.run(hand_over())
+    assert [type(each) for each in found] == [LedElsewhere, LedElsewhere]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.session.stream.types import ChangeStreams, SendResponse
+from leveret.session.stream.types import ChangeStreams, SendResponse, StreamPlaces
 from leveret.testing.sites.stream_host import FakeStream, FakeStreamHost
 from leveret.wire.record import OUTGOING_STREAM
 from leveret.wire.stream import commands as wire
@@ -52,8 +52,14 @@ def test_where_another_node_may_change_things_they_wait_and_are_asked_for_then(p
 
 
 def test_streams_that_other_nodes_lead_are_found_there(peer: Peer) -> None:
-    elsewhere = {"b": ("b.example", 5552), "b2": ("b.example", 5552), "c": ("c", 1), "down": None}
-    peer.host.elsewhere = {("/", name): place for name, place in elsewhere.items()}
+    b, c = ("b.example", 5552), ("c", 1)
+    elsewhere = {
+        "b": StreamPlaces(b),
+        "b2": StreamPlaces(b, (c,)),
+        "c": StreamPlaces(c),
+        "down": StreamPlaces(None, (b,)),
+    }
+    peer.host.elsewhere = {("/", name): places for name, places in elsewhere.items()}
     asked = wire.Metadata(1, ["b", "s", "c", "b2", "down", "missing"])
     [found] = peer.send(asked)
     assert found == wire.MetadataResponse(
@@ -63,8 +69,8 @@ def test_streams_that_other_nodes_lead_are_found_there(peer: Peer) -> None:
             StreamMetadata("b", Code.OK, 0, []),
             StreamMetadata("s", Code.OK, 1, []),
             StreamMetadata("c", Code.OK, 2, []),
-            StreamMetadata("b2", Code.OK, 0, []),
-            StreamMetadata("down", Code.OK, NO_LEADER, []),
+            StreamMetadata("b2", Code.OK, 0, [2]),
+            StreamMetadata("down", Code.OK, NO_LEADER, [0]),
             StreamMetadata("missing", Code.STREAM_DOES_NOT_EXIST, NO_LEADER, []),
         ],
     )

@@ -16,6 +16,7 @@ from leveret.cli.output.values import MessageLine, Table
 
 Stream = Annotated[str, Argument(help="Name of the stream.", autocompletion=queues)]
 SuperStream = Annotated[str, Argument(help="Name of the super stream.", metavar="SUPER_STREAM")]
+Node = Annotated[str, Argument(help="Name of the node.")]
 _CONNECTION: Final = (
     "conn_name",
     "port",
@@ -70,6 +71,8 @@ _PUBLISHER: Final = (
 _STATUS: Final = (
     "role",
     "node",
+    "state",
+    "epoch",
     "offset",
     "committed_offset",
     "first_offset",
@@ -77,6 +80,8 @@ _STATUS: Final = (
     "segments",
     "copies_missing",
 )
+
+_TRACKING: Final = ("type", "reference", "value")
 
 
 @command("", "list_stream_connections conn_name user")
@@ -124,21 +129,54 @@ def list_stream_publishers(
     return Table.of(wanted, map(_placed, listed(ctl, "stream", "publishers")))
 
 
-@command("Status of stream {name} on node {node} ...", "stream_status -p orders events")
-def stream_status(ctl: Session, name: Stream) -> Table:
-    """Show the offsets of a stream."""
+@command("", "stream_status -p orders events --tracking")
+def stream_status(
+    ctl: Session,
+    name: Stream,
+    tracking: Annotated[
+        bool, Option("--tracking", help="Show publishers' last ids and readers' stored offsets.")
+    ] = False,
+) -> Table:
+    """Show the replicas of a stream and their offsets."""
     stream = _stream(ctl, name)
-    row = {
-        "role": "writer",
-        "node": stream["node"],
-        "offset": stream.get("last_offset", stream.get("messages", 0) - 1),
-        "committed_offset": stream.get("committed_offset", stream.get("messages", 0) - 1),
-        "first_offset": stream.get("first_offset", 0),
-        "readers": stream.get("consumers", 0),
-        "segments": stream.get("segments", ""),
-        "copies_missing": stream.get("copies_missing", 0),
-    }
-    return Table.of(_STATUS, [row])
+    if tracking:
+        ctl.announce(f"Tracking status of stream {name} on node {stream['node']} ...")
+        return Table.of(_TRACKING, ctl.api.get("queues", ctl.vhost, name, "tracking"))
+    ctl.announce(f"Status of stream {name} on node {stream['node']} ...")
+    missing = stream.get("copies_missing", 0)
+    rows = ctl.api.get("queues", ctl.vhost, name, "replicas")
+    return Table.of(_STATUS, [{**row, "copies_missing": missing} for row in rows])
+
+
+@command("Adding a replica for queue {name} on node {node} ...", "add_replica -p orders events rabbit@c")
+def add_replica(ctl: Session, name: Stream, node: Node) -> None:
+    """Have a node keep a copy of a stream."""
+    with refused_as(exits.UNAVAILABLE):
+        ctl.api.post("queues", ctl.vhost, name, "replicas", "add", body={"node": node})
+
+
+@command("Removing a replica of queue {name} on node {node} ...", "delete_replica -p orders events rabbit@c")
+def delete_replica(ctl: Session, name: Stream, node: Node) -> None:
+    """Have a node keep no copy of a stream."""
+    with refused_as(exits.UNAVAILABLE):
+        ctl.api.delete("queues", ctl.vhost, name, "replicas", "delete", node)
+
+
+@command("Restarting stream {name} ...", "restart_stream -p orders events --preferred-leader-node rabbit@b")
+def restart_stream(
+    ctl: Session,
+    name: Stream,
+    preferred_leader_node: Annotated[
+        str, Option(help="Node that is to lead the stream; by default another one that leads few.")
+    ] = "",
+) -> MessageLine:
+    """Have another replica lead a stream; its clients are told, and follow."""
+    with refused_as(exits.UNAVAILABLE):
+        found = ctl.api.post(
+            *("queues", ctl.vhost, name, "replicas", "restart"),
+            body={"preferred_leader_node": preferred_leader_node or None},
+        )
+    return MessageLine(f"Stream {name} is led by {found['leader']}", {"leader": found["leader"]})
 
 
 @command(

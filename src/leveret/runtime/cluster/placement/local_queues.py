@@ -47,7 +47,7 @@ class LocalQueues(Protocol):
         `then` is called when they have all that may have been confirmed before, unless this is called again first.
         """
 
-    async def end_of(self, node: str, placement: Placement) -> tuple[int, int]:
+    async def end_of(self, node: str, key: QueueKey, placement: Placement) -> tuple[int, int]:
         """Epoch of the last chunk that a node has of a queue's log, and the offset behind it; (0, 0) for nothing.
 
         Raises:
@@ -71,7 +71,7 @@ class LocalQueues(Protocol):
             LeveretError: it does not come to have it.
         """
 
-    def begins_at(self, placement: Placement) -> int:
+    def begins_at(self, key: QueueKey, placement: Placement) -> int:
         """Where what this node has of a queue that it does not lead begins; 0 for nothing."""
 
     def lacks(self, key: QueueKey, node: str) -> Lack:

@@ -49,7 +49,7 @@ from leveret.core.replication.placement import (
 )
 from leveret.core.rules.mirror_policy import MirrorPolicy
 from leveret.model import definitions as d
-from leveret.model.errors import LeveretError
+from leveret.model.errors import LeveretError, PreconditionFailed
 from leveret.runtime.cluster.placement.due_queues import DueQueues
 from leveret.runtime.cluster.placement.gathered_writes import AT_ONCE, GatheredWrites
 from leveret.runtime.cluster.placement.local_queues import LocalQueues, QueueKey
@@ -228,11 +228,11 @@ class PlacementController:
 
     async def _take_over(self, key: QueueKey, placement: Placement, promoted: QueuePromotion) -> None:
         try:
-            after = await self._most_advanced(placement, promoted)
+            after = await self._most_advanced(key, placement, promoted)
         except LeveretError as error:
             self._retry(key, error)
         else:
-            after = self._with_loss(placement, promoted, after)
+            after = self._with_loss(key, placement, promoted, after)
             await self._write([RecordWrite(key, placement, after, must_be_gone(placement, promoted))])
 
     def _retry(self, key: QueueKey, error: LeveretError) -> None:
@@ -310,32 +310,39 @@ class PlacementController:
         if promoted.asks:
             found.asks.append((key, placement, promoted))
         else:
-            after = self._with_loss(
-                placement, promoted, taken_over(placement, promoted, self._cluster_view())
-            )
+            after = taken_over(placement, promoted, self._cluster_view())
+            after = self._with_loss(key, placement, promoted, after)
             found.writes.append(RecordWrite(key, placement, after, must_be_gone(placement, promoted)))
 
-    def _with_loss(self, before: Placement, promoted: QueuePromotion, after: Placement) -> Placement:
+    def _with_loss(
+        self, key: QueueKey, before: Placement, promoted: QueuePromotion, after: Placement
+    ) -> Placement:
         """The record says if messages are lost: so that copies from before keep them when they come back."""
         if promoted.is_complete:
             return after
-        begins_at = self._local_queues.begins_at(before) if after.leader == self._cluster_view().me else 0
+        begins_at = (
+            self._local_queues.begins_at(key, before) if after.leader == self._cluster_view().me else 0
+        )
         return with_loss(before, after, begins_at)
 
-    async def _most_advanced(self, placement: Placement, promoted: QueuePromotion) -> Placement:
+    async def _most_advanced(
+        self, key: QueueKey, placement: Placement, promoted: QueuePromotion
+    ) -> Placement:
         """See core.replication.placement.led_by_most_complete. Raises LeveretError: too few say what they have."""
         asked = (promoted.leader or "", *promoted.asks)
-        ends = await self.ends(asked, placement)
+        ends = await self.ends(asked, key, placement)
         after = led_by_most_complete(placement, promoted, ends, self._cluster_view())
         if after is None:
             silent = ", ".join(node for node in asked if node not in ends)
             raise LeveretError(f"cannot tell which node has most of the queue until these answer: {silent}")
         return after
 
-    async def ends(self, nodes: Sequence[str], placement: Placement) -> dict[str, tuple[int, int]]:
+    async def ends(
+        self, nodes: Sequence[str], key: QueueKey, placement: Placement
+    ) -> dict[str, tuple[int, int]]:
         """The ends of a queue on those of these nodes that answer; see placement.led_by_most_complete."""
         found = await asyncio.gather(
-            *(self._local_queues.end_of(node, placement) for node in nodes), return_exceptions=True
+            *(self._local_queues.end_of(node, key, placement) for node in nodes), return_exceptions=True
         )
         ends: dict[str, tuple[int, int]] = {}
         for node, end in zip(nodes, found, strict=True):
@@ -431,8 +438,7 @@ class PlacementController:
         Raises:
             LeveretError: it does not come to have it.
         """
-        while key in self._in_flight or key in self._unobserved or key in self._due.records:
-            await self._calm.wait()
+        await self._until_at_rest(key)
         placed = self._state.placements.get(key)
         cluster_view = self._cluster_view()
         if placed is None or placed.placement.leader != cluster_view.me or key in self._moving:
@@ -475,6 +481,36 @@ class PlacementController:
                 self._local_queues.take_back(key)
                 self._due.look([key])
         return revision is not None
+
+    async def change(self, key: QueueKey, change: Callable[[Placement], Placement]) -> None:
+        """Change what operators decide in the record of a queue that is led here.
+
+        `change` returns the next record, or raises what is wrong.
+
+        Raises:
+            PreconditionFailed: the record is another one by now.
+        """
+        await self._until_at_rest(key)
+        placed = self._state.placements.get(key)
+        busy = PreconditionFailed(f"queue '{key[1]}' in vhost '{key[0]}' is being placed anew: try again")
+        if placed is None or placed.placement.leader != self._cluster_view().me or key in self._moving:
+            raise busy
+        before = placed.placement
+        write = placement_write(self._state.keys, key, change(before))
+        conditions = (self._state.unchanged(self._state.keys.placement(*key)),)
+        self._moving.add(key)
+        try:
+            revision = await self._gathered.transact(StoreTransaction(conditions, (write,)))
+        finally:
+            self._moving.discard(key)
+            self._due.look([key])
+        if revision is None:
+            raise busy
+        self._wrote(key, revision)
+
+    async def _until_at_rest(self, key: QueueKey) -> None:
+        while key in self._in_flight or key in self._unobserved or key in self._due.records:
+            await self._calm.wait()
 
     async def leave(self) -> None:
         """The node stops in order: it takes with it what nobody may lead instead."""

@@ -6,12 +6,22 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from leveret.config.sections.cluster import Cluster
 from leveret.core.broker.broker import Broker
 from leveret.core.replication.cluster import ClusterState, Placement
 from leveret.core.replication.leader_location import CandidateNodes, leader_location, locator
 from leveret.core.replication.placement import ClusterView, first
-from leveret.core.rules.mirror_policy import NOT_MIRRORED, MirrorPolicy, group_policy, mirror_policy
+from leveret.core.replication.stream_members import COPIES, first_members, present_members
+from leveret.core.rules.mirror_policy import (
+    NOT_MIRRORED,
+    MirrorPolicy,
+    group_policy,
+    mirror_policy,
+    stream_policy,
+)
+from leveret.core.rules.queue_arguments import wanted_copies
 from leveret.core.rules.validation import QUORUM, STREAM, queue_type
 from leveret.model import definitions as d
 from leveret.runtime.cluster.placement.local_queues import QueueKey
@@ -39,11 +49,26 @@ class QueueLocations:
             return placed.placement
         found = self._fresh.get(key)
         if found is None or found.epoch != definition.epoch:
-            leader = self._locate(definition, exclusive)
-            policy = NOT_MIRRORED if exclusive else self.policy(definition)
-            found = first(definition.epoch, leader, policy, self._cluster_view(), exclusive=exclusive)
+            found = self._first_placement(definition, exclusive)
             self._fresh[key] = found
         return found
+
+    def _first_placement(self, definition: d.Queue, exclusive: bool) -> Placement:
+        leader, cluster_view = self._locate(definition, exclusive), self._cluster_view()
+        if exclusive or not _is_stream(definition):
+            policy = NOT_MIRRORED if exclusive else self.policy(definition)
+            return first(definition.epoch, leader, policy, cluster_view, exclusive=exclusive)
+        copies = self._wanted_copies(definition)
+        members = first_members(
+            leader, copies, cluster_view.members, _serving(cluster_view), cluster_view.shuffle
+        )
+        found = first(definition.epoch, leader, stream_policy(members), cluster_view, exclusive=False)
+        return msgspec.structs.replace(found, members=members, copies=copies)
+
+    def _wanted_copies(self, definition: d.Queue) -> int:
+        topology = self._broker.topologies[definition.vhost]
+        applied = topology.policies.for_queue(definition.name, STREAM).definition
+        return wanted_copies(definition, applied) or COPIES
 
     def _locate(self, definition: d.Queue, exclusive: bool) -> str:
         cluster_view, settings = self._cluster_view(), self._settings
@@ -56,11 +81,7 @@ class QueueLocations:
             queue_master_locator=settings.queue_master_locator,
             queue_leader_locator=settings.queue_leader_locator,
         )
-        serving = [
-            name
-            for name in cluster_view.members
-            if name in cluster_view.alive and cluster_view.alive[name].uri
-        ]
+        serving = _serving(cluster_view)
         led = Counter(placed.placement.leader for placed in self._state.placements.values())
         led.update(placement.leader for placement in self._fresh.values())
         draining = [name for name in serving if cluster_view.alive[name].draining]
@@ -76,10 +97,12 @@ class QueueLocations:
         )
 
     def policy(self, definition: d.Queue, applied: Mapping[str, Any] | None = None) -> MirrorPolicy:
-        """What is said of a queue's mirrors. Queues that end with their node, and streams, have none."""
+        """What is said of a queue's mirrors. Queues that end with their node have none."""
         kind = queue_type(definition.arguments)
-        if not definition.durable or kind == STREAM:
+        if not definition.durable:
             return NOT_MIRRORED
+        if kind == STREAM:
+            return self._stream_policy(definition)
         if applied is None:
             topology = self._broker.topologies[definition.vhost]
             applied = topology.policies.for_queue(definition.name, kind).definition
@@ -90,6 +113,17 @@ class QueueLocations:
         queue = self._broker.queues.get(definition.key)
         is_exclusive = queue is not None and queue.owner is not None
         return mirror_policy(applied, is_exclusive=is_exclusive, batch_messages=batch_messages)
+
+    def _stream_policy(self, definition: d.Queue) -> MirrorPolicy:
+        """Of a stream that is placed; a policy of another one does not say where it is."""
+        placement = self.known((definition.vhost, definition.name))
+        if placement is None or placement.epoch != definition.epoch:
+            return NOT_MIRRORED
+        cluster_view = self._cluster_view()
+        members = present_members(
+            placement, self._wanted_copies(definition), cluster_view.members, cluster_view.alive
+        )
+        return stream_policy(members, batch_messages=self._settings.sync_batch_size)
 
     def known(self, key: QueueKey) -> Placement | None:
         """Where a queue is, or is about to be recorded to be."""
@@ -104,3 +138,14 @@ class QueueLocations:
     def recorded(self, key: QueueKey) -> None:
         """Where a queue is stands in its record."""
         self._fresh.pop(key, None)
+
+
+def _is_stream(definition: d.Queue) -> bool:
+    return queue_type(definition.arguments) == STREAM
+
+
+def _serving(cluster_view: ClusterView) -> list[str]:
+    """The nodes that run and take connections of other nodes."""
+    return [
+        name for name in cluster_view.members if name in cluster_view.alive and cluster_view.alive[name].uri
+    ]

@@ -20,7 +20,7 @@ from leveret.runtime.cluster.placement.local_queues import Lack, QueueKey
 from leveret.runtime.cluster.placement.queue_locations import QueueLocations
 from leveret.runtime.cluster.placement.queues import ClusterQueues, first_epoch
 from leveret.runtime.cluster.placement.reconnect_grace import ReconnectGrace
-from leveret.runtime.logs.log_store import queue_log_name
+from leveret.runtime.logs.log_store import log_name
 from leveret.runtime.mirroring.copies import MirrorCopies
 from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.runtime.mirroring.sources import MirrorSources
@@ -50,8 +50,12 @@ class QueueRoles:
         sources: MirrorSources,
         copies: MirrorCopies,
         forwarding: Forwarding,
+        on_other_leader: Callable[[QueueKey], None],
     ) -> None:
-        """Nothing is led or mirrored yet by this node, which is that member of a cluster."""
+        """Nothing is led or mirrored yet by this node, which is that member of a cluster.
+
+        `on_other_leader` is called with each queue that another node, or this one, leads from now on.
+        """
         self._me = member.name
         self._ask = member.ask
         self._hand_over_timeout_s = node.config.cluster.slave_wait_timeout_ms / 1000
@@ -64,6 +68,7 @@ class QueueRoles:
         self._sources = sources
         self._copies = copies
         self._forwarding = forwarding
+        self._on_other_leader = on_other_leader
         self._discarding: dict[str, asyncio.Task[None]] = {}
 
     def make_queue(self, definition: d.Queue, read: Reader, exclusive: bool = False) -> Queue:
@@ -76,7 +81,7 @@ class QueueRoles:
         is_mirrored = definition.durable and bool(placement.mirrors)
         if is_mirrored and not queue.is_remote and self._queues.has_nothing(queue):
             key = (definition.vhost, definition.name)
-            name = self._queues.name(key, placement.epoch)
+            name = self._queues.name(definition)
             self._begin_leading(key, name, self._locations.policy(definition), placement)
         return queue
 
@@ -128,7 +133,7 @@ class QueueRoles:
     async def follow(self, key: QueueKey, placement: Placement | None) -> None:
         """See local_queues.LocalQueues."""
         queue = self._broker.queues.get(key)
-        name = queue_log_name(queue.epoch) if queue is not None else ""
+        name = log_name(queue) if queue is not None else ""
         is_gone = queue is None and placement is None
         if is_gone or self._queues.names.get(key, name) != name:
             # Not what was declared since: that may be led here before its record has come.
@@ -137,7 +142,7 @@ class QueueRoles:
             return
         self._queues.records[key] = placement
         if queue.definition.durable:
-            self._queues.name(key, placement.epoch)
+            self._queues.name(queue.definition)
         if placement.leader == self._me:
             await self._lead(key, queue, placement)
         else:
@@ -154,7 +159,7 @@ class QueueRoles:
     async def _lead(self, key: QueueKey, queue: Queue, placement: Placement) -> None:
         name = self._queues.names.get(key)
         if isinstance(queue, RemoteQueue) and key not in self._queues.handed_over:
-            delivered = 0
+            delivered = committed = 0
             if name is not None:
                 await self._copies.release(name)
                 await self._commits.settle()
@@ -163,6 +168,7 @@ class QueueRoles:
                 sent_everything = queue.leader in placement.mirrors
                 heard = self._copies.cursor(name)
                 delivered = heard if sent_everything and heard is not None else _ALL
+                committed = heard or 0
             if self._broker.queues.get(key) is not queue:
                 return
             is_lossy = placement.lost is not None and placement.lost.term == placement.term
@@ -180,7 +186,11 @@ class QueueRoles:
                     queue.message_count,
                 )
             self._forwarding.led_here(queue, led)
+            self._on_other_leader(key)
             logger.info("queue_led vhost=%s queue=%s term=%d from=%s", *key, placement.term, queue.leader)
+            queue = led
+        else:
+            committed = 0
         if self.is_damaged(key):
             # Mirrors are told nothing of what is here: they would take themselves for divergent.
             return
@@ -192,6 +202,8 @@ class QueueRoles:
                 self._begin_leading(key, name, policy, placement)
             if not is_mirrored:
                 self._sources.cease(name)
+        if not queue.is_remote:
+            self._queues.commit_recovered(queue, committed)
 
     async def _stand_by(self, key: QueueKey, queue: Queue, placement: Placement) -> None:
         name = self._queues.names.get(key)
@@ -212,6 +224,7 @@ class QueueRoles:
             )
         if led is not None or queue.leader != placement.leader:
             self._forwarding.led_by(queue, placement.leader)
+            self._on_other_leader(key)
         if name is None:
             return
         if self._me in placement.mirrors:
@@ -281,9 +294,9 @@ class QueueRoles:
                 logger.warning("queue_down vhost=%s queue=%s leader=%s", *key, queue.leader)
                 self._forwarding.down(queue)
 
-    async def end_of(self, node: str, placement: Placement) -> tuple[int, int]:
+    async def end_of(self, node: str, key: QueueKey, placement: Placement) -> tuple[int, int]:
         """See local_queues.LocalQueues."""
-        name = queue_log_name(placement.epoch)
+        name = self._queues.log_of(key, placement)
         if node == self._me:
             return await self.end(name)
         found = await self._ask(node, "end", {"log": name})
@@ -331,9 +344,9 @@ class QueueRoles:
         )
         self._sources.wait_for(name, *waits.sets, majority=waits.majority, then=then)
 
-    def begins_at(self, placement: Placement) -> int:
+    def begins_at(self, key: QueueKey, placement: Placement) -> int:
         """See local_queues.LocalQueues."""
-        ends = self._copies.ends(queue_log_name(placement.epoch))
+        ends = self._copies.ends(self._queues.log_of(key, placement))
         return ends.first_offset if ends is not None else 0
 
     def lacks(self, key: QueueKey, node: str) -> Lack:

@@ -15,10 +15,10 @@ from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.queues.stream import Stream
 from leveret.core.replication.cluster import Placement
 from leveret.model import definitions as d
-from leveret.model.errors import StorageError
+from leveret.model.errors import NotFound, StorageError
 from leveret.runtime.cluster.placement.due_queues import DueQueues
 from leveret.runtime.cluster.placement.local_queues import QueueKey
-from leveret.runtime.logs.log_store import epoch_of, log_name, queue_log_name
+from leveret.runtime.logs.log_store import epoch_of, log_name, log_name_of
 from leveret.runtime.replication.identity import STARTS_BITS
 from leveret.storage.segment import has_segments
 
@@ -66,11 +66,23 @@ class ClusterQueues:
 
     # -- whose a log is -----------------------------------------------------------------------
 
-    def name(self, key: QueueKey, epoch: int) -> str:
+    def name(self, definition: d.Queue) -> str:
         """Know a durable queue by the log that it has, or may have; its name in the tree."""
-        name = self.names[key] = queue_log_name(epoch)
+        key = (definition.vhost, definition.name)
+        name = self.names[key] = log_name_of(definition)
         self._keys[name] = key
         return name
+
+    def log_of(self, key: QueueKey, placement: Placement) -> str:
+        """The name of the log that a record is of.
+
+        Raises:
+            NotFound: the queue is gone, or another one by now.
+        """
+        queue = self._broker.queues.get(key)
+        if queue is None or queue.epoch != placement.epoch:
+            raise NotFound(f"queue '{key[1]}' in vhost '{key[0]}' was deleted, or declared anew")
+        return log_name(queue)
 
     def forget(self, key: QueueKey) -> str | None:
         """The queue is gone, and its log is no queue's; the name of that, if it has one."""
@@ -97,17 +109,17 @@ class ClusterQueues:
         queue = self._broker.queues.get(key) if key is not None else None
         if queue is None or queue.is_remote:
             raise StorageError(f"log {name} is not led here")
-        offset = self._stores.queues.begin_segment(queue)
+        offset = self._stores.begin_segment(queue)
         self._commits.begin()
         return offset
 
     def has_log(self, name: str) -> bool:
         """See LogTable."""
-        return self._stores.queues.home.has_log(epoch_of(name))
+        return self._stores.home_of(name).has_log(epoch_of(name))
 
     def record_existence(self, name: str) -> None:
         """See LogTable."""
-        self._stores.queues.home.record_existence(epoch_of(name))
+        self._stores.home_of(name).record_existence(epoch_of(name))
 
     def copy_again(self, name: str) -> None:
         """See LogTable: what the record of the queue says is done once more."""
@@ -164,6 +176,11 @@ class ClusterQueues:
         self._broker.dirty[led] = None
         self._engine.touch()
         return led
+
+    def commit_recovered(self, queue: Queue, committed_offset: int) -> None:
+        """Serve a stream that is led here up to this offset, and the rest once its mirrors have that. StorageError."""
+        if isinstance(queue, Stream) and queue.damage is None:
+            self._stores.streams.commit_recovered(queue, committed_offset)
 
     def begin_if_missing(self, name: str) -> None:
         """Have a log of that name, an empty one if there is none. Raises StorageError."""

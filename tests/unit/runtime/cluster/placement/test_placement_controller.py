@@ -113,7 +113,7 @@ class LocalQueues:
     ) -> None:
         self.waits[key], self.then[key] = waits, then
 
-    async def end_of(self, node: str, placement: Placement) -> tuple[int, int]:
+    async def end_of(self, node: str, key: QueueKey, placement: Placement) -> tuple[int, int]:
         await asyncio.sleep(0)
         self.asked(node)
         if node not in self.ends:
@@ -123,7 +123,7 @@ class LocalQueues:
     def leader_is(self, key: QueueKey, *, alive: bool) -> None:
         """Nobody looks."""
 
-    def begins_at(self, placement: Placement) -> int:
+    def begins_at(self, key: QueueKey, placement: Placement) -> int:
         return 7
 
     def lacks(self, key: QueueKey, node: str) -> Lack:

@@ -19,7 +19,6 @@ from leveret.runtime.cluster.placement.due_queues import DueQueues
 from leveret.runtime.cluster.placement.queue_roles import QueueRoles
 from leveret.runtime.cluster.placement.queues import ClusterQueues
 from leveret.runtime.cluster.placement.reconnect_grace import ReconnectGrace
-from leveret.runtime.logs.log_store import queue_log_name
 from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.storage.log import Log
 from leveret.testing.network.waiting import until
@@ -28,6 +27,8 @@ from tests.unit.runtime.mirroring.sites import Node, pair
 
 KEY = ("/", "q")
 POLICY = MirrorPolicy(mode="all", sync_mode="automatic")
+
+NAME = "queues/0000000000000008"
 
 
 class Keeper(QueueRoles):
@@ -54,7 +55,10 @@ class Keeper(QueueRoles):
         queues = ClusterQueues("a", around, due)
         grace = ReconnectGrace(queues, due)
         forwarding: Any = None
-        super().__init__(member, around, queues, locations, grace, node.sources, node.copies, forwarding)
+        self.moved: list[tuple[str, str]] = []
+        super().__init__(
+            member, around, queues, locations, grace, node.sources, node.copies, forwarding, self.moved.append
+        )
 
     def declared(self, definition: d.Queue, placement: Placement) -> None:
         self.placements[definition.key] = placement
@@ -78,7 +82,7 @@ def test_what_comes_late_of_a_queue_before_does_nothing_to_the_one_that_was_decl
         placement = Placement(8, "a", "a1", 1, ("b",), ("b",))
         keeping.known[KEY] = queue = queue_of(8)
         keeping.declared(queue.definition, placement)
-        name = queue_log_name(8)
+        name = NAME
         end = node.append(name, count=3)
         await node.commits.settle()
         await keeping.follow(KEY, late)
@@ -95,7 +99,7 @@ def mirrored(leader: str = "b", mirrors: str = "a", synchronised: str = "", **mo
 
 async def with_copy(node: Node) -> str:
     """What was received of the queue before is on disk, and nothing has it open."""
-    name = queue_log_name(8)
+    name = NAME
     node.append(name, count=3)
     await node.commits.settle()
     node.commits.forget(node.tree.logs[name])
@@ -161,7 +165,7 @@ def test_who_is_named_or_sent_something_must_keep_its_copy(tmp_path: Path) -> No
         placement = mirrored("a", "b", "b", stopped=("c",))
         keeping.known[KEY] = queue_of(8)
         keeping.declared(keeping.known[KEY].definition, placement)
-        name = queue_log_name(8)
+        name = NAME
         assert not keeping.may_discard(name, "d")
         await keeping.follow(KEY, placement)
         assert [keeping.may_discard(name, each) for each in "abcd"] == [False, False, False, True]
@@ -179,7 +183,7 @@ def test_what_a_node_says_that_it_has_is_on_its_disk(tmp_path: Path) -> None:
     async def story() -> None:
         node = Node(tmp_path / "a")
         keeping = Keeper(node)
-        name = queue_log_name(8)
+        name = NAME
         end = node.append(name, count=3)
         log = node.tree.logs[name]
         assert log.synced_offset < end
@@ -221,7 +225,7 @@ def test_a_mirror_that_ended_is_not_ready_by_what_it_told_before(tmp_path: Path)
         leader, mirror = await pair(tmp_path)
         keeping = Keeper(leader)
         keeping.known[KEY] = queue_of(8)
-        name = queue_log_name(8)
+        name = NAME
         keeping.declared(keeping.known[KEY].definition, mirrored("a", "b", "b"))
         leader.append(name, count=3)
         mirror.copies.mirror(name, "leader")
@@ -242,7 +246,7 @@ def test_a_mirror_that_still_lacks_something_is_not_ready(tmp_path: Path) -> Non
         leader, mirror = await pair(tmp_path)
         keeping = Keeper(leader)
         keeping.known[KEY] = queue_of(8)
-        name = queue_log_name(8)
+        name = NAME
         keeping.declared(keeping.known[KEY].definition, mirrored("a", "mirror"))
         leader.append(name, count=3)
         mirror.copies.mirror(name, "leader")

@@ -1,0 +1,232 @@
+"""Single active consumers of a stream whose readers are at several nodes: the leader of the stream has the groups.
+
+A reader of a replica joins its group at the leader (`LeaderGroups`); for the leader it is a member like its own
+clients' subscriptions. The leader activates members, and asks them to step down, at whichever node they are.
+
+A group ends with the leadership. Every member at a replica learns that its subscription has ended, and subscribes
+again: so the next leader activates a member only of those that have joined it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from leveret.core.queues.queue import Queue
+from leveret.core.queues.remote_queue import RemoteQueue
+from leveret.core.queues.stream import Stream
+from leveret.core.queues.stream_groups import GroupMember
+from leveret.model.errors import LedElsewhere, LeveretError
+from leveret.runtime.cluster.member import ClusterMember
+from leveret.runtime.cluster.placement.local_queues import QueueKey
+
+if TYPE_CHECKING:
+    from leveret.runtime.node.node import Node
+
+_TRIES: Final = 25
+_TRY_AGAIN_S: Final = 0.2
+
+GroupKey = tuple[str, str, str]
+"""Vhost, stream and the group's name."""
+
+
+class _Joined(NamedTuple):
+    """A member here of a group at another node."""
+
+    key: GroupKey
+    member: GroupMember
+    leader: str
+
+
+class _Notice(NamedTuple):
+    """A message to a node; `failed` is called if the node does not get it."""
+
+    what: str
+    about: dict[str, Any]
+    failed: Callable[[], None]
+
+
+class ForwardedMember:
+    """core.queues.stream_groups.GroupMember: a subscription at another node."""
+
+    def __init__(self, groups: ClusterStreamGroups, node: str, number: int, key: GroupKey) -> None:
+        """Of the node's member with that number."""
+        self.node = node
+        self.number = number
+        self.key = key
+        self._groups = groups
+
+    def activate(self, active: bool) -> None:
+        """See GroupMember."""
+        self._groups.activate(self, active=active)
+
+    def end(self) -> None:
+        """See GroupMember: the node ends it when it learns of the next leader."""
+
+
+class LeaderGroups:
+    """runtime.clients.stream_host.StreamGroups: the groups of a stream that another node leads."""
+
+    def __init__(self, groups: ClusterStreamGroups, queue: Queue) -> None:
+        """Of that stream."""
+        self._groups = groups
+        self._queue = queue
+
+    def join(self, key: GroupKey, member: GroupMember, partition: int | None) -> object:
+        """See StreamGroups."""
+        return self._groups.join(key, member, partition)
+
+    def leave(self, key: GroupKey, member: GroupMember) -> None:
+        """See StreamGroups."""
+        self._groups.leave(key, member)
+
+    def stepped_down(self, key: GroupKey, member: GroupMember) -> None:
+        """See StreamGroups."""
+        self._groups.stepped_down(key, member)
+
+
+class ClusterStreamGroups:
+    """See the module."""
+
+    def __init__(self, member: ClusterMember, node: Node) -> None:
+        """There is no member at another node."""
+        self._me = member.name
+        self._ask_node = member.ask
+        self._alive = member.state.alive
+        self._broker = node.broker
+        self._led = node.stream_server.groups
+        self._numbers = count(1)
+        self._joined: dict[int, _Joined] = {}
+        self._members: dict[tuple[str, int], ForwardedMember] = {}
+        self._to_send: dict[str, deque[_Notice]] = {}
+        self._sending: dict[str, asyncio.Task[None]] = {}
+
+    def of(self, queue: Queue) -> LeaderGroups:
+        """The groups of a stream that another node leads."""
+        return LeaderGroups(self, queue)
+
+    def stop(self) -> None:
+        """Tell nothing more."""
+        for task in self._sending.values():
+            task.cancel()
+
+    # -- telling other nodes, in order --------------------------------------------------------
+
+    def _send(self, node: str, notice: _Notice) -> None:
+        self._to_send.setdefault(node, deque()).append(notice)
+        if node not in self._sending:
+            self._sending[node] = asyncio.get_running_loop().create_task(self._send_all(node))
+
+    async def _send_all(self, node: str) -> None:
+        waiting = self._to_send[node]
+        try:
+            while waiting:
+                notice = waiting.popleft()
+                if not await self._has_sent(node, notice):
+                    notice.failed()
+        finally:
+            del self._sending[node]
+
+    async def _has_sent(self, node: str, notice: _Notice) -> bool:
+        for _ in range(_TRIES):
+            try:
+                await self._ask_node(node, notice.what, notice.about)
+                return True
+            except LeveretError:
+                if node not in self._alive:
+                    break
+                await asyncio.sleep(_TRY_AGAIN_S)
+        return False
+
+    # -- at the reader's node -----------------------------------------------------------------
+
+    def join(self, key: GroupKey, member: GroupMember, partition: int | None) -> int:
+        """Have a subscription here join its group at the leader; its number there."""
+        queue = self._broker.queues.get(key[:2])
+        leader = queue.leader if isinstance(queue, RemoteQueue) else self._me
+        number = next(self._numbers)
+        self._joined[number] = _Joined(key, member, leader)
+        about = self._about(number, key) | {"partition": partition}
+        self._send(leader, _Notice("join_group", about, lambda: self._end(number)))
+        return number
+
+    def leave(self, key: GroupKey, member: GroupMember) -> None:
+        """Have it leave the group."""
+        number = self._number_of(member)
+        if number is not None:
+            joined = self._joined.pop(number)
+            self._send(joined.leader, _Notice("leave_group", self._about(number, key), _ignore))
+
+    def stepped_down(self, key: GroupKey, member: GroupMember) -> None:
+        """The leader hears that it has stopped."""
+        number = self._number_of(member)
+        if number is not None:
+            notice = _Notice("stepped_down", self._about(number, key), lambda: self._end(number))
+            self._send(self._joined[number].leader, notice)
+
+    def _about(self, number: int, key: GroupKey) -> dict[str, Any]:
+        vhost, stream, group = key
+        return {"number": number, "vhost": vhost, "stream": stream, "group": group}
+
+    def _number_of(self, member: GroupMember) -> int | None:
+        return next((number for number, each in self._joined.items() if each.member is member), None)
+
+    def _end(self, number: int) -> None:
+        joined = self._joined.pop(number, None)
+        if joined is not None:
+            joined.member.end()
+
+    def leader_changed(self, key: QueueKey) -> None:
+        """A stream has another leader: its groups there are new."""
+        for number, joined in list(self._joined.items()):
+            if joined.key[:2] == key:
+                self._end(number)
+
+    # -- at the leader ------------------------------------------------------------------------
+
+    def activate(self, member: ForwardedMember, *, active: bool) -> None:
+        """Let a member at another node read, or ask it to stop."""
+        about = {"number": member.number, "active": active}
+        self._send(member.node, _Notice("activate_consumer", about, lambda: self._leave(member)))
+
+    def _leave(self, member: ForwardedMember) -> None:
+        if self._members.pop((member.node, member.number), None) is not None:
+            self._led.leave(member.key, member)
+
+    def node_changed(self, name: str) -> None:
+        """A node came or went: what it had joined is gone with it."""
+        for member in [each for each in self._members.values() if each.node == name]:
+            self._leave(member)
+
+    def answer(self, node: str, what: str, about: Any) -> dict[str, Any]:
+        """Take what another node tells.
+
+        Raises:
+            LedElsewhere: this node does not lead the stream.
+        """
+        number = int(about["number"])
+        if what == "activate_consumer":
+            joined = self._joined.get(number)
+            if joined is not None:
+                joined.member.activate(bool(about["active"]))
+            return {}
+        key = str(about["vhost"]), str(about["stream"]), str(about["group"])
+        member = self._members.get((node, number))
+        if what == "join_group":
+            if not isinstance(self._broker.queues.get(key[:2]), Stream):
+                raise LedElsewhere(f"stream '{key[1]}' in vhost '{key[0]}' is not led here")
+            if member is None:
+                member = self._members[node, number] = ForwardedMember(self, node, number, key)
+                self._led.join(key, member, about["partition"])
+        elif member is not None and what == "leave_group":
+            self._leave(member)
+        elif member is not None:
+            self._led.stepped_down(key, member)
+        return {}
+
+
+def _ignore() -> None:
+    """The member has left: nothing is to be done if its leader is gone."""

@@ -1,0 +1,293 @@
+"""This node's copies of streams that other nodes lead, as readers use them.
+
+A reader gets chunks as they stand in the copy's file, up to the committed end: what a majority of the replicas has. The
+leader tells its mirrors of that end with the live records, as it tells them what a queue's consumers may have had. So
+no fail-over takes back what a reader of any replica has seen.
+
+Readers' offsets are stored at the leader, in the stream itself. A reader of a replica stores and finds them there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.core.queues.queue import Queue
+from leveret.core.queues.remote_queue import RemoteQueue
+from leveret.core.queues.stream import Stream, StreamBatch
+from leveret.model.errors import LedElsewhere, LeveretError, NotFound
+from leveret.runtime.clients.stream_host import OffsetFound, StreamGroups
+from leveret.runtime.cluster.member import ClusterMember
+from leveret.runtime.cluster.placement.local_queues import QueueKey
+from leveret.runtime.cluster.placement.queue_locations import QueueLocations
+from leveret.runtime.logs.committed_log import CommittedLog
+from leveret.runtime.logs.log_store import log_name
+from leveret.runtime.mirroring.copies import MirrorCopies
+from leveret.storage.log import Log
+from leveret.wire.chunk import ChunkType, Header
+
+if TYPE_CHECKING:
+    from leveret.runtime.node.node import Node
+
+_ASK_AGAIN_S: Final = 0.2
+_ASKED_S: Final = 5.0
+"""So long the leader is asked for an offset, also while there is none."""
+_FUTURE: Final = 1 << 62
+
+
+class ReplicaLog(CommittedLog):
+    """A copy of a stream's log, up to the committed end; copies.CopyReader."""
+
+    def __init__(self, log: Log, committed_offset: int, *, ended: LeveretError) -> None:
+        """Of an open log, committed up to an offset that may be behind its end.
+
+        Raises:
+            StorageError: the log cannot be read.
+        """
+        super().__init__(log, -1, gone=str(ended))
+        self._known = committed_offset
+        self._closing = ended
+        self.hold_back(committed_offset)
+        self.last_appended_id = self.last_chunk_of_all()
+
+    @property
+    def end_offset(self) -> int:
+        """The leader knows which offset is the future's: here a reader waits for it."""
+        return _FUTURE
+
+    def appended(self, header: Header) -> None:
+        """See CopyReader."""
+        if header.type == ChunkType.USER:
+            self.last_appended_id = header.chunk_id
+        if self._known > self.committed_offset:
+            self._commit_known()
+
+    def handed_out(self, offset: int) -> None:
+        """See CopyReader."""
+        self._known = max(self._known, offset)
+        self._commit_known()
+
+    def _commit_known(self) -> None:
+        end = min(self._known, self.log.next_offset)
+        if end > self.committed_offset:
+            is_all = end == self.log.next_offset
+            self.commit(end, self.last_appended_id if is_all else self.chunk_before(end))
+
+    def end(self) -> None:
+        """See CopyReader."""
+        self.stop_serving(self._closing)
+
+
+class StreamReplica:
+    """runtime.clients.stream_host.StreamHandle of a stream that another node leads.
+
+    Attributes:
+        log: the copy here.
+        groups: those at the leader.
+    """
+
+    is_replica = True
+
+    def __init__(self, queue: Queue, log: ReplicaLog, offsets: LeaderOffsets, groups: StreamGroups) -> None:
+        """Of a stream with this copy."""
+        self.log = log
+        self.groups = groups
+        self._queue = queue
+        self._offsets = offsets
+
+    def _elsewhere(self) -> LedElsewhere:
+        vhost, name = self._queue.key
+        return LedElsewhere(f"stream '{name}' in vhost '{vhost}' has its leader at another node")
+
+    def last_sequence(self, reference: str) -> int:
+        """See SequenceBook: only the leader knows it. Raises LedElsewhere."""
+        raise self._elsewhere()
+
+    def stored_offset(self, reference: str) -> int | None:
+        """See StreamBook: only the leader knows it. Raises LedElsewhere."""
+        raise self._elsewhere()
+
+    def publish(self, batch: StreamBatch) -> None:
+        """See StreamHandle; only the leader takes it."""
+        batch.done(self._elsewhere())
+
+    def store_offset(self, reference: str, offset: int) -> None:
+        """See StreamHandle."""
+        self._offsets.store(_key(self._queue), reference, offset)
+
+    def ask_offset(self, reference: str, then: OffsetFound) -> None:
+        """See StreamHandle."""
+        self._offsets.ask(_key(self._queue), reference, then)
+
+
+class LeaderOffsets:
+    """Readers' offsets of streams that other nodes lead: stored and found at the leaders."""
+
+    def __init__(self, member: ClusterMember, node: Node) -> None:
+        """Nothing is to be stored."""
+        self._ask_node = member.ask
+        self._broker = node.broker
+        self._engine = node.engine
+        self._waiting: dict[QueueKey, dict[str, int]] = {}
+        self._sent: dict[QueueKey, dict[str, int]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def stop(self) -> None:
+        """Ask nothing more."""
+        for task in tuple(self._tasks):
+            task.cancel()
+
+    # -- at the reader's node -----------------------------------------------------------------
+
+    def store(self, key: QueueKey, reference: str, offset: int) -> None:
+        """Store an offset at the leader, soon, and again if there is none now."""
+        self._waiting.setdefault(key, {})[reference] = offset
+        if key not in self._sent:
+            self._sent[key] = {}
+            self._begin(self._send(key))
+
+    async def _send(self, key: QueueKey) -> None:
+        """Send offsets until all are stored; the newest of each reader is sent."""
+        try:
+            while offsets := self._waiting.pop(key, None):
+                self._sent[key] = offsets
+                queue = self._broker.queues.get(key)
+                if queue is None:
+                    return
+                try:
+                    await self._store_at(queue, key, offsets)
+                except LeveretError:
+                    self._waiting[key] = offsets | self._waiting.get(key, {})
+                    await asyncio.sleep(_ASK_AGAIN_S)
+        finally:
+            del self._sent[key]
+
+    async def _store_at(self, queue: Queue, key: QueueKey, offsets: dict[str, int]) -> None:
+        if isinstance(queue, RemoteQueue):
+            about = {"vhost": key[0], "name": key[1], "offsets": offsets}
+            await self._ask_node(queue.leader, "store_offsets", about)
+        else:
+            self.store_here(key, offsets)
+
+    def ask(self, key: QueueKey, reference: str, then: OffsetFound) -> None:
+        """Call back with the offset that a reader stored last."""
+        for known in (self._waiting.get(key, {}), self._sent.get(key, {})):
+            if reference in known:
+                then(known[reference])
+                return
+        self._begin(self._find(key, reference, then))
+
+    async def _find(self, key: QueueKey, reference: str, then: OffsetFound) -> None:
+        found: int | LeveretError | None = None
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + _ASKED_S
+        while True:
+            try:
+                found = await self._stored_at(key, reference)
+                break
+            except LeveretError as error:
+                found = error
+            if loop.time() > until_s:
+                break
+            await asyncio.sleep(_ASK_AGAIN_S)
+        then(found)
+
+    async def _stored_at(self, key: QueueKey, reference: str) -> int | None:
+        queue = self._broker.queues.get(key)
+        if not isinstance(queue, RemoteQueue):
+            return self.stored_here(key, reference)
+        about = {"vhost": key[0], "name": key[1], "reference": reference}
+        offset = (await self._ask_node(queue.leader, "stored_offset", about))["offset"]
+        return None if offset is None else int(offset)
+
+    # -- at the leader ------------------------------------------------------------------------
+
+    def store_here(self, key: QueueKey, offsets: dict[str, int]) -> None:
+        """Store offsets in a stream that this node leads.
+
+        Raises:
+            LedElsewhere, NotFound: the node does not lead it.
+        """
+        stream = self._led(key)
+        for reference, offset in offsets.items():
+            stream.store_offset(reference.encode(), int(offset))
+        self._broker.dirty[stream] = None
+        self._engine.touch()
+
+    def stored_here(self, key: QueueKey, reference: str) -> int | None:
+        """The offset that a reader stored in a stream that this node leads. Raises LedElsewhere, NotFound."""
+        return self._led(key).offset_of(reference.encode())
+
+    def _led(self, key: QueueKey) -> Stream:
+        queue = self._broker.queues.get(key)
+        if isinstance(queue, Stream):
+            return queue
+        where = f"stream '{key[1]}' in vhost '{key[0]}'"
+        raise NotFound(f"no {where}") if queue is None else LedElsewhere(f"{where} is not led here")
+
+
+class StreamReplicas:
+    """See the module; runtime.clients.stream_host.StreamReplicating.
+
+    Attributes:
+        offsets: readers' offsets, at the leaders.
+    """
+
+    def __init__(
+        self,
+        member: ClusterMember,
+        node: Node,
+        copies: MirrorCopies,
+        locations: QueueLocations,
+        groups: Callable[[Queue], StreamGroups],
+    ) -> None:
+        """Nothing is read yet; `groups` has a stream's groups at its leader."""
+        self.offsets = LeaderOffsets(member, node)
+        self._alive = member.state.alive
+        self._copies = copies
+        self._locations = locations
+        self._groups = groups
+
+    def nodes(self, queue: Queue) -> Sequence[str]:
+        """See StreamReplicating."""
+        placement = self._locations.known(_key(queue))
+        if placement is None or placement.epoch != queue.epoch:
+            return ()
+        return tuple(node for node in placement.synchronised if node in self._alive)
+
+    def handle(self, queue: Queue) -> StreamReplica | None:
+        """See StreamReplicating."""
+        name = log_name(queue)
+        reader = self._copies.readers.get(name)
+        if reader is None:
+            log = self._copies.readable(name)
+            if log is None:
+                return None
+            vhost, stream = queue.key
+            ended = LedElsewhere(f"this node has no replica of stream '{stream}' in vhost '{vhost}' any more")
+            reader = ReplicaLog(log, self._copies.cursor(name) or 0, ended=ended)
+            self._copies.readers[name] = reader
+        assert isinstance(reader, ReplicaLog)
+        return StreamReplica(queue, reader, self.offsets, self._groups(queue))
+
+    def answer(self, what: str, about: Any) -> dict[str, Any]:
+        """Answer a node with a replica.
+
+        Raises:
+            LeveretError: this node does not lead the stream.
+        """
+        key = str(about["vhost"]), str(about["name"])
+        if what == "store_offsets":
+            self.offsets.store_here(key, about["offsets"])
+            return {}
+        return {"offset": self.offsets.stored_here(key, str(about["reference"]))}
+
+
+def _key(queue: Queue) -> QueueKey:
+    return queue.key[0], queue.key[1]
