@@ -112,7 +112,8 @@ class RecoveryIngest:
         else:
             self._gather(queue, reference, runs)
         # No outcome is reported for messages in removed files: the recovery ends, and is run again.
-        self._commit.when_durable(lambda: done() if queue.damage is None else None)
+        # In a cluster also its mirrors have them then: a plan that is done does not bring them again.
+        self._engine.when_safe(queue, lambda: done() if queue.damage is None else None)
         self._commit.begin()
 
     def make_for(self, runs: list[MessageRun]) -> Queue:

@@ -112,7 +112,8 @@ class SegmentIngest:
         else:
             await self._append(queue, segment, chunks, announced)
         # No outcome is reported for messages in removed files: the recovery ends, and is run again.
-        self._commit.when_durable(lambda: done() if queue.damage is None else None)
+        # In a cluster also its mirrors have them then: a plan that is done does not bring them again.
+        self._engine.when_safe(queue, lambda: done() if queue.damage is None else None)
         self._commit.begin()
 
     def _queue(self) -> Queue:

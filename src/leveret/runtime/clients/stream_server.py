@@ -386,6 +386,8 @@ class StreamServer:
     def staged_queue(self, user: str, vhost: str, queue: str) -> SegmentIngest:
         """See StreamHost."""
         self.recovery_queue(user, vhost, queue)
+        if (port := self.recovery_port) is not None:
+            port.check_recoverer(vhost, port.name, port.term_of(vhost))
         key, broker = (vhost, queue), self._authority.broker
         return SegmentIngest(broker, key, self._engine, self._commit, self._queues, self._ingest(key))
 
