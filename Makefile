@@ -1,7 +1,7 @@
 # Every target first makes sure of .venv; when nothing is missing that takes no time.
 #
 #   make demo DEMO_ARGS=--all      all of the data
-#   make demo DEMO_ARGS=--console  with the console open, and the promotion left to you; demo-cluster has it, too
+#   make demo DEMO_ARGS=--console  with the console open, and the promotion left to you; the other demos have it, too
 #   make test TEST_ARGS="-k chunk" some of the tests
 
 PYTEST = .venv/bin/python -m pytest
@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 FUZZ_SECONDS = 300
 
-.PHONY: help setup setup-cluster setup-test setup-fuzz setup-docs demo demo-cluster screenshots test test-fast mutants check format docs bench conformance answers torture simulate fuzz clean
+.PHONY: help setup setup-cluster setup-test setup-fuzz setup-docs demo demo-cluster demo-sites screenshots test test-fast mutants check format docs bench conformance answers torture simulate fuzz clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -46,6 +46,9 @@ demo: setup  ## a disaster, end to end, on real data
 
 demo-cluster: setup-cluster  ## a node of a cluster lost, and nobody notices for long
 	@.venv/bin/python -m leveret.testing.demo.cluster $(DEMO_ARGS)
+
+demo-sites: setup-cluster  ## a node of a cluster lost, then all of it, and a standby that has every message of it
+	@.venv/bin/python -m leveret.testing.demo.lost_cluster $(DEMO_ARGS)
 
 # A worker for each of the five long groups (the conformance suite on Leveret, clusters, what suites state of clusters, and
 # Spark twice), so that all of them begin at once. Each waits for its servers more than half of the time, also on two cores.

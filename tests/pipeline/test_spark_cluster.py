@@ -131,7 +131,7 @@ def test_what_is_here_is_told_though_spark_does_not_start(
     *archived, failed = child.events
     newest_ms = max(file.max_ms for file in manifest.files())
     assert [(each["event"], each["vhost"], each["next"], each["newest_ms"]) for each in archived] == [
-        ("archived", "/", manifest.next_by_vhost["/"], newest_ms),
+        ("archived", "/", manifest.next_by_log["/"], newest_ms),
         ("archived", "new", 0, None),
     ]
     assert "no Spark master answers" in failed["error"]

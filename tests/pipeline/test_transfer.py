@@ -174,7 +174,14 @@ def test_messages_and_settlements_of_all_vhosts_arrive(
     newest_ms = said.last("stored")["newest_ms"]
     archived = again.last("archived")
     assert archived.pop("bytes") == sum(file.bytes for file in Manifest(tmp_path / "standby").files_of("/"))
-    assert archived == {"event": "archived", "vhost": "/", "next": end, "newest_ms": newest_ms}
+    assert archived == {
+        "event": "archived",
+        "vhost": "/",
+        "node": "",
+        "log": "/",
+        "next": end,
+        "newest_ms": newest_ms,
+    }
     assert again.last("archived", "other") == {}
 
 
@@ -303,11 +310,9 @@ def test_a_vhost_that_cannot_be_read_on_is_held_back_and_tried_again_before_the_
                 is_there = partial(said.has_stored, "other", end)
                 wait_until(is_there, "the other", TIMEOUT_S)
             assert said.count("restarting") == restarts, "the query went on with the other vhost"
-            assert Manifest(tmp_path / "standby").next_by_vhost == {"/": 10, "other": 40}
+            assert Manifest(tmp_path / "standby").next_by_log == {"/": 10, "other": 40}
             log.read = reads  # type: ignore[method-assign]  # works again
-    assert Manifest(tmp_path / "standby").next_by_vhost == {"/": 20, "other": 40}, (
-        "it was asked for once more"
-    )
+    assert Manifest(tmp_path / "standby").next_by_log == {"/": 20, "other": 40}, "it was asked for once more"
 
 
 @pytest.mark.parametrize(
@@ -361,7 +366,7 @@ def test_what_the_upstream_no_longer_has_is_told_with_its_bounds_and_not_skipped
             assert "offsets 10 to 29 are gone" in said.last("link")["error"]
             assert (said.last("link")["missing"], said.last("link")["missing_messages"]) == (20, 4)
             assert f"{BEGINNING_PREFIX}eu.2" not in asked, "who has something does not begin"
-    assert Manifest(tmp_path / "standby").next_by_vhost == {"/": 10}
+    assert Manifest(tmp_path / "standby").next_by_log == {"/": 10}
     [row] = contents(tmp_path / "standby")["vhosts"]
     assert (row["missing"], row["missing_messages"]) == (20, 4), "a promotion has to know"
     assert UpstreamIdentities(tmp_path / "standby").history_from_ms("/") == history_from_ms, (
@@ -420,7 +425,7 @@ def test_an_upstream_with_another_log_is_told_and_nothing_of_it_is_taken_for_the
             wait_until(lambda: said.last("link").get("state") == "recover", "the other log", TIMEOUT_S)
             assert "is another one" in said.last("link")["error"]
         assert contents(data_dir)["vhosts"][0]["is_replaced"]
-        assert Manifest(data_dir).next_by_vhost == {"/": 10}
+        assert Manifest(data_dir).next_by_log == {"/": 10}
         assert forget_vhosts(data_dir, data_dir, ["/"])[0]["vhost"] == "/"
         with transferring(spark, transfer_job(port)) as said:
             wait_until(lambda: said.last("stored").get("next") == 30, "all of the other", TIMEOUT_S)
@@ -541,7 +546,7 @@ def test_what_is_beyond_the_retention_is_compacted_while_more_comes(
             lambda: _on_disk(data_dir) == _known(Manifest(data_dir)), "what was replaced to go", TIMEOUT_S
         )
     manifest = Manifest(data_dir)
-    assert manifest.next_by_vhost == {"/": end}
+    assert manifest.next_by_log == {"/": end}
     kept = [
         row["body"]
         for file in manifest.files()

@@ -43,6 +43,16 @@ def generation_of(incarnation: int) -> int:
     return incarnation & ~(((1 << _RETURN_BITS) - 1) << INCARNATION_BITS)
 
 
+def numbering_of(incarnation: int) -> int:
+    """The number of the numbering: offsets of a later one may name other messages."""
+    return incarnation >> INCARNATION_BITS + _RETURN_BITS
+
+
+def without_messages(incarnation: Incarnations) -> Incarnations:
+    """An incarnation of the same queue that never has a message: the last numbering, which none begins."""
+    return incarnation & _EPOCHS | ((1 << _COUNT_BITS) - 1) << INCARNATION_BITS
+
+
 def next_count(count: int, *, renumbers: bool) -> int:
     """The count above INCARNATION_BITS of the next incarnation; `renumbers`: offsets may name other messages."""
     return ((count >> _RETURN_BITS) + 1 << _RETURN_BITS) if renumbers else count + 1

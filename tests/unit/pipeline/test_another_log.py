@@ -73,7 +73,7 @@ def test_an_upstream_that_lost_the_end_of_what_came_says_so_and_nothing_is_skipp
         links = [event for event in inbox.wait(1) if event["event"] == "link"]
         assert links[-1]["state"] == "recover"
         assert "has others at the end of that" in links[-1]["error"]
-        assert UpstreamIdentities(tmp_path).by_vhost["/"].is_replaced, (
+        assert UpstreamIdentities(tmp_path).by_log["/"].is_replaced, (
             "delete_orphaned_data... takes it for what it is"
         )
 
@@ -109,8 +109,8 @@ def test_a_batch_that_was_planned_from_another_log_stores_nothing_of_the_one_tha
                 TransferCut, match="another log than the one that was begun with, or another writer's"
             ):
                 carried_out(half, end)
-            assert Manifest(tmp_path).next_by_vhost == {"/": 20}
+            assert Manifest(tmp_path).next_by_log == {"/": 20}
         with upstream(1).serving(port):
             time.sleep(BACKOFF_MIN_S)
             carried_out(half, end)
-            assert Manifest(tmp_path).next_by_vhost == {"/": 40}
+            assert Manifest(tmp_path).next_by_log == {"/": 40}

@@ -14,6 +14,7 @@ The keys, below one prefix; parts of them that are names are percent-encoded:
     PREFIX/standby_owners/VHOST       the owner of a vhost in a downstream cluster, `vhost_owners.VhostOwner`
     PREFIX/definitions/KIND/KEY...    an entity, as the definitions log has it
     PREFIX/placements/VHOST/QUEUE     `Placement`
+    PREFIX/collected/EPOCH            `CollectedQueue`, by the queue's epoch
     PREFIX/turns/LEASE                which transaction of a node's was the last; goes with its lease
 
 All but definitions, which are `model.definitions.encode_change`'s, are JSON. Keys of others below the prefix do not
@@ -119,6 +120,18 @@ class Placement(msgspec.Struct, frozen=True):
     copies: int = 0
 
 
+class CollectedQueue(msgspec.Struct, frozen=True):
+    """A queue that was collected for a standby, and whose collection ended, or that was led without all its messages.
+
+    Attributes:
+        counts: of its incarnations (wire.incarnation), the present one last.
+        lost: the last term that the numbering of the present one takes into account.
+    """
+
+    counts: tuple[int, ...]
+    lost: int = 0
+
+
 class StoredPlacement(NamedTuple):
     """A placement, and the store's revision that wrote it."""
 
@@ -175,6 +188,10 @@ class ClusterKeys(NamedTuple):
         """Of a vhost's `VhostOwner`."""
         return self._joined("standby_owners", vhost)
 
+    def collected(self, epoch: int) -> str:
+        """Of a `CollectedQueue`."""
+        return self._joined("collected", str(epoch))
+
     def turn(self, lease_id: int) -> str:
         """Of the holder of a lease: see runtime/cluster/store, which nobody else has to know it of."""
         return self._joined("turns", str(lease_id))
@@ -206,6 +223,7 @@ _NAMES: Final = {
     "standby_owners": (1, 1),
     "definitions": (2, 8),
     "placements": (2, 2),
+    "collected": (1, 1),
 }
 """How many names the keys of a family have, at least and at most."""
 _VALUES: Final[dict[str, Any]] = {
@@ -220,6 +238,7 @@ _VALUES: Final[dict[str, Any]] = {
     "standby": SiteDecisions,
     "standby_owners": VhostOwner,
     "placements": Placement,
+    "collected": CollectedQueue,
 }
 
 
@@ -294,6 +313,12 @@ class StandbyChanged(NamedTuple):
     """The decisions on message replication, or the owner of a vhost, changed."""
 
 
+class CollectedChanged(NamedTuple):
+    """The incarnation under which a queue is collected changed."""
+
+    epoch: int
+
+
 Changed: TypeAlias = (
     MemberChanged
     | AliveChanged
@@ -302,6 +327,7 @@ Changed: TypeAlias = (
     | StandbyChanged
     | DefinitionChanged
     | PlacementChanged
+    | CollectedChanged
 )
 
 
@@ -321,6 +347,7 @@ class ClusterState:
         standby: what was decided on message replication; None: nothing yet.
         standby_owners: by vhost.
         placements: by vhost and queue.
+        collected: by the queue's epoch.
     """
 
     def __init__(self, keys: ClusterKeys) -> None:
@@ -338,6 +365,7 @@ class ClusterState:
         self.standby: SiteDecisions | None = None
         self.standby_owners: dict[str, VhostOwner] = {}
         self.placements: dict[tuple[str, str], StoredPlacement] = {}
+        self.collected: dict[int, CollectedQueue] = {}
         self._modified: dict[str, int] = {}
 
     @property
@@ -452,9 +480,12 @@ class ClusterState:
             case "alive":
                 _keep(self.alive, key.names[0], value)
                 found.append(AliveChanged(key.names[0], value))
+            case "collected" if key.names[0].isdecimal():
+                _keep(self.collected, int(key.names[0]), value)
+                found.append(CollectedChanged(int(key.names[0])))
 
 
-def _keep(where: dict[str, Any], name: str, value: Any) -> None:
+def _keep(where: dict[Any, Any], name: Any, value: Any) -> None:
     if value is None:
         where.pop(name, None)
     else:
@@ -491,7 +522,15 @@ def _value(event: Event, key: ClusterKey) -> Any:
 
 
 def encode(
-    value: MemberRecord | Presence | Placement | SchemaDecided | SiteDecisions | VhostOwner | str | int,
+    value: MemberRecord
+    | Presence
+    | Placement
+    | CollectedQueue
+    | SchemaDecided
+    | SiteDecisions
+    | VhostOwner
+    | str
+    | int,
 ) -> bytes:
     """A value of a key, of anything but a definition."""
     return msgspec.json.encode(value)

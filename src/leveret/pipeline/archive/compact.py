@@ -1,7 +1,7 @@
 """Compaction: replaces files beyond the retention by one file without settled messages.
 
 Settled messages in the archive are history: queues can be recovered as they stood at any moment of it. The
-retention's limits bound the history. Compaction takes the oldest files of a vhost, removes every message that a
+retention's limits bound the history. Compaction takes the oldest files of a log, removes every message that a
 settlement among them names, and puts the rest into one file: unsettled messages, all settlements, merged, and the
 last stored positions of streams' readers and publishers. So the time of a recovery depends on the unsettled
 messages and the records since.
@@ -31,10 +31,11 @@ from leveret.pipeline.archive.settled_offsets import (
     SettledRanges,
     rows_by_incarnation,
 )
-from leveret.pipeline.archive.store import ROW_GROUP_ROWS, SETTLED, records_writer
+from leveret.pipeline.archive.store import ROW_GROUP_ROWS, SETTLED, range_name, records_writer
 from leveret.pipeline.archive.stored_positions import SUFFIX, last_stored_positions
 from leveret.pipeline.archive.tables import messages_in, read_table, write_table
 from leveret.pipeline.files.files import Place, keep, name_in, opened, sync_directory, written_beside
+from leveret.wire.log_name import title_of, vhost_of
 
 FILES_MIN: Final = 32
 FILES_MANY: Final = 1000
@@ -46,11 +47,16 @@ Masks = dict[QueueIncarnation, Mask]
 
 
 def due(
-    manifest: Manifest, vhost: str, now_ms: int, *, bytes_max: int | None, retain_ms: int | None
+    manifest: Manifest, log: str, now_ms: int, *, bytes_max: int | None, retain_ms: int | None
 ) -> list[StoredFile]:
-    """The oldest files of a vhost that are beyond the limits, none if compacting them is not worthwhile."""
-    files = manifest.files_of(vhost)
-    over = 0 if bytes_max is None else sum(file.bytes for file in files) - bytes_max
+    """The oldest files of a log that are beyond the limits, none if compacting them is not worthwhile.
+
+    The logs of a vhost share its limit in octets by what each of them has.
+    """
+    files = manifest.files_of_log(log)
+    size = sum(file.bytes for file in files)
+    of_vhost = sum(file.bytes for file in manifest.files() if file.vhost == vhost_of(log)) or 1
+    over = 0 if bytes_max is None else size - bytes_max * size // of_vhost
     older_ms = -1 if retain_ms is None else now_ms - retain_ms
 
     def is_too_old(dated: tuple[StoredFile, int]) -> bool:
@@ -66,13 +72,13 @@ def due(
 
 
 def known_since_ms(manifest: Manifest, files: list[StoredFile], now_ms: int) -> int:
-    """The time since when the state of queues is known, once these oldest files of a vhost are compacted."""
-    stored = manifest.files_of(files[0].vhost)
+    """The time since when the state of queues is known, once these oldest files of a log are compacted."""
+    stored = manifest.files_of_log(files[0].log)
     return max(_came_ms(stored, now_ms)[: len(files)])
 
 
 def _came_ms(files: list[StoredFile], now_ms: int) -> list[int]:
-    """The times at which the last records of a vhost's files had come, by the upstream's clock.
+    """The times at which the last records of a log's files had come, by the upstream's clock.
 
     If that clock was fast for a moment, a file has a time in the future; it came no later than the next file.
     """
@@ -96,19 +102,19 @@ def _is_worth_it(is_past: list[StoredFile]) -> bool:
 
 
 def compact(data_dir: Place, files: list[StoredFile], since_ms: int | None = None) -> StoredFile:
-    """Write the file that replaces these oldest files of a vhost; on disk when this returns.
+    """Write the file that replaces these oldest files of a log; on disk when this returns.
 
     Only the manifest makes it count. `since_ms` is from `known_since_ms`; the default is that of the files' own times.
 
     Raises:
         StorageError: a file cannot be read, or the disk refuses.
     """
-    vhost = files[0].vhost
+    vhost, node = files[0].vhost, files[0].node
     try:
         masks, settled = _settled(data_dir, files)
         directory: Place = (data_dir / files[0].path).parent
         parts = _parts(files)
-        path: Place = directory / f"{files[0].first:020}-{files[-1].next:020}{COMPACTED}"
+        path: Place = directory / f"{range_name(files[0].first, files[-1].next, node)}{COMPACTED}"
         records = 0
         with written_beside(directory) as beside:
             with records_writer(beside) as writer:
@@ -127,9 +133,10 @@ def compact(data_dir: Place, files: list[StoredFile], since_ms: int | None = Non
             size += write_table(book_place, stored_positions)
         sync_directory(directory)
     except (OSError, pa.ArrowInvalid, StorageError) as error:
-        raise StorageError(f"{data_dir}: vhost '{vhost}' is not compacted: {error}") from error
+        raise StorageError(f"{data_dir}: {title_of(files[0].log)} is not compacted: {error}") from error
     return StoredFile(
         vhost=vhost,
+        node=node,
         path=name_in(data_dir, path),
         settlements=name_in(data_dir, sidecar) if sidecar else "",
         stored_positions=name_in(data_dir, book_place) if book_place else "",

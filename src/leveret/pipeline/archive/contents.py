@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from leveret.pipeline.archive.identities import UpstreamIdentities, UpstreamIdentity
+from leveret.pipeline.archive.identities import UpstreamIdentities
 from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.archive.recovery_plan import unfinished
 from leveret.pipeline.files.files import Place
@@ -19,7 +19,7 @@ def contents(data_dir: Place, *, with_queues: bool = True) -> dict[str, list[dic
     Returns:
         `queues`: queue, vhost, timestamp (of the newest record, ms), oldest_ms, messages, settled (offsets in
         settlements, also offsets of messages that were never transferred); `vhosts`: vhost, bytes, files, records,
-        transferred (offset in the upstream's outgoing log), missing (records that the upstream dropped before their
+        transferred (offsets in the upstream's outgoing logs), missing (records that the upstream dropped before their
         transfer), missing_messages (the most messages of its queues that its log had dropped when the transfer began),
         is_replaced (it has another log by now), known_from_ms (the time before which the state of its queues is
         unknown; 0: it is known from the begin).
@@ -27,7 +27,7 @@ def contents(data_dir: Place, *, with_queues: bool = True) -> dict[str, list[dic
     queues: dict[tuple[str, str], dict[str, Any]] = {}
     vhosts: dict[str, dict[str, Any]] = {}
     manifest = Manifest(data_dir)
-    identities = UpstreamIdentities(data_dir).by_vhost
+    identities = UpstreamIdentities(data_dir)
     for file in manifest.files():
         total = vhosts.setdefault(
             file.vhost,
@@ -36,11 +36,8 @@ def contents(data_dir: Place, *, with_queues: bool = True) -> dict[str, list[dic
                 "bytes": 0,
                 "files": 0,
                 "records": 0,
-                "transferred": manifest.next_by_vhost[file.vhost],
-                "missing": identities.get(file.vhost, UpstreamIdentity()).missing,
-                "missing_messages": identities.get(file.vhost, UpstreamIdentity()).missing_messages,
-                "is_replaced": identities.get(file.vhost, UpstreamIdentity()).is_replaced,
-                "known_from_ms": identities.get(file.vhost, UpstreamIdentity()).history_from_ms,
+                "transferred": sum(manifest.next_by_log[log] for log in manifest.logs_of(file.vhost)),
+                **_upstream_of(identities, file.vhost),
             },
         )
         total["known_from_ms"] = max(total["known_from_ms"], file.history_from_ms)
@@ -66,6 +63,17 @@ def contents(data_dir: Place, *, with_queues: bool = True) -> dict[str, list[dic
     return {
         "queues": [queues[key] for key in sorted(queues)],
         "vhosts": [vhosts[key] for key in sorted(vhosts)],
+    }
+
+
+def _upstream_of(identities: UpstreamIdentities, vhost: str) -> dict[str, Any]:
+    """What is known of the upstream's logs of a vhost, together."""
+    logs = identities.of_vhost(vhost)
+    return {
+        "missing": sum(each.missing for each in logs),
+        "missing_messages": sum(each.missing_messages for each in logs),
+        "is_replaced": any(each.is_replaced for each in logs),
+        "known_from_ms": max((each.history_from_ms for each in logs), default=0),
     }
 
 

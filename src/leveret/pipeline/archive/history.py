@@ -17,9 +17,8 @@ def check_known(manifest: Manifest, vhost: str, as_of_ms: int | None) -> None:
     """
     if as_of_ms is None:
         return
-    since_ms = max(
-        manifest.history_from_ms(vhost), UpstreamIdentities(manifest.data_dir).history_from_ms(vhost)
-    )
+    logs = UpstreamIdentities(manifest.data_dir).of_vhost(vhost)
+    since_ms = max(manifest.history_from_ms(vhost), *(each.history_from_ms for each in logs), 0)
     if as_of_ms < since_ms:
         raise PreconditionFailed(
             f"vhost '{vhost}': how its queues stood is known since {moment_text(since_ms)} only, before that what was "

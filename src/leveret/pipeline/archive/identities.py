@@ -1,12 +1,13 @@
 """The identities of the logs in the archive: a log that replaced another one does not continue it.
 
-`<data_dir>/origins.json` has, by vhost, the name of the upstream's outgoing log, and the numbers of missing
+`<data_dir>/origins.json` has, by log (`wire.log_name`), the upstream's identity of it, and the numbers of missing
 records: those that the upstream's retention dropped before the transfer, or before the log began. A loss of the
 file loses only this check.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -14,6 +15,7 @@ import msgspec
 from leveret.model.errors import PreconditionFailed, StorageError
 from leveret.pipeline.archive.documents import read_document, write_document
 from leveret.pipeline.files.files import Place, make_directory
+from leveret.wire.log_name import title_of, vhost_of
 
 UPSTREAM_IDENTITIES: Final = "origins.json"
 
@@ -21,9 +23,9 @@ UPSTREAM_IDENTITIES: Final = "origins.json"
 class AnotherLog(PreconditionFailed):
     """The upstream's outgoing log is another one than that of the transferred records."""
 
-    def __init__(self, vhost: str) -> None:
+    def __init__(self, log: str) -> None:
         super().__init__(
-            f"vhost '{vhost}': the upstream's outgoing log is another one than that of the transferred "
+            f"{title_of(log)}: the upstream's outgoing log is another one than that of the transferred "
             "records: the vhost "
             "was deleted and made again, or this is another upstream; promote this standby, or delete what is "
             "here with delete_orphaned_data_on_standby_replication_downstream_cluster and it begins anew"
@@ -33,9 +35,9 @@ class AnotherLog(PreconditionFailed):
 class OtherEnd(PreconditionFailed):
     """The upstream's outgoing log is that of the transferred records, but has lost the end of them."""
 
-    def __init__(self, vhost: str, stored: int) -> None:
+    def __init__(self, log: str, stored: int) -> None:
         super().__init__(
-            f"vhost '{vhost}': the log is here up to offset {stored}, and the upstream's has others at the end of "
+            f"{title_of(log)}: the log is here up to offset {stored}, and the upstream's has others at the end of "
             "that: a follower that had not all of it was promoted there; promote this standby, which has what was "
             "lost, or delete its data with delete_orphaned_data_on_standby_replication_downstream_cluster and "
             "it begins anew"
@@ -43,7 +45,7 @@ class OtherEnd(PreconditionFailed):
 
 
 class UpstreamIdentity(msgspec.Struct):
-    """The origin of a vhost's data.
+    """The origin of a log's data.
 
     Attributes:
         log_id: the log's name at the upstream, 0 if unknown.
@@ -52,6 +54,8 @@ class UpstreamIdentity(msgspec.Struct):
         history_from_ms: the time of the transfer's begin, by the clock here, if the log had dropped records by then;
             else 0. The state of queues before that is unknown, because settlements are missing.
         is_replaced: whether the upstream has another log by now, or one with another end.
+        site: the id of the upstream's cluster; empty for a single node.
+        label: of a single node's log, the label of the node that goes on with it in a cluster that it founded.
     """
 
     log_id: int = 0
@@ -59,6 +63,8 @@ class UpstreamIdentity(msgspec.Struct):
     missing_messages: int = 0
     history_from_ms: int = 0
     is_replaced: bool = False
+    site: str = ""
+    label: str = ""
 
 
 class UpstreamIdentities:
@@ -72,86 +78,116 @@ class UpstreamIdentities:
         """
         self._path: Place = data_dir / UPSTREAM_IDENTITIES
         try:
-            self.by_vhost = read_document(self._path, dict[str, UpstreamIdentity])
+            self.by_log = read_document(self._path, dict[str, UpstreamIdentity])
         except FileNotFoundError:
-            self.by_vhost = {}
+            self.by_log = {}
         except (OSError, msgspec.DecodeError) as error:
             raise StorageError(f"{self._path}: {error}; remove it and connect again") from error
 
-    def check(self, vhost: str, log_id: int, *, has_data: bool, lost_after: int | None = None) -> None:
-        """Compare the log's name at the upstream with the stored one; without data of the vhost, take the new one.
+    def check(
+        self,
+        log: str,
+        log_id: int,
+        *,
+        has_data: bool,
+        lost_after: int | None = None,
+        site: str = "",
+        beside: Iterable[str] = (),
+    ) -> None:
+        """Compare the log's id at the upstream with the stored one; without data of it, take the new one.
 
         Args:
-            vhost: the log's vhost.
-            log_id: the log's name at the upstream.
+            log: the log.
+            log_id: its id at the upstream.
             has_data: whether records of it are here.
             lost_after: the offset up to which it is here, if the upstream's has other records at that end; None
                 otherwise.
+            site: the id of the upstream's cluster.
+            beside: the logs of the same vhost with records here.
 
         Raises:
-            AnotherLog: the records here are another log's.
+            AnotherLog: the records here are another log's, or those of another site's.
             OtherEnd: it lost the end of the records here.
         """
-        known = self.by_vhost.setdefault(vhost, UpstreamIdentity())
+        known = self.by_log.setdefault(log, UpstreamIdentity())
         before = msgspec.structs.replace(known)
         if not has_data or not known.log_id:
             known.log_id, known.missing = log_id, 0 if not has_data else known.missing
-        is_another = known.log_id != log_id
+            known.site = site
+        is_another = known.log_id != log_id or any(
+            self.by_log[each].site != site for each in (log, *beside) if each in self.by_log
+        )
         known.is_replaced = is_another or lost_after is not None
         if known != before:
             self._save()
         if is_another:
-            raise AnotherLog(vhost)
+            raise AnotherLog(log)
         if lost_after is not None:
-            raise OtherEnd(vhost, lost_after)
+            raise OtherEnd(log, lost_after)
 
-    def log_id(self, vhost: str) -> int:
-        """The name, at the upstream, of the log that a vhost's data came from; 0 if unknown."""
-        return self.by_vhost.get(vhost, UpstreamIdentity()).log_id
+    def label(self, log: str) -> str:
+        """The label of the node that goes on with a single node's log in a cluster; empty if none is known."""
+        return self.by_log.get(log, UpstreamIdentity()).label
 
-    def note_missing(self, vhost: str, missing: int) -> None:
+    def note_founder(self, log: str, label: str, site: str) -> None:
+        """Note that a node of a cluster goes on with a single node's log."""
+        known = self.by_log.setdefault(log, UpstreamIdentity())
+        known.label, known.site = label, site
+        self._save()
+
+    def log_id(self, log: str) -> int:
+        """The name, at the upstream, of a log; 0 if unknown."""
+        return self.by_log.get(log, UpstreamIdentity()).log_id
+
+    def note_missing(self, log: str, missing: int) -> None:
         """Note the number of records that the upstream dropped before their transfer."""
-        known = self.by_vhost.setdefault(vhost, UpstreamIdentity())
+        known = self.by_log.setdefault(log, UpstreamIdentity())
         if known.missing != missing:
             known.missing = missing
             self._save()
 
-    def missing(self, vhost: str) -> int:
+    def missing(self, log: str) -> int:
         """The number of records that the upstream had dropped before their transfer, by its last report."""
-        return self.by_vhost.get(vhost, UpstreamIdentity()).missing
+        return self.by_log.get(log, UpstreamIdentity()).missing
 
-    def missing_messages(self, vhost: str) -> int:
+    def missing_messages(self, log: str) -> int:
         """The most messages of the upstream's queues that are not here, and will not come."""
-        return self.by_vhost.get(vhost, UpstreamIdentity()).missing_messages
+        return self.by_log.get(log, UpstreamIdentity()).missing_messages
 
-    def note_missing_messages(self, vhost: str, messages: int) -> None:
+    def note_missing_messages(self, log: str, messages: int) -> None:
         """Note the most messages of the upstream's queues that are neither in its log nor here."""
-        known = self.by_vhost.setdefault(vhost, UpstreamIdentity())
+        known = self.by_log.setdefault(log, UpstreamIdentity())
         if known.missing_messages != messages:
             known.missing_messages = messages
             self._save()
 
-    def history_from_ms(self, vhost: str) -> int:
-        """The time before which the state of a vhost's queues never came.
+    def history_from_ms(self, log: str) -> int:
+        """The time before which the state of a log's queues never came.
 
         0: the transfer has the log from its begin.
         """
-        return self.by_vhost.get(vhost, UpstreamIdentity()).history_from_ms
+        return self.by_log.get(log, UpstreamIdentity()).history_from_ms
 
-    def note_begin(self, vhost: str, at_ms: int, *, is_whole: bool) -> None:
+    def note_begin(self, log: str, at_ms: int, *, is_whole: bool) -> None:
         """Note the begin of the transfer, of a whole log or of the rest of one."""
-        known = self.by_vhost.setdefault(vhost, UpstreamIdentity())
+        known = self.by_log.setdefault(log, UpstreamIdentity())
         history_from_ms = 0 if is_whole else at_ms
         if known.history_from_ms != history_from_ms:
             known.history_from_ms = history_from_ms
             self._save()
 
+    def of_vhost(self, vhost: str) -> list[UpstreamIdentity]:
+        """The identities of all logs of a vhost."""
+        return [each for log, each in self.by_log.items() if vhost_of(log) == vhost]
+
     def forget(self, vhosts: list[str]) -> None:
         """Forget these vhosts, whose data are deleted."""
-        gone = [vhost for vhost in vhosts if self.by_vhost.pop(vhost, None) is not None]
+        gone = [log for log in self.by_log if vhost_of(log) in vhosts]
+        for log in gone:
+            del self.by_log[log]
         if gone:
             self._save()
 
     def _save(self) -> None:
         make_directory(self._path.parent)
-        write_document(self._path, self.by_vhost)
+        write_document(self._path, self.by_log)

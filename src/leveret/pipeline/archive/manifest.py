@@ -4,17 +4,20 @@ A file that the manifest does not name does not exist for any reader; Spark's ch
 is a line of JSON with its checksum (`documents`); entries are numbered from 1.
 
 An entry adds files, removes files, or replaces files by doing both. `manifest_storage` stores the lines, and ensures
-that each number is written once. A file has the chunks of one vhost's outgoing log from offset `first` up to before
-`next`; the files ever added to a vhost continue each other without a gap. A file that is offered twice (by a
-repeated batch, or a process considered dead) is recognised and skipped; a file that would leave a gap is refused.
+that each number is written once. A file has the chunks of one outgoing log (`wire.log_name`: a vhost, and in a
+cluster a node) from offset `first` up to before `next`; the files ever added to a log continue each other without a
+gap. A file that is offered twice (by a repeated batch, or a process considered dead) is recognised and skipped; a
+file that would leave a gap is refused.
 """
 
 from __future__ import annotations
 
+import heapq
 import secrets
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -24,26 +27,32 @@ from leveret.pipeline.archive.documents import line_of, value_of
 from leveret.pipeline.archive.manifest_storage import FileManifestLog, ManifestLog, ObjectLog
 from leveret.pipeline.files.files import Place
 from leveret.pipeline.files.objects import ObjectPath
+from leveret.wire.log_name import label_of, log_name, title_of, vhost_of
 
-FORMAT: Final = 1
-"""The format of the archive; a later one, that earlier versions cannot read, has a higher number."""
+FORMAT: Final = 2
+"""The newest format of the archive. Entries have the lowest format that tells all of them, so that earlier versions
+read what they can:
+
+1   a vhost has one log
+2   a vhost has a log for each node of an upstream cluster
+"""
 
 
 class TransferGap(StorageError):
     """A file does not continue what the manifest has.
 
     Attributes:
-        vhost: the outgoing log's vhost.
+        log: the outgoing log.
         have: the offset up to which the manifest has the log.
         offered: the first offset of the file.
     """
 
-    def __init__(self, vhost: str, have: int, offered: int) -> None:
+    def __init__(self, log: str, have: int, offered: int) -> None:
         super().__init__(
-            f"vhost '{vhost}': transferred up to offset {have}, a file that begins at {offered} does not "
+            f"{title_of(log)}: transferred up to offset {have}, a file that begins at {offered} does not "
             "continue that and was not recorded; the transfer starts again from the manifest"
         )
-        self.vhost = vhost
+        self.log = log
         self.have = have
         self.offered = offered
 
@@ -118,9 +127,11 @@ class StoredFile(msgspec.Struct, kw_only=True):
         stored_positions: path of the stored positions of streams' readers and publishers, empty without any.
         bytes: the octets of all its files. mark, epoch: the fingerprint and epoch of the last chunk (`LastChunk`).
         history_from_ms: from a compaction: the time before which the state of queues is unknown.
+        node: the label of the upstream's node (`wire.log_name`); empty for a single node.
     """
 
     vhost: str
+    node: str = ""
     path: str
     settlements: str = ""
     stored_positions: str = msgspec.field(name="books", default="")
@@ -134,6 +145,11 @@ class StoredFile(msgspec.Struct, kw_only=True):
     mark: int = 0
     epoch: int = 0
     history_from_ms: int = 0
+
+    @property
+    def log(self) -> str:
+        """The name of its outgoing log."""
+        return log_name(self.vhost, self.node)
 
     @property
     def names(self) -> list[str]:
@@ -152,7 +168,7 @@ class ManifestState(msgspec.Struct, kw_only=True):
     """The sum of all earlier entries; a log of their own may be deleted."""
 
     files: list[StoredFile]
-    next_by_vhost: dict[str, int]
+    next_by_log: dict[str, int] = msgspec.field(name="next_by_vhost")
     forgotten_by_vhost: dict[str, int]
 
 
@@ -172,13 +188,21 @@ class ManifestEntry(msgspec.Struct, kw_only=True):
     removed: list[str] = []
     forgotten: list[str] = []
     state: ManifestState | None = None
-    format: int = FORMAT
+    format: int = 1
 
 
 class _EntryFormat(msgspec.Struct):
     """An entry, as far as it can be read whatever its format."""
 
-    format: int = FORMAT
+    format: int = 1
+
+
+def _dated(files: list[StoredFile]) -> Iterator[tuple[int, int, StoredFile]]:
+    """Files of one log in order of offset, each with a time that never falls, and its offset."""
+    came_ms = 0
+    for file in files:
+        came_ms = max(came_ms, file.max_ms)
+        yield came_ms, file.first, file
 
 
 class Manifest:
@@ -186,7 +210,7 @@ class Manifest:
 
     Attributes:
         entries: in order; all of them, or those from the last one with a state on.
-        next_by_vhost: the offset up to which each vhost's outgoing log is stored.
+        next_by_log: the offset up to which each outgoing log is stored.
         forgotten_by_vhost: the number of the last entry that forgot a vhost; its earlier files do not count.
     """
 
@@ -199,7 +223,7 @@ class Manifest:
         """
         self.data_dir = data_dir
         self.entries: list[ManifestEntry] = []
-        self.next_by_vhost: dict[str, int] = {}
+        self.next_by_log: dict[str, int] = {}
         self.forgotten_by_vhost: dict[str, int] = {}
         self._files: dict[str, StoredFile] = {}
         self._writer = secrets.token_hex(4)
@@ -216,17 +240,31 @@ class Manifest:
         return self.entries[-1].number if self.entries else 0
 
     def files(self) -> list[StoredFile]:
-        """The present files, in order of vhost and offset."""
-        return sorted(self._files.values(), key=lambda file: (file.vhost, file.first))
+        """The present files, in order of vhost, log and offset."""
+        return sorted(self._files.values(), key=lambda file: (file.vhost, file.node, file.first))
+
+    @property
+    def vhosts(self) -> list[str]:
+        """The vhosts with data, in order."""
+        return sorted(set(map(vhost_of, self.next_by_log)))
+
+    def logs_of(self, vhost: str) -> list[str]:
+        """The logs of one vhost with data, in order."""
+        return sorted(log for log in self.next_by_log if vhost_of(log) == vhost)
+
+    def files_of_log(self, log: str) -> list[StoredFile]:
+        """The present files of one log, in order of offset."""
+        return [file for file in self.files() if file.log == log]
 
     def files_of(self, vhost: str) -> list[StoredFile]:
-        """The present files of one vhost, in order of offset."""
-        return [file for file in self.files() if file.vhost == vhost]
+        """The present files of one vhost: each log's in order of offset, several logs' about as their records came."""
+        logs = [_dated(self.files_of_log(log)) for log in self.logs_of(vhost)]
+        return [file for _, _, file in heapq.merge(*logs, key=itemgetter(0, 1))]
 
-    def last_chunk(self, vhost: str) -> LastChunk:
-        """The last stored chunk of a vhost's log."""
-        end = self.next_by_vhost.get(vhost)
-        last = (file for file in self._files.values() if (file.vhost, file.next) == (vhost, end))
+    def last_chunk(self, log: str) -> LastChunk:
+        """The last stored chunk of a log."""
+        end = self.next_by_log.get(log)
+        last = (file for file in self._files.values() if (file.log, file.next) == (log, end))
         return next((LastChunk(file.mark, file.epoch) for file in last), LastChunk(0, 0))
 
     def ever_added(self, vhost: str, up_to: int) -> Iterator[StoredFile]:
@@ -274,7 +312,7 @@ class Manifest:
 
         Raises:
             ForgottenSince: a file's vhost was forgotten since then.
-            TransferGap: a file leaves a gap; the vhost's earlier files, and all other vhosts' files, were recorded.
+            TransferGap: a file leaves a gap; the log's earlier files, and all other logs' files, were recorded.
             StorageError: a file is missing, or the manifest was deleted since then, or cannot be written.
         """
         files, gone = list(added), list(removed)
@@ -299,7 +337,7 @@ class Manifest:
         with self.locked():
             is_written = False
             while not is_written:
-                known = sorted(wanted & self.next_by_vhost.keys())
+                known = sorted(wanted.intersection(self.vhosts))
                 gone = [file for file in self.files() if file.vhost in known]
                 is_written = not known or self._write(forgotten=known)
             self._begun = self.number
@@ -334,19 +372,19 @@ class Manifest:
     def _continuing(
         self, added: Iterable[StoredFile], replacing: bool
     ) -> tuple[list[StoredFile], TransferGap | None]:
-        """The new files that continue the manifest's, and the first gap; a gap of one vhost does not affect others."""
+        """The new files that continue the manifest's, and the first gap; a gap of one log does not affect others."""
         fresh: list[StoredFile] = []
         gaps: dict[str, TransferGap] = {}
-        ends = dict(self.next_by_vhost)
-        for file in sorted(added, key=lambda file: (file.vhost, file.first)):
-            end = ends.get(file.vhost)
+        ends = dict(self.next_by_log)
+        for file in sorted(added, key=lambda file: (file.log, file.first)):
+            end = ends.get(file.log)
             is_known = end is not None and file.next <= end and not replacing
-            if is_known or file.vhost in gaps:
+            if is_known or file.log in gaps:
                 continue
             if end is not None and file.first != end and not replacing:
-                gaps[file.vhost] = TransferGap(file.vhost, end, file.first)
+                gaps[file.log] = TransferGap(file.log, end, file.first)
                 continue
-            ends[file.vhost] = max(file.next, end or 0)
+            ends[file.log] = max(file.next, end or 0)
             fresh.append(file)
         return fresh, next(iter(gaps.values()), None)
 
@@ -367,20 +405,21 @@ class Manifest:
         if entry.state is not None:
             self.entries.clear()
             self._files = {file.path: file for file in entry.state.files}
-            self.next_by_vhost = dict(entry.state.next_by_vhost)
+            self.next_by_log = dict(entry.state.next_by_log)
             self.forgotten_by_vhost = dict(entry.state.forgotten_by_vhost)
         self.entries.append(entry)
         for path in entry.removed:
             self._files.pop(path, None)
         for vhost in entry.forgotten:
-            self.next_by_vhost.pop(vhost, None)
+            for log in self.logs_of(vhost):
+                del self.next_by_log[log]
             self.forgotten_by_vhost[vhost] = entry.number
         if entry.forgotten:
             kept = self._files.items()
             self._files = {path: file for path, file in kept if file.vhost not in entry.forgotten}
         for file in entry.added:
             self._files[file.path] = file
-            self.next_by_vhost[file.vhost] = max(file.next, self.next_by_vhost.get(file.vhost, 0))
+            self.next_by_log[file.log] = max(file.next, self.next_by_log.get(file.log, 0))
 
     def _write(
         self,
@@ -405,7 +444,7 @@ class Manifest:
         def line() -> bytes:
             state = ManifestState(
                 files=self.files(),
-                next_by_vhost=dict(self.next_by_vhost),
+                next_by_log=dict(self.next_by_log),
                 forgotten_by_vhost=dict(self.forgotten_by_vhost),
             )
             made.append(self._entry(state=state))
@@ -416,7 +455,12 @@ class Manifest:
 
     def _entry(self, **what: Any) -> ManifestEntry:
         at_ms = time.time_ns() // 1_000_000
-        return ManifestEntry(number=self.number + 1, at_ms=at_ms, writer=self._writer, **what)
+        entry = ManifestEntry(number=self.number + 1, at_ms=at_ms, writer=self._writer, **what)
+        logs = [file.node for file in entry.added]
+        if entry.state is not None:
+            logs += map(label_of, entry.state.next_by_log)
+        entry.format = FORMAT if any(logs) else 1
+        return entry
 
     def _lines(self, first: int, last: int) -> bytes:
         begin = self.entries[0].number

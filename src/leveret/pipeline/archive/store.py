@@ -1,18 +1,21 @@
 """Stores a range of an outgoing log: Parquet of its records, and a sidecar of their settlements.
 
-`<data_dir>/data/vhost-<vhost>/<first>-<next>.parquet` after decode.RECORDS, zstd level 1, and
-`...settled`, an Arrow file after decode.SETTLEMENTS; of streams also `...books` (see `stored_positions`). The name
-follows from the content, so storing a range again writes the same file again. Only the manifest makes a file count.
+`<data_dir>/data/vhost-<vhost>/<first>-<next>.parquet` (of a cluster's node `<first>-<next>-<label>.parquet`) after
+decode.RECORDS, zstd level 1, and `...settled`, an Arrow file after decode.SETTLEMENTS; of streams also `...books` (see
+`stored_positions`). The name follows from the content, so storing a range again writes the same file again. Only the
+manifest makes a file count.
 
 This module uses neither Spark nor the network: chunks come in, files come out.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -39,9 +42,12 @@ RUN_BYTES_MAX: Final = 16_000_000
 ROW_GROUP_ROWS: Final = 16_384
 DATA: Final = "data"
 SETTLED: Final = ".settled"
+_LABEL_CHARACTERS_MAX: Final = 120
 
 
-def store_range(data_dir: Place, vhost: str, chunks: Iterable[bytes | memoryview]) -> StoredFile | None:
+def store_range(
+    data_dir: Place, vhost: str, chunks: Iterable[bytes | memoryview], *, node: str = ""
+) -> StoredFile | None:
     """Store contiguous chunks; on disk when this returns; None without chunks.
 
     Memory is bounded by a run of 16 MB, for any length of the range.
@@ -59,7 +65,7 @@ def store_range(data_dir: Place, vhost: str, chunks: Iterable[bytes | memoryview
     decoder = Decoder(vhost)
     with written_beside(directory) as beside:
         settled = _write_records(beside, decoder, chain((first,), runs))
-        path: Place = directory / f"{decoder.first:020}-{decoder.next:020}.parquet"
+        path: Place = directory / f"{range_name(decoder.first, decoder.next, node)}.parquet"
         size = keep(beside, path)
         uncache(path)
     sidecar: Place | None = path.with_suffix(SETTLED) if settled.num_rows else None
@@ -74,6 +80,7 @@ def store_range(data_dir: Place, vhost: str, chunks: Iterable[bytes | memoryview
     assert last is not None
     return StoredFile(
         vhost=vhost,
+        node=node,
         path=name_in(data_dir, path),
         settlements=name_in(data_dir, sidecar) if sidecar else "",
         stored_positions=name_in(data_dir, book_place) if book_place else "",
@@ -87,6 +94,14 @@ def store_range(data_dir: Place, vhost: str, chunks: Iterable[bytes | memoryview
         mark=fingerprint_of(last),
         epoch=last.epoch,
     )
+
+
+def range_name(first: int, end: int, node: str) -> str:
+    """The begin of the names of a range's files; the label of a node is quoted, and never long."""
+    label = quote(node, safe="@").replace(".", "%2E")
+    if len(label) > _LABEL_CHARACTERS_MAX:
+        label = hashlib.sha256(node.encode()).hexdigest()
+    return f"{first:020}-{end:020}" + (f"-{label}" if label else "")
 
 
 def delete_orphans(manifest: Manifest, pinned: Collection[str] = ()) -> int:

@@ -172,20 +172,18 @@ class RecoveryRun:
                 compared_s=round(time.monotonic() - begun_s - took_s, 3),
                 compared=compared,
                 transferred=self._transferred(),
-                marks={
-                    vhost: self._manifest.last_chunk(vhost).mark for vhost in self._manifest.next_by_vhost
-                },
+                marks={log: self._manifest.last_chunk(log).mark for log in self._manifest.next_by_log},
             )
         finally:
             delete_tree(job.root / SCRATCH)
 
     def _transferred(self) -> dict[str, tuple[int, int]]:
-        """By vhost, the id of the upstream's outgoing log, and the offset up to which it was transferred."""
-        identities = UpstreamIdentities(self._job.root).by_vhost
+        """By outgoing log, its id at the upstream, and the offset up to which it was transferred."""
+        identities = UpstreamIdentities(self._job.root).by_log
         return {
-            vhost: (identities[vhost].log_id, next_offset)
-            for vhost, next_offset in self._manifest.next_by_vhost.items()
-            if vhost in identities
+            log: (identities[log].log_id, next_offset)
+            for log, next_offset in self._manifest.next_by_log.items()
+            if log in identities
         }
 
     def _left(self) -> list[PlanDirectory]:
@@ -194,7 +192,7 @@ class RecoveryRun:
         left: list[PlanDirectory] = []
         # Before `unfinished`: their files are gone, or belong to another upstream of the same name.
         delete_forgotten(self._manifest)
-        for plans in sorted({job.plans_of(vhost) for vhost in self._manifest.next_by_vhost}):
+        for plans in sorted({job.plans_of(vhost) for vhost in self._manifest.vhosts}):
             delete_unfrozen(job.root, plans)
             for each in unfinished(job.root, plans):
                 # Some of the vhosts with plans may have another target in this job.
@@ -254,7 +252,7 @@ class RecoveryRun:
         return self._finish(directory, plan, published, is_cut_short=left > 0)
 
     def _vhosts(self) -> list[str]:
-        return sorted(vhost for vhost in self._manifest.next_by_vhost if self._wanted(vhost))
+        return [vhost for vhost in self._manifest.vhosts if self._wanted(vhost)]
 
     def _wanted(self, vhost: str) -> bool:
         return self._job.wants(vhost)

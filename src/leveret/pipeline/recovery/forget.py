@@ -85,8 +85,8 @@ def retire(data_dir: Place, work: Path, at_ms: int) -> None:
 
 
 def _forget_all(manifest: Manifest) -> None:
-    if manifest.next_by_vhost:
-        manifest.forget(list(manifest.next_by_vhost))
+    if manifest.next_by_log:
+        manifest.forget(manifest.vhosts)
 
 
 @contextmanager

@@ -57,7 +57,7 @@ def rests(manifest: Manifest, job: RecoverJob) -> list[VhostRest]:
         StorageError: an earlier plan's outcome cannot be read.
     """
     found = []
-    for vhost in sorted(manifest.next_by_vhost):
+    for vhost in manifest.vhosts:
         selection = job.selection if job.wants(vhost) else None
         if selection is not None and selection.is_of_all:
             continue

@@ -20,7 +20,7 @@ import pyarrow as pa
 from leveret.model.errors import StorageError
 from leveret.pipeline.archive.decode import MESSAGE, RECORDS
 from leveret.pipeline.archive.history import check_known
-from leveret.pipeline.archive.manifest import Manifest, StoredFile
+from leveret.pipeline.archive.manifest import Manifest, QueuePart, StoredFile
 from leveret.pipeline.archive.recovery_plan import (
     UNSETTLED,
     PlanDirectory,
@@ -42,7 +42,7 @@ from leveret.pipeline.archive.settlements import settlements_of
 from leveret.pipeline.archive.tables import RESTORE, messages_in
 from leveret.pipeline.files.files import Place, keep, opened, sync_directory, written_beside
 from leveret.pipeline.jobs.job import EVERYTHING, PLANS, Selection
-from leveret.wire.incarnation import epoch_of, generation_of, in_order
+from leveret.wire.incarnation import epoch_of, generation_of, in_order, numbering_of, without_messages
 
 Masks = dict[QueueIncarnation, Mask]
 _KEYS = ["queue", "queue_epoch", "queue_offset", "kind", "timestamp_ms"]
@@ -72,6 +72,8 @@ def not_to_recover(
             _add_settled(ranges, manifest.data_dir, file, selection)
     if selection.as_of_ms is not None:
         _add_copies(ranges, manifest, vhost)
+    else:
+        _add_renumbered(ranges, manifest, vhost)
     _add_recovered(ranges, manifest, vhost, finished(manifest, vhost, plans))
     if selection.as_of_ms is None:
         for file in manifest.ever_added(vhost, covered_number(manifest, vhost, plans)):
@@ -101,6 +103,38 @@ def _add_recovered(
     for incarnation, starts, ends in recovered.merged():
         for same in incarnations[incarnation.queue, generation_of(incarnation.epoch)] | {incarnation.epoch}:
             ranges.add(incarnation._replace(epoch=same), starts, ends - starts)
+
+
+def _add_renumbered(ranges: SettledRanges, manifest: Manifest, vhost: str) -> None:
+    """Add to the earlier numberings of a queue the offsets that a later one has, or settles.
+
+    A leader that lacks messages copies what it has in another numbering, and then ends the earlier ones. Until the end
+    is here, a message is in both; and an offset that was given twice names the later message.
+    """
+    held: defaultdict[tuple[str, int], defaultdict[int, list[QueuePart]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for file in manifest.files_of(vhost):
+        for part in file.queues:
+            if part.epoch != without_messages(part.epoch):
+                held[part.queue, epoch_of(part.epoch)][part.epoch].append(part)
+    several = {
+        queue: parts
+        for (queue, _), parts in held.items()
+        if len({numbering_of(incarnation) for incarnation in parts}) > 1
+    }
+    if not several:
+        return
+    settled = {incarnation: (starts, ends - starts) for incarnation, starts, ends in ranges.merged()}
+    for queue, incarnations in several.items():
+        for later, parts in incarnations.items():
+            firsts, counts = np.array([each for part in parts for each in part.ranges], np.int64).T
+            more = settled.get(QueueIncarnation(vhost, queue, later))
+            for earlier in incarnations:
+                if numbering_of(earlier) < numbering_of(later):
+                    ranges.add(QueueIncarnation(vhost, queue, earlier), firsts, counts)
+                    if more is not None:
+                        ranges.add(QueueIncarnation(vhost, queue, earlier), *more)
 
 
 def _add_copies(ranges: SettledRanges, manifest: Manifest, vhost: str) -> None:

@@ -115,7 +115,7 @@ def plan_ranges(manifest: Manifest, request: TableRequest) -> list[FileRange]:
         PreconditionFailed: the state at the wanted moment is not known.
         StorageError: a file of settlements cannot be read.
     """
-    vhosts = [vhost for vhost in sorted(manifest.next_by_vhost) if request.wants_vhost(vhost)]
+    vhosts = [vhost for vhost in manifest.vhosts if request.wants_vhost(vhost)]
     _check_moment(manifest, vhosts, request)
     ranges: list[FileRange] = []
     for vhost in vhosts:

@@ -1,6 +1,6 @@
 """A stream of the table: positions in the outgoing logs, as the manifest has them, and the rows between two of them.
 
-A position is {vhost: offset in its outgoing log}, always the end of a file that the manifest had. A message of an
+A position is {log: offset in it} (`wire.log_name`), always the end of a file that the manifest had. A message of an
 incarnation of a queue is a row of the batch with the first file that has it; a record that was collected again is none.
 A compaction may have merged files since. Then the manifest's earlier entries say which messages of the merged file
 belong to the batch. Settled messages that the compaction removed are rows of no later batch; so a message of a queue
@@ -17,6 +17,7 @@ from leveret.pipeline.archive.repetitions import Masks, collected_again, parts_o
 from leveret.pipeline.archive.settled_offsets import SettledRanges
 from leveret.pipeline.table.plan import FileRange, ranges_of
 from leveret.pipeline.table.request import TableRequest
+from leveret.wire.log_name import title_of, vhost_of
 
 Positions = dict[str, int]
 
@@ -29,18 +30,18 @@ def next_positions(
 ) -> Positions:
     """The end of the batch that begins at `start`, with at most the wanted number of files; not beyond `until`."""
     waiting: list[tuple[int, str, int]] = []
-    for vhost in sorted(manifest.next_by_vhost):
-        if request.wants_vhost(vhost):
-            most = manifest.next_by_vhost[vhost] if until is None else until.get(vhost, 0)
-            ends = [file.next for file in manifest.files_of(vhost) if start.get(vhost, 0) < file.next <= most]
-            waiting += [(number, vhost, end) for number, end in enumerate(ends)]
+    for log in sorted(manifest.next_by_log):
+        if request.wants_vhost(vhost_of(log)):
+            most = manifest.next_by_log[log] if until is None else until.get(log, 0)
+            ends = [file.next for file in manifest.files_of_log(log) if start.get(log, 0) < file.next <= most]
+            waiting += [(number, log, end) for number, end in enumerate(ends)]
     if request.files_max:
-        # The next file of each vhost comes first, so that none waits for the backlog of another.
+        # The next file of each log comes first, so that none waits for the backlog of another.
         waiting = sorted(waiting)[: request.files_max]
-    ends_by_vhost = dict(start)
-    for _, vhost, end in waiting:
-        ends_by_vhost[vhost] = max(end, ends_by_vhost.get(vhost, 0))
-    return ends_by_vhost
+    ends_by_log = dict(start)
+    for _, log, end in waiting:
+        ends_by_log[log] = max(end, ends_by_log.get(log, 0))
+    return ends_by_log
 
 
 def ranges_between(
@@ -52,37 +53,43 @@ def ranges_between(
         PreconditionFailed: the archive has no longer what the batch needs to be exact.
     """
     found: list[FileRange] = []
-    for vhost in sorted(end):
-        first, behind = start.get(vhost, 0), end[vhost]
-        if behind > first:
-            found += _ranges_of_vhost(manifest, vhost, first, behind, request)
+    read = dict(start)
+    for log in sorted(end):
+        if end[log] > read.get(log, 0):
+            found += _ranges_of_log(manifest, log, end, read, request)
+            read[log] = end[log]
     return found
 
 
-def _ranges_of_vhost(
-    manifest: Manifest, vhost: str, first: int, behind: int, request: TableRequest
+def _ranges_of_log(
+    manifest: Manifest, log: str, end: Mapping[str, int], read: Mapping[str, int], request: TableRequest
 ) -> list[FileRange]:
-    if manifest.next_by_vhost.get(vhost, 0) < behind:
+    """The ranges of one log, without messages that were `read` before, in whatever log of its vhost."""
+    first, behind = read.get(log, 0), end[log]
+    if manifest.next_by_log.get(log, 0) < behind:
         raise PreconditionFailed(
-            f"vhost '{vhost}': the stream has read up to offset {behind}, and the archive ends at "
-            f"{manifest.next_by_vhost.get(vhost, 0)}: its data were deleted since, or this is another archive; begin "
+            f"{title_of(log)}: the stream has read up to offset {behind}, and the archive ends at "
+            f"{manifest.next_by_log.get(log, 0)}: its data were deleted since, or this is another archive; begin "
             "a new checkpoint"
         )
-    every = manifest.files_of(vhost)
-    files = [file for file in every if file.next > first and file.first < behind]
-    ever = _ever(manifest, vhost)
+    files = [file for file in manifest.files_of_log(log) if file.next > first and file.first < behind]
+    of_vhost = _ever(manifest, vhost_of(log))
+    ever = [file for file in of_vhost if file.log == log]
     merged = [file for file in files if file.first < first or file.next > behind]
     only = {file.path: _between(ever, file, first, behind) for file in merged}
-    earlier = [file for file in ever if file.next <= first]
+    earlier = [file for file in of_vhost if file.next <= read.get(file.log, 0)]
     without = collected_again([*earlier, *files])
-    # A message is settled behind it in the log.
-    return ranges_of(manifest.data_dir, files, request, without=without, only=only)
+    # A message is settled behind it in its log, or in that of another node.
+    others = [file for file in of_vhost if file.log != log and file.next <= end.get(file.log, 0)]
+    there = {file.path for file in manifest.files_of(vhost_of(log))}
+    settling = [*files, *(file for file in others if file.path in there)]
+    return ranges_of(manifest.data_dir, files, request, without=without, only=only, settling=settling)
 
 
 def _ever(manifest: Manifest, vhost: str) -> list[StoredFile]:
     """The files that the vhost ever had, as its transfer stored them, as far as the manifest knows."""
     ever = {file.path: file for file in manifest.ever_added(vhost, manifest.number)}
-    return sorted(ever.values(), key=lambda file: (file.first, file.next))
+    return sorted(ever.values(), key=lambda file: (file.node, file.first, file.next))
 
 
 def _between(ever: list[StoredFile], merged: StoredFile, first: int, behind: int) -> Masks:
@@ -94,7 +101,7 @@ def _between(ever: list[StoredFile], merged: StoredFile, first: int, behind: int
         at = max(at, file.next) if file.first <= at else at
     if at < end:
         raise PreconditionFailed(
-            f"vhost '{merged.vhost}': a compaction merged what this stream has read, up to offset {first}, with what "
+            f"{title_of(merged.log)}: a compaction merged what this stream has read, up to offset {first}, with what "
             "it has not, and the manifest does not say any more which messages these are: begin a new checkpoint, "
             "and keep a longer history than the stream is behind (standby.replication.retention.*)"
         )

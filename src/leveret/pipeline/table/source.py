@@ -140,7 +140,7 @@ class MessagesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         """Note the present end."""
         with _in_a_sentence():
-            self._until = dict(self._refreshed().next_by_vhost)
+            self._until = dict(self._refreshed().next_by_log)
 
     def latestOffset(self, start: Positions, limit: ReadLimit) -> Positions:
         """The end of the next batch; waits up to a second for one, so that an idle query costs little."""

@@ -1,4 +1,4 @@
-"""The schedule of compactions: beside the streaming query, as a Spark job of one task a vhost."""
+"""The schedule of compactions: beside the streaming query, as a Spark job of one task a log."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ class Compaction:
         now_ms = time.time_ns() // 1_000_000
         work: list[Work] = [
             (files, known_since_ms(manifest, files, now_ms))
-            for vhost in sorted(manifest.next_by_vhost)
+            for log in sorted(manifest.next_by_log)
             if (
                 files := due(
-                    manifest, vhost, now_ms, bytes_max=job.retain_bytes_max, retain_ms=job.retain_ms_max
+                    manifest, log, now_ms, bytes_max=job.retain_bytes_max, retain_ms=job.retain_ms_max
                 )
             )
         ]
@@ -90,6 +90,7 @@ class Compaction:
         self._garbage += [manifest.data_dir / name for each in files for name in each.names]
         return {
             "vhost": vhost,
+            "log": files[0].log,
             "files": len(files),
             "from_bytes": sum(each.bytes for each in files),
             "bytes": found.bytes,

@@ -1,10 +1,10 @@
 """The driver of the transfer: keeps one streaming query running, and restarts it after failures.
 
 Each start of the query begins at the manifest's end, with an empty checkpoint, because Spark's own is written without
-fsync and could contradict the manifest. A vhost whose next records cannot be read ends the query; so it is held back
+fsync and could contradict the manifest. A log whose next records cannot be read ends the query; so it is held back
 for a while, longer each time, and the others go on.
 
-On standard output: `started`, `link` (state of a vhost's upstream), `stored` (a file is durable), `cut` (records from
+On standard output: `started`, `link` (state of a log's upstream), `stored` (a file is durable), `cut` (records from
 an offset on could not be stored), `compacted`, `compaction_failed`, `restarting`, `drained`. On standard input, after
 the job, commands: `{"command": "job", "job": {...}}` goes on with another job on the same data directory;
 `{"command": "drain", "timeout_ms": n}` ends the transfer once the upstream's remaining records have been stored.
@@ -16,7 +16,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 from pyspark.sql import SparkSession
@@ -34,7 +34,8 @@ from leveret.pipeline.spark.errors import cause_of
 from leveret.pipeline.spark.session import start_session
 from leveret.pipeline.transfer.compaction import Compaction
 from leveret.pipeline.transfer.sink import StoreSink
-from leveret.pipeline.transfer.source import BackedOffVhost, TransferOptions, UpstreamSource, spark_options
+from leveret.pipeline.transfer.source import BackedOffLog, TransferOptions, UpstreamSource, spark_options
+from leveret.wire.log_name import ABSENT, label_of, node_of
 
 LOCK_TIMEOUT_S: Final = 30.0
 BACKOFF_MIN_S: Final = 0.25
@@ -68,20 +69,27 @@ def run_transfer(job: TransferJob, console: Console) -> SparkSession:
 
 
 def say_archived(manifest: Manifest, vhosts: Iterable[str], console: Console) -> None:
-    """Report the archived data of these vhosts: their age is the lag until new data come."""
-    newest_ms = {file.vhost: file.max_ms for file in manifest.files()}
+    """Report the archived data of these vhosts, log by log: their age is the lag until new data come."""
     for vhost in vhosts:
-        next_offset = manifest.next_by_vhost.get(vhost, 0)
-        size = sum(file.bytes for file in manifest.files_of(vhost))
-        console.say("archived", vhost=vhost, next=next_offset, newest_ms=newest_ms.get(vhost), bytes=size)
+        for log in manifest.logs_of(vhost) or [vhost]:
+            files = manifest.files_of_log(log)
+            console.say(
+                "archived",
+                vhost=vhost,
+                node=node_of(label_of(log)),
+                log=log,
+                next=manifest.next_by_log.get(log, 0),
+                newest_ms=files[-1].max_ms if files else None,
+                bytes=sum(file.bytes for file in files),
+            )
 
 
 class Trouble(NamedTuple):
-    """Records of a vhost that could not be transferred: their first offset, and the time for which it is held back."""
+    """Records of a log that could not be transferred: their first offset, and the time for which it is held back."""
 
     offset: int
     hold_s: float
-    held: BackedOffVhost
+    held: BackedOffLog
 
     @classmethod
     def next(cls, before: Trouble | None, event: Event, now_s: float) -> Trouble:
@@ -91,7 +99,7 @@ class Trouble(NamedTuple):
         """
         is_again = before is not None and before.offset == event["offset"]
         hold_s = min(max(before.hold_s * 2, HOLD_MIN_S), HOLD_MAX_S) if before and is_again else 0.0
-        return cls(event["offset"], hold_s, BackedOffVhost(now_s + hold_s, event["error"]))
+        return cls(event["offset"], hold_s, BackedOffLog(now_s + hold_s, event["error"]))
 
 
 class Transfer:
@@ -150,7 +158,7 @@ class Transfer:
         manifest = Manifest(self._job.root)
         manifest.check()
         sweep(manifest, self._job.work)
-        self._stored = dict(manifest.next_by_vhost)
+        self._stored = dict(manifest.next_by_log)
         say_archived(manifest, self._job.vhosts, self._console)
         shutil.rmtree(self._checkpoint, ignore_errors=True)
         options = spark_options(
@@ -159,7 +167,7 @@ class Transfer:
                 inbox=self._inbox.address,
                 cores=self._spark.sparkContext.defaultParallelism,
                 begun=manifest.number,
-                held={vhost: trouble.held for vhost, trouble in self._troubles.items()},
+                held={log: trouble.held for log, trouble in self._troubles.items()},
             )
         )
         return (
@@ -189,13 +197,13 @@ class Transfer:
         for event in events:
             match event["event"]:
                 case "stored":
-                    self._stored[event["vhost"]] = event["next"]
+                    self._stored[event["log"]] = event["next"]
                 case "link":
-                    event["transferred"] = self._stored.get(event["vhost"], 0)
-                    self._links[event["vhost"]] = event | {"seen_s": time.monotonic()}
+                    event["transferred"] = self._stored.get(event["log"], 0)
+                    self._links[event["log"]] = event | {"seen_s": time.monotonic()}
                 case "cut":
-                    before = self._troubles.get(event["vhost"])
-                    self._troubles[event["vhost"]] = Trouble.next(before, event, time.monotonic())
+                    before = self._troubles.get(event["log"])
+                    self._troubles[event["log"]] = Trouble.next(before, event, time.monotonic())
             self._console.pass_on(event)
         self._obey()
 
@@ -217,20 +225,27 @@ class Transfer:
         return time.monotonic() > self._drain_until_s or self._has_all() or self._is_cut_off()
 
     def _has_all(self) -> bool:
-        """Whether each upstream reported, after the drain began, that it has no more records."""
-        fresh = self._fresh_links()
-        return len(fresh) == len(self._job.vhosts) and all(
-            link["state"] == "connected" and link["committed"] <= self._stored.get(link["vhost"], 0)
-            for link in fresh
+        """Whether each log's node reported, after the drain began, that it has no more records.
+
+        A node that does not run, and whose queues others lead, has none.
+        """
+        return self._all_reported() and all(
+            link["state"] == ABSENT or (link["state"] == "connected" and self._is_here(link))
+            for link in self._links.values()
         )
 
     def _is_cut_off(self) -> bool:
-        """Whether each upstream either reported that, or has not answered since."""
-        fresh = self._fresh_links()
-        return len(fresh) == len(self._job.vhosts) and all(
-            "error" in link or link["committed"] <= self._stored.get(link["vhost"], 0) for link in fresh
+        """Whether each log's node either reported that, or has not answered since."""
+        return self._all_reported() and all(
+            "error" in link or link["state"] == ABSENT or self._is_here(link) for link in self._links.values()
         )
 
-    def _fresh_links(self) -> list[dict[str, Any]]:
+    def _is_here(self, link: Event) -> bool:
+        return bool(link["committed"] <= self._stored.get(link["log"], 0))
+
+    def _all_reported(self) -> bool:
+        """Whether each vhost has a log, and each log was reported on after the drain began."""
         since_s = self._drain_from_s or 0.0
-        return [link for link in self._links.values() if link["seen_s"] > since_s]
+        return {link["vhost"] for link in self._links.values()} >= set(self._job.vhosts) and all(
+            link["seen_s"] > since_s for link in self._links.values()
+        )

@@ -2,7 +2,7 @@
 
 A batch that is repeated after a crash makes the same files, and the manifest skips them. If the connection to the
 upstream ends in the middle of a slice, the received part is stored and recorded - in a disaster it is the last part
-- and the query is started again. A failure of one vhost loses no records of another.
+- and the query is started again. A failure of one log loses no records of another.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from leveret.pipeline.transfer.source import DESCRIPTOR, TransferOptions, read_o
 from leveret.pipeline.upstream.link import NEEDS_OPERATOR, UpstreamLink, link_of, state_of
 from leveret.pipeline.upstream.stream_client import UpstreamUnreachable
 from leveret.pipeline.upstream.stream_connection import ConnectionLost
+from leveret.wire.log_name import label_of, node_of, title_of, vhost_of
 from leveret.wire.record import OUTGOING_STREAM
 
 _manifests: dict[Place, Manifest] = {}
@@ -58,9 +59,9 @@ class StoreSink(DataSource):
 
 
 class RangeEnd(NamedTuple):
-    """The offset of a vhost's first record that is not stored, the reason, and whether it concerns the vhost alone."""
+    """The offset of a log's first record that is not stored, the reason, and whether it concerns the log alone."""
 
-    vhost: str
+    log: str
     offset: int
     reason: str
     is_its_own: bool
@@ -82,27 +83,29 @@ class StoreWriter(DataSourceStreamArrowWriter):
         self._job = options.job
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Stored:
-        """Fetch and store every slice, except those behind a vhost's cut; on disk when this returns.
+        """Fetch and store every slice, except those behind a log's cut; on disk when this returns.
 
-        If no endpoint answers any more, all other slices are cut too: each would wait for the same endpoints, while
-        the received records wait to be recorded.
+        If no endpoint answers any more, all other slices of that node are cut too: each would wait for the same
+        endpoints, while the received records wait to be recorded.
         """
         spare_modules()
         stored = Stored([], [])
-        errors: dict[str, Exception] = {}
+        errors: dict[str, tuple[str, Exception]] = {}
         for row in (row for batch in iterator for row in batch.to_pylist()):
-            vhost, first = row["vhost"], row["first"]
-            error = errors.get(vhost) or _of_all(errors)
+            log, first, label = row["log"], row["first"], row["label"]
+            of_node = {each: error for each, (node, error) in errors.items() if node == label}
+            error = of_node.get(log) or _of_all(of_node)
             if error is None:
-                if _is_doubtful(errors):
-                    link_of(self._job, vhost).close()
-                file, error = self._transfer(vhost, first, row["next"], row["log_id"], row["writer"])
+                link = link_of(self._job, log, row["endpoint"], label)
+                if _is_doubtful(of_node):
+                    link.close()
+                file, error = self._transfer(link, first, row["next"], row["log_id"], row["writer"])
                 if file is not None:
                     stored.files.append(file)
                     first = file.next
             if error is not None:
-                errors.setdefault(vhost, error)
-                stored.cuts.append(RangeEnd(vhost, first, str(error), _is_its_own(error)))
+                errors.setdefault(log, (label, error))
+                stored.cuts.append(RangeEnd(log, first, str(error), _is_its_own(error)))
         return stored
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -117,23 +120,29 @@ class StoreWriter(DataSourceStreamArrowWriter):
         files = [file for part in parts for file in part.files]
         for file in self._manifest().append(_before(cuts, files), begun=self._options.begun):
             self._report(file)
-        for cut in {cut.vhost: cut for cut in sorted(cuts, reverse=True) if cut.is_its_own}.values():
-            report(self._options.inbox, "cut", vhost=cut.vhost, offset=cut.offset, error=cut.reason)
+        for cut in {cut.log: cut for cut in sorted(cuts, reverse=True) if cut.is_its_own}.values():
+            report(
+                self._options.inbox,
+                "cut",
+                vhost=vhost_of(cut.log),
+                log=cut.log,
+                offset=cut.offset,
+                error=cut.reason,
+            )
         if cuts:
-            raise TransferCut(f"vhost '{cuts[0].vhost}': {cuts[0].reason}")
+            raise TransferCut(f"{title_of(cuts[0].log)}: {cuts[0].reason}")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Leave the stored files: no manifest entry names them, and the next start deletes them."""
 
     def _transfer(
-        self, vhost: str, first: int, end: int, log_id: int, writer: int
+        self, link: UpstreamLink, first: int, end: int, log_id: int, writer: int
     ) -> tuple[StoredFile | None, Exception | None]:
         """Store a slice, or its received part with the reason."""
-        link = link_of(self._job, vhost)
         lost: list[LeveretError] = []
         try:
             with closing(self._fetch(link, first, end, log_id, writer, lost)) as chunks:
-                file = store_range(self._job.root, vhost, chunks)
+                file = store_range(self._job.root, vhost_of(link.log), chunks, node=label_of(link.log))
         except (LeveretError, OSError, pa.ArrowException) as error:
             return None, error
         if lost:
@@ -175,6 +184,8 @@ class StoreWriter(DataSourceStreamArrowWriter):
             self._options.inbox,
             "stored",
             vhost=file.vhost,
+            node=node_of(file.node),
+            log=file.log,
             next=file.next,
             records=file.records,
             bytes=file.bytes,
@@ -185,12 +196,12 @@ class StoreWriter(DataSourceStreamArrowWriter):
 
 
 def _of_all(errors: Mapping[str, Exception]) -> Exception | None:
-    """The error that means a lost upstream, None if there is none."""
+    """The error that means a lost node, None if there is none."""
     return next((error for error in errors.values() if isinstance(error, UpstreamUnreachable)), None)
 
 
 def _is_its_own(error: Exception) -> bool:
-    """Whether an error is about the vhost's records, rather than the connection or this disk."""
+    """Whether an error is about the log's records, rather than the connection or this disk."""
     return isinstance(error, LeveretError) and state_of(error) == NEEDS_OPERATOR
 
 
@@ -200,11 +211,11 @@ def _is_doubtful(errors: Mapping[str, Exception]) -> bool:
 
 
 def _before(cuts: Iterable[RangeEnd], files: Iterable[StoredFile]) -> list[StoredFile]:
-    """The files that are before a cut of their vhost.
+    """The files that are before a cut of their log.
 
-    For a vhost without files, the manifest would accept a later one, and the cut records would be missing for good.
+    For a log without files, the manifest would accept a later one, and the cut records would be missing for good.
     """
     ends: dict[str, int] = {}
     for cut in cuts:
-        ends[cut.vhost] = min(cut.offset, ends.get(cut.vhost, cut.offset))
-    return [file for file in files if file.first < ends.get(file.vhost, file.next)]
+        ends[cut.log] = min(cut.offset, ends.get(cut.log, cut.offset))
+    return [file for file in files if file.first < ends.get(file.log, file.next)]

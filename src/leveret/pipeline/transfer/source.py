@@ -1,10 +1,11 @@
-"""The transfer's stream source: Spark moves descriptors, (vhost, first, next), not messages.
+"""The transfer's stream source: Spark moves descriptors, (log, first, next), not messages.
 
-An offset of the query is {vhost: offset in its outgoing log}. It starts at the end of the manifest, never at a
-checkpoint, or else at the begin of the upstream's log. That start is a micro-batch without data, which also starts
-the workers, so that the first batch with data does not wait for them. An upstream that is down, refuses, or no
-longer has the needed records stops its vhost only, and is reported; the query continues. It also continues without
-a *held* vhost, whose next records cannot be read.
+An offset of the query is {log: offset in it} (`wire.log_name`: a vhost, and in a cluster a node). It starts at the
+end of the manifest, never at a checkpoint, or else at the begin of the upstream's log. That start is a micro-batch
+without data, which also starts the workers, so that the first batch with data does not wait for them. An upstream
+that is down, refuses, or no longer has the needed records stops its log only, and is reported; the query continues.
+It also continues without a *held* log, whose next records cannot be read. `transfer.upstream_logs` knows the nodes of
+an upstream cluster.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.jobs.job import TransferJob
 from leveret.pipeline.jobs.progress import report
 from leveret.pipeline.spark.worker import spare_modules
-from leveret.pipeline.upstream.link import NEEDS_OPERATOR, UpstreamLink, link_of, state_of
+from leveret.pipeline.transfer.upstream_logs import UpstreamLog, UpstreamLogs
+from leveret.pipeline.upstream.link import NEEDS_OPERATOR, UpstreamLink, state_of
 from leveret.pipeline.upstream.stream_client import GapError, StreamClient
+from leveret.wire.log_name import ABSENT, label_of, node_of, title_of, vhost_of
 from leveret.wire.record import BEGINNING_PREFIX, EPOCH_PREFIX, FINGERPRINT_PREFIX, OUTGOING_STREAM
 
 WAIT_S: Final = 1.0
@@ -48,25 +51,34 @@ _UNCOLLECTED: Final = (
     "vhost '{}': the upstream could not add {} records of its queues to what it serves, such as on a full disk: see "
     "collection_stopped in its log"
 )
+_MISSED: Final = (
+    "{}: the node does not run, and leads queues that are collected: their last records cannot be transferred before "
+    "it is back"
+)
 
 _DESCRIPTORS: Final = pa.schema(
     [
-        ("vhost", pa.string()),
+        ("log", pa.string()),
         ("first", pa.int64()),
         ("next", pa.int64()),
         ("log_id", pa.int64()),
         ("writer", pa.int64()),
+        ("endpoint", pa.string()),
+        ("label", pa.string()),
     ]
 )
-DESCRIPTOR: Final = "vhost string, first bigint, next bigint, log_id bigint, writer bigint"
+DESCRIPTOR: Final = (
+    "log string, first bigint, next bigint, log_id bigint, writer bigint, endpoint string, label string"
+)
 
 Offsets = dict[str, int]
-Slice = tuple[str, int, int, int, int]
-"""Vhost, first offset and the one behind the last; the log's name at the upstream, and its writer."""
+Slice = tuple[str, int, int, int, int, str, str]
+"""Log, first offset and the one behind the last; the log's id at the upstream, and its writer; the endpoint and the
+label of its node, empty for a single node."""
 
 
-class BackedOffVhost(msgspec.Struct, frozen=True):
-    """A vhost that is not asked until a moment (of `time.monotonic`, equal in all processes), with the reason."""
+class BackedOffLog(msgspec.Struct, frozen=True):
+    """A log that is not asked for until a moment (of `time.monotonic`, equal in all processes), with the reason."""
 
     until_s: float
     error: str
@@ -77,14 +89,14 @@ class TransferOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         begun: the number of the manifest's last entry at the start of the query.
-        held: the vhosts whose next records failed repeatedly, and would end the query once more.
+        held: the logs whose next records failed repeatedly, and would end the query once more.
     """
 
     job: TransferJob
     inbox: str
     cores: int
     begun: int = 0
-    held: dict[str, BackedOffVhost] = {}
+    held: dict[str, BackedOffLog] = {}
 
 
 class BeginAgain(Exception):
@@ -130,6 +142,7 @@ class UpstreamReader(DataSourceStreamReader):
         self._record_bytes: dict[str, int] = {}
         self._logs: dict[str, tuple[int, int]] = {}
         self._identities = UpstreamIdentities(self._job.root)
+        self._upstream = UpstreamLogs(self._job, self._identities)
         self._began_s = 0.0
         self._reported: dict[str, tuple[dict[str, object], float]] = {}
 
@@ -146,8 +159,8 @@ class UpstreamReader(DataSourceStreamReader):
         pause_s = POLL_MIN_S
         seen = start
         while True:
-            found = {vhost: self._look(vhost, start.get(vhost, -1)) for vhost in self._job.vhosts}
-            ends = self._limited(start, {vhost: end for vhost, end in found.items() if end >= 0})
+            found = {log: end for vhost in self._job.vhosts for log, end in self._look(vhost, start)}
+            ends = self._limited(start, {log: end for log, end in found.items() if end >= 0})
             is_flood = ends != seen and self._is_flood(start, ends, time.monotonic() - self._began_s)
             if (ends != start and not is_flood) or time.monotonic() + pause_s > deadline_s:
                 self._began_s = time.monotonic()
@@ -161,19 +174,18 @@ class UpstreamReader(DataSourceStreamReader):
 
         Records at a usual rate, which are many only because the last batch took long, do not wait.
         """
-        new_bytes = sum((end - start.get(vhost, end)) * self._bytes_of(vhost) for vhost, end in ends.items())
+        new_bytes = sum((end - start.get(log, end)) * self._bytes_of(log) for log, end in ends.items())
         is_much = new_bytes > max(FLOOD_BYTES_MIN, FLOOD_BYTES_S_MIN * since_s)
         return is_much and since_s < FLOOD_WAIT_S and new_bytes < self._job.batch_bytes_max * FLOOD_SHARE
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """The tasks: at most as many as cores, none of them small unless all are.
 
-        In each, vhosts with few records come first, so that none waits for the backlog, or the trouble, of a larger
-        one.
+        In each, logs with few records come first, so that none waits for the backlog, or the trouble, of a larger one.
         """
         dealt = [
-            self._sliced(vhost, self._not_stored(vhost, first), end.get(vhost, first))
-            for vhost, first in start.items()
+            self._sliced(log, self._not_stored(log, first), end.get(log, first))
+            for log, first in start.items()
         ]
         slices = [piece for pieces in sorted(dealt, key=self._size_of) for piece in pieces]
         wanted = self._options.cores if end.keys() - start.keys() else len(slices)
@@ -189,101 +201,134 @@ class UpstreamReader(DataSourceStreamReader):
         rows = [dict(zip(_DESCRIPTORS.names, piece, strict=True)) for piece in partition.slices]
         yield pa.RecordBatch.from_pylist(rows, schema=_DESCRIPTORS)
 
-    def _look(self, vhost: str, start: int) -> int:
-        """The end of a vhost's outgoing log or, before it has a `start`, its begin; reports trouble."""
-        link = link_of(self._job, vhost)
+    def _look(self, vhost: str, start: Offsets) -> Iterator[tuple[str, int]]:
+        """The end of each log of a vhost or, before it has a start, its begin; reports trouble."""
+        known = {*self._logs_of(vhost), *(log for log in start if vhost_of(log) == vhost)}
+        try:
+            found = self._upstream.of(vhost)
+        except LeveretError as error:
+            for log in known or {vhost}:
+                self._report_trouble(log, state_of(error), str(error))
+                yield log, start.get(log, self._stored(log))
+            return
+        for each in found:
+            yield each.log, self._look_at(each, start.get(each.log, -1))
+        reported = {log for log in self._reported if vhost_of(log) == vhost}
+        for log in (known | reported).difference(each.log for each in found):
+            self._report_absent(log)
+            yield log, start.get(log, self._stored(log))
+
+    def _look_at(self, source: UpstreamLog, start: int) -> int:
+        """The end of a log or, before it has a `start`, its begin; reports trouble."""
+        log, link = source.log, source.link
         is_new = start < 0
-        begun = self._stored(vhost) if is_new else start
+        begun = self._stored(log) if is_new else start
         # A batch may end inside a chunk, which is then here as a whole, and which the upstream may have dropped.
-        start = self._not_stored(vhost, start)
-        held = self._options.held.get(vhost)
+        start = self._not_stored(log, start)
+        held = self._options.held.get(log)
         if held is not None and time.monotonic() < held.until_s:
-            self._report_trouble(vhost, NEEDS_OPERATOR, held.error)
+            self._report_trouble(log, NEEDS_OPERATOR, held.error)
             return begun
         try:
-            client = link.client(self._job)
-            if start < 0:
-                # It may collect dropped messages anew, and so change the answer to the next request.
-                client.query_offset(BEGINNING_PREFIX + self._job.reference, OUTGOING_STREAM)
-            stats = client.stats(OUTGOING_STREAM)
-            first, end = stats["first_chunk_id"], stats["committed_offset"]
-            if stats.get("is_downstream"):
-                raise PreconditionFailed(
-                    f"vhost '{vhost}': the node at {link.endpoint} is no upstream now, but a downstream "
-                    "itself; the transferred records stay here and can be promoted. To follow again, set "
-                    "the endpoints to the node that took its place"
-                )
-            self._check(client, vhost, start, stats)
-            if start < 0:
-                missing = stats.get("missing_messages", 0)
-                self._identities.note_missing_messages(vhost, missing)
-                is_whole = first == 0 and not missing
-                # Moments are by the upstream's clock, and this one may be slow.
-                now_ms = max(time.time_ns() // 1_000_000, stats["committed_timestamp_ms"])
-                self._identities.note_begin(vhost, now_ms, is_whole=is_whole)
-                # From now on the upstream keeps further records for this downstream, too.
-                self._acknowledge_at(link, first)
-            elif self._stored(vhost) >= end:
-                # The log's records are here: no more can be missing than the log lacks.
-                known = self._identities.missing_messages(vhost)
-                self._identities.note_missing_messages(vhost, min(known, stats.get("missing_messages", 0)))
-            if start >= end and stats.get("has_stopped"):
-                raise PreconditionFailed(
-                    f"vhost '{vhost}': the upstream serves no later records, because it could not sync its "
-                    "outgoing logs: see outgoing_fdatasync_failed in its log, and restart it"
-                )
+            stats = self._asked(source, start)
         except LeveretError as error:
             if link.is_open:
                 link.failed(error)
-            self._report_trouble(vhost, state_of(error), str(error))
+            self._report_trouble(log, state_of(error), str(error))
             return begun
         link.worked()
+        first, end = stats["first_chunk_id"], stats["committed_offset"]
         # Messages that it could not collect are missing here as much as untransferred ones.
         uncollected = stats.get("uncollected", 0)
-        trouble = {"error": _UNCOLLECTED.format(vhost, uncollected)} if uncollected else {}
+        trouble = {"error": _UNCOLLECTED.format(vhost_of(log), uncollected)} if uncollected else {}
         if end > first:
-            self._record_bytes[vhost] = max(1, stats["bytes"] // (end - first))
+            self._record_bytes[log] = max(1, stats["bytes"] // (end - first))
         self._report(
-            vhost,
+            log,
             # Connected means able to transfer, and the workers must still start.
             state="connecting" if is_new else "connected",
             endpoint=link.endpoint,
-            committed=end + uncollected,
+            committed=end + uncollected + stats.get("catching_up", 0),
             committed_ms=stats["committed_timestamp_ms"],
-            missing_messages=self._identities.missing_messages(vhost),
+            missing_messages=self._identities.missing_messages(log),
             **trouble,
         )
         if is_new:
             return start if start >= 0 else first
         return end
 
-    def _check(self, client: StreamClient, vhost: str, start: int, stats: Mapping[str, int]) -> None:
+    def _asked(self, source: UpstreamLog, start: int) -> Mapping[str, int]:
+        """The upstream's account of a log that goes on here at `start`.
+
+        Raises:
+            LeveretError: it does not answer, or its log does not continue what is here.
+        """
+        log, link = source.log, source.link
+        client = link.client(self._job)
+        if start < 0:
+            # It may collect dropped messages anew, and so change the answer to the next request.
+            client.query_offset(BEGINNING_PREFIX + self._job.reference, OUTGOING_STREAM)
+        stats = client.stats(OUTGOING_STREAM)
         first, end = stats["first_chunk_id"], stats["committed_offset"]
-        log = stats.get("log_id", 0), stats.get("writer", 0)
-        if log != self._logs.get(vhost):
-            has_data = self._stored(vhost) >= 0
-            self._identities.check(
-                vhost, log[0], has_data=has_data, lost_after=self._lost_after(client, vhost)
+        if stats.get("is_downstream"):
+            raise PreconditionFailed(
+                f"{title_of(log)}: the node at {link.endpoint} is no upstream now, but a downstream "
+                "itself; the transferred records stay here and can be promoted. To follow again, set "
+                "the endpoints to the node that took its place"
             )
-            if self._logs.get(vhost, log)[0] != log[0] and not has_data:
+        self._check(client, source, start, stats)
+        if start < 0:
+            missing = stats.get("missing_messages", 0)
+            self._identities.note_missing_messages(log, missing)
+            is_whole = first == 0 and not missing
+            # Moments are by the upstream's clock, and this one may be slow.
+            now_ms = max(time.time_ns() // 1_000_000, stats["committed_timestamp_ms"])
+            self._identities.note_begin(log, now_ms, is_whole=is_whole)
+            # From now on the upstream keeps further records for this downstream, too.
+            self._acknowledge_at(log, link, first)
+        elif self._stored(log) >= end:
+            # The log's records are here: no more can be missing than the log lacks.
+            known = self._identities.missing_messages(log)
+            self._identities.note_missing_messages(log, min(known, stats.get("missing_messages", 0)))
+        if start >= end and stats.get("has_stopped"):
+            raise PreconditionFailed(
+                f"{title_of(log)}: the upstream serves no later records, because it could not sync its "
+                "outgoing logs: see outgoing_fdatasync_failed in its log, and restart it"
+            )
+        return stats
+
+    def _check(self, client: StreamClient, source: UpstreamLog, start: int, stats: Mapping[str, int]) -> None:
+        log = source.log
+        first, end = stats["first_chunk_id"], stats["committed_offset"]
+        found = stats.get("log_id", 0), stats.get("writer", 0)
+        if found != self._logs.get(log):
+            has_data = self._stored(log) >= 0
+            self._identities.check(
+                log,
+                found[0],
+                has_data=has_data,
+                lost_after=self._lost_after(client, log),
+                site=source.site,
+                beside=self._logs_of(vhost_of(log)),
+            )
+            if self._logs.get(log, found)[0] != found[0] and not has_data:
                 raise BeginAgain(
-                    f"vhost '{vhost}': the upstream's outgoing log is another one, and no record came yet"
+                    f"{title_of(log)}: the upstream's outgoing log is another one, and no record came yet"
                 )
-            self._logs[vhost] = log
-        self._identities.note_missing(vhost, max(0, first - start) if start >= 0 else 0)
+            self._logs[log] = found
+        self._identities.note_missing(log, max(0, first - start) if start >= 0 else 0)
         if 0 <= start < first:
-            raise GapError(f"{OUTGOING_STREAM} of vhost '{vhost}'", start, first)
+            raise GapError(f"{OUTGOING_STREAM} of {title_of(log)}", start, first)
         if start > end:
             raise PreconditionFailed(
-                f"vhost '{vhost}': {start} records were transferred but the upstream has only {end}: it is "
+                f"{title_of(log)}: {start} records were transferred but the upstream has only {end}: it is "
                 "another one or has lost data; promote this standby, or delete its data and connect again"
             )
 
-    def _lost_after(self, client: StreamClient, vhost: str) -> int | None:
+    def _lost_after(self, client: StreamClient, log: str) -> int | None:
         """The offset up to which the log is here, if the upstream has another chunk than ours before it."""
-        stored = self._stored(vhost)
-        assert self._manifest is not None
-        mark, epoch = self._manifest.last_chunk(vhost)
+        stored = self._stored(log)
+        mark, epoch = self._here.last_chunk(log)
         # The epoch identifies a chunk that is no longer retained; not alone, because two nodes may choose the same.
         for prefix, ours in ((FINGERPRINT_PREFIX, mark), (EPOCH_PREFIX, epoch)):
             theirs = client.query_offset(f"{prefix}{stored}", OUTGOING_STREAM) if ours else None
@@ -292,56 +337,64 @@ class UpstreamReader(DataSourceStreamReader):
         return None
 
     def _limited(self, start: Offsets, ends: Offsets) -> Offsets:
-        """The ends limited to one batch, shared evenly by the vhosts with new records."""
-        new_bytes = [vhost for vhost, end in ends.items() if end > start.get(vhost, end)]
+        """The ends limited to one batch, shared evenly by the logs with new records."""
+        with_new = [log for log, end in ends.items() if end > start.get(log, end)]
         limited = start | ends
-        for vhost in new_bytes:
-            records = self._job.batch_bytes_max // len(new_bytes) // self._bytes_of(vhost)
-            limited[vhost] = min(ends[vhost], start[vhost] + max(1, records))
+        for log in with_new:
+            records = self._job.batch_bytes_max // len(with_new) // self._bytes_of(log)
+            limited[log] = min(ends[log], start[log] + max(1, records))
         return limited
 
-    def _sliced(self, vhost: str, first: int, end: int) -> list[Slice]:
+    def _sliced(self, log: str, first: int, end: int) -> list[Slice]:
         if first >= end:
             return []
-        pieces = min(self._options.cores, (end - first) * self._bytes_of(vhost) // SLICE_BYTES_MIN)
+        pieces = min(self._options.cores, (end - first) * self._bytes_of(log) // SLICE_BYTES_MIN)
         step = -(-(end - first) // max(1, pieces))
         bounds = [*range(first, end, step), end]
-        log_id, writer = self._identities.log_id(vhost), self._logs.get(vhost, (0, 0))[1]
-        return [(vhost, lower, upper, log_id, writer) for lower, upper in pairwise(bounds)]
+        log_id, writer = self._identities.log_id(log), self._logs.get(log, (0, 0))[1]
+        where = self._upstream.where(log)
+        return [(log, lower, upper, log_id, writer, *where) for lower, upper in pairwise(bounds)]
 
     def _size_of(self, slices: Sequence[Slice]) -> int:
         """The octets of slices, estimated."""
-        return sum((end - first) * self._bytes_of(vhost) for vhost, first, end, *_ in slices)
+        return sum((end - first) * self._bytes_of(log) for log, first, end, *_ in slices)
 
-    def _not_stored(self, vhost: str, offset: int) -> int:
-        """`offset`, or the one up to which a vhost is here, if that is higher."""
-        return max(offset, self._stored(vhost))
+    def _not_stored(self, log: str, offset: int) -> int:
+        """`offset`, or the one up to which a log is here, if that is higher."""
+        return max(offset, self._stored(log))
 
-    def _bytes_of(self, vhost: str) -> int:
-        return self._record_bytes.get(vhost, RECORD_BYTES)
+    def _bytes_of(self, log: str) -> int:
+        return self._record_bytes.get(log, RECORD_BYTES)
 
-    def _stored(self, vhost: str) -> int:
+    def _stored(self, log: str) -> int:
+        return self._here.next_by_log.get(log, -1)
+
+    def _logs_of(self, vhost: str) -> list[str]:
+        """The logs of a vhost with data here."""
+        return self._here.logs_of(vhost)
+
+    @property
+    def _here(self) -> Manifest:
         if self._manifest is None:
             self._manifest = Manifest(self._job.root)
-        return self._manifest.next_by_vhost.get(vhost, -1)
+        return self._manifest
 
     def _acknowledge(self) -> None:
         """Report the durable positions to the upstream, which may drop its records."""
         if self._manifest is not None:
             self._manifest.refresh()
-        for vhost in self._job.vhosts:
-            link = link_of(self._job, vhost)
-            stored = self._stored(vhost)
+        for log, link in self._upstream.links():
+            stored = self._stored(log)
             if link.is_open and stored >= 0:
                 try:
-                    self._acknowledge_at(link, stored)
+                    self._acknowledge_at(log, link, stored)
                 except LeveretError as error:
                     link.failed(error)
 
-    def _acknowledge_at(self, link: UpstreamLink, offset: int) -> None:
+    def _acknowledge_at(self, log: str, link: UpstreamLink, offset: int) -> None:
         """Report new positions; also repeated ones now and then, for a restarted upstream and as a sign of life."""
         client = link.client(self._job)
-        reported = self._acknowledged.get(link.vhost)
+        reported = self._acknowledged.get(log)
         now_s = time.monotonic()
         if (
             reported is None
@@ -349,25 +402,40 @@ class UpstreamReader(DataSourceStreamReader):
             or now_s - reported[2] > ACKNOWLEDGE_INTERVAL_S
         ):
             client.store_offset(self._job.reference, OUTGOING_STREAM, offset)
-            self._acknowledged[link.vhost] = client, offset, now_s
+            self._acknowledged[log] = client, offset, now_s
 
-    def _report_trouble(self, vhost: str, state: str, error: str) -> None:
+    def _report_absent(self, log: str) -> None:
+        """Report a log whose node does not run, or does not belong to the cluster any more."""
+        if self._upstream.is_missed(log):
+            self._report_trouble(log, "connecting", _MISSED.format(title_of(log)))
+        else:
+            self._report(log, state=ABSENT)
+
+    def _report_trouble(self, log: str, state: str, error: str) -> None:
         self._report(
-            vhost,
+            log,
             state=state,
             error=error,
-            missing=self._identities.missing(vhost),
-            missing_messages=self._identities.missing_messages(vhost),
+            missing=self._identities.missing(log),
+            missing_messages=self._identities.missing_messages(log),
         )
 
-    def _report(self, vhost: str, **details: object) -> None:
+    def _report(self, log: str, **details: object) -> None:
         """Report changes, and unchanged states now and then."""
-        before, reported_s = self._reported.get(vhost, ({}, 0.0))
+        before, reported_s = self._reported.get(log, ({}, 0.0))
         if details == before and time.monotonic() - reported_s < REPORT_INTERVAL_S:
             return
-        self._reported[vhost] = details, time.monotonic()
+        self._reported[log] = details, time.monotonic()
         now_ms = time.time_ns() // 1_000_000
-        report(self._options.inbox, "link", vhost=vhost, at_ms=now_ms, **details)
+        report(
+            self._options.inbox,
+            "link",
+            vhost=vhost_of(log),
+            node=node_of(label_of(log)),
+            log=log,
+            at_ms=now_ms,
+            **details,
+        )
 
 
 def read_options(options: Mapping[str, str]) -> TransferOptions:

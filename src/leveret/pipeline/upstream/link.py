@@ -1,8 +1,9 @@
-"""A vhost's connection to the upstream, reused between calls and dialled again with back-off."""
+"""Links to the upstream: one for each vhost and node, kept open between requests and reopened after failures."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from leveret.model.errors import LeveretError
@@ -10,18 +11,30 @@ from leveret.pipeline.jobs.job import TransferJob
 from leveret.pipeline.jobs.tls import client_context
 from leveret.pipeline.upstream.stream_client import StreamClient, UpstreamUnreachable, connect
 from leveret.pipeline.upstream.stream_connection import ConnectionLost
+from leveret.wire.log_name import CLUSTER_PROPERTY, LABEL_PROPERTY, node_of, title_of, vhost_of
 
 BACKOFF_MIN_S: Final = 0.2
 BACKOFF_MAX_S: Final = 3.0
+MEMBER_TIMEOUT_S: Final = 2.0
+"""The longest wait for a node of a cluster: the others have work meanwhile, and soon know that it is lost."""
 NEEDS_OPERATOR: Final = "recover"
 """The state of a link that needs an operator, in the words of the guide."""
 
 
 class UpstreamLink:
-    """Connects to the first endpoint that answers, with back-off."""
+    """Connects to the first endpoint that answers, with back-off.
 
-    def __init__(self, vhost: str) -> None:
-        self.vhost = vhost
+    Attributes:
+        log: the outgoing log, or the vhost if it is not known yet which node answers.
+        endpoints: `host:port` of its node; none for all that the job names.
+        label: the node that has to answer; empty for any.
+        endpoint: the one that answered last.
+    """
+
+    def __init__(self, log: str, endpoints: Sequence[str] = (), label: str = "") -> None:
+        self.log = log
+        self.endpoints = list(endpoints)
+        self.label = label
         self.endpoint = ""
         self._client: StreamClient | None = None
         self._not_before_s = 0.0
@@ -44,19 +57,32 @@ class UpstreamLink:
         if self._error is not None and time.monotonic() < self._not_before_s:
             raise self._error
         try:
-            self._client = connect(
-                job.endpoints,
-                vhost=self.vhost,
-                username=job.credentials.username,
-                password=job.credentials.password,
-                timeout_s=job.timeout_s,
-                tls=client_context(job.tls) if job.tls is not None else None,
-            )
+            self._client = self._connected(job)
         except LeveretError as error:
             self.failed(error)
             raise
         self.endpoint = self._client.connection.peer
         return self._client
+
+    def _connected(self, job: TransferJob) -> StreamClient:
+        client = connect(
+            self.endpoints or job.endpoints,
+            vhost=vhost_of(self.log),
+            username=job.credentials.username,
+            password=job.credentials.password,
+            timeout_s=min(job.timeout_s, MEMBER_TIMEOUT_S) if self.label else job.timeout_s,
+            tls=client_context(job.tls) if job.tls is not None else None,
+        )
+        answers = client.connection.server_properties.get(LABEL_PROPERTY, "")
+        if self.label and answers != self.label:
+            client.close()
+            raise UpstreamUnreachable(
+                f"{title_of(self.log)}: {client.connection.peer} is said to be node '{node_of(self.label)}', and is "
+                f"'{node_of(answers)}': see stream.advertised_host and stream.advertised_port there"
+            )
+        if answers:
+            client.connection.set_timeout(min(job.timeout_s, MEMBER_TIMEOUT_S))
+        return client
 
     def worked(self) -> None:
         """Note that the connection was useful: the next failure counts as the first."""
@@ -79,14 +105,28 @@ class UpstreamLink:
 _links: dict[tuple[str, ...], UpstreamLink] = {}
 
 
-def link_of(job: TransferJob, vhost: str) -> UpstreamLink:
-    """This process's link of a vhost: Spark makes objects anew, but its Python processes persist."""
-    key = (vhost, *job.endpoints, job.credentials.username)
+def link_of(job: TransferJob, log: str, endpoint: str = "", label: str = "") -> UpstreamLink:
+    """This process's link: Spark makes objects anew, but its Python processes persist.
+
+    Without `endpoint`, to the first one of the job's that answers.
+    """
+    named = (endpoint,) if endpoint else tuple(job.endpoints)
+    key = (log, label, *named, job.credentials.username)
     if key not in _links:
-        _links[key] = UpstreamLink(vhost)
+        _links[key] = UpstreamLink(log, [endpoint] if endpoint else [], label)
     return _links[key]
 
 
 def state_of(error: LeveretError) -> str:
     """The state of a link after `error`; `connecting` needs no operator."""
     return "connecting" if isinstance(error, ConnectionLost | UpstreamUnreachable) else NEEDS_OPERATOR
+
+
+def cluster_of(client: StreamClient) -> str:
+    """The id of the cluster that a node belongs to; empty for a single node."""
+    return client.connection.server_properties.get(CLUSTER_PROPERTY, "")
+
+
+def label_at(client: StreamClient) -> str:
+    """The label of a cluster's node; empty for a single node."""
+    return client.connection.server_properties.get(LABEL_PROPERTY, "")

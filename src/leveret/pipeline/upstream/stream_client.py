@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from isal.isal_zlib import crc32
 
@@ -44,6 +44,8 @@ from leveret.wire.stream.commands import (
     Metadata,
     MetadataResponse,
     MetadataUpdate,
+    Partitions,
+    PartitionsResponse,
     PublishConfirm,
     PublishError,
     QueryOffset,
@@ -68,6 +70,13 @@ UNCONFIRMED_MAX: Final = 1024
 PUBLISHERS_MAX: Final = 256
 
 Endpoint: TypeAlias = tuple[str, int]
+
+
+class StreamPlace(NamedTuple):
+    """The code of a stream's state, and `host:port` of its leader; empty if it has none now."""
+
+    code: int
+    endpoint: str
 
 
 class UpstreamUnreachable(LeveretError):
@@ -168,6 +177,22 @@ class StreamClient:
         """The existence of streams: code `OK`, or another one."""
         link = self.connection
         return link.request(Metadata(link.next_id(), streams), MetadataResponse).streams
+
+    def partitions(self, super_stream: str) -> list[str]:
+        """The streams of a super stream.
+
+        Raises:
+            NotFound: there is no such super stream.
+        """
+        link = self.connection
+        return link.request(Partitions(link.next_id(), super_stream), PartitionsResponse).streams
+
+    def places(self, streams: list[str]) -> dict[str, StreamPlace]:
+        """By stream, the code of its state, and the endpoint of its leader."""
+        link = self.connection
+        response = link.request(Metadata(link.next_id(), streams), MetadataResponse)
+        nodes = {node.reference: f"{node.host}:{node.port}" for node in response.brokers}
+        return {each.stream: StreamPlace(each.code, nodes.get(each.leader, "")) for each in response.streams}
 
     def fetch(
         self, stream: str, start: int, end: int, *, log_id: int = 0, writer: int = 0

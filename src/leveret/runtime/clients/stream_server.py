@@ -43,7 +43,7 @@ from leveret.runtime.logs.engine import Engine
 from leveret.runtime.logs.queue_store import QueueStore
 from leveret.runtime.logs.stream_store import StreamStore
 from leveret.session.certificate import TlsPeer
-from leveret.session.stream.types import Operation, StreamPlaces
+from leveret.session.stream.types import Operation, StreamPlaces, UpstreamSite
 from leveret.wire.record import (
     BEGINNING_PREFIX,
     EPOCH_PREFIX,
@@ -94,6 +94,7 @@ class StreamServer:
             them, or does not run.
         on_listening: called when there is one more listener.
         replicas: copies of streams that other nodes lead; None on a single node.
+        site: the cluster that this node belongs to; None for a single node.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class StreamServer:
         self.find_node: Callable[[str, bool], tuple[str, int] | None] = _no_other_node
         self.on_listening: Callable[[], None] = lambda: None
         self.replicas: StreamReplicating | None = None
+        self.site: UpstreamSite | None = None
         self._config = config.streams
         self._alarms = alarms
         self._standby = standby

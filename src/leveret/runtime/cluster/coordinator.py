@@ -16,6 +16,7 @@ from leveret.core.broker.broker import Broker, is_next_incarnation
 from leveret.core.replication.cluster import (
     AliveChanged,
     Changed,
+    CollectedChanged,
     DefinitionChanged,
     MemberChanged,
     PlacementChanged,
@@ -164,6 +165,8 @@ class Coordinator:
                     self._tasks.append(self._spawn(self._parts.schema_decisions.keep()))
                 case DefinitionChanged(d.Put(d.GlobalParameter(name=name))) if name == UPSTREAM_PARAMETER:
                     self._node.schema_sync.endpoints_changed()
+                case CollectedChanged(epoch):
+                    self._node.collector.incarnation_changed(epoch)
                 case PlacementChanged(key):
                     for text in self._mirror_events.changed(change):
                         report_mirrors(key, text)

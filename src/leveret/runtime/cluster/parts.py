@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from leveret.core.replication.cluster import Placement
 from leveret.runtime.cluster.answers import ClusterAnswers
 from leveret.runtime.cluster.definitions_publication import DefinitionsPublication
 from leveret.runtime.cluster.forwarding import Forwarding
 from leveret.runtime.cluster.links import AskedLinks, MemberLinks
 from leveret.runtime.cluster.listener import ClusterListener
 from leveret.runtime.cluster.member import ClusterMember
+from leveret.runtime.cluster.placement.local_queues import QueueKey
 from leveret.runtime.cluster.placement.placement_controller import PlacementController
 from leveret.runtime.cluster.placement.queue_locations import QueueLocations
 from leveret.runtime.cluster.placement.queue_roles import QueueRoles
@@ -27,6 +30,7 @@ class ClusterParts:
     """The parts that a cluster's node has beside a single node's, in the order of their making."""
 
     member: ClusterMember
+    records: Mapping[QueueKey, Placement]
     sources: MirrorSources
     links: MemberLinks
     copies: MirrorCopies

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from leveret.runtime.cluster.answers import ClusterAnswers
+from leveret.runtime.cluster.collected_queues import CollectedQueues
 from leveret.runtime.cluster.coordinator import Coordinator
 from leveret.runtime.cluster.definitions_publication import DefinitionsPublication
 from leveret.runtime.cluster.forwarding import Forwarding
@@ -35,6 +36,7 @@ from leveret.runtime.cluster.schema_decisions import ForAll
 from leveret.runtime.cluster.standby_site import ClusterStandbySite
 from leveret.runtime.cluster.stream_groups import ClusterStreamGroups
 from leveret.runtime.cluster.stream_replicas import StreamReplicas
+from leveret.runtime.cluster.upstream_site import ClusterAsUpstream
 from leveret.runtime.link.arrival import LetIn
 from leveret.runtime.link.peer import LinkPeer, Receiver
 from leveret.runtime.mirroring.copies import MirrorCopies
@@ -77,6 +79,8 @@ def enter_cluster(member: ClusterMember, node: Node, secret: Secret, let_in: Let
             find_streams=coordinator.streams_of,
             stream_replicas=parts.stream_replicas,
             on_streams=coordinator.streams_open,
+            incarnations=CollectedQueues(member, parts.records),
+            site=ClusterAsUpstream(member, node.broker, coordinator.streams_of),
         )
     )
     return coordinator
@@ -156,6 +160,7 @@ def _parts(member: ClusterMember, node: Node, secret: Secret) -> ClusterParts:
     listener = ClusterListener(settings, credentials, handlers, member.why_not)
     return ClusterParts(
         member=member,
+        records=queues.records,
         sources=sources,
         links=links,
         copies=copies,

@@ -14,6 +14,10 @@ the reference and not the data: its queue lost the data as well, and a settlemen
 vhost without its tag for a time has references to messages that its queues have settled and dropped since. A
 settlement of the same length replaces such a chunk, so that offsets continue. An unreadable log of a queue is
 different: an operator may restore it, or give it up by deleting the queue; until then no later chunk is served.
+
+A node of a cluster copies every chunk whole. References from the time when it was a single node may have lost their
+data since another node leads the queue; that node has collected what the queue holds. So such a chunk says nothing: it
+stands in an incarnation of the queue that has no messages.
 """
 
 from __future__ import annotations
@@ -44,7 +48,7 @@ from leveret.wire.chunk import (
     encode_trailer,
     verify,
 )
-from leveret.wire.incarnation import epoch_of
+from leveret.wire.incarnation import epoch_of, without_messages
 from leveret.wire.record import Settlement, encode_settlements
 
 logger = logging.getLogger(__name__)
@@ -140,7 +144,7 @@ def is_naming(header: Header) -> bool:
     return header.type == ChunkType.USER and not header.data_bytes
 
 
-def whole(header: Header, octets: bytes, logs: QueueStore) -> memoryview:
+def whole(header: Header, octets: bytes, logs: QueueStore, *, may_have_moved: bool = False) -> memoryview:
     """The whole chunk for a reference: with the reference's offset, and its trailer's attributes of the queue.
 
     Raises:
@@ -155,10 +159,15 @@ def whole(header: Header, octets: bytes, logs: QueueStore) -> memoryview:
     try:
         found = _found(header, offset, by_reference, trailer, logs.log_of(epoch_of(incarnation)))
     except StorageError:
-        if not logs.is_ended(epoch_of(incarnation)):
+        if not (may_have_moved or logs.is_ended(epoch_of(incarnation))):
             raise
         found = None
-    return found if found is not None else _stand_in(header, queue, offset, trailer)
+    if found is not None:
+        return found
+    if may_have_moved:
+        said[Attribute.QUEUE_EPOCH] = queue, without_messages(incarnation)
+        trailer = encode_trailer(*(encode_attribute(kind, *each) for kind, each in said.items()))
+    return _stand_in(header, queue, offset, trailer)
 
 
 def _found(

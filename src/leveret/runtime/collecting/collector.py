@@ -20,6 +20,12 @@ chunks; records that a stream's own retention drops are settled here. Downstream
 retention has overtaken is reported. For a new downstream, records that retention has dropped and that queues still
 have are collected again, or reported as missing.
 
+In a cluster each node collects what it leads (ADR 31). A chunk of a mirrored queue is collected when its confirms could
+go out, because a downstream must not have what the next leader lacks. A node that begins to lead a queue copies what
+the queue holds, and settles what is before that; so nothing is missing that the log of the leader before would have
+had to say. A queue that another node leads has not ended: its copy here continues where it stopped, if this node leads
+the queue again.
+
 Downstreams see an **incarnation** as a queue's epoch: the epoch, and above INCARNATION_BITS the number of times
 that the queue's policy was removed. So a queue that is replicated again is transferred whole, under an identity
 without settlements.
@@ -28,19 +34,14 @@ without settlements.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-import os
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote, unquote
-
-from isal.isal_zlib import crc32
 
 from leveret.config import Config
+from leveret.core.queues.confirms import ConfirmOutcome
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.stream import Stream
 from leveret.model.errors import StorageError
@@ -49,20 +50,21 @@ from leveret.runtime.collecting.held_confirms import HeldConfirms
 from leveret.runtime.collecting.known_downstreams import KnownDownstreams
 from leveret.runtime.collecting.lowest_offsets import Key
 from leveret.runtime.collecting.outgoing_log import OutgoingLog, remove_log
+from leveret.runtime.collecting.outgoing_sync import FLUSH_INTERVAL_S, OutgoingSync
+from leveret.runtime.collecting.queue_chunks import first_wanted, relocated_chunks, wanted_bytes
+from leveret.runtime.collecting.shared_incarnations import SharedIncarnations
+from leveret.runtime.collecting.vhost_directories import directory_name, vhost_of_directory
 from leveret.runtime.logs.commit import GroupCommit
+from leveret.runtime.logs.engine import ReplicationPort
 from leveret.runtime.logs.queue_store import QueueStore
 from leveret.runtime.process.work_slices import others_first
 from leveret.storage.directory import sync_directory
 from leveret.storage.log import Log
-from leveret.storage.log_reader import uncache
-from leveret.storage.summary import summarise
-from leveret.storage.sync import sync_and_close
 from leveret.storage.tree import Tree
-from leveret.wire.chunk import ChunkType, Header
+from leveret.wire.chunk import Header
 
 logger = logging.getLogger(__name__)
 
-FLUSH_INTERVAL_S: Final = 0.05
 ANEW_SHARE: Final = 0.5
 """If more than this share of the retained data would be collected anew, retention would drop it before its transfer."""
 _COPY_BYTES: Final = 1024 * 1024
@@ -77,6 +79,7 @@ class Collector:
         held_confirms: publishers' confirms that wait for those.
         released: called when less of the queues' logs may be needed.
         has_resigned: whether nothing is collected and no log is opened; see `resign`.
+        replication_port, incarnations: the mirrors of queues, and their incarnations; None on a single node.
     """
 
     def __init__(
@@ -90,11 +93,10 @@ class Collector:
     ) -> None:
         """Begin without logs; `queue_log` gives a queue's log."""
         self.logs: dict[str, OutgoingLog] = {}
-        self._has_logs = asyncio.Event()
         self._tree = tree
         self._directory = tree.root / "outgoing"
         self._clock_ms = clock_ms
-        self.released: Callable[[], None] = _ignore
+        self.released: Callable[[], None] = lambda: None
         self._queue_log = queue_log
         self._logs_of_queues = logs_of_queues
         # Then a queue's chunk is on disk when it is collected, and needs no copy.
@@ -106,15 +108,22 @@ class Collector:
         self.known_downstreams = KnownDownstreams(self.logs)
         self.held_confirms = HeldConfirms(self.logs)
         self._durable = commits.settle
-        self._shared = commits.shared
         self._following: set[Queue] = set()
         self._retained: dict[Queue, int] = {}
         self._catching_up: dict[Queue, asyncio.Task[None]] = {}
         self._durable_end: dict[Queue, int] = {}
         self._broken: dict[str, str] = {}
-        self._has_stopped = False
         self.has_resigned = False
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="outgoing")
+        self.replication_port: ReplicationPort | None = None
+        self.incarnations: SharedIncarnations | None = None
+        self._ending: dict[Queue, asyncio.Task[None]] = {}
+        self._sync = OutgoingSync(self.logs, commits.shared)
+
+    def enter_cluster(self, port: ReplicationPort, incarnations: SharedIncarnations) -> None:
+        """Collect as one of the nodes of a cluster; to be called before the first log is opened."""
+        self.replication_port, self.incarnations = port, incarnations
+        # A mirror's copy of a queue's log keeps nothing for the outgoing log of a node that led the queue before.
+        self._by_name = False
 
     # -- which vhosts and queues --------------------------------------------------------------
 
@@ -131,16 +140,20 @@ class Collector:
             directory = self._directory / directory_name(vhost)
             try:
                 log = OutgoingLog(
-                    self._tree, directory, self._logs_of_queues, segment_bytes_max=self._segment_bytes_max
+                    self._tree,
+                    directory,
+                    self._logs_of_queues,
+                    segment_bytes_max=self._segment_bytes_max,
+                    shared=self.incarnations,
                 )
             except StorageError as error:
                 logger.error("outgoing_log_down vhost=%s error=%s", vhost, error)
                 self._broken[vhost] = str(error)
                 raise
-            log.has_stopped = self._has_stopped
+            log.has_stopped = self._sync.has_stopped
             self.logs[vhost] = log
             self.held_confirms.opened(vhost)
-            self._has_logs.set()
+            self._sync.log_opened()
         return log
 
     def resign(self) -> None:
@@ -210,6 +223,8 @@ class Collector:
         if queue not in self._following and queue not in self._catching_up and not self.has_resigned:
             task = asyncio.get_running_loop().create_task(self._catch_up(queue))
             self._catching_up[queue] = task
+            if queue.key[0] in self.logs:
+                self.logs[queue.key[0]].catching_up.add(queue)
 
     async def _catch_up(self, queue: Queue) -> None:
         try:
@@ -220,6 +235,8 @@ class Collector:
             if self._catching_up.get(queue) is asyncio.current_task():
                 del self._catching_up[queue]
                 self._durable_end.pop(queue, None)
+                if queue.key[0] in self.logs:
+                    self.logs[queue.key[0]].catching_up.discard(queue)
 
     async def complete(self, queue: Queue) -> None:
         """As `catch_up`, but never fails: the queue's log has everything, and `resume` tries again."""
@@ -245,17 +262,20 @@ class Collector:
         """
         outgoing = self.open_vhost(queue.key[0])
         log = self._queue_log(queue)
-        key = outgoing.key_of(queue)
+        await self._prepare(queue, outgoing, log)
+        key = outgoing.pin(queue)
         position = outgoing.position_of(queue)
         last_position = outgoing.last_position_of(key)
         if last_position is not None and last_position > log.next_offset:
             # The queue's log lost its end with the power (durability = os) and gives those offsets to other messages.
+            outgoing.unpin(queue)
             outgoing.begin_incarnation(queue, renumbers=True)
             self._end(outgoing, key, last_position)
-            key, position = outgoing.key_of(queue), 0
-        first = log.first_offset if key in outgoing.positions else _first_wanted(queue, log)
+            key, position = outgoing.pin(queue), 0
+        first = log.first_offset if key in outgoing.positions else first_wanted(queue, log)
         end = log.next_offset
         await self._durable()
+        await self._kept_by_mirrors(queue)
         # Many wait for the same group commit.
         await others_first()
         if position < first and not outgoing.is_closed:
@@ -276,6 +296,77 @@ class Collector:
             outgoing.positions.setdefault(key, position)
             outgoing.stopped.discard(queue)
             self._following.add(queue)
+            # Not before: until then downstreams have its messages from these.
+            self._end_former(queue, outgoing)
+
+    async def _prepare(self, queue: Queue, outgoing: OutgoingLog, log: Log) -> None:
+        """In a cluster, have an incarnation for the queue that all nodes know.
+
+        Raises:
+            StorageError: etcd did not take it.
+        """
+        if self.incarnations is None:
+            return
+        while (ending := self._ending.get(queue)) is not None:
+            await asyncio.wait([ending])
+        count = outgoing.own_count(queue)
+        await self.incarnations.prepare(queue, count, renumbers=False)
+        last_position = outgoing.last_position_of(outgoing.present_key_of(queue))
+        if last_position is not None and last_position > log.next_offset:
+            # Its log lost its end with the power, here and at its mirrors.
+            await self.incarnations.prepare(queue, count, renumbers=True)
+
+    def incarnation_changed(self, epoch: int) -> None:
+        """Copy a queue anew whose incarnation changed, such as by the last act of the leader before."""
+        for queue in self._collected():
+            outgoing = self.logs.get(queue.key[0])
+            if queue.epoch == epoch and outgoing is not None:
+                pinned = outgoing.key_of(queue)
+                outgoing.unpin(queue)
+                if outgoing.pin(queue) != pinned:
+                    self.pause(queue)
+                    self.follow(queue)
+
+    def _end_former(self, queue: Queue, outgoing: OutgoingLog) -> None:
+        """Log the ends of a queue's earlier incarnations: the node that ended them may have been lost with its log."""
+        for key in outgoing.former_keys_of(queue):
+            if key not in outgoing.former_ended and queue.next_offset:
+                outgoing.former_ended.add(key)
+                self._end(outgoing, key, max(queue.next_offset, outgoing.last_position_of(key) or 0))
+
+    async def _end_in_cluster(self, queues: list[Queue]) -> None:
+        """End the collection of queues that this node leads, once all nodes know that their next incarnation is new."""
+        assert self.incarnations is not None
+        refused = ""
+        while True:
+            try:
+                await self.incarnations.renew(queues)
+                break
+            except StorageError as error:
+                if str(error) != refused:
+                    refused = str(error)
+                    logger.error(
+                        "end_of_queues_not_known queues=%d error=%s action=retry", len(queues), error
+                    )
+                await asyncio.sleep(FLUSH_INTERVAL_S)
+        for queue in queues:
+            self._ending.pop(queue, None)
+            outgoing = self.logs.get(queue.key[0])
+            if outgoing is not None:
+                self._end_former(queue, outgoing)
+
+    async def _kept_by_mirrors(self, queue: Queue) -> None:
+        """Wait until the mirrors that confirms wait for have everything so far.
+
+        For ever if another node leads the queue meanwhile; `pause` ends that.
+        """
+        if self.replication_port is None:
+            return
+        kept: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        outcome = ConfirmOutcome(lambda ok: None if kept.done() else kept.set_result(None))
+        self.replication_port.when_taken((queue,), outcome.part)
+        outcome.seal()
+        await kept
 
     async def _copy_relocated(
         self, queue: Queue, outgoing: OutgoingLog, log: Log, position: int, first: int
@@ -291,19 +382,7 @@ class Collector:
         """
         besides = [(each.first, min(each.end, first)) for each in queue.relocated if each.first < first]
         for begin, end in list(queue.settled.gaps(position, first)):
-            for run in queue.backlog.each(begin, end):
-                count, data = len(run.bodies), run.head.entry.join([b"", *run.bodies])
-                header = Header(
-                    ChunkType.USER,
-                    count,
-                    count,
-                    run.arrived_ms,
-                    log.epoch,
-                    run.first,
-                    crc32(data),
-                    len(data),
-                    0,
-                )
+            for header, data in relocated_chunks(queue, log.epoch, begin, end):
                 outgoing.copy(queue, header, data, b"", by_name=False)
             await asyncio.sleep(0)
         if not outgoing.is_closed:
@@ -315,8 +394,14 @@ class Collector:
         """Stop collecting the queues; downstreams learn that none of their messages is to be recovered.
 
         The next incarnations of all of them become durable together, with one wait for the disk, before any end is
-        logged.
+        logged; in a cluster, etcd has them before.
         """
+        queues = list(queues)
+        if self.incarnations is not None and not deleted:
+            self._unfollow_in_cluster(queues)
+            return
+        if self.incarnations is not None:
+            self.incarnations.forget(queue.epoch for queue in queues if not queue.is_remote)
         ended: list[tuple[OutgoingLog, Key, int]] = []
         for queue in queues:
             self.pause(queue)
@@ -327,9 +412,24 @@ class Collector:
             if outgoing.last_position_of(key) is not None:
                 if not deleted:
                     outgoing.begin_incarnation(queue)
-                ended.append((outgoing, key, queue.next_offset))
+                ended.append((outgoing, key, max(queue.next_offset, outgoing.last_position_of(key) or 0)))
         for each in ended:
             self._end(*each)
+
+    def _unfollow_in_cluster(self, queues: list[Queue]) -> None:
+        collected: list[Queue] = []
+        for queue in queues:
+            self.pause(queue)
+            outgoing = self.logs.get(queue.key[0])
+            if outgoing is None or queue in self._ending:
+                continue
+            if outgoing.last_position_of(outgoing.key_of(queue)) is not None:
+                collected.append(queue)
+            else:
+                self._end_former(queue, outgoing)
+        if collected:
+            task = asyncio.get_running_loop().create_task(self._end_in_cluster(collected))
+            self._ending |= dict.fromkeys(collected, task)
 
     def pause(self, queue: Queue) -> None:
         """Stop copying the queue, until `follow` continues at the end of its copy."""
@@ -337,6 +437,8 @@ class Collector:
         self._retained.pop(queue, None)
         if queue.key[0] in self.logs:
             self.logs[queue.key[0]].stopped.discard(queue)
+            self.logs[queue.key[0]].catching_up.discard(queue)
+            self.logs[queue.key[0]].unpin(queue)
         catching_up = self._catching_up.pop(queue, None)
         if catching_up is not None:
             catching_up.cancel()
@@ -351,12 +453,15 @@ class Collector:
             outgoing.unended.append((key, offset))
 
     def close_missing(self, vhost: str, queues: list[Queue]) -> None:
-        """Log the ends, at the start, of queues that were deleted without an end."""
+        """Log the ends, at the start, of queues that were deleted without an end; `queues` are all of the vhost.
+
+        A queue that another node leads has not ended: its leader would say so.
+        """
         outgoing = self.open_vhost(vhost)
         if not outgoing.incarnations:
             return
-        self.unfollow(queue for queue in queues if not queue.replicated)
-        alive = {outgoing.key_of(queue) for queue in queues if queue.replicated}
+        self.unfollow(queue for queue in queues if not queue.replicated and not queue.is_remote)
+        alive = {outgoing.key_of(queue) for queue in queues if queue.replicated or queue.is_remote}
         for key in outgoing.incarnations - alive:
             self._end(outgoing, key, outgoing.last_position_of(key) or 0)
 
@@ -415,76 +520,18 @@ class Collector:
             if queue.replicated and queue.damage is None and queue.key[0] not in self._broken:
                 self.follow(queue)
 
+    def led(self, queue: Queue) -> None:
+        """Collect a queue that this node leads now, or log its end, which the leader before may have failed to do."""
+        if queue.replicated:
+            self.resume([queue])
+        elif queue.key[0] in self.logs:
+            self.unfollow([queue])
+
     # -- durability and retention -------------------------------------------------------------
 
     async def run(self) -> None:
-        """Sync and serve, every FLUSH_INTERVAL_S while there is an outgoing log, until cancelled."""
-        loop = asyncio.get_running_loop()
-        refused = ""
-        while True:
-            if not self.logs:
-                self._has_logs.clear()
-                await self._has_logs.wait()
-            await asyncio.sleep(FLUSH_INTERVAL_S)
-            try:
-                pending = self._begin_commits()
-            except StorageError as error:
-                # Such as a moment without descriptors. Nothing counts as synced: it is due again.
-                if str(error) != refused:
-                    refused = str(error)
-                    logger.error("collected_not_synced error=%s action=retry", error)
-                continue
-            refused = ""
-            descriptors = [fd for _, fds, _, _ in pending for fd in fds]
-            if descriptors:
-                try:
-                    await loop.run_in_executor(self._executor, sync_and_close, descriptors)
-                except OSError as error:
-                    # Unsynced records may be gone from memory too: no more is served until a restart has completed
-                    # the outgoing logs from the queues' logs. The broker itself goes on.
-                    logger.critical("outgoing_fdatasync_failed error=%s action=restart_the_node", error)
-                    for log, *_ in pending:
-                        with suppress(StorageError):
-                            log.sync_failed()
-                    self._stop_all()
-                    return
-                # Not before followers in sync have the records: a new leader completes its logs in an order of its
-                # own, so downstreams that had got offsets early would miss records.
-                try:
-                    await self._shared()
-                except StorageError:
-                    return
-                for log, _, end, last in pending:
-                    try:
-                        log.log.synced()
-                    except StorageError as error:
-                        logger.critical("outgoing_log_gone error=%s action=restart_the_node", error)
-                        self._stop_all()
-                        return
-                    log.commit(end, last)
-                    for segment in log.log.take_sealed():
-                        self._executor.submit(summarise, segment)
-            for log in self.logs.values():
-                if transferred := log.take_transferred():
-                    self._executor.submit(uncache, transferred)
-
-    def _stop_all(self) -> None:
-        """Tell downstreams that the logs have stopped: everything committed is no longer everything."""
-        self._has_stopped = True
-        for log in self.logs.values():
-            log.has_stopped = True
-
-    def _begin_commits(self) -> list[tuple[OutgoingLog, list[int], int, int]]:
-        """The pending syncs of each log, see `begin_commit`; of all logs or of none."""
-        pending: list[tuple[OutgoingLog, list[int], int, int]] = []
-        try:
-            for log in self.logs.values():
-                pending.append((log, *log.begin_commit()))
-        except StorageError:
-            for fd in (fd for _, fds, _, _ in pending for fd in fds):
-                os.close(fd)
-            raise
-        return pending
+        """Sync and serve what was collected, until cancelled."""
+        await self._sync.run()
 
     def retain(self) -> None:
         """Drop records beyond the configured size or age, or transferred ones.
@@ -590,7 +637,7 @@ class Collector:
         Raises:
             StorageError: the log of a queue cannot be read.
         """
-        size = sum(_wanted_bytes(queue, self._queue_log(queue)) for queue in queues)
+        size = sum(wanted_bytes(queue, self._queue_log(queue)) for queue in queues)
         return size <= self._retain_bytes_max * ANEW_SHARE
 
     def _begin_anew(self, log: OutgoingLog, queues: list[Queue]) -> None:
@@ -645,36 +692,8 @@ class Collector:
 
     def close(self) -> None:
         """Sync the rest, and close."""
+        for task in self._ending.values():
+            task.cancel()
         for log in self.logs.values():
             log.close(delete=False)
-        self._executor.shutdown(wait=True)
-
-
-def _first_wanted(queue: Queue, log: Log) -> int:
-    """The first offset of the log that the queue itself needs; earlier segments are kept for others."""
-    if isinstance(queue, Stream) or queue.settling:
-        return log.first_offset
-    first = log.segment_before(min(queue.log_floor + 1, log.next_offset))
-    return log.next_offset if first is None else first
-
-
-def _wanted_bytes(queue: Queue, log: Log) -> int:
-    """The octets of a queue's log from there on."""
-    return log.bytes_from(_first_wanted(queue, log))
-
-
-def _ignore() -> None:
-    """Do nothing."""
-
-
-def directory_name(vhost: str) -> str:
-    """A vhost's name as a directory name, different from all others, also from `.` and `..`."""
-    quoted = quote(vhost, safe="").replace(".", "%2E") or "%"
-    if len(quoted) <= 200:
-        return quoted
-    return "sha256-" + hashlib.sha256(vhost.encode()).hexdigest()
-
-
-def vhost_of_directory(name: str) -> str:
-    """The vhost of a directory's name; a digest stays a digest."""
-    return "" if name == "%" else unquote(name)
+        self._sync.close()

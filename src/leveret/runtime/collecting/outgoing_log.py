@@ -33,6 +33,7 @@ from leveret.runtime.collecting.downstreams import Downstreams
 from leveret.runtime.collecting.log_identity import ID_BITS, OutgoingLogIdentity
 from leveret.runtime.collecting.lowest_offsets import Key, LowestOffsets, count_unsettled_before
 from leveret.runtime.collecting.positions_checkpoint import PositionsCheckpoint
+from leveret.runtime.collecting.shared_incarnations import SharedIncarnations
 from leveret.runtime.logs.committed_log import CommittedLog
 from leveret.runtime.logs.queue_store import QueueStore
 from leveret.storage.log import Log
@@ -79,13 +80,24 @@ class OutgoingLog(CommittedLog):
             served.
         stopped: queues whose copy a disk refused, until their copy is complete again.
         copied: called with this log and a queue whenever a chunk of the queue was copied.
+        catching_up: queues whose earlier records are being copied.
+        former_ended: incarnations, of any node, that this log has ended since it was opened.
         unended: incarnations whose end a disk refused to log, with their end offsets.
     """
 
-    def __init__(self, tree: Tree, directory: Path, queues: QueueStore, *, segment_bytes_max: int) -> None:
+    def __init__(
+        self,
+        tree: Tree,
+        directory: Path,
+        queues: QueueStore,
+        *,
+        segment_bytes_max: int,
+        shared: SharedIncarnations | None = None,
+    ) -> None:
         """Recover the log, its position in every queue, and the positions of its downstreams.
 
-        Referenced data are read from the logs of `queues` on demand.
+        Referenced data are read from the logs of `queues` on demand. In a cluster a queue may have moved to another
+        node, with its log.
 
         Raises:
             StorageError: the log, or a state file in its directory, is damaged.
@@ -94,6 +106,10 @@ class OutgoingLog(CommittedLog):
         self.missing_messages = 0
         self.has_stopped = False
         self.stopped: set[Queue] = set()
+        self.catching_up: set[Queue] = set()
+        self._shared = shared
+        self._pinned: dict[Queue, Key] = {}
+        self.former_ended: set[Key] = set()
         self.unended: list[tuple[Key, int]] = []
         self.copied: Callable[[OutgoingLog, Queue], None] = lambda log, queue: None
         self.by_reference = ByReference()
@@ -136,6 +152,14 @@ class OutgoingLog(CommittedLog):
         """About the number of records to come from stopped queues, for downstreams that have all of the log."""
         records = sum(max(1, queue.next_offset - self.position_of(queue)) for queue in self.stopped)
         return records + len(self.unended)
+
+    @property
+    def catching_up_records(self) -> int:
+        """About the number of records of these queues that are still to be copied."""
+        return sum(max(0, each.next_offset - self._copied_of(each)) for each in self.catching_up)
+
+    def _copied_of(self, queue: Queue) -> int:
+        return max(self.position_of(queue), min(queue.log_floor, queue.next_offset))
 
     @property
     def log_id(self) -> int:
@@ -197,9 +221,30 @@ class OutgoingLog(CommittedLog):
 
     def key_of(self, queue: Queue) -> Key:
         """The log's key for the queue: its name, and its incarnation."""
-        return queue.name_octets, queue.epoch + (
-            self._incarnations.get(str(queue.epoch), 0) << INCARNATION_BITS
-        )
+        pinned = self._pinned.get(queue)
+        return self.present_key_of(queue) if pinned is None else pinned
+
+    def present_key_of(self, queue: Queue) -> Key:
+        """The key under which the copy of a queue would begin now."""
+        counts = self._shared.counts(queue.epoch) if self._shared is not None else ()
+        return _key(queue, counts[-1] if counts else self.own_count(queue))
+
+    def former_keys_of(self, queue: Queue) -> list[Key]:
+        """The keys of the incarnations of a queue that have ended, as all nodes of the cluster know them."""
+        counts = self._shared.counts(queue.epoch) if self._shared is not None else ()
+        return [_key(queue, count) for count in counts[:-1]]
+
+    def own_count(self, queue: Queue) -> int:
+        """The count of a queue's incarnations by this node alone."""
+        return self._incarnations.get(str(queue.epoch), 0)
+
+    def pin(self, queue: Queue) -> Key:
+        """Keep the queue's key until `unpin`, because its copy must not change its key on the way."""
+        return self._pinned.setdefault(queue, self.present_key_of(queue))
+
+    def unpin(self, queue: Queue) -> None:
+        """See `pin`."""
+        self._pinned.pop(queue, None)
 
     def position_of(self, queue: Queue) -> int:
         """The queue's offset up to which its log was copied."""
@@ -364,7 +409,7 @@ class OutgoingLog(CommittedLog):
 
     def _whole(self, header: Header, octets: octets_type) -> memoryview:
         try:
-            return whole(header, octets, self._queues)
+            return whole(header, octets, self._queues, may_have_moved=self._shared is not None)
         except (ChunkError, StorageError) as error:
             if header.chunk_id != self._unreadable_id:
                 logger.error("collected_chunk_unreadable log=%s error=%s", self.log.directory, error)
@@ -508,6 +553,10 @@ class OutgoingLog(CommittedLog):
             # Downstreams report their positions again if these cannot be stored.
             self.downstreams.save()
         self.log.close()
+
+
+def _key(queue: Queue, count: int) -> Key:
+    return queue.name_octets, queue.epoch + (count << INCARNATION_BITS)
 
 
 def remove_log(tree: Tree, directory: Path) -> None:

@@ -53,14 +53,8 @@ class UpstreamCollection:
         self._collector = collector
         self._stores = stores
         self._clock_ms = clock_ms
-        self._is_one_of_many = False
-        self._not_collected: set[str] = set()
         self._asked_in_vain: set[str] = set()
         self._vhosts: set[str] = set()
-
-    def be_one_of_many(self) -> None:
-        """Note that other nodes lead some of the queues."""
-        self._is_one_of_many = True
 
     # -- which vhosts -------------------------------------------------------------------------
 
@@ -74,28 +68,24 @@ class UpstreamCollection:
         """Complete the open outgoing logs from the logs of these recovered queues."""
         self._broker.replication_changes.clear()
         self._vhosts = self._existing()
-        if self._vhosts and not self._is_one_of_many:
+        if self._vhosts:
             # Not if no vhost is known yet: the definitions may come from a cluster, or be restored later.
             self._collector.remove_former(self._vhosts)
         for vhost in list(self._collector.logs):
-            own = [queue for queue in queues if queue.key[0] == vhost]
-            self._collector.close_missing(vhost, own)
-            for queue in own:
-                if queue.replicated and queue.damage is None:
+            self._collector.close_missing(vhost, self._broker.vhost_queues(vhost))
+            if self._collector.replication_port is not None:
+                # Each queue follows when its mirrors are known.
+                continue
+            for queue in queues:
+                if queue.key[0] == vhost and queue.replicated and queue.damage is None:
                     await self._collector.complete(queue)
         self._collector.count_missing()
 
     def follow_tags(self) -> None:
         """Open and close outgoing logs as vhosts gain and lose the tag."""
         collector, tagged = self._collector, set(self._tagged())
-        if self._is_one_of_many:
-            # Each node would collect the queues that it leads, and a downstream of one node would miss the rest.
-            for name in tagged - self._not_collected:
-                logger.error("standby_not_collected vhost=%s reason=node_of_a_cluster", name)
-            self._not_collected, tagged = tagged, set()
         for name in tagged - collector.logs.keys():
-            own = [queue for queue in self._broker.led_queues() if queue.key[0] == name]
-            collector.open_tagged(name, own)
+            collector.open_tagged(name, self._broker.vhost_queues(name))
         self._report_untagged()
         for name in set(collector.logs) - tagged:
             collector.close_vhost(name, delete=(name,) not in self._broker.definitions.by_kind["vhosts"])
@@ -128,9 +118,8 @@ class UpstreamCollection:
     def _follow_deletions(self) -> None:
         """Remove the logs of deleted vhosts, tagged or not; an untagged vhost keeps its log."""
         before, self._vhosts = self._vhosts, self._existing()
-        if not self._is_one_of_many:
-            for name in before - self._vhosts:
-                self._collector.remove_closed(name)
+        for name in before - self._vhosts:
+            self._collector.remove_closed(name)
 
     def _existing(self) -> set[str]:
         return {name for (name,) in self._broker.definitions.by_kind["vhosts"]}

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import islice
 from time import monotonic
 from typing import Final, NamedTuple, Protocol, TypeAlias
@@ -31,6 +32,7 @@ from leveret.core.queues.queue import Queue
 from leveret.model.definitions import Change
 from leveret.model.errors import Corrupt, StorageError
 from leveret.model.reasons import Reason
+from leveret.runtime.logs.collecting_port import Collecting, CopiedChunk
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.deadlines import Deadlines
 from leveret.runtime.logs.definitions_store import DefinitionsStore
@@ -115,22 +117,6 @@ class ReplicationPort(ConfirmPort, Protocol):
         """Send changes of definitions to all nodes; calls `known` when all live nodes have them."""
 
 
-class Collecting(Protocol):
-    """The upstream of message replication: it copies the appended chunks of replicated queues (runtime.collecting)."""
-
-    def collect(self, queue: Queue, header: Header, data: bytes, trailer: bytes) -> None:
-        """Copy a durable chunk of a replicated queue. Never fails the broker."""
-
-    def resume(self, queues: list[Queue]) -> None:
-        """Begin to collect those of the queues that should be collected and are not."""
-
-    def pause(self, queue: Queue) -> None:
-        """Stop copying chunks of the queue, until its collecting resumes or ends."""
-
-    def unfollow(self, queues: list[Queue], *, deleted: bool = False) -> None:
-        """Stop collecting the queues; downstreams learn that none of their messages is to be recovered."""
-
-
 class _DefinitionsPublication:
     """Changes of definitions on their way to other nodes, and the promises that wait for them."""
 
@@ -204,7 +190,7 @@ class Engine:
         self._next_flush: asyncio.Handle | None = None
         self._gathering = Gathering()
         self._touched: dict[ClientConnection, None] = {}
-        self._copies: list[tuple[Queue, Header, bytes, bytes]] = []
+        self._copies: list[CopiedChunk] = []
         self._replication_due: dict[Queue, None] = {}
         self._failed: set[Queue] = set()
         self._gone: set[Queue] = set()
@@ -586,7 +572,7 @@ class Engine:
                 channel.confirm(batch, ok=True)
         self._promise_dead_lettered()
         self._failed.clear()
-        copies, self._copies = self._copies, []
+        copies, self._copies = self._await_mirrors(self._copies), []
         appended, self._appended_bytes = self._appended_bytes, 0
         if copies or appended:
             self.unsynced_bytes += appended
@@ -606,6 +592,30 @@ class Engine:
         if self._holding and not unlogged:
             holding, self._holding = self._holding, []
             self.when_known(lambda: self._release(holding))
+
+    def _await_mirrors(self, copies: list[CopiedChunk]) -> list[CopiedChunk]:
+        """Collect chunks of mirrored queues when their confirms could go out; return the others.
+
+        What a downstream has before that, the next leader may lack, and would give its offsets to other messages.
+        """
+        port = self.replication_port
+        if port is None:
+            return copies
+        by_queue: dict[Queue, list[CopiedChunk]] = {}
+        for copy in copies:
+            if port.concerns(copy[0]):
+                by_queue.setdefault(copy[0], []).append(copy)
+        for queue, mine in by_queue.items():
+            outcome = ConfirmOutcome(partial(self._collect_kept, mine))
+            durable = outcome.part()
+            self._commit.once_durable(partial(durable, True))
+            port.when_taken((queue,), outcome.part)
+            outcome.seal()
+        return [copy for copy in copies if copy[0] not in by_queue]
+
+    def _collect_kept(self, copies: list[CopiedChunk], ok: bool) -> None:
+        for copy in copies if ok else ():
+            self._collector.collect(*copy)
 
     def _take_batches(
         self, sessions: Iterable[ClientConnection]
@@ -656,7 +666,7 @@ class Engine:
         """Whether the synced files of the batch are where the next start finds them."""
         return not self._gone or self._gone.isdisjoint(batch.queues)
 
-    def _durable(self, copies: list[tuple[Queue, Header, bytes, bytes]], appended: int) -> None:
+    def _durable(self, copies: list[CopiedChunk], appended: int) -> None:
         for copy in copies:
             self._collector.collect(*copy)
         self.unsynced_bytes -= appended

@@ -11,12 +11,14 @@ from leveret.model import definitions as d
 from leveret.model.errors import Corrupt
 from leveret.runtime.clients.recovery_forwarding import RecoveryPort
 from leveret.runtime.clients.stream_host import StreamReplicating
+from leveret.runtime.collecting.shared_incarnations import SharedIncarnations
 from leveret.runtime.logs.commit import ReplicationBarrier
 from leveret.runtime.logs.engine import ReplicationPort
 from leveret.runtime.logs.log_store import QueueStoring
 from leveret.runtime.schema_sync.decisions import Deciding
 from leveret.runtime.standby.site import StandbySite
 from leveret.session.amqp091.remote_queues import Leaders
+from leveret.session.stream.types import UpstreamSite
 from leveret.storage.log import Log
 
 
@@ -40,6 +42,8 @@ class ClusterSide:
         on_draining: tells the other nodes whether this one is in maintenance.
         find_streams: returns host and port of another node for clients of streams, with or without TLS; or None.
         stream_replicas: copies of streams that other nodes lead.
+        site: this cluster, as downstreams see it.
+        incarnations: the incarnations of collected queues.
         on_streams: called with a further address at which clients of streams may connect.
     """
 
@@ -59,3 +63,5 @@ class ClusterSide:
     find_streams: Callable[[str, bool], tuple[str, int] | None]
     stream_replicas: StreamReplicating
     on_streams: Callable[[], None]
+    site: UpstreamSite
+    incarnations: SharedIncarnations

@@ -263,7 +263,8 @@ class Node:
         self.stream_server.find_node = side.find_streams
         self.stream_server.on_listening = side.on_streams
         self.stream_server.replicas = side.stream_replicas
-        self.upstream.be_one_of_many()
+        self.stream_server.site = side.site
+        self.collector.enter_cluster(side.replication_port, side.incarnations)
 
     def _keeps_unused(self) -> bool:
         """Return whether unused queues are kept, because their users are at the upstream or have not come back yet."""

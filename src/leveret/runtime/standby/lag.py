@@ -7,14 +7,15 @@ records keeps its last value.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 HEARD_MS: Final = 5_000
 """A healthy upstream reports its position every second or so; a large batch may take longer."""
 
 
-class VhostLag:
-    """The lag of one vhost. `now_s` is from a monotonic clock, `now_ms` from this node's.
+class LogLag:
+    """The lag of one log. `now_s` is from a monotonic clock, `now_ms` from this node's.
 
     Other times are the upstream's.
 
@@ -97,3 +98,45 @@ class VhostLag:
         if newest_age_ms is not None:
             ages_ms.append(newest_age_ms)
         return round(min(ages_ms, default=(now_s - self._since_s) * 1000))
+
+
+class LagOfLogs:
+    """The lag of several logs of one vhost together, as that of one log."""
+
+    def __init__(self, logs: Sequence[LogLag]) -> None:
+        """Of these logs, at least one."""
+        self._logs = logs
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the upstream has reported on all of them."""
+        return all(each.is_known for each in self._logs)
+
+    @property
+    def is_read(self) -> bool:
+        """See LogLag."""
+        return all(each.is_read for each in self._logs)
+
+    @property
+    def newest_ms(self) -> int | None:
+        """See LogLag."""
+        return max((each.newest_ms for each in self._logs if each.newest_ms is not None), default=None)
+
+    @property
+    def records(self) -> int:
+        """See LogLag."""
+        return sum(each.records for each in self._logs)
+
+    def heard_ago_ms(self, now_s: float) -> int | None:
+        """The time since the last report on the log of which none came for longest; None if one was not reported on."""
+        agos = [each.heard_ago_ms(now_s) for each in self._logs]
+        return None if None in agos else max(ago for ago in agos if ago is not None)
+
+    def newest_age_ms(self, now_s: float, now_ms: int) -> int | None:
+        """See LogLag."""
+        ages = [each.newest_age_ms(now_s, now_ms) for each in self._logs]
+        return min((age for age in ages if age is not None), default=None)
+
+    def time_ms(self, now_s: float, now_ms: int) -> int:
+        """See LogLag; that of the log that lags most."""
+        return max(each.time_ms(now_s, now_ms) for each in self._logs)

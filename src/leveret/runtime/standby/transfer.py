@@ -19,8 +19,9 @@ import msgspec
 from leveret.model.errors import LeveretError
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.schema_sync import endpoints as schema_endpoints
-from leveret.runtime.standby.lag import VhostLag
+from leveret.runtime.standby.lag import LagOfLogs, LogLag
 from leveret.runtime.standby.pipeline_process import Event, PipelineProcess, ask
+from leveret.wire.log_name import ABSENT, vhost_of
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ class TransferSupervisor:
         self._process: PipelineProcess | None = None
         self._job: Job | None = None
         self._links: dict[str, Event] = {}
-        self._lags: dict[str, VhostLag] = {}
+        self._lags: dict[str, LogLag] = {}
         self._archive_bytes: dict[str, int] = {}
         self._lags_ms: deque[int] = deque(maxlen=LAG_SAMPLES_MAX)
         self._draining = False
@@ -93,10 +94,7 @@ class TransferSupervisor:
     @property
     def state(self) -> str:
         """The worst state of any vhost."""
-        states = [self._state_of(link) for link in self._links.values()]
-        return next(
-            (state for state in ("recover", "connecting", "connected") if state in states), "connecting"
-        )
+        return self._worst_of(self._links.values())
 
     async def start(self) -> None:
         """Start the process; a second call does nothing."""
@@ -123,9 +121,11 @@ class TransferSupervisor:
 
     def forget(self, vhosts: Iterable[str] | None = None) -> None:
         """Forget the positions of these vhosts, or of all, whose data were deleted; only while no transfer runs."""
-        for vhost in [*self._lags] if vhosts is None else vhosts:
-            self._lags.pop(vhost, None)
-            self._archive_bytes.pop(vhost, None)
+        gone = None if vhosts is None else set(vhosts)
+        for log in [*self._lags, *self._archive_bytes]:
+            if gone is None or vhost_of(log) in gone:
+                self._lags.pop(log, None)
+                self._archive_bytes.pop(log, None)
 
     async def drain(self, timeout_s: float) -> PipelineProcess | None:
         """Let the process store the upstream's remaining records, for at most `timeout_s`, and end the link.
@@ -160,31 +160,62 @@ class TransferSupervisor:
         """Whether the upstream has reported its position in a vhost since this node started or follows it."""
         return self._lag_of(vhost).is_known
 
-    def _lag_of(self, vhost: str) -> VhostLag:
-        return self._lags.setdefault(vhost, VhostLag(time.monotonic()))
+    def _lag_of(self, vhost: str) -> LagOfLogs:
+        """The lag of a vhost, of all its logs together: those of the last reports, or else those in the archive."""
+        linked = {log: link for log, link in self._links.items() if vhost_of(log) == vhost}
+        counted = [log for log, link in linked.items() if link["state"] != ABSENT]
+        if not linked:
+            counted = [log for log in self._lags if vhost_of(log) == vhost]
+        return LagOfLogs([self._lag_of_log(log) for log in counted or [vhost]])
+
+    def _lag_of_log(self, log: str) -> LogLag:
+        return self._lags.setdefault(log, LogLag(time.monotonic()))
 
     def _row(self, vhost: str) -> dict[str, Any]:
-        link, lag = self._links.get(vhost, {}), self._lag_of(vhost)
+        lag = self._lag_of(vhost)
+        links = {log: link for log, link in sorted(self._links.items()) if vhost_of(log) == vhost}
         now_s, now_ms = time.monotonic(), clock_ms()
         return {
             "virtual_host": vhost,
-            "state": self._state_of(link),
-            "endpoint": link.get("endpoint", ""),
-            "transferred": lag.transferred,
+            "state": self._worst_of(links.values()),
+            "endpoint": ",".join(link["endpoint"] for link in links.values() if link.get("endpoint")),
+            "transferred": sum(
+                each.transferred for log, each in self._lags.items() if vhost_of(log) == vhost
+            ),
             "is_archive_read": lag.is_read,
             "lag_records": lag.records,
             "lag_ms": lag.time_ms(now_s, now_ms),
             "heard_ago_ms": lag.heard_ago_ms(now_s),
-            "missing_records": link.get("missing", 0),
-            "missing_messages": link.get("missing_messages", 0),
+            "missing_records": sum(link.get("missing", 0) for link in links.values()),
+            "missing_messages": sum(link.get("missing_messages", 0) for link in links.values()),
             "last_timestamp": lag.newest_ms,
             "newest_age_ms": lag.newest_age_ms(now_s, now_ms),
-            "error": link.get("error", "") or self._silence() or self.error,
+            "error": next(filter(None, (link.get("error", "") for link in links.values())), "")
+            or self._silence()
+            or self.error,
+            "nodes": [self._node_row(log, link) for log, link in links.items() if link.get("node")],
         }
+
+    def _node_row(self, log: str, link: Event) -> dict[str, Any]:
+        """The log of one node of an upstream cluster."""
+        lag = self._lag_of_log(log)
+        return {
+            "node": link["node"],
+            "state": self._state_of(link),
+            "endpoint": link.get("endpoint", ""),
+            "transferred": lag.transferred,
+            "lag_records": 0 if link["state"] == ABSENT else lag.records,
+            "error": link.get("error", ""),
+        }
+
+    def _worst_of(self, links: Iterable[Event]) -> str:
+        states = [self._state_of(link) for link in links if link["state"] != ABSENT]
+        usual = "connecting" if self.runs else "disconnected"
+        return next((state for state in ("recover", "connecting", "connected") if state in states), usual)
 
     def _state_of(self, link: Event) -> str:
         """The last state of a link; without recent reports it is not "connected"."""
-        state = str(link.get("state", "connecting" if self.runs else "disconnected"))
+        state = str(link["state"])
         return "connecting" if state == "connected" and self._silence() else state
 
     def _silence(self) -> str:
@@ -268,7 +299,7 @@ class TransferSupervisor:
         """Log, now and then, vhosts whose transfer does not keep up."""
         if now_s - self._lag_logged_s < LAG_LOG_INTERVAL_S:
             return
-        for row in self.rows(sorted(self._links)):
+        for row in self.rows(sorted(set(map(vhost_of, self._links)))):
             if row["lag_ms"] >= LAG_LOGGED_MS:
                 self._lag_logged_s = now_s
                 logger.warning(
@@ -288,13 +319,13 @@ class TransferSupervisor:
     def _count_bytes(self, event: Event) -> None:
         match event["event"]:
             case "archived":
-                self._archive_bytes[event["vhost"]] = event.get("bytes", 0)
+                self._archive_bytes[event["log"]] = event.get("bytes", 0)
             case "stored":
-                before = self._archive_bytes.get(event["vhost"], 0)
-                self._archive_bytes[event["vhost"]] = before + event.get("bytes", 0)
+                before = self._archive_bytes.get(event["log"], 0)
+                self._archive_bytes[event["log"]] = before + event.get("bytes", 0)
             case "compacted":
-                before = self._archive_bytes.get(event["vhost"], 0)
-                self._archive_bytes[event["vhost"]] = max(0, before - event["from_bytes"] + event["bytes"])
+                before = self._archive_bytes.get(event["log"], 0)
+                self._archive_bytes[event["log"]] = max(0, before - event["from_bytes"] + event["bytes"])
 
     def _take(self, event: Event) -> None:
         self._said_s = time.monotonic()
@@ -303,9 +334,9 @@ class TransferSupervisor:
             case "link" if self._job is not None and event["vhost"] not in self._job["vhosts"]:
                 pass  # It was in flight when the vhost left the job; no later report would replace it.
             case "link":
-                before = self._links.get(event["vhost"], {})
-                self._links[event["vhost"]] = event
-                lag = self._lag_of(event["vhost"])
+                before = self._links.get(event["log"], {})
+                self._links[event["log"]] = event
+                lag = self._lag_of_log(event["log"])
                 if "transferred" in event:
                     lag.stored(event["transferred"])
                 if "committed" in event:
@@ -324,11 +355,11 @@ class TransferSupervisor:
                         event["vhost"],
                         event["missing_messages"],
                     )
-            case "archived" if self._lag_of(event["vhost"]).newest_ms is None:
-                self._lag_of(event["vhost"]).stored(event["next"], event["newest_ms"])
+            case "archived" if self._lag_of_log(event["log"]).newest_ms is None:
+                self._lag_of_log(event["log"]).stored(event["next"], event["newest_ms"])
             case "stored":
                 self._works()
-                self._lag_of(event["vhost"]).stored(event["next"], event["newest_ms"])
+                self._lag_of_log(event["log"]).stored(event["next"], event["newest_ms"])
                 self._lags_ms.append(max(0, event["at_ms"] - event["oldest_ms"]))
             case "started" if self._warming is None and event["is_local"]:
                 self._warming = asyncio.create_task(_warm(), name="standby warm")
@@ -363,7 +394,7 @@ def _log_link(event: Event, lag_records: int) -> None:
             "standby_link_state state=%s vhost=%s upstream=%s lag_records=%d",
             event["state"],
             event["vhost"],
-            event["endpoint"],
+            event.get("endpoint") or event["node"],
             lag_records,
         )
     else:

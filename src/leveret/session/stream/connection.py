@@ -35,6 +35,7 @@ from leveret.session.stream.types import (
     StreamPublisher,
     code_of,
 )
+from leveret.wire.log_name import CLUSTER_PROPERTY, LABEL_PROPERTY
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import (
     RESPONSE,
@@ -284,6 +285,8 @@ class StreamClientConnection(StreamSession):
             case wire.PeerProperties():
                 self.peer_properties = command.properties
                 ours = {"product": "Leveret", "version": SERVED_VERSION, "platform": "Python"}
+                if (site := self.authority.site) is not None:
+                    ours |= {CLUSTER_PROPERTY: site.cluster_id, LABEL_PROPERTY: site.label}
                 self.send(wire.PeerPropertiesResponse(command.correlation, Code.OK, ours))
             case wire.SaslHandshake():
                 self.send(wire.SaslHandshakeResponse(command.correlation, Code.OK, login.offered(self)))

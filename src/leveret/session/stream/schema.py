@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from leveret.model.errors import LeveretError, NotFound
+from leveret.model.errors import AccessRefused, LedElsewhere, LeveretError, NotFound
 from leveret.session.stream.login import place
 from leveret.session.stream.session import StreamSession
-from leveret.session.stream.types import ChangeStreams, SendResponse, StreamPlaces, code_of
+from leveret.session.stream.types import ChangeStreams, SendResponse, StreamPlaces, UpstreamSite, code_of
+from leveret.wire.log_name import label_of_partition, partition_name
 from leveret.wire.record import OUTGOING_STREAM, RECOVERY_STREAM_PREFIX
 from leveret.wire.staged_segment import STAGED_STREAM_PREFIX
 from leveret.wire.stream import commands as wire
@@ -55,11 +56,12 @@ def create(session: StreamSession, command: wire.Create) -> None:
 
 def _is_free(name: str) -> bool:
     """Whether a stream may have this name."""
-    return (
-        bool(name)
-        and name != OUTGOING_STREAM
-        and not name.startswith((RECOVERY_STREAM_PREFIX, STAGED_STREAM_PREFIX))
+    is_taken = (
+        name == OUTGOING_STREAM
+        or name.startswith((RECOVERY_STREAM_PREFIX, STAGED_STREAM_PREFIX))
+        or label_of_partition(name)
     )
+    return bool(name) and not is_taken
 
 
 def delete(session: StreamSession, command: wire.DeleteStream) -> None:
@@ -115,6 +117,8 @@ def _metadata_of(session: StreamSession, stream: str, places: dict[tuple[str, in
         if stream == OUTGOING_STREAM:
             session.log(stream)
             found = StreamPlaces(place(session))
+        elif label := label_of_partition(stream):
+            found = _places_of_log(session, label)
         else:
             found = session.authority.places_of(session.vhost, stream, tls=session.tls is not None)
     except LeveretError as error:
@@ -152,6 +156,7 @@ def stream_stats(session: StreamSession, command: wire.StreamStats) -> None:
             "has_stopped": int(collected.has_stopped),
             "uncollected": collected.uncollected,
             "is_downstream": int(session.authority.is_downstream),
+            "catching_up": collected.catching_up_records,
         }
     else:
         is_empty = log.committed_offset == log.first_offset
@@ -187,7 +192,38 @@ def partitions(session: StreamSession, command: wire.Partitions) -> None:
     """Report the streams of a super stream."""
     code, streams = Code.OK, []
     try:
-        streams = session.authority.partitions(session.vhost, command.super_stream)
-    except NotFound:
-        code = Code.STREAM_DOES_NOT_EXIST
+        if command.super_stream == OUTGOING_STREAM:
+            streams = list(map(partition_name, _site(session).labels()))
+        else:
+            streams = session.authority.partitions(session.vhost, command.super_stream)
+    except (NotFound, AccessRefused) as error:
+        code = code_of(error)
     session.send(wire.PartitionsResponse(command.correlation, code, streams))
+
+
+def _site(session: StreamSession) -> UpstreamSite:
+    """The cluster whose outgoing logs the peer may read.
+
+    Raises:
+        NotFound: this node is a single one, or the vhost is not collected.
+        AccessRefused: the peer may not read them.
+    """
+    session.authority.outgoing_log(session.user, session.vhost)
+    site = session.authority.site
+    if site is None:
+        raise NotFound(f"{OUTGOING_STREAM} is no super stream: this is a single node")
+    return site
+
+
+def _places_of_log(session: StreamSession, label: str) -> StreamPlaces:
+    """The place of a node's outgoing log; none while a node does not run that leads queues which are collected.
+
+    Raises:
+        NotFound: the node does not run, and nobody misses it; or there is no such node.
+    """
+    try:
+        return StreamPlaces(
+            _site(session).place(session.vhost, label, tls=session.tls is not None) or place(session)
+        )
+    except LedElsewhere:
+        return StreamPlaces(None)

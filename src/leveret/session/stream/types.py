@@ -49,6 +49,29 @@ def code_of(error: LeveretError) -> Code:
 Operation = Literal["configure", "write", "read"]
 
 
+class UpstreamSite(Protocol):
+    """The cluster that this node belongs to, as downstreams see it: each node has outgoing logs of its own."""
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's id."""
+
+    @property
+    def label(self) -> str:
+        """This node's label (wire.log_name)."""
+
+    def labels(self) -> list[str]:
+        """The labels of all nodes, this one's among them."""
+
+    def place(self, vhost: str, label: str, *, tls: bool) -> tuple[str, int] | None:
+        """Host and port of a node's stream listener; None for this node.
+
+        Raises:
+            LedElsewhere: the node does not run, and leads queues of the vhost that are collected.
+            NotFound: it does not run, and nobody misses it; or there is no such node.
+        """
+
+
 class SequenceBook(Protocol):
     """The recovered messages of a queue."""
 
@@ -110,6 +133,10 @@ class CollectedLog(LogBounds, Protocol):
     def uncollected(self) -> int:
         """About the number of records of its queues that it lacks, because a disk refused them."""
 
+    @property
+    def catching_up_records(self) -> int:
+        """About the number of records of its queues that it has yet to copy, such as after another node's loss."""
+
 
 class StreamAuthority(Protocol):
     """Answers a session's questions at once; the peer gets its refusals as codes."""
@@ -117,6 +144,10 @@ class StreamAuthority(Protocol):
     @property
     def node_name(self) -> str:
         """This node."""
+
+    @property
+    def site(self) -> UpstreamSite | None:
+        """The cluster that this node belongs to; None for a single node."""
 
     @property
     def is_downstream(self) -> bool:

@@ -22,7 +22,7 @@ def transfer(upstream: StandbyUpstream, data_dir: Place, *, chunks_per_file: int
     """Store what the upstream has and the data directory has not; returns the manifest."""
     manifest = Manifest(data_dir)
     for vhost, log in upstream.logs.items():
-        have = manifest.next_by_vhost.get(vhost, 0)
+        have = manifest.next_by_log.get(vhost, 0)
         chunks = log.read(have, 1 << 40) if have < log.committed_offset else []
         for first in range(0, len(chunks), chunks_per_file):
             file = store_range(data_dir, vhost, chunks[first : first + chunks_per_file])

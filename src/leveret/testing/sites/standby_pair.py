@@ -18,7 +18,7 @@ import os
 import secrets
 import signal
 import subprocess
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -43,10 +43,17 @@ _HTTP_TIMEOUT_S: Final = 30.0
 class StandbyPair:
     """Two sites, told apart only by their ports."""
 
-    def __init__(self, vhost: str, folder: Path, downstream_config: Mapping[str, str] | None = None) -> None:
-        """Prepare both nodes in `folder`; nothing runs yet."""
+    def __init__(
+        self,
+        vhost: str,
+        folder: Path,
+        downstream_config: Mapping[str, str] | None = None,
+        *,
+        upstream: LeveretProcess | None = None,
+    ) -> None:
+        """Prepare both nodes in `folder`, or only a downstream of this upstream; nothing runs yet."""
         self.vhost = vhost
-        self.upstream = LeveretProcess(config={"cluster_name": "eu.1"}, parent_dir=folder)
+        self.upstream = upstream or LeveretProcess(config={"cluster_name": "eu.1"}, parent_dir=folder)
         self.downstream = LeveretProcess(
             config=downstream_settings("eu.2") | dict(downstream_config or {}), parent_dir=folder
         )
@@ -75,6 +82,9 @@ class StandbyPair:
         self.downstream.launch()
         self.downstream.wait_ready()
         self.upstream.wait_ready()
+        self._prepare_upstream()
+
+    def _prepare_upstream(self) -> None:
         ctl = self.upstream.ctl
         ctl("add_vhost", self.vhost, "--tags", "standby_replication")
         ctl("set_permissions", "-p", self.vhost, "guest", ".*", ".*", ".*")
@@ -95,8 +105,9 @@ class StandbyPair:
 
     def point(self, node: LeveretProcess) -> None:
         """Point a node at the upstream, with both links."""
-        schema = self._endpoints(_SCHEMA_USER, self.upstream.amqp_port)
-        standby = self._endpoints(_STANDBY_USER, self.upstream.stream_port)
+        named = self._named_upstreams()
+        schema = self._endpoints(_SCHEMA_USER, [each.amqp_port for each in named])
+        standby = self._endpoints(_STANDBY_USER, [each.stream_port for each in named])
         node.ctl("set_schema_replication_upstream_endpoints", "-", input_text=schema)
         node.ctl("set_standby_replication_upstream_endpoints", "-", input_text=standby)
 
@@ -131,10 +142,13 @@ class StandbyPair:
         self.upstream.start()
         self._upstream_since_ms = now_ms()
 
-    def _endpoints(self, username: str, port: int) -> str:
-        return json.dumps(
-            {"endpoints": [f"{LOOPBACK}:{port}"], "username": username, "password": self._password}
-        )
+    def _named_upstreams(self) -> list[LeveretProcess]:
+        """The nodes whose endpoints a downstream is told."""
+        return [self.upstream]
+
+    def _endpoints(self, username: str, ports: Iterable[int]) -> str:
+        endpoints = [f"{LOOPBACK}:{port}" for port in ports]
+        return json.dumps({"endpoints": endpoints, "username": username, "password": self._password})
 
     # -- looking ------------------------------------------------------------------------------
 

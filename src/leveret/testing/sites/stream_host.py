@@ -29,7 +29,7 @@ from leveret.model.errors import (
 )
 from leveret.runtime.clients.stream_host import RecoveryQueue, ServedLog, StagedQueue, check_contiguous
 from leveret.session.certificate import TlsPeer
-from leveret.session.stream.types import Operation, StreamPlaces
+from leveret.session.stream.types import Operation, StreamPlaces, UpstreamSite
 from leveret.wire.chunk import (
     Attribute,
     ChunkType,
@@ -87,7 +87,7 @@ class FakeServedLog:
         self.writer = 1
         self.missing_messages = 0
         self.has_stopped = False
-        self.uncollected = 0
+        self.uncollected = self.catching_up_records = 0
 
     def append(
         self, bodies: Sequence[Octets], *, kind: ChunkType = ChunkType.USER, timestamp_ms: int = 0
@@ -285,6 +285,7 @@ class FakeStreamHost:
     offsets: dict[tuple[str, str], int] = field(default_factory=dict)
     downstreams: Counter[tuple[str, str]] = field(default_factory=Counter)
     node_name: str = "leveret@test"
+    site: UpstreamSite | None = None
     is_downstream: bool = False
     advertised_host: str = "127.0.0.1"
     advertised_port: int = 0

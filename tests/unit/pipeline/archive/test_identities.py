@@ -15,9 +15,9 @@ def test_the_log_that_data_came_from_is_told_from_every_other_one(data_dir: Plac
     with pytest.raises(AnotherLog, match="delete_orphaned_data_on_standby_replication_downstream_cluster"):
         identities.check("v", 7, has_data=True)
     again = UpstreamIdentities(data_dir / "standby")
-    assert again.by_vhost["v"].is_replaced
+    assert again.by_log["v"].is_replaced
     again.check("v", 6, has_data=True)
-    assert not UpstreamIdentities(data_dir / "standby").by_vhost["v"].is_replaced, (
+    assert not UpstreamIdentities(data_dir / "standby").by_log["v"].is_replaced, (
         "the upstream is the old one again"
     )
     again.forget(["v", "w"])
@@ -34,9 +34,9 @@ def test_data_from_before_logs_had_names_takes_the_name_that_is_told(data_dir: P
 def test_what_is_missing_is_remembered_until_it_is_not(data_dir: Place) -> None:
     identities = UpstreamIdentities(data_dir)
     identities.note_missing("v", 20)
-    assert UpstreamIdentities(data_dir).by_vhost["v"].missing == 20
+    assert UpstreamIdentities(data_dir).by_log["v"].missing == 20
     identities.note_missing("v", 0)
-    assert UpstreamIdentities(data_dir).by_vhost["v"].missing == 0
+    assert UpstreamIdentities(data_dir).by_log["v"].missing == 0
     identities.note_missing_messages("v", 9)
     identities.note_missing("v", 3)
     assert UpstreamIdentities(data_dir).missing_messages("v") == 9

@@ -47,14 +47,14 @@ def test_what_is_appended_is_there_for_every_reader(data_dir: Place) -> None:
     writer.append([second])
     reader.refresh()
     assert reader.files() == Manifest(data_dir).files() == [first, second]
-    assert reader.next_by_vhost == {"/": 20}
+    assert reader.next_by_log == {"/": 20}
     assert reader.number == 2
 
 
 def test_the_first_file_may_begin_anywhere(data_dir: Place) -> None:
     manifest = Manifest(data_dir)
     manifest.append([stored(data_dir, 700, 701)])
-    assert manifest.next_by_vhost == {"/": 701}
+    assert manifest.next_by_log == {"/": 701}
 
 
 def test_a_repeated_range_is_left_out(data_dir: Place) -> None:
@@ -75,7 +75,7 @@ def test_a_gap_is_an_error_with_its_bounds_and_keeps_what_came_before(
     with pytest.raises(TransferGap) as caught:
         manifest.append([stored(data_dir, 5, 10), stored(data_dir, first, after, settled=True)])
     assert (caught.value.have, caught.value.offered) == (10, first)
-    assert Manifest(data_dir).next_by_vhost == {"/": 10}
+    assert Manifest(data_dir).next_by_log == {"/": 10}
 
 
 def test_a_gap_of_one_vhost_does_not_cost_another_what_came(data_dir: Place) -> None:
@@ -89,7 +89,7 @@ def test_a_gap_of_one_vhost_does_not_cost_another_what_came(data_dir: Place) -> 
     with pytest.raises(TransferGap, match="vhost 'a': transferred up to offset 10"):
         manifest.append([whole, after, behind, cut])
     assert Manifest(data_dir).files() == [cut, whole]
-    assert manifest.next_by_vhost == {"a": 10, "b": 40}
+    assert manifest.next_by_log == {"a": 10, "b": 40}
 
 
 def test_two_writers_record_a_range_once(data_dir: Place) -> None:
@@ -99,7 +99,7 @@ def test_two_writers_record_a_range_once(data_dir: Place) -> None:
     assert other.append([file]) == []
     assert other.append([stored(data_dir, 10, 12)])
     assert one.append([stored(data_dir, 12, 13)])
-    assert Manifest(data_dir).next_by_vhost == {"/": 13}
+    assert Manifest(data_dir).next_by_log == {"/": 13}
 
 
 def test_a_file_that_was_swept_away_is_not_recorded(data_dir: Place) -> None:
@@ -129,7 +129,7 @@ def test_cut_at_any_byte_it_is_a_prefix_and_goes_on(
     assert reopened.entries == manifest.entries[:whole]
     assert log.read_bytes() == octets[:cut], "a reader changes nothing"
     reopened.append([stored(tmp_path, number * 10, number * 10 + 10) for number in range(whole, 4)])
-    assert Manifest(tmp_path).next_by_vhost == {"/": 40}
+    assert Manifest(tmp_path).next_by_log == {"/": 40}
 
 
 @given(st.data())
@@ -152,7 +152,7 @@ def test_a_damaged_line_is_named_unless_it_is_the_torn_last_one(
 
 def known(manifest: Manifest) -> tuple[object, ...]:
     """What a manifest says."""
-    return manifest.number, manifest.files(), manifest.next_by_vhost, manifest.forgotten_by_vhost
+    return manifest.number, manifest.files(), manifest.next_by_log, manifest.forgotten_by_vhost
 
 
 def logs_of(data_dir: Path) -> list[Path]:
@@ -229,12 +229,12 @@ def test_a_log_that_gives_way_loses_nothing_wherever_it_is_cut_short(
             octets = newest.read_bytes()
             newest.write_bytes(octets[: data.draw(st.integers(0, len(octets)), "octets that were written")])
         again = Manifest(data_dir)
-        end = again.next_by_vhost["/"]
+        end = again.next_by_log["/"]
         assert end in (count, count + 1)
         again.append([stored(data_dir, end, end + 7)])
         behind.refresh()
         assert known(behind) == known(Manifest(data_dir)) == known(again)
-        assert again.next_by_vhost == {"/": end + 7}
+        assert again.next_by_log == {"/": end + 7}
         assert [file.first for file in again.files()] == list(range(end + 1))
 
 
@@ -246,14 +246,14 @@ def test_removing_and_adding_replaces(data_dir: Place) -> None:
     manifest.append([large], removed=[file.path for file in small])
     assert Manifest(data_dir).files() == [large]
     assert list(Manifest(data_dir).ever_added("/", 1)) == small
-    assert manifest.next_by_vhost == {"/": 20}
+    assert manifest.next_by_log == {"/": 20}
 
 
 def test_vhosts_are_independent(data_dir: Place) -> None:
     manifest = Manifest(data_dir)
     manifest.append([stored(data_dir, 0, 10), stored(data_dir, 90, 95, vhost="b")])
     manifest.append([stored(data_dir, 95, 99, vhost="b")])
-    assert manifest.next_by_vhost == {"/": 10, "b": 99}
+    assert manifest.next_by_log == {"/": 10, "b": 99}
 
 
 def test_a_vhost_that_was_forgotten_never_was_there(data_dir: Place) -> None:
@@ -265,7 +265,7 @@ def test_a_vhost_that_was_forgotten_never_was_there(data_dir: Place) -> None:
     assert manifest.forget(["gone"]) == []
     for reader in (manifest, Manifest(data_dir)):
         assert reader.files() == [kept]
-        assert reader.next_by_vhost == {"kept": 5}
+        assert reader.next_by_log == {"kept": 5}
         assert list(reader.ever_added("gone", reader.number)) == []
     assert manifest.forgotten_by_vhost == Manifest(data_dir).forgotten_by_vhost == {"gone": 2}
     anew = stored(data_dir, 3, 4, "gone")
@@ -284,7 +284,7 @@ def test_a_writer_that_began_before_a_vhost_was_forgotten_records_nothing_of_it(
         stale.append([late], removed=[first.path])
     with pytest.raises(ForgottenSince, match="begun at entry 1"):
         Manifest(data_dir).append([late], begun=1)
-    assert Manifest(data_dir).next_by_vhost == {}
+    assert Manifest(data_dir).next_by_log == {}
     other = stored(data_dir, 0, 1, "other")
     assert stale.append([other]) == [other]
     assert stale.append([late], begun=2) == [late], "who began since"
@@ -317,9 +317,9 @@ def test_a_line_for_which_there_was_no_room_does_not_count(tmp_path: Path) -> No
     with room_for(size + 50), pytest.raises(OSError, match="No space left"):
         manifest.append([stored(tmp_path, 10, 20)])
     assert log.stat().st_size == size
-    assert manifest.next_by_vhost == Manifest(tmp_path).next_by_vhost == {"/": 10}
+    assert manifest.next_by_log == Manifest(tmp_path).next_by_log == {"/": 10}
     manifest.append([stored(tmp_path, 10, 30)])
-    assert Manifest(tmp_path).next_by_vhost == {"/": 30}
+    assert Manifest(tmp_path).next_by_log == {"/": 30}
 
 
 def test_a_line_that_was_not_synced_is_read_by_nobody(
@@ -334,7 +334,7 @@ def test_a_line_that_was_not_synced_is_read_by_nobody(
         patch.setattr(os, "fdatasync", refused)
         with pytest.raises(OSError, match="Input/output"):
             manifest.append([stored(tmp_path, 10, 20)])
-    assert Manifest(tmp_path).next_by_vhost == {"/": 10}
+    assert Manifest(tmp_path).next_by_log == {"/": 10}
 
 
 def test_what_a_killed_writer_left_is_synced_before_the_upstream_is_told_of_it(
@@ -360,7 +360,7 @@ def test_a_last_line_that_was_altered_is_damage_and_one_whose_pages_never_came_i
     whole = log.read_bytes()
     last = whole.rindex(b"\n", 0, -1) + 1
     log.write_bytes(whole[: last + 20] + bytes(len(whole) - last - 21) + b"\n")
-    assert Manifest(tmp_path).next_by_vhost == {"/": 10}
+    assert Manifest(tmp_path).next_by_log == {"/": 10}
     log.write_bytes(whole[: last + 20] + bytes([whole[last + 20] ^ 1]) + whole[last + 21 :])
     with pytest.raises(ManifestDamaged):
         Manifest(tmp_path)

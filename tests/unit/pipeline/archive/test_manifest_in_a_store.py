@@ -65,7 +65,7 @@ def test_many_writers_at_once_record_every_file_once_and_all_see_the_same(
 
     def write(writer: Manifest) -> list[int]:
         mine = []
-        while (have := writer.next_by_vhost.get("/", 0)) < count:
+        while (have := writer.next_by_log.get("/", 0)) < count:
             try:
                 mine += [file.first for file in writer.append([stored(place, have, have + 1)])]
             except TransferGap:
@@ -101,7 +101,7 @@ def test_a_second_writer_is_noticed_and_what_the_first_wrote_stays(any_place: Ob
     assert other.append([stored(any_place, 10, 12)])
     with pytest.raises(TransferGap):
         one.append([stored(any_place, 13, 14)])
-    assert Manifest(any_place).next_by_vhost == {"/": 12}
+    assert Manifest(any_place).next_by_log == {"/": 12}
 
 
 def test_a_store_that_keeps_what_is_there_is_accepted(any_place: ObjectPath) -> None:
@@ -189,7 +189,7 @@ def test_what_has_grown_long_begins_anew_and_what_was_before_goes(any_place: Obj
     late.refresh()
     for each in (fresh, late):
         assert (each.entries, each.files()) == (writer.entries, writer.files())
-        assert each.next_by_vhost == writer.next_by_vhost == {"/": 40}
+        assert each.next_by_log == writer.next_by_log == {"/": 40}
     assert late_writer.append([stored(place, 40, 41)]), "who knew less than there is now, writes behind it"
     writer.refresh()
     assert writer.entries == late_writer.entries == Manifest(place).entries

@@ -142,7 +142,7 @@ def test_forgetting_killed_anywhere_hides_nothing_of_a_new_upstream(tmp_path: Pa
         place = tmp_path / f"{step}"
         shutil.copytree(tmp_path / "used", place)
         is_over = not killed(lambda place=place: forget_vhosts(place, place, [VHOST]), step)  # type: ignore[misc]
-        if Manifest(place).next_by_vhost:
+        if Manifest(place).next_by_log:
             assert not is_over
             forget_vhosts(place, place, [VHOST])
         assert_begins_anew(place, place)
@@ -195,7 +195,7 @@ def assert_nothing_twice(place: Place) -> bool:
         return False
     assert all((place / file.path).exists() for file in manifest.files())
     assert Standby(place).promote() == 0
-    return not manifest.next_by_vhost
+    return not manifest.next_by_log
 
 
 def test_all_is_deleted_whatever_the_manifest_is_like(tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_nothing_is_deleted_under_the_hands_of_a_recovery(
     ):
         work(tmp_path)
     assert set(before) <= set(tmp_path.rglob("*"))
-    assert Manifest(tmp_path).next_by_vhost
+    assert Manifest(tmp_path).next_by_log
 
 
 def rehearsed(data_dir: Place) -> tuple[Standby, PlanDirectory, list[Place]]:
@@ -340,12 +340,12 @@ def test_what_a_process_that_was_ended_records_late_is_refused(data_dir: Place, 
         writer = StoreWriter(TransferOptions(job=job, inbox=inbox.address, cores=1, begun=manifest.number))
         with pytest.raises(ForgottenSince, match=r"vhost '/': its data was deleted by entry 2"):
             writer.commit([Stored([late], [])], 0)
-        assert Manifest(data_dir).next_by_vhost == {}
+        assert Manifest(data_dir).next_by_log == {}
         writer.commit([Stored([other], [])], 0)
         begun = TransferOptions(job=job, inbox=inbox.address, cores=1, begun=Manifest(data_dir).number)
         StoreWriter(begun).commit([Stored([late], [])], 0)
-    assert Manifest(data_dir).next_by_vhost == {VHOST: late.next, "b": other.next}
-    assert transfer(upstream, data_dir).next_by_vhost == {VHOST: late.next, "b": other.next}
+    assert Manifest(data_dir).next_by_log == {VHOST: late.next, "b": other.next}
+    assert transfer(upstream, data_dir).next_by_log == {VHOST: late.next, "b": other.next}
 
 
 def test_a_setting_aside_that_is_cut_short_recovers_nothing_a_second_time(

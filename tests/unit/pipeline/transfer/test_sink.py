@@ -51,7 +51,8 @@ def writer_of(job: TransferJob) -> StoreWriter:
 def slices(*found: tuple[str, int, int]) -> Iterator[pa.RecordBatch]:
     """Descriptors as a task reads them."""
     rows = [
-        {"vhost": vhost, "first": first, "next": end, "log_id": 0, "writer": 0} for vhost, first, end in found
+        {"log": log, "first": first, "next": end, "log_id": 0, "writer": 0, "endpoint": "", "label": ""}
+        for log, first, end in found
     ]
     yield pa.RecordBatch.from_pylist(rows)
 
@@ -65,12 +66,12 @@ def test_a_vhost_that_cannot_be_read_is_cut_and_the_others_come(
         kept = link_of(job, "b").client(job)
         upstream.logs["a"].fails_with = StorageError("a queue's log is damaged")
         stored = writer.write(slices(("a", 0, 20), ("a", 20, 40), ("b", 0, 40)))
-        assert [(cut.vhost, cut.offset) for cut in stored.cuts] == [("a", 0), ("a", 20)]
+        assert [(cut.log, cut.offset) for cut in stored.cuts] == [("a", 0), ("a", 20)]
         assert upstream.logs["a"].reads == 1, "not asked for what lies behind"
         assert link_of(job, "b").client(job) is kept
     with pytest.raises(TransferCut, match="vhost 'a': "):
         writer.commit([stored], 0)
-    assert Manifest(tmp_path).next_by_vhost == {"b": 40}
+    assert Manifest(tmp_path).next_by_log == {"b": 40}
 
 
 def test_when_one_connection_was_lost_the_others_are_made_anew(
@@ -81,7 +82,7 @@ def test_when_one_connection_was_lost_the_others_are_made_anew(
         kept = link_of(job, "b").client(job)
         upstream.logs["a"].fails_with = RuntimeError("the connection ends with this")
         stored = writer_of(job).write(slices(("a", 0, 20), ("b", 0, 40)))
-        assert [cut.vhost for cut in stored.cuts] == ["a"]
+        assert [cut.log for cut in stored.cuts] == ["a"]
         assert kept.connection.closed, "the silence of one that leads nowhere would be waited for"
     assert [file.next for file in stored.files] == [40]
 
@@ -96,7 +97,7 @@ def test_what_lies_behind_a_cut_is_not_taken_for_the_beginning(
         first = writer.write(slices(("a", 0, 20)))
     with pytest.raises(TransferCut):
         writer.commit([first, second], 0)
-    assert Manifest(tmp_path).next_by_vhost == {}
+    assert Manifest(tmp_path).next_by_log == {}
 
 
 def test_what_came_before_a_cut_is_recorded(tmp_path: Path, upstream: StandbyUpstream) -> None:
@@ -106,7 +107,7 @@ def test_what_came_before_a_cut_is_recorded(tmp_path: Path, upstream: StandbyUps
         stored = writer.write(slices(("a", 0, 40)))
     with pytest.raises(TransferCut):
         writer.commit([stored], 0)
-    assert Manifest(tmp_path).next_by_vhost == {"a": 20}
+    assert Manifest(tmp_path).next_by_log == {"a": 20}
 
 
 def no_identity(upstream: StandbyUpstream, data_dir: Path) -> None:
@@ -135,7 +136,7 @@ def test_a_vhost_that_cannot_be_stored_is_cut_and_the_others_come(
         again = writer.write(slices(("a", 0, 10)))
     with pytest.raises(TransferCut, match="vhost 'a': "):
         writer.commit([stored], 0)
-    assert Manifest(tmp_path).next_by_vhost == {"b": 40}
+    assert Manifest(tmp_path).next_by_log == {"b": 40}
     assert bool(again.files) is (break_it is no_identity), "its connection is of use still"
 
 
@@ -168,4 +169,4 @@ def test_an_upstream_that_is_away_is_not_waited_for_again_for_each_vhost(tmp_pat
         stored = writer_of(job_of(tmp_path, port)).write(slices(("a", 0, 20), ("b", 5, 20)))
     assert len(came) == 1
     assert isinstance(stored, Stored)
-    assert [(cut.vhost, cut.offset) for cut in stored.cuts] == [("a", 0), ("b", 5)]
+    assert [(cut.log, cut.offset) for cut in stored.cuts] == [("a", 0), ("b", 5)]

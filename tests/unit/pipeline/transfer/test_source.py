@@ -95,11 +95,11 @@ def test_what_is_here_of_a_chunk_within_which_a_batch_ended_may_be_gone_at_the_u
             [task] = reader.partitions(start, end)
             writer.commit([writer.write(reader.read(task))], 0)
             if end is within:
-                assert Manifest(tmp_path).next_by_vhost == {"/": 20}
+                assert Manifest(tmp_path).next_by_log == {"/": 20}
                 upstream.logs["/"].retain_from(20)
                 assert reader.latestOffset(within, LIMIT) == {"/": 30}
             start = end
-        assert Manifest(tmp_path).next_by_vhost == {"/": 30}
+        assert Manifest(tmp_path).next_by_log == {"/": 30}
         assert {each["state"] for each in inbox.wait(0.1) if each["event"] == "link"} == {
             "connecting",
             "connected",

@@ -84,7 +84,7 @@ class Site:
         await asyncio.sleep(0)
         node.engine.stop()
         node.commits.close()
-        node.collector._executor.shutdown(wait=True)
+        node.collector._sync.close()
         for log in node.collector.logs.values():
             log.log.close()
         node._queues.close()

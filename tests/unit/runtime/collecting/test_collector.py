@@ -16,9 +16,10 @@ from leveret.core.broker.actor import Unrestricted
 from leveret.core.queues.messages import alike
 from leveret.model import definitions as d
 from leveret.model.errors import NotFound, StorageError
-from leveret.runtime.collecting import collector as outgoing_module
-from leveret.runtime.collecting.collector import FLUSH_INTERVAL_S, directory_name
+from leveret.runtime.collecting import outgoing_sync as outgoing_module
 from leveret.runtime.collecting.outgoing_log import OutgoingLog
+from leveret.runtime.collecting.outgoing_sync import FLUSH_INTERVAL_S
+from leveret.runtime.collecting.vhost_directories import directory_name
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.queue_store import QueueStore
 from leveret.runtime.process.clock import clock_ms
@@ -440,7 +441,7 @@ async def test_a_node_whose_collector_ends_does_not_go_on_as_if_it_collected(
     directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     site = await replicating(directory, "q")
-    monkeypatch.setattr(site.node.collector, "_begin_commits", lambda: 1 / 0)
+    monkeypatch.setattr(site.node.collector._sync, "_begin_commits", lambda: 1 / 0)
     await asyncio.wait_for(site.node.failed.wait(), 60)
     assert "task_failed action=stop" in caplog.text
 

@@ -113,7 +113,7 @@ async def test_memory_is_kept_for_what_a_downstream_is_still_to_read(
             freed.update((file.st_ino, at) for at in range(begin, begin + size))
         uncache(extents)
 
-    monkeypatch.setattr("leveret.runtime.collecting.collector.uncache", note)
+    monkeypatch.setattr("leveret.runtime.collecting.outgoing_sync.uncache", note)
     site, log = await collecting(directory, 40)
     reported(site, "eu.2", 30)
     reported(site, "eu.3", 20)

@@ -11,9 +11,9 @@ import pytest
 
 from leveret.model import definitions as d
 from leveret.model.errors import StorageError
-from leveret.runtime.collecting.collector import directory_name
 from leveret.runtime.collecting.outgoing_log import OutgoingLog
 from leveret.runtime.collecting.positions_checkpoint import PositionsCheckpoint
+from leveret.runtime.collecting.vhost_directories import directory_name
 from leveret.storage.state_file import StateFile
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import ChunkType, split_entries

@@ -183,19 +183,19 @@ async def test_data_is_not_deleted_under_the_hands_of_a_dry_run_and_all_of_it_on
 ) -> None:
     upstream = StandbyUpstream(["orphan"])
     upstream.publish("orphan", "q", [stored_message(b"x")])
-    upstream_end = transfer(upstream, work).next_by_vhost
+    upstream_end = transfer(upstream, work).next_by_log
 
     with locked(work / RECOVERY_LOCK, 1, "recovering"):
         reading = await begun(standby)
         with pytest.raises(NotAllowed, match="recovery into another broker is under way already"):
             await standby.delete_orphaned_data()
-        assert Manifest(work).next_by_vhost == upstream_end
+        assert Manifest(work).next_by_log == upstream_end
         deletion = asyncio.create_task(standby.delete_all_data())
         with pytest.raises(PipelineFailed, match="the deletion of all data has begun"):
             await reading
-        assert Manifest(work).next_by_vhost == upstream_end
+        assert Manifest(work).next_by_log == upstream_end
     await deletion
-    assert Manifest(work).next_by_vhost == {}
+    assert Manifest(work).next_by_log == {}
 
 
 @pytest.mark.parametrize("why", ["", "the upstream refuses user 'replicator'"])

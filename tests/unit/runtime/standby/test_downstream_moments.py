@@ -40,7 +40,7 @@ async def moment(site: Site) -> int:
 def transfer(site: Site, data_dir: Path) -> Manifest:
     """All that is served, a few chunks a file."""
     log, manifest = site.node.collector.logs["v"], Manifest(data_dir)
-    while (at := manifest.next_by_vhost.get("v", 0)) < log.committed_offset:
+    while (at := manifest.next_by_log.get("v", 0)) < log.committed_offset:
         file = store_range(data_dir, "v", [bytes(chunk) for chunk in log.read(at, 600)])
         assert file is not None
         manifest.append([file])

@@ -85,7 +85,7 @@ def transfer(site: Site, data_dir: Path, *, chunks_per_file: int = 7) -> Manifes
     """As the transfer stores it, a few chunks a file."""
     log = site.node.collector.logs["v"].log
     manifest = Manifest(data_dir)
-    chunks = [octets for _, octets in log.read_raw(manifest.next_by_vhost.get("v", 0), 1 << 30)]
+    chunks = [octets for _, octets in log.read_raw(manifest.next_by_log.get("v", 0), 1 << 30)]
     for first in range(0, len(chunks), chunks_per_file):
         file = store_range(data_dir, "v", chunks[first : first + chunks_per_file])
         assert file is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.runtime.standby.lag import HEARD_MS, VhostLag
+from leveret.runtime.standby.lag import HEARD_MS, LogLag
 
 EPOCH_MS = 1_000_000
 Story = list[tuple[str, int]]
@@ -28,7 +28,7 @@ def now_ms(now_s: float) -> int:
     )
 )
 def test_lag_in_time_is_never_less_than_the_age_of_what_is_missing(story: Story) -> None:
-    lag, now_s, taken_s, here, heard = VhostLag(0.0), 0.0, [0.0], 1, 0
+    lag, now_s, taken_s, here, heard = LogLag(0.0), 0.0, [0.0], 1, 0
     lag.stored(1, now_ms(0.0))
     for what, amount in story:
         match what:
@@ -50,7 +50,7 @@ def test_lag_in_time_is_never_less_than_the_age_of_what_is_missing(story: Story)
 
 
 def test_nothing_that_came_and_nothing_heard_is_a_lag_since_it_is_waited_for() -> None:
-    lag = VhostLag(10.0)
+    lag = LogLag(10.0)
     assert (lag.time_ms(50.0, now_ms(50.0)), lag.heard_ago_ms(50.0), lag.newest_age_ms(50.0, 1)) == (
         40_000,
         None,
@@ -61,13 +61,13 @@ def test_nothing_that_came_and_nothing_heard_is_a_lag_since_it_is_waited_for() -
 
 
 def test_after_a_start_without_the_upstream_the_newest_record_tells() -> None:
-    lag = VhostLag(0.0)
+    lag = LogLag(0.0)
     lag.stored(9, EPOCH_MS - 60_000)
     assert lag.time_ms(1.0, now_ms(1.0)) == 61_000
 
 
 def test_one_record_after_hours_of_nothing_is_no_lag_of_hours() -> None:
-    lag = VhostLag(0.0)
+    lag = LogLag(0.0)
     lag.stored(9, EPOCH_MS)
     lag.heard(9, EPOCH_MS, 7199.5)
     lag.heard(10, now_ms(7200.0), 7200.0)
@@ -75,12 +75,12 @@ def test_one_record_after_hours_of_nothing_is_no_lag_of_hours() -> None:
 
 
 def test_a_clock_that_is_behind_makes_the_newest_record_no_younger_than_the_upstream_says() -> None:
-    lag = VhostLag(0.0)
+    lag = LogLag(0.0)
     lag.stored(5, EPOCH_MS)
     lag.heard(9, EPOCH_MS + 30_000, 40.0)
     hour_ms = 3_600_000
     assert lag.newest_age_ms(50.0, EPOCH_MS - hour_ms) == 40_000
     assert lag.newest_age_ms(50.0, EPOCH_MS + 50_000) == 50_000
-    nothing_heard = VhostLag(0.0)
+    nothing_heard = LogLag(0.0)
     nothing_heard.stored(5, EPOCH_MS)
     assert nothing_heard.newest_age_ms(50.0, EPOCH_MS - hour_ms) == 0

@@ -12,7 +12,7 @@ from leveret.runtime.standby import transfer as standby_transfer
 from leveret.runtime.standby.pipeline_process import Event
 from leveret.runtime.standby.transfer import LAG_LOG_INTERVAL_S, SILENT_S, TransferSupervisor
 
-LINK = {"event": "link", "vhost": "v", "state": "connected", "endpoint": "a:5552"}
+LINK = {"event": "link", "vhost": "v", "log": "v", "state": "connected", "endpoint": "a:5552"}
 
 
 class Clock:
@@ -37,7 +37,15 @@ def test_a_transfer_that_lags_is_logged_now_and_then(clock: Clock, caplog: pytes
     caplog.set_level(logging.INFO)
     transfer = TransferSupervisor(lambda: (None, ""))
     transfer._take(
-        {"event": "stored", "vhost": "v", "next": 5, "newest_ms": clock.now_ms(), "oldest_ms": 0, "at_ms": 1}
+        {
+            "event": "stored",
+            "vhost": "v",
+            "log": "v",
+            "next": 5,
+            "newest_ms": clock.now_ms(),
+            "oldest_ms": 0,
+            "at_ms": 1,
+        }
     )
     clock.now_s += 9.999
     transfer._take({**LINK, "committed": 9, "committed_ms": clock.now_ms()})
@@ -72,14 +80,22 @@ def test_that_nothing_is_here_is_told_only_when_that_was_said() -> None:
     transfer = TransferSupervisor(lambda: (None, ""))
     transfer._take({**LINK, "state": "connecting"})
     assert [row["is_archive_read"] for row in transfer.rows(["v", "w"])] == [False, False]
-    transfer._take({"event": "archived", "vhost": "v", "next": 0, "newest_ms": None})
-    transfer._take({"event": "archived", "vhost": "w", "next": 7, "newest_ms": 5})
+    transfer._take({"event": "archived", "vhost": "v", "log": "v", "next": 0, "newest_ms": None})
+    transfer._take({"event": "archived", "vhost": "w", "log": "w", "next": 7, "newest_ms": 5})
     told = [(row["is_archive_read"], row["transferred"]) for row in transfer.rows(["v", "w"])]
     assert told == [(True, 0), (True, 7)]
 
 
 def stored(vhost: str, newest_ms: int = 1) -> Event:
-    return {"event": "stored", "vhost": vhost, "next": 50, "newest_ms": newest_ms, "oldest_ms": 0, "at_ms": 1}
+    return {
+        "event": "stored",
+        "vhost": vhost,
+        "log": vhost,
+        "next": 50,
+        "newest_ms": newest_ms,
+        "oldest_ms": 0,
+        "at_ms": 1,
+    }
 
 
 def test_what_was_deleted_is_not_told_as_transferred() -> None:
@@ -98,7 +114,9 @@ def test_news_of_a_vhost_that_left_the_job_count_for_nothing() -> None:
     transfer = TransferSupervisor(lambda: (None, ""))
     transfer._job = {"vhosts": ["v"]}
     transfer._take({**LINK, "committed": 0, "committed_ms": 0})
-    transfer._take({"event": "link", "vhost": "gone", "state": "recover", "error": "no such vhost"})
+    transfer._take(
+        {"event": "link", "vhost": "gone", "log": "gone", "state": "recover", "error": "no such vhost"}
+    )
     assert transfer.state == "connected"
 
 
@@ -121,7 +139,14 @@ def test_what_the_upstream_was_known_to_have_is_told_when_it_is_away_and_spark_s
     transfer._take(stored("v", clock.now_ms()))
     clock.now_s += 0.3
     transfer._take({**LINK, "committed": 57, "committed_ms": clock.now_ms(), "transferred": 50})
-    away = {"event": "link", "vhost": "v", "state": "connecting", "error": "refused", "transferred": 50}
+    away = {
+        "event": "link",
+        "vhost": "v",
+        "log": "v",
+        "state": "connecting",
+        "error": "refused",
+        "transferred": 50,
+    }
 
     def reported() -> tuple[str, int, int]:
         [row] = transfer.rows(["v"])
@@ -171,7 +196,7 @@ def test_a_process_that_hangs_is_not_told_as_connected(
 def test_after_a_start_it_is_told_how_far_behind_the_archive_is(clock: Clock) -> None:
     transfer = TransferSupervisor(lambda: (None, ""))
     newest_ms = clock.now_ms() - 3_000
-    transfer._take({"event": "archived", "vhost": "v", "next": 50, "newest_ms": newest_ms})
+    transfer._take({"event": "archived", "vhost": "v", "log": "v", "next": 50, "newest_ms": newest_ms})
     [row] = transfer.rows(["v"])
     assert (row["transferred"], row["lag_records"], row["last_timestamp"]) == (50, 0, newest_ms)
     assert (row["lag_ms"], transfer.has_heard("v")) == (3_000, False), "nobody knows what there is"
@@ -179,7 +204,7 @@ def test_after_a_start_it_is_told_how_far_behind_the_archive_is(clock: Clock) ->
     [row] = transfer.rows(["v"])
     assert (row["lag_records"], row["lag_ms"], transfer.has_heard("v")) == (7, 3_000, True)
     transfer._take(stored("v"))
-    transfer._take({"event": "archived", "vhost": "v", "next": 40, "newest_ms": 0})
+    transfer._take({"event": "archived", "vhost": "v", "log": "v", "next": 40, "newest_ms": 0})
     assert transfer.rows(["v"])[0]["last_timestamp"] == 1, "what came since is newer"
 
 
@@ -190,7 +215,7 @@ def test_why_nothing_is_stored_is_told_until_something_is_or_nothing_is_left() -
 
     for works in ({**LINK, "committed": 50, "committed_ms": 1}, stored("v")):
         transfer = TransferSupervisor(lambda: (None, ""))
-        transfer._take({"event": "archived", "vhost": "v", "next": 40, "newest_ms": 1})
+        transfer._take({"event": "archived", "vhost": "v", "log": "v", "next": 40, "newest_ms": 1})
         transfer._take({"event": "restarting", "error": "No space left on device"})
         transfer._take({**LINK, "committed": 50, "committed_ms": 1})
         assert reported() == ("connected", "No space left on device")

@@ -314,6 +314,7 @@ def test_statistics_are_the_bounds_of_the_log(peer: Peer) -> None:
         "has_stopped": 0,
         "uncollected": 2,
         "is_downstream": 0,
+        "catching_up": 0,
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from typer import Argument
 
@@ -23,6 +23,11 @@ _MISSING: Final = ("missing_records", "missing_messages")
 """The columns that people see only if they are not empty: a terminal may have 80 columns."""
 
 
+def with_node(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> tuple[str, ...]:
+    """These columns, behind the node if the rows are of a cluster."""
+    return ("node", *columns) if any("node" in row for row in rows) else columns
+
+
 @command(
     "Deleting data of virtual hosts that this node does not own ...",
     "delete_orphaned_data_on_standby_replication_downstream_cluster",
@@ -40,7 +45,7 @@ def delete_orphaned_data_on_standby_replication_downstream_cluster(ctl: Session)
 def delete_internal_streams_on_standby_replication_upstream_cluster(ctl: Session) -> Table:
     """Delete what is collected for downstreams; where collection goes on, it begins anew with what queues hold."""
     rows = ctl.api.post_slowly("replication", "standby", "delete-outgoing", body={})
-    return Table.of(_DELETED, rows, unknown=None)
+    return Table.of(with_node(rows, _DELETED), rows, unknown=None)
 
 
 @command("Listing downstreams of this node ...", "list_standby_replication_downstreams")
@@ -50,7 +55,7 @@ def list_standby_replication_downstreams(ctl: Session) -> Table:
     columns: tuple[str, ...] = _DOWNSTREAMS
     if ctl.for_people and not any(row[name] for row in rows for name in _MISSING):
         columns = tuple(name for name in columns if name not in _MISSING)
-    return Table.of(columns, rows, unknown=None)
+    return Table.of(with_node(rows, columns), rows, unknown=None)
 
 
 @command("Forgetting downstream {downstream} ...", "forget_standby_replication_downstream eu.2")

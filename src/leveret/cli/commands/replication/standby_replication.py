@@ -9,10 +9,12 @@ from typer import Argument, Option
 
 from leveret.cli.command import Session, command
 from leveret.cli.commands.replication.links import Endpoints, Mode, side_lines
+from leveret.cli.commands.replication.standby_logs import with_node
 from leveret.cli.commands.replication.standby_promotion import carry_out, heard, left_out_lines, newest
 from leveret.cli.output.ages import age
 from leveret.cli.output.values import ReportLines, Table
 from leveret.cli.secrets import text_of
+from leveret.wire.log_name import ABSENT
 
 _STATUS: Final = ("virtual_host", "state", "transferred", "lag_records", "lag_ms")
 """The columns for people, whose terminal may have 80; other facts are in the lines above."""
@@ -83,12 +85,17 @@ def standby_replication_status(ctl: Session) -> ReportLines:
     lines += [("Called by its upstream", status["downstream"])] if status.get("downstream") else []
     lines += [("Error", status["error"])] if status["error"] else []
     lines += _promotion(status)
-    lines += [(f"Of {row['virtual_host']}", _collected(row)) for row in status.get("collected", [])]
+    lines += [(f"Of {_title(row)}", _collected(row)) for row in status.get("collected", [])]
     lines += [(f"Of {name}", _UNTAGGED) for name in status.get("untagged", [])]
     lines += [(f"Of node {row['node']}", row["error"]) for row in status.get("nodes", []) if row["error"]]
-    lines += [(f"Of {row['virtual_host']}", _standing(row)) for row in status["vhosts"]]
+    for row in status["vhosts"]:
+        lines.append((f"Of {row['virtual_host']}", _standing(row)))
+        lines += [
+            (f"Of {row['virtual_host']} at {each['node']}", _at_node(each)) for each in row.get("nodes", [])
+        ]
     if status["operating_mode"] != "downstream":
-        return ReportLines(lines, status, Table.of(_DOWNSTREAMS, status.get("downstreams", []), unknown=None))
+        rows = status.get("downstreams", [])
+        return ReportLines(lines, status, Table.of(with_node(rows, _DOWNSTREAMS), rows, unknown=None))
     columns = _STATUS if ctl.for_people else _STATUS_ALL
     if status.get("nodes"):
         columns = ("virtual_host", "node", *columns[1:])
@@ -136,6 +143,20 @@ def _collected(row: dict[str, Any]) -> str:
     if row["missing_messages"]:
         text += f"; retention dropped {row['missing_messages']} messages that are still in queues"
     return f"{text}; {row['error']}" if row.get("error") else text
+
+
+def _title(row: dict[str, Any]) -> str:
+    """A virtual host, in a cluster with the node that collects it."""
+    return f"{row['virtual_host']} at {row['node']}" if "node" in row else str(row["virtual_host"])
+
+
+def _at_node(row: dict[str, Any]) -> str:
+    """What is transferred from one node of an upstream cluster, in words."""
+    if row["state"] == ABSENT:
+        return "does not run, or was forgotten; other nodes lead its queues"
+    lacks = f"{row['lag_records']} records are missing" if row["lag_records"] else "all records are here"
+    text = f"{row['state']}; {lacks}"
+    return f"{text}; {row['error']}" if row["error"] else text
 
 
 def _standing(row: dict[str, Any]) -> str:

@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
+
 from starlette.responses import Response
 
 from leveret.management.request.auth import Need
 from leveret.management.request.call import Call, resource
+from leveret.management.request.other_nodes import parts, rows_of
 from leveret.management.request.replies import done, json_reply
+from leveret.management.resources.replication.standby_replication import with_node
 from leveret.model.errors import NotFound
 
 
 async def list_downstreams(call: Call) -> Response:
-    """The known downstreams, a row a vhost and downstream."""
-    return json_reply(call.node.upstream.downstreams())
+    """The known downstreams, a row a vhost and downstream, in a cluster one for each node."""
+    rows = with_node(call, call.node.upstream.downstreams())
+    for others in rows_of(await parts(call)):
+        rows += others
+    return json_reply(rows)
 
 
 async def forget_downstream(call: Call) -> Response:
     """Keep nothing for a downstream any more."""
     name = call.path("name")
-    if not call.node.upstream.forget_downstream(name):
+    others = [each.status for each in await parts(call, method="DELETE")]
+    if not call.node.upstream.forget_downstream(name) and HTTPStatus.NO_CONTENT not in others:
         raise NotFound(f"no downstream '{name}' has transferred anything from here")
     return done()
 
 
 async def delete_outgoing(call: Call) -> Response:
-    """Remove the outgoing logs; those of tagged vhosts begin anew."""
-    return json_reply(call.node.upstream.delete_logs())
+    """Remove the outgoing logs, in a cluster of all nodes; those of tagged vhosts begin anew."""
+    rows = with_node(call, call.node.upstream.delete_logs())
+    for others in rows_of(await parts(call, method="POST")):
+        rows += others
+    return json_reply(rows)
 
 
 async def delete_orphaned(call: Call) -> Response:

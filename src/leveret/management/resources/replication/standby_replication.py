@@ -13,6 +13,7 @@ from starlette.responses import Response
 from leveret.core.broker.broker import STANDBY_TAG
 from leveret.management.request.auth import Need
 from leveret.management.request.call import Call, resource
+from leveret.management.request.other_nodes import parts, rows_of
 from leveret.management.request.replies import done, json_reply
 from leveret.management.resources.replication.schema_replication import NewMode
 from leveret.model.definitions import GlobalParameter, Put
@@ -31,8 +32,13 @@ async def show_details(call: Call) -> Response:
     """The whole status of the site's standby, or, for an upstream, of its collected data."""
     status = await call.node.standby.details()
     is_downstream = status["operating_mode"] == "downstream"
-    collected = [] if is_downstream else call.node.upstream.collected()
-    downstreams = [] if is_downstream else call.node.upstream.downstreams()
+    collected = [] if is_downstream else with_node(call, call.node.upstream.collected())
+    downstreams = [] if is_downstream else with_node(call, call.node.upstream.downstreams())
+    if not is_downstream:
+        # Each node of a cluster collects what it leads.
+        for other in rows_of(await parts(call)):
+            collected += other["collected"]
+            downstreams += other["downstreams"]
     untagged = call.node.upstream.untagged()
     settings = call.node.config.standby
     rest = {
@@ -76,7 +82,17 @@ async def delete_data(call: Call) -> Response:
 
 async def show_upstream_metrics(call: Call) -> Response:
     """The collected queues, a row each."""
-    return json_reply([row async for row in in_slices(call.node.upstream.metrics())])
+    rows = [row async for row in in_slices(call.node.upstream.metrics())]
+    for others in rows_of(await parts(call)):
+        rows += others
+    return json_reply(rows)
+
+
+def with_node(call: Call, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """These rows, in a cluster with the node that they are about."""
+    if not call.cluster.is_member:
+        return rows
+    return [{"node": call.cluster.name, **row} for row in rows]
 
 
 async def set_upstream(call: Call, value: object) -> None:

@@ -69,6 +69,7 @@ class QueueRoles:
         self._copies = copies
         self._forwarding = forwarding
         self._on_other_leader = on_other_leader
+        self._collector = node.collector
         self._discarding: dict[str, asyncio.Task[None]] = {}
 
     def make_queue(self, definition: d.Queue, read: Reader, exclusive: bool = False) -> Queue:
@@ -204,6 +205,10 @@ class QueueRoles:
                 self._sources.cease(name)
         if not queue.is_remote:
             self._queues.commit_recovered(queue, committed)
+        served = self._broker.queues.get(key)
+        if served is not None and not served.is_remote:
+            # Not before its mirrors are waited for: a downstream gets what they have.
+            self._collector.led(served)
 
     async def _stand_by(self, key: QueueKey, queue: Queue, placement: Placement) -> None:
         name = self._queues.names.get(key)
@@ -402,6 +407,7 @@ class QueueRoles:
 
     def _stand_in(self, led: Queue) -> RemoteQueue:
         """Serve a queue no more: what its consumers had returns to it, and is logged as far as it was settled."""
+        self._collector.pause(led)
         stands = self._queues.stand_in(led, self._me)
         self._forwarding.waits(led, stands)
         return stands
@@ -413,5 +419,6 @@ class QueueRoles:
         if queue is not None and stands is not None:
             self._broker.replace_queue(queue)
             self._forwarding.led_here(stands, queue)
+            self._collector.resume([queue])
             self._broker.dirty[queue] = None
             self._engine.touch()

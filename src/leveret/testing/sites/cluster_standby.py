@@ -1,0 +1,93 @@
+"""A cluster as the upstream of a single downstream, as real processes.
+
+with ClusterStandby("orders", folder) as pair:
+pair.start()
+pair.replicate("osr", "^.*")
+pair.follow()
+pair.site.members[0].kill9()
+pair.wait_transferred()
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from leveret.testing.network.ports import wait_until
+from leveret.testing.servers.broker import LeveretProcess
+from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
+from leveret.testing.sites.standby_pair import FOLLOW_TIMEOUT_S, StandbyPair
+
+_MIRRORED: Final = {"ha-mode": "all", "ha-sync-mode": "automatic"}
+
+
+class ClusterStandby(StandbyPair):
+    """See the module.
+
+    Attributes:
+        site: the cluster; `upstream` is one of its nodes.
+    """
+
+    def __init__(self, vhost: str, folder: Path, nodes: int = 3) -> None:
+        """Prepare all nodes in `folder`; nothing runs yet."""
+        self.site = ClusterSite(folder, nodes, {"cluster_name": "eu.1"})
+        super().__init__(vhost, folder, upstream=self.site.members[0].process)
+
+    def start(self) -> None:
+        """Start all nodes; make the vhost, and the users of the two links, at the upstream."""
+        self.downstream.launch()
+        self.site.form()
+        self.downstream.wait_ready()
+        self._prepare_upstream()
+
+    def replicate(self, name: str, pattern: str) -> None:
+        """Set a policy that has the matching queues replicated, and mirrored at all nodes."""
+        self._set_policy(name, pattern, {"remote-dc-replicate": True, **_MIRRORED})
+
+    def mirror_only(self, name: str, pattern: str) -> None:
+        """Set a policy that has the matching queues mirrored, and no longer replicated."""
+        self._set_policy(name, pattern, _MIRRORED)
+
+    def _set_policy(self, name: str, pattern: str, definition: Mapping[str, object]) -> None:
+        self.upstream = self._running()[0].process
+        policy = ["--vhost", self.vhost, name, pattern, json.dumps(definition), "--apply-to", "queues"]
+        self.upstream.ctl("set_policy", *policy)
+
+    def _running(self) -> list[SiteNode]:
+        return [node for node in self.site.members if node.alive]
+
+    def _named_upstreams(self) -> list[LeveretProcess]:
+        return [node.process for node in self._running()[:2]]
+
+    def close(self) -> None:
+        """End every process."""
+        self.downstream.close()
+        self.site.close()
+
+    # -- looking ------------------------------------------------------------------------------
+
+    def row(self) -> dict[str, Any]:
+        """The downstream's row of the vhost; empty before there is one."""
+        rows = self.status()["vhosts"]
+        return next((row for row in rows if row["virtual_host"] == self.vhost), {})
+
+    def covered(self, queues: Collection[str]) -> dict[str, int]:
+        """By queue, the time up to which the standby has all that happened to it: each is in the log of its leader."""
+        own = {row["queue"]: row["timestamp"] for row in self._transferred_rows()}
+        return {queue: own.get(queue, 0) for queue in queues}
+
+    def wait_transferred(self) -> None:
+        """Wait until the standby has all records that the upstream has had since this call."""
+        began_s = time.monotonic()
+
+        def has_all() -> bool:
+            row = self.row()
+            heard_ago_ms = row.get("heard_ago_ms")
+            if heard_ago_ms is None or row["state"] != "connected" or row["lag_records"]:
+                return False
+            return bool(heard_ago_ms < (time.monotonic() - began_s) * 1000)
+
+        wait_until(has_all, "all records at the standby", FOLLOW_TIMEOUT_S)
