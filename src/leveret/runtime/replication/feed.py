@@ -93,6 +93,7 @@ class Feed:
         self._numbers: dict[str, int] = {}
         self._last_number = 0
         self._frame = Frame()
+        self._has_changed = False
         self._live = 0
         in_sync.shipped(self.position, elapsed_ms())
         tree.changes = self
@@ -101,6 +102,7 @@ class Feed:
 
     def appended(self, name: str, segment: int, header: Header, octets: list[Octets]) -> None:
         """See storage.tree.Changes."""
+        self._has_changed = True
         if self._live:
             number = self._number(name)
             # What a follower appends, and passes on to its own, is in its link's buffer, which it needs again.
@@ -113,6 +115,7 @@ class Feed:
 
     def dropped(self, name: str, first_offset: int) -> None:
         """See storage.tree.Changes."""
+        self._has_changed = True
         if self._live:
             self._frame.add(log_change(ChangeKind.DROP, self._number(name), first_offset))
         for follower in self.followers:
@@ -121,6 +124,7 @@ class Feed:
 
     def deleted(self, name: str) -> None:
         """See storage.tree.Changes."""
+        self._has_changed = True
         if self._live:
             self._frame.add(whole_change(ChangeKind.DELETE, self._number(name)))
         for follower in self.followers:
@@ -131,6 +135,7 @@ class Feed:
 
     def replaced(self, name: str, octets: bytes | None) -> None:
         """See storage.tree.Changes."""
+        self._has_changed = True
         if self._live:
             self._frame.add(file_change(name, octets))
         for follower in self.followers:
@@ -156,14 +161,20 @@ class Feed:
     # -- frames -------------------------------------------------------------------------------
 
     def cut(self) -> int:
-        """Send what changed since the last cut; the position behind it."""
+        """Send what changed since the last cut; the position behind it.
+
+        What nobody is sent has a position, too. A promise must not be bound to the last one before it: a follower that
+        is gone may have acked that, and be recorded as in sync until a smaller record is written.
+        """
         frame = self._frame
+        if frame.octets or self._has_changed:
+            self._has_changed = False
+            self.position += max(1, frame.octets)
+            self.in_sync.shipped(self.position, self.elapsed_ms())
         if frame.octets:
             self._frame = Frame()
-            self.position += frame.octets
             self.records += frame.records
             pieces = frame.message(self.position, self.records, self._clock_ms(), compress=self.compresses)
-            self.in_sync.shipped(self.position, self.elapsed_ms())
             self._samples.append((self.position, self.records))
             if len(self._samples) > _SAMPLES_MAX:
                 del self._samples[: _SAMPLES_MAX // 2]

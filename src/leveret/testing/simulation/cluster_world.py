@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
@@ -14,6 +14,7 @@ from leveret.core.queues.queue import Queue
 from leveret.core.replication.cluster import ClusterKeys, ClusterState, Placement, differences
 from leveret.runtime.cluster.operations import ClusterCommands
 from leveret.runtime.logs.log_home import directory_of
+from leveret.testing.simulation.audit import CountedOn
 from leveret.testing.simulation.consumers import ConsumingHabit
 from leveret.testing.simulation.etcd_state import EtcdState
 from leveret.testing.simulation.etcd_world import ETCD_SETTINGS, EtcdWorld
@@ -31,6 +32,7 @@ POLICY: Final = {
     "ha-promote-on-shutdown": "when-synced",
 }
 KEYS: Final = ClusterKeys.under(ETCD_SETTINGS["cluster.etcd.prefix"])
+PLACEMENTS: Final = KEYS.placement("", "").rstrip("/") + "/"
 LOSING: Final = ("always", "when-synced")
 MIRRORED: Final = ("m1", "m2", "m3", "quorum")
 FANOUT: Final = "fan"
@@ -48,6 +50,7 @@ class ClusterWorld(EtcdWorld):
         super().__init__(*args, **given)
         self.books.may_lose = self.habits.random() < 0.1
         self._gone: list[SimulatedNode] = []
+        self._judged = 0
 
     async def set_up(self) -> None:
         """See SimulatedWorld."""
@@ -216,11 +219,29 @@ class ClusterWorld(EtcdWorld):
 
     def leader_of(self, queue: Queue) -> str:
         """See EtcdWorld."""
-        found = self.etcd.state.entries.get(KEYS.placement(queue.key[0], queue.key[1]))
-        if found is None:
-            return ""
-        placement = msgspec.json.decode(found.value, type=Placement)
-        return placement.leader.partition("@")[0] if placement.epoch == queue.epoch else ""
+        placement = self._placement(queue.key)
+        return _host(placement.leader) if placement is not None and placement.epoch == queue.epoch else ""
+
+    def _placement(self, key: tuple[str, ...]) -> Placement | None:
+        found = self.etcd.state.entries.get(KEYS.placement(key[0], key[1]))
+        return None if found is None else msgspec.json.decode(found.value, type=Placement)
+
+    def has_lease(self, node: str) -> bool:
+        """See EtcdWorld."""
+        return KEYS.alive(f"{node}@localhost") in self.etcd.state.entries
+
+    def counted_on(self, key: tuple[str, ...], epoch: int) -> CountedOn | None:
+        """See EtcdWorld."""
+        placement = self._placement(key)
+        return _counted_on(placement) if placement is not None and placement.epoch == epoch else None
+
+    def records(self) -> Iterable[tuple[int, CountedOn]]:
+        """See EtcdWorld."""
+        before, self._judged = self._judged, self.etcd.state.revision
+        for key, entry in self.etcd.state.entries.items():
+            if entry.modified > before and key.startswith(PLACEMENTS):
+                placement = msgspec.json.decode(entry.value, type=Placement)
+                yield placement.epoch, _counted_on(placement)
 
     def leaders(self) -> set[str]:
         """See EtcdWorld: as etcd has it recorded."""
@@ -288,6 +309,17 @@ class ClusterWorld(EtcdWorld):
                 ):
                     found.append(f"{node.name}: {queue} {placement}")
         return found
+
+
+def _host(name: str) -> str:
+    return name.partition("@")[0]
+
+
+def _counted_on(placement: Placement) -> CountedOn:
+    """A majority of the recorded mirrors and the leader has what was confirmed, or all of them have."""
+    mirrors = len(placement.synchronised)
+    needed = 1 + ((mirrors + 1) // 2 if placement.majority else mirrors)
+    return CountedOn(frozenset(map(_host, (placement.leader, *placement.synchronised))), needed)
 
 
 def _cluster(node: SimulatedNode) -> ClusterCommands:

@@ -17,7 +17,6 @@ from typing import Any, Final, NamedTuple
 from pamqp import commands
 
 from leveret.runtime.replication.delaying import Delaying
-from leveret.storage.secret_file import SECRET_FILE
 from leveret.testing.simulation.applications import ANSWER_TIMEOUT_S
 from leveret.testing.simulation.books import BookedMessage, BooksFault
 from leveret.testing.simulation.client import ClientClosed, ClientDelivery, SimulatedClient
@@ -72,11 +71,7 @@ class DelayedWorld(SimulatedWorld):
         # Clocks that do not agree make the delay longer or shorter.
         self.nodes[1].clock_offset_s = self.nodes[0].clock_offset_s
         for node in self.nodes:
-            node.data_dir.mkdir(mode=0o700, parents=True)
-            secret = node.data_dir / SECRET_FILE
-            secret.write_bytes(b"5" * 64 + b"\n")
-            secret.chmod(0o400)
-            self.disk.settle(node.data_dir)
+            self.give_secret(node)
             node.start()
         await self.until(lambda: self.nodes[0].is_open, "the leader starts", START_TIMEOUT_S)
         for queue in _QUEUES:

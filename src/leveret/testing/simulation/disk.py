@@ -161,6 +161,20 @@ class SimulatedDisk:
         shutil.rmtree(directory)
         self.settle(directory.parent)
 
+    def durable(self, directory: Path, below: str) -> dict[Path, bytes]:
+        """Return the files right in a directory of a node's as they were synced last; none if its name is not durable.
+
+        Args:
+            directory: the data directory.
+            below: the path of the directory below that.
+        """
+        with self.lock:
+            entry = self._entry(str(directory)) if directory.exists() else None
+            for name in below.split("/"):
+                entry = entry.durable.get(name) if entry is not None else None
+            files = entry.durable.items() if entry is not None else ()
+            return {directory / below / name: each.synced for name, each in files if not each.is_directory}
+
     # What is known of it.
 
     def _known(self, status: os.stat_result, path: str) -> DiskEntry:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Final, cast
 
+from leveret.core.queues.confirms import ConfirmBatch
 from leveret.core.queues.queue import Queue
-from leveret.storage.secret_file import SECRET_FILE
+from leveret.testing.simulation.audit import CountedOn
 from leveret.testing.simulation.books import BooksFault
 from leveret.testing.simulation.companion import hang_companions, kill_companions
 from leveret.testing.simulation.copies import difference
@@ -62,7 +62,7 @@ class EtcdWorld(SimulatedWorld):
         """See SimulatedWorld."""
         self.etcd = SimulatedEtcd(cast("asyncio.AbstractEventLoop", self.loop), Random(f"etcd {self.seed}"))
         self.etcd.paths.delay_s_max = self.etcd_delay_s
-        self.etcd.on_change = partial(self.moment, "record")
+        self.etcd.on_change = self._recorded
         self.etcd.use_here()
 
     def start_all(self) -> None:
@@ -71,14 +71,6 @@ class EtcdWorld(SimulatedWorld):
             self.give_secret(node)
         for node in self.nodes:
             node.start()
-
-    def give_secret(self, node: SimulatedNode) -> None:
-        """Copy the secret of all nodes to a new one."""
-        node.data_dir.mkdir(mode=0o700, parents=True)
-        secret = node.data_dir / SECRET_FILE
-        secret.write_bytes(b"5" * 64 + b"\n")
-        secret.chmod(0o400)
-        self.disk.settle(node.data_dir)
 
     # -- faults -----------------------------------------------------------------------------------
 
@@ -194,6 +186,8 @@ class EtcdWorld(SimulatedWorld):
         if not node.is_up and f"{node.name}@localhost" not in self.leaders():
             flipped = self.disk.flip_bit(node.data_dir, self.random, self.may_be_damaged)
             self.story.note(f"bit flipped: {flipped}")
+            if flipped is not None:
+                self.audit.damaged(flipped[0])
 
     def _remove_log(self, node: SimulatedNode) -> None:
         """Remove the directory of a log at rest, of a node that leads nothing, as `_flip_bit` does."""
@@ -205,19 +199,60 @@ class EtcdWorld(SimulatedWorld):
             if logs:
                 log = self.random.choice(logs)
                 self.disk.remove_at_rest(node.data_dir / log)
+                self.audit.damaged(node.data_dir / log / "removed")
                 self.story.note(f"log removed: {node.name} {log}")
 
     def may_be_damaged(self, path: Path) -> bool:
         """Whether a bit of this file may flip."""
         return "queues" in path.parts
 
-    def promised(self, node: str, queue: Queue) -> None:
-        """See SimulatedWorld: only the leader that etcd has recorded may confirm."""
+    def promised(self, node: str, batch: ConfirmBatch, queues: list[Queue]) -> None:
+        """See SimulatedWorld: only the recorded leader may confirm, with a lease, and only what others have."""
+        ends = self.audit.confirms(batch)
+        if self.etcd_stops.locked() or self.books.may_lose:
+            return
+        try:
+            if queues and len(batch.queues) == 1:
+                # The confirm of a message for several queues is decided by the last of them: the others may have been
+                # handed over since, with the message.
+                self._judge_leader(node, queues[0])
+            for queue, end in ends.items():
+                self.audit.confirmed[queue.epoch] = max(end, self.audit.confirmed.get(queue.epoch, 0))
+                counted_on = self.counted_on(queue.key, queue.epoch)
+                if counted_on is not None:
+                    self.audit.judge(queue.epoch, counted_on, queue.log_floor)
+        except BooksFault as fault:
+            self.fault = self.fault or fault
+
+    def _judge_leader(self, node: str, queue: Queue) -> None:
         leader = self.leader_of(queue)
         if leader not in ("", node):
-            self.fault = BooksFault(
-                f"two leaders: {node} confirms for queue {queue.key[1]}, which {leader} leads"
-            )
+            raise BooksFault(f"two leaders: {node} confirms for queue {queue.key[1]}, which {leader} leads")
+        if not self.has_lease(node):
+            raise BooksFault(f"without a lease: {node} confirms for queue {queue.key[1]}")
+
+    def _recorded(self) -> None:
+        """A record in etcd has changed: who it counts on now has all that was confirmed before."""
+        self.moment("record")
+        if self.etcd_stops.locked() or self.books.may_lose:
+            return
+        try:
+            for epoch, counted_on in self.records():
+                self.audit.judge(epoch, counted_on)
+        except BooksFault as fault:
+            self.fault = self.fault or fault
+
+    def records(self) -> Iterable[tuple[int, CountedOn]]:
+        """Return who is counted on for queues, by epoch, as far as etcd's records have changed since the last call."""
+        raise NotImplementedError
+
+    def counted_on(self, key: tuple[str, ...], epoch: int) -> CountedOn | None:
+        """Return who is counted on for a queue now; None if no record says so."""
+        raise NotImplementedError
+
+    def has_lease(self, node: str) -> bool:
+        """Whether a node's lease lasts, as etcd sees it."""
+        raise NotImplementedError
 
     def leader_of(self, queue: Queue) -> str:
         """Return the node that etcd has recorded as the leader of a queue now; empty for none."""

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from leveret.core.queues.queue import Queue
 from leveret.core.replication.election import ElectionKeys
+from leveret.runtime.replication.identity import FILE
+from leveret.testing.simulation.audit import CountedOn
 from leveret.testing.simulation.etcd_world import ETCD_SETTINGS, EtcdWorld
+from leveret.testing.simulation.node import SimulatedNode
 from leveret.testing.simulation.node_users import employ
 from leveret.testing.simulation.world import START_TIMEOUT_S
 
-_LEADER: Final = ElectionKeys.under(ETCD_SETTINGS["cluster.etcd.prefix"]).leader
+_KEYS: Final = ElectionKeys.under(ETCD_SETTINGS["cluster.etcd.prefix"])
 
 
 class FollowerWorld(EtcdWorld):
@@ -21,6 +27,7 @@ class FollowerWorld(EtcdWorld):
         """Nothing runs yet."""
         super().__init__(*args, **given)
         self._ports_of: dict[str, int] = {}
+        self._judged = 0
 
     async def set_up(self) -> None:
         """See SimulatedWorld."""
@@ -71,13 +78,41 @@ class FollowerWorld(EtcdWorld):
 
     def leader_of(self, queue: Queue) -> str:
         """See EtcdWorld: one node leads all queues."""
-        elected = self.etcd.state.entries.get(_LEADER)
+        elected = self.etcd.state.entries.get(_KEYS.leader)
         ports = self._ports_of.items()
         return next((name for name, port in ports if elected and f":{port}".encode() in elected.value), "")
 
+    def has_lease(self, node: str) -> bool:
+        """See EtcdWorld: the leader's key lasts as long as its lease."""
+        elected = self.etcd.state.entries.get(_KEYS.leader)
+        return elected is not None and f":{self._ports_of[node]}".encode() in elected.value
+
+    def counted_on(self, key: tuple[str, ...], epoch: int) -> CountedOn | None:
+        """See EtcdWorld: all nodes that are recorded as in sync; of a stream nothing is judged."""
+        entry = self.etcd.state.entries.get(_KEYS.in_sync)
+        if entry is None:
+            return None
+        ids = msgspec.json.decode(entry.value, type=frozenset[str])
+        nodes = frozenset(node.name for node in self.nodes if self._id_of(node) in ids)
+        return CountedOn(nodes, len(nodes))
+
+    def records(self) -> Iterable[tuple[int, CountedOn]]:
+        """See EtcdWorld: one record for all queues."""
+        entry, before = self.etcd.state.entries.get(_KEYS.in_sync), self._judged
+        self._judged = self.etcd.state.revision
+        if entry is not None and entry.modified > before:
+            counted_on = self.counted_on(("", ""), 0)
+            if counted_on is not None:
+                yield from ((epoch, counted_on) for epoch in self.audit.confirmed)
+
+    def _id_of(self, node: SimulatedNode) -> str:
+        """The node's id, by which etcd's record names it; empty before it has one."""
+        path = node.data_dir / FILE
+        return str(msgspec.json.decode(path.read_bytes()).get("node_id", "")) if path.exists() else ""
+
     def leaders(self) -> set[str]:
         """See EtcdWorld: the one that etcd has elected; while there is none it may be any of them."""
-        elected = self.etcd.state.entries.get(_LEADER)
+        elected = self.etcd.state.entries.get(_KEYS.leader)
         return {
             f"{name}@localhost"
             for name, port in self._ports_of.items()

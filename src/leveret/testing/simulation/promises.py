@@ -1,10 +1,10 @@
-"""Sees each confirm of a node at the moment at which the node decides that it may be sent."""
+"""Sees each confirm of a node: when it begins to wait, and when the node decides that it may be sent."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol, TypeGuard
 from unittest import mock
 
 from leveret.core.queues.confirms import ConfirmBatch
@@ -12,27 +12,36 @@ from leveret.core.queues.queue import Queue
 from leveret.runtime.logs.engine import Engine
 from leveret.testing.simulation.process import current_process
 
-Promised = Callable[[str, Queue], None]
-"""(node, queue): the node confirms a message of a queue that it leads."""
+
+class PromiseWatch(Protocol):
+    """Who is told."""
+
+    def waits(self, batch: ConfirmBatch, queues: list[Queue]) -> None:
+        """Messages of a batch were appended to these queues, which the node leads; the confirm waits for the disk."""
+
+    def promised(self, node: str, batch: ConfirmBatch, queues: list[Queue]) -> None:
+        """The node confirms a batch, whose messages went to these queues, which it leads or led."""
 
 
 @contextmanager
-def watched_promises(promised: Promised) -> Iterator[None]:
+def watched_promises(watch: PromiseWatch) -> Iterator[None]:
     """Tell of each confirm, until the end of the block."""
     with_others: Any = Engine._notify_soon
     alone: Any = Engine._confirm
+    taken: Any = Engine._take_batches
 
     def tell(batch: ConfirmBatch) -> None:
-        # The confirm of a message for several queues is decided by the last of them: the others may have been handed
-        # over since, with the message.
-        process, queue = current_process(), next(iter(batch.queues), None)
-        if (
-            process is not None
-            and len(batch.queues) == 1
-            and isinstance(queue, Queue)
-            and not queue.is_remote
-        ):
-            promised(process.name, queue)
+        process = current_process()
+        if process is not None:
+            watch.promised(process.name, batch, [queue for queue in batch.queues if _is_led(queue)])
+
+    def take_batches(engine: Engine, sessions: Any) -> Any:
+        batches = taken(engine, sessions)
+        for _, batch in batches:
+            watch.waits(
+                batch, [queue for queue, is_durable in batch.queues.items() if is_durable and _is_led(queue)]
+            )
+        return batches
 
     def notify_soon(engine: Engine, channel: Any, batch: ConfirmBatch, *, ok: bool) -> None:
         if ok:
@@ -47,5 +56,10 @@ def watched_promises(promised: Promised) -> Iterator[None]:
     with (
         mock.patch.object(Engine, "_notify_soon", notify_soon),
         mock.patch.object(Engine, "_confirm", confirm),
+        mock.patch.object(Engine, "_take_batches", take_batches),
     ):
         yield
+
+
+def _is_led(queue: object) -> TypeGuard[Queue]:
+    return isinstance(queue, Queue) and not queue.is_remote

@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from leveret.core.queues.confirms import ConfirmBatch
+from leveret.core.queues.queue import Queue
+from leveret.testing.simulation.audit import CountedOn
+from leveret.testing.simulation.books import BooksFault
 from leveret.testing.simulation.node import SimulatedNode
 from leveret.testing.simulation.node_users import employ
 from leveret.testing.simulation.world import START_TIMEOUT_S, PossibleFault, SimulatedWorld
@@ -19,6 +23,15 @@ class SingleWorld(SimulatedWorld):
         node.start()
         await self.until(lambda: node.is_open, "the node starts", START_TIMEOUT_S)
         await employ(self)
+
+    def promised(self, node: str, batch: ConfirmBatch, queues: list[Queue]) -> None:
+        """See SimulatedWorld: what is confirmed is on the node's own disk."""
+        try:
+            for queue, end in self.audit.confirms(batch).items():
+                self.audit.confirmed[queue.epoch] = max(end, self.audit.confirmed.get(queue.epoch, 0))
+                self.audit.judge(queue.epoch, CountedOn(frozenset((node,)), 1), queue.log_floor)
+        except BooksFault as fault:
+            self.fault = self.fault or fault
 
     def possible_faults(self) -> Sequence[PossibleFault]:
         """See SimulatedWorld."""

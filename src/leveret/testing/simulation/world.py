@@ -21,8 +21,11 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple
 
+from leveret.core.queues.confirms import ConfirmBatch
 from leveret.core.queues.queue import Queue
+from leveret.storage.secret_file import SECRET_FILE
 from leveret.testing.simulation.applications import SimulatedApplication
+from leveret.testing.simulation.audit import PromiseAudit
 from leveret.testing.simulation.books import BooksFault, RunBooks
 from leveret.testing.simulation.client import SimulatedClient
 from leveret.testing.simulation.disk import SimulatedDisk
@@ -98,6 +101,7 @@ class SimulatedWorld:
         faults: counts, by kind.
         disk: of all nodes.
         disks: the same, as far as they are full.
+        audit: of what is confirmed.
         count: how many faults there were, those that were left out among them.
         habits: what each run has of its own.
         pause_s: between two faults, on average.
@@ -128,6 +132,7 @@ class SimulatedWorld:
         self.count = 0
         self.disk = SimulatedDisk(folder)
         self.disks = LimitedDisks()
+        self.audit = PromiseAudit(self.disk, self.nodes)
         self.operator = SimulatedOperator(self.nodes, self.network, self.books, Random(f"operator {seed}"))
         self._operator = self.operator.process
         self._folder = folder
@@ -148,6 +153,14 @@ class SimulatedWorld:
         self._ports.append(node.amqp_port)
         return node
 
+    def give_secret(self, node: SimulatedNode) -> None:
+        """Copy the secret of all nodes to a new one."""
+        node.data_dir.mkdir(mode=0o700, parents=True)
+        secret = node.data_dir / SECRET_FILE
+        secret.write_bytes(b"5" * 64 + b"\n")
+        secret.chmod(0o400)
+        self.disk.settle(node.data_dir)
+
     # -- a run ----------------------------------------------------------------------------------
 
     def run(self, seconds: float) -> RunReport:
@@ -164,7 +177,7 @@ class SimulatedWorld:
                 self.disk,
                 self.disks,
                 simulated(self.loop, Random(f"product {self.seed}")),
-                watched_promises(self.promised),
+                watched_promises(self),
             ):
                 found: int = self.loop.run_until_complete(self._play(seconds))
         except Exception as fault:
@@ -277,8 +290,13 @@ class SimulatedWorld:
         await asyncio.sleep(self.random.choice((0.5, 3.0, 8.0)))
         self.disks.limit(directory, None)
 
-    def promised(self, node: str, queue: Queue) -> None:
-        """A node confirms a message of a queue that it leads. Note a fault if it must not."""
+    def waits(self, batch: ConfirmBatch, queues: list[Queue]) -> None:
+        """See promises.PromiseWatch; of queues that nobody deletes."""
+        self.audit.tied(batch, [each for each in queues if each.key[1] in self.queues])
+
+    def promised(self, node: str, batch: ConfirmBatch, queues: list[Queue]) -> None:
+        """See promises.PromiseWatch. Note a fault if the node must not confirm that."""
+        self.audit.confirms(batch)
 
     def prepare(self) -> None:
         """Make what all processes are to find in their context."""

@@ -1,0 +1,128 @@
+"""Each promise of a node, compared with the disks of all nodes at the moment at which it is made, and until the end.
+
+A wrong order of steps seldom loses a message: that takes the loss of one certain node, at one certain moment. So the
+world looks at what no node can see. Whoever etcd's record counts on has what was confirmed *on its disk*: all of them,
+or a majority where the record says so. That holds when a message is confirmed, and again whenever a record changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from leveret.core.queues.queue import Queue
+from leveret.runtime.logs.log_home import directory_of
+from leveret.testing.simulation.books import BooksFault
+from leveret.testing.simulation.disk import SimulatedDisk
+from leveret.testing.simulation.node import SimulatedNode
+from leveret.wire.chunk import HEADER_BYTES, ChunkError, decode_header
+
+
+class CountedOn(NamedTuple):
+    """The nodes that a record counts on to have a queue's confirmed messages, the leader among them.
+
+    Attributes:
+        nodes: their names.
+        needed: how many of them have to have all of it.
+    """
+
+    nodes: frozenset[str]
+    needed: int
+
+
+class DurableLogs:
+    """The logs of all nodes as a loss of power would leave them at least."""
+
+    def __init__(self, disk: SimulatedDisk) -> None:
+        """Nothing is read yet."""
+        self._disk = disk
+        self._ends: dict[Path, tuple[bytes, int]] = {}
+        """By segment: the synced octets that were read last, and the end of their whole chunks."""
+
+    def bounds(self, data_dir: Path, log: str) -> tuple[int, int] | None:
+        """Return the first and the next offset of a log; None for no log."""
+        found: list[tuple[int, int]] = []
+        for path, octets in self._disk.durable(data_dir, log).items():
+            number, _, kind = path.name.partition(".")
+            if number.isdecimal():
+                # A segment that is new has its name once its directory is synced; a start takes it from the other one.
+                is_segment = kind in ("segment", "sealed.segment", "segment.new")
+                found.append(
+                    (int(number), self._end(path, octets, int(number)) if is_segment else int(number))
+                )
+        return (min(found)[0], max(end for _, end in found)) if found else None
+
+    def _end(self, path: Path, octets: bytes, first: int) -> int:
+        known = self._ends.get(path)
+        if known is not None and known[0] is octets:
+            return known[1]
+        at, end = 0, first
+        while at + HEADER_BYTES <= len(octets):
+            try:
+                header = decode_header(octets[at : at + HEADER_BYTES])
+            except ChunkError:
+                break  # The rest of the file has room that nothing was written to yet.
+            at += header.chunk_bytes
+            if at <= len(octets):
+                end = header.next_offset
+        self._ends[path] = octets, end
+        return end
+
+
+class PromiseAudit:
+    """See the module.
+
+    Attributes:
+        confirmed: up to where the messages of a queue are confirmed, by its epoch.
+    """
+
+    def __init__(self, disk: SimulatedDisk, nodes: list[SimulatedNode]) -> None:
+        """Nothing is confirmed; the list of nodes may change."""
+        self.confirmed: dict[int, int] = {}
+        self._logs = DurableLogs(disk)
+        self._nodes = nodes
+        self._damaged: set[tuple[str, str]] = set()
+        self._tied: dict[int, tuple[object, dict[Queue, int]]] = {}
+
+    def damaged(self, path: Path) -> None:
+        """A file was damaged or removed from outside: what the node has of that log is not judged any more."""
+        for node in self._nodes:
+            if path.is_relative_to(node.data_dir):
+                self._damaged.add((node.name, path.parent.relative_to(node.data_dir).as_posix()))
+
+    def tied(self, batch: object, queues: Iterable[Queue]) -> None:
+        """A node has appended messages, whose confirm waits for that from now on."""
+        self._tied[id(batch)] = batch, {queue: queue.backlog.next_offset for queue in queues}
+
+    def confirms(self, batch: object) -> dict[Queue, int]:
+        """Return up to where the messages of each queue are confirmed with this batch."""
+        return self._tied.pop(id(batch), (batch, {}))[1]
+
+    def judge(self, epoch: int, counted_on: CountedOn, floor: int | None = None) -> None:
+        """See that whoever a record counts on has what was confirmed.
+
+        Args:
+            epoch: of the queue.
+            counted_on: by the record.
+            floor: of the leader; nobody needs to have what is before it. None where that is not known.
+
+        Raises:
+            BooksFault: a promise rests on what is on no disk.
+        """
+        end, log = self.confirmed.get(epoch), f"{Queue.log_kind}/{directory_of(epoch)}"
+        if end is None:
+            return
+        missing: list[str] = []
+        for node in self._nodes:
+            if node.name in counted_on.nodes and (node.name, log) not in self._damaged:
+                bounds = self._logs.bounds(node.data_dir, log)
+                if bounds is None or bounds[1] < end:
+                    missing.append(f"{node.name} has it up to {bounds[1] if bounds else 'nowhere'}")
+                elif floor is not None and bounds[0] > max(floor, 0):
+                    missing.append(f"{node.name} has it from {bounds[0]} on, and {floor} is not settled")
+        if len(missing) > len(counted_on.nodes) - counted_on.needed:
+            raise BooksFault(
+                f"promised too early: {log} is confirmed up to {end}, with {counted_on.needed} of "
+                f"{', '.join(sorted(counted_on.nodes))}; on their disks, {'; '.join(missing)}"
+            )
