@@ -26,7 +26,7 @@ _LISTENERS: Final = (
 )
 _THREADS: Final = (
     "leveret.runtime.logs.commit",
-    "leveret.runtime.collecting.collector",
+    "leveret.runtime.collecting.outgoing_sync",
     "leveret.runtime.integrity.scrubbing",
 )
 
