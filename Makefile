@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 FUZZ_SECONDS = 300
 
-.PHONY: help setup setup-cluster setup-test setup-fuzz setup-docs demo demo-cluster demo-sites screenshots test test-fast mutants check format docs bench conformance answers torture simulate fuzz clean
+.PHONY: help setup setup-cluster setup-test setup-fuzz setup-docs demo demo-cluster demo-sites screenshots test test-fast mutants check format docs bench conformance answers torture simulate transcripts fuzz clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -105,6 +105,9 @@ torture: setup-test  ## kill and restart, over and over
 SIMULATE_S = 60
 simulate: setup  ## clusters in virtual time, from new seeds (SIMULATE_S=60 seconds of processor time)
 	@.venv/bin/python -m leveret.testing.simulation --cpu-seconds $(SIMULATE_S) $(SIMULATE_ARGS)
+
+transcripts: setup  ## play the stories of tests/transcripts again, and write what nodes say in them now
+	@.venv/bin/python -m leveret.testing.transcripts tests/transcripts $(TRANSCRIPTS_ARGS)
 
 # Half of the time each.
 fuzz: setup-fuzz  ## new examples for every property test, then a coverage-guided fuzzer (FUZZ_SECONDS=300)
