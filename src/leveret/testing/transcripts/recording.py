@@ -46,7 +46,7 @@ class LinkRecording:
     """
 
     def __init__(self, name_of: Callable[[str], str]) -> None:
-        """`name_of` returns the name that a log has in the story; empty for one that is not logs_here of."""
+        """`name_of` returns the name that a log has in the story; empty for one that is left out."""
         self.lines: list[str] = []
         self._name_of = name_of
         self._logs: dict[int, dict[int, str]] = {}
