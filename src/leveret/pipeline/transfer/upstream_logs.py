@@ -75,6 +75,8 @@ class UpstreamLogs:
             found = [UpstreamLog(vhost, first, "", "")]
         else:
             self._ask(known, vhost, client)
+            # The site stays within reach when the nodes are lost whose endpoints the job names.
+            first.others = [each.endpoint for each in known.members if each.endpoint]
             self._find_founder(known, vhost, first)
             found = [
                 self._log_of(vhost, each, first, cluster_of(client))

@@ -29,6 +29,7 @@ class UpstreamLink:
         endpoints: `host:port` of its node; none for all that the job names.
         label: the node that has to answer; empty for any.
         endpoint: the one that answered last.
+        others: endpoints of the same site that its nodes have told, tried when none of `endpoints` answers.
     """
 
     def __init__(self, log: str, endpoints: Sequence[str] = (), label: str = "") -> None:
@@ -36,6 +37,7 @@ class UpstreamLink:
         self.endpoints = list(endpoints)
         self.label = label
         self.endpoint = ""
+        self.others: list[str] = []
         self._client: StreamClient | None = None
         self._not_before_s = 0.0
         self._backoff_s = BACKOFF_MIN_S
@@ -66,7 +68,7 @@ class UpstreamLink:
 
     def _connected(self, job: TransferJob) -> StreamClient:
         client = connect(
-            self.endpoints or job.endpoints,
+            [*(self.endpoints or job.endpoints), *self.others],
             vhost=vhost_of(self.log),
             username=job.credentials.username,
             password=job.credentials.password,

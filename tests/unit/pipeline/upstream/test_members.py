@@ -51,6 +51,7 @@ class Nodes:
         self.places: dict[str, tuple[str, int] | None] = {}
         self.upstreams: dict[str, StandbyUpstream] = {}
         self.sites: dict[str, FakeSite] = {}
+        self._servers: dict[str, ExitStack] = {}
 
     def add(self, label: str, cluster_id: str = "one") -> int:
         upstream = StandbyUpstream()
@@ -58,10 +59,16 @@ class Nodes:
         upstream.logs["/"].log_id = 1 + len(self.upstreams)
         site = FakeSite(cluster_id, label, self.places)
         upstream.host.site = site
-        port = self._stack.enter_context(upstream.serving())
+        self._servers[label] = self._stack.enter_context(ExitStack())
+        port = self._servers[label].enter_context(upstream.serving())
         self.places[label] = ("127.0.0.1", port)
         self.upstreams[label], self.sites[label] = upstream, site
         return port
+
+    def end(self, label: str) -> None:
+        """End a node, as its site hears at once."""
+        self._servers[label].close()
+        self.places[label] = None
 
 
 @pytest.fixture
@@ -105,6 +112,24 @@ def test_one_endpoint_is_enough_to_transfer_what_every_node_serves(tmp_path: Pat
         "q-a@x#1",
         "q-b@x#2",
     ]
+
+
+def test_the_site_stays_within_reach_when_the_only_named_node_is_lost(tmp_path: Path, nodes: Nodes) -> None:
+    first, second = nodes.add("a@x#1"), nodes.add("b@x#2")
+    with Inbox() as inbox:
+        options = options_of(tmp_path, inbox, first)
+        reader = transfer(options)
+        position = {log_name("/", label): 10 for label in ("a@x#1", "b@x#2")}
+        nodes.end("a@x#1")
+
+        def asked() -> str:
+            assert reader.latestOffset(position, LIMIT) == position
+            return links_module.link_of(options.job, "/").endpoint
+
+        wait_until(lambda: asked() == f"127.0.0.1:{second}", "the other node to be asked for the members", 20)
+        nodes.upstreams["b@x#2"].publish("/", "later", [stored_message(b"m")] * 5)
+        expected = position | {log_name("/", "b@x#2"): 15}
+        wait_until(lambda: reader.latestOffset(position, LIMIT) == expected, "its log to be read", 20)
 
 
 def test_a_node_that_does_not_run_is_missed_only_while_it_leads(tmp_path: Path, nodes: Nodes) -> None:
