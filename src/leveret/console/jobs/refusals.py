@@ -53,7 +53,7 @@ def not_replaced(site: SiteFacts) -> str:
     if is_downstream(site) or site.standby.promotion is not None:
         return "The site is a standby."
     if site.cluster.state == "member":
-        return "A cluster cannot be a standby."
+        return "A cluster cannot return as a standby yet."
     if not site.standby.downstreams:
         return "No site took the place of this one: none has followed it."
     if all(_is_following(each, site) for each in site.standby.downstreams):
