@@ -18,6 +18,7 @@ FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
         "Cluster",
         ("await_online_nodes", "cluster_status", "forget_cluster_node", "join_cluster", "rebalance"),
     ),
+    "nodes.rebuilding": ("Cluster", ("describe_copy", "rebuild_cluster")),
     "nodes.mirrors": (
         "Mirrored queues",
         (

@@ -11,11 +11,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from leveret.cli import exits
 from leveret.cli.api import CtlError
+from leveret.cli.data_dir import claimed
 from leveret.config import Config, build, gather
-from leveret.model.errors import ConfigError, LeveretError
-from leveret.runtime.cluster import forgetting
+from leveret.core.replication.rebuilding import DescribedCopy, RebuiltQueue
+from leveret.model.errors import ConfigError, LeveretError, StorageError
+from leveret.runtime.cluster import forgetting, rebuilding
+from leveret.runtime.process.clock import clock_ms
 
 
 def forget_stopped(settings: Sequence[Path], name: str, data_dir: Path | None) -> list[dict[str, Any]]:
@@ -45,3 +50,62 @@ def _of_a_member(settings: Sequence[Path]) -> Config:
             "with --config or LEVERET_CONFIG_FILE, because the settings locate the cluster's state"
         )
     return config
+
+
+def describe(data_dir: Path, node: str, file: Path) -> dict[str, Any]:
+    """Write a description of the data of a stopped node; return what it says in short.
+
+    Raises:
+        CtlError: a node runs on the data, or they cannot be read; the text has the reason.
+    """
+    try:
+        if not data_dir.is_dir():
+            raise StorageError(f"{data_dir} is no directory")
+        with claimed(data_dir):
+            copy = rebuilding.describe(data_dir, node, clock_ms())
+        # It has users with the hashes of their passwords.
+        with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+            out.write(msgspec.json.encode(copy))
+    except LeveretError as error:
+        raise CtlError(exits.UNAVAILABLE, str(error)) from None
+    except OSError as error:
+        raise CtlError(exits.UNAVAILABLE, f"{file}: {error.strerror}") from None
+    return {"node": node, "logs": len(copy.logs), "cluster": copy.cluster, "lacks": copy.lacks}
+
+
+def rebuild(
+    settings: Sequence[Path], data_dir: Path, files: Sequence[Path], *, dry_run: bool, force: bool
+) -> list[dict[str, Any]]:
+    """Make a new cluster of described copies; return its queues.
+
+    Raises:
+        CtlError: see runtime.cluster.rebuilding; the text has the reason.
+    """
+    try:
+        copies = [msgspec.json.decode(file.read_bytes(), type=DescribedCopy) for file in files]
+        config = _of_a_member(settings)
+        found = asyncio.run(rebuilding.rebuild(config, data_dir, copies, dry_run=dry_run, force=force))
+    except ConfigError as error:
+        raise CtlError(exits.CONFIG, str(error)) from None
+    except LeveretError as error:
+        raise CtlError(exits.UNAVAILABLE, str(error)) from None
+    except (OSError, msgspec.DecodeError) as error:
+        raise CtlError(exits.DATA, f"a file is no description of a copy: {error}") from None
+    return [_row(queue) for queue in found.queues]
+
+
+def _row(queue: RebuiltQueue) -> dict[str, Any]:
+    (vhost, name), copy = queue.key, queue.copy
+    notes = [f"{node} has later messages, which it keeps as divergent" for node in queue.later]
+    if copy is None:
+        notes.append("no copy: it begins empty")
+    elif not copy.is_complete:
+        notes.append("no copy is known to be complete")
+    return {
+        "vhost": vhost,
+        "name": name,
+        "leader": queue.placement.leader,
+        "copies": ", ".join(queue.copies),
+        "next_offset": copy.next_offset if copy is not None else 0,
+        "note": "; ".join(notes),
+    }

@@ -185,6 +185,7 @@ class ProvenLeader:
         uri: where other nodes find it; empty if it does not say.
         leader_id: who leads in `epoch`, if that is another node; empty if that is not known.
         former: URIs of nodes that led before, the last one first.
+        cluster: the cluster whose node has, or had, these data; empty for a node alone.
     """
 
     node_id: str
@@ -193,6 +194,7 @@ class ProvenLeader:
     uri: str
     leader_id: str = ""
     former: tuple[str, ...] = ()
+    cluster: str = ""
 
     @property
     def leadership(self) -> Leadership:
@@ -235,12 +237,13 @@ class _Proof(msgspec.Struct, frozen=True):
     proof: _Octets32
 
 
-class _Welcome(msgspec.Struct, frozen=True):
+class _Welcome(msgspec.Struct, frozen=True, omit_defaults=True):
     epoch: _Epoch
     leader_id: _LeaderId
     uri: _Uri
     former: _Uris
     proof: _Octets32
+    cluster: Annotated[str, Meta(max_length=64)] = ""
 
 
 class _Refused(msgspec.Struct, frozen=True):
@@ -352,11 +355,13 @@ class LeaderHandshake:
         )
         return self.follower
 
-    def welcome(self, *, leadership: Leadership, uri: str, former: Iterable[str] = ()) -> HandshakeMessage:
+    def welcome(
+        self, *, leadership: Leadership, uri: str, former: Iterable[str] = (), cluster: str = ""
+    ) -> HandshakeMessage:
         """The end, once `follower` is known and may stay; to send it away, see `refusal`."""
         if self.follower is None:
             raise RuntimeError("welcome before the peer has proven itself")
-        welcome = _Welcome(*leadership, uri, tuple(former)[:FORMER_LEADERS_MAX], _UNPROVEN)
+        welcome = _Welcome(*leadership, uri, tuple(former)[:FORMER_LEADERS_MAX], _UNPROVEN, cluster)
         return self._transcript.prove(WELCOME, welcome)
 
 
@@ -436,7 +441,13 @@ class FollowerHandshake:
         self._transcript.check(WELCOME, welcome)
         leader, self._leader = self._leader, None
         return ProvenLeader(
-            leader.node_id, leader.name, welcome.epoch, welcome.uri, welcome.leader_id, welcome.former
+            leader.node_id,
+            leader.name,
+            welcome.epoch,
+            welcome.uri,
+            welcome.leader_id,
+            welcome.former,
+            welcome.cluster,
         )
 
 

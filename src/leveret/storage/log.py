@@ -70,7 +70,10 @@ class LogOwner(Protocol):
         """The log's directory is gone."""
 
     def holds(self, log: Log) -> bool:
-        """Whether the log's directory is still its own: no other log was opened there since."""
+        """Whether the log's directory is its own."""
+
+    def has_replaced(self, log: Log) -> bool:
+        """Whether another log was opened there since."""
 
 
 class Log(LogReader):
@@ -410,9 +413,7 @@ class Log(LogReader):
     def prepend(self, head: Log) -> None:
         """Move the only segment of another log, durable and ending at this log's begin, in front of it.
 
-        Blocks for the disk.
-
-        One `rename` does it: whenever the node dies, this log is whole, with that segment or without it.
+        Blocks for the disk. One `rename` does it: whenever the node dies, this log is whole, with it or without it.
 
         Raises:
             StorageError: the segment does not fit, or the disk refused it; both logs are as they were.
@@ -550,6 +551,8 @@ class Log(LogReader):
             Corrupt: a synced file is gone: no record in it may be promised.
         """
         syncing, self._syncing = self._syncing, []
+        if self._owner is not None and self._owner.has_replaced(self):
+            return  # The same log after a cut, for instance: the files' names are its own.
         for segment in syncing if self._is_held else ():
             if segment.size:
                 segment.check_file()

@@ -25,6 +25,8 @@ from leveret.storage.state_file import SUFFIX, StateFile
 from leveret.wire.chunk import Header
 
 NAME_BYTES_MAX: Final = 1024
+STARTS_BITS: Final = 20
+"""The lower bits of the epoch of a leader's chunks: the number of its starts in its own epoch."""
 _OWN: Final = frozenset({"transient", "divergent", "delayed", "standby", "log", "staged"})
 """Directories of one node alone: transient logs, quarantine, changes that it received and has not applied, and segments
 that a recovery writes."""
@@ -46,6 +48,15 @@ class Changes(Protocol):
 
     def deleted(self, name: str) -> None:
         """The log is gone."""
+
+    def begun(self, name: str, offset: int) -> None:
+        """The log is empty, and begins at this offset: a copy of another node's log began anew."""
+
+    def truncated(self, name: str, offset: int) -> None:
+        """The log ends at this offset from now on: what came behind it in a copy is quarantined."""
+
+    def prepended(self, name: str, until: int) -> None:
+        """A segment stands in front of the log, which began at the offset `until` before."""
 
     def replaced(self, name: str, octets: bytes | None) -> None:
         """The state file has this content from now on; None: it is gone."""
@@ -117,9 +128,36 @@ class Tree:
         if self.changes is not None:
             self.changes.deleted(name)
 
+    def begun(self, log: Log) -> None:
+        """To be called after a copy of another node's log was begun anew, before anything is appended to it."""
+        if self.changes is not None:
+            self.changes.begun(self.name_of(log.directory), log.next_offset)
+
+    def truncated(self, log: Log) -> None:
+        """To be called after a copy of another node's log was cut at its present end."""
+        if self.changes is not None:
+            self.changes.truncated(self.name_of(log.directory), log.next_offset)
+
+    def prepended(self, log: Log, until: int) -> None:
+        """To be called after a segment was moved in front of a copy that began at the offset `until`."""
+        if self.changes is not None:
+            self.changes.prepended(self.name_of(log.directory), until)
+
     def holds(self, log: Log) -> bool:
         """See LogOwner."""
         return self.logs.get(log.name) is log
+
+    def has_replaced(self, log: Log) -> bool:
+        """See LogOwner."""
+        return self.logs.get(log.name, log) is not log
+
+    def is_closed(self, name: str) -> bool:
+        """Whether a log is on disk and not open: nobody may conclude that there is none."""
+        if name in self.logs:
+            return False
+        with suppress(FileNotFoundError):
+            return has_segments(self.path_of(name))
+        return False
 
     def open_all(self) -> dict[str, StorageError]:
         """Open every closed log on disk; return the errors of those that cannot be opened, by name."""
@@ -132,6 +170,18 @@ class Tree:
                 except StorageError as error:
                     damaged[name] = error
         return damaged
+
+    def epoch_above(self) -> int:
+        """An epoch of leaders whose chunks have a higher epoch than any chunk that is here.
+
+        Raises:
+            StorageError: a log cannot be read.
+        """
+        highest = self.epoch
+        for log in self.logs.values():
+            for header, _ in log.headers_before(log.next_offset, 1):
+                highest = max(highest, header.epoch)
+        return (highest >> STARTS_BITS) + 1
 
     def unopened(self) -> list[str]:
         """The names of logs on disk that are not open; may be called in any thread.

@@ -137,7 +137,7 @@ class Whole(Protocol):
 
     @property
     def followers(self) -> Followers:
-        """The settings of followers, which contradict a cluster's."""
+        """The settings of followers, some of which contradict a cluster's."""
 
     @property
     def standby(self) -> StandbySettings:
@@ -166,12 +166,12 @@ def check_together(config: Whole, given: Mapping[str, Given]) -> None:
             "makes this node a follower, which serves no client, and "
             "cluster_formation.peer_discovery_backend = etcd makes it a member of a cluster: remove one of the two",
         )
-    if config.followers.bind is not None:
+    if config.followers.min_in_sync:
         raise contradiction(
             given,
-            "replication.bind",
-            "lets followers copy the whole of this node, and cluster_formation.peer_discovery_backend = etcd makes it "
-            "a member of a cluster, whose queues are copied by policies (ha-mode): remove one of the two",
+            "replication.min_in_sync",
+            "stops the publishers of this node while it lacks followers, and cluster_formation.peer_discovery_backend "
+            "= etcd makes it a member of a cluster, whose publishers are at every node: remove one of the two",
         )
     if config.standby.data_dir is not None and "://" in config.standby.data_dir:
         raise contradiction(

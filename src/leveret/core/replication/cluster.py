@@ -24,6 +24,8 @@ order in which it can be done. docs/adr/0008-cluster.md says what it is for.
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
@@ -519,6 +521,11 @@ def _value(event: Event, key: ClusterKey) -> Any:
 
 
 # -- what is written ------------------------------------------------------------------------------
+
+
+def cluster_proof(secret: bytes, cluster_id: str) -> str:
+    """Proves to those who know the secret that the founder of a cluster had it."""
+    return hmac.digest(secret, f"leveret cluster {cluster_id}".encode(), hashlib.sha256).hex()
 
 
 def encode(

@@ -67,8 +67,9 @@ _LIVE: Final = frozenset(
 _OF_NO_PLACE: Final = frozenset({ChangeKind.FILE, ChangeKind.REMOVE, ChangeKind.CURSOR})
 _REWRITING: Final = frozenset({ChangeKind.BEGIN, ChangeKind.CUT, ChangeKind.QUARANTINE})
 _DUE: Final[Mapping[tuple[ReceivePhase, ReceiveEvent], frozenset[ChangeKind]]] = {
-    (ReceivePhase.COPYING, ReceiveEvent.READ): _LIVE | _REWRITING,
-    (ReceivePhase.STREAMING, ReceiveEvent.CUT): _LIVE,
+    (ReceivePhase.COPYING, ReceiveEvent.READ): _LIVE | _REWRITING | {ChangeKind.HEAD},
+    # A node of a cluster mirrors logs: its copies of these are cut, begun anew, and get more in front.
+    (ReceivePhase.STREAMING, ReceiveEvent.CUT): _LIVE | {ChangeKind.BEGIN, ChangeKind.CUT, ChangeKind.HEAD},
     # A sign of life before anything else was sent.
     (ReceivePhase.PER_LOG, ReceiveEvent.READ): frozenset(),
     (ReceivePhase.PER_LOG, ReceiveEvent.CUT): (

@@ -13,7 +13,6 @@ builds it anew from the start.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import hmac
 import logging
 import random
@@ -33,6 +32,7 @@ from leveret.core.replication.cluster import (
     Event,
     MemberRecord,
     Presence,
+    cluster_proof,
     encode,
 )
 from leveret.core.replication.election import PutKey, StoreTransaction
@@ -83,8 +83,12 @@ class ClusterMember:
         *,
         former_leases: set[int] | None = None,
         absence: EtcdAbsence | None = None,
+        copied_cluster: str = "",
     ) -> None:
-        """Enter nothing yet; `on_lost` is told when this node must begin anew. For the rest see ClusterStore."""
+        """Enter nothing yet; `on_lost` is told when this node must begin anew. For the rest see ClusterStore.
+
+        `copied_cluster`: the data are a copy of a node of that cluster; empty for data of this node's own.
+        """
         self.state = ClusterState(ClusterKeys.under(config.etcd.prefix))
         self.is_founder = False
         self.found_with = SchemaDecided()
@@ -94,6 +98,7 @@ class ClusterMember:
         self._data_dir = data_dir
         self.node_id = node_id
         self._secret = secret
+        self._copied_cluster = copied_cluster
         self._on_lost = on_lost
         self._file = MembershipFile(data_dir)
         self._started_at_ms = clock_ms()
@@ -133,7 +138,14 @@ class ClusterMember:
             if remembered:
                 raise PreconditionFailed(
                     f"this node belongs to cluster {remembered}, and etcd below {self.state.keys.prefix} has none: "
-                    "restore etcd's data, or see that cluster.etcd.endpoints and cluster.etcd.prefix are right"
+                    "see that cluster.etcd.endpoints and cluster.etcd.prefix are right; if etcd's data are lost, "
+                    "restore them, or make new records from the nodes' data (leveretctl describe_copy, rebuild_cluster)"
+                )
+            if self._copied_cluster:
+                raise PreconditionFailed(
+                    f"{self._data_dir} is a copy of a node of cluster {self._copied_cluster}, and etcd below "
+                    f"{self.state.keys.prefix} has none: have all nodes' copies make one cluster first (leveretctl "
+                    "describe_copy, rebuild_cluster), or promote this copy alone"
                 )
             # Who founds keeps it until what it has is stored: then the others find a cluster to join.
             self._founding.enter_context(self.definitions_lock.pinned())
@@ -147,7 +159,8 @@ class ClusterMember:
         """Refuse to mix what does not belong together."""
         state, me = self.state, self.name
         record = state.members.get(me)
-        if remembered and remembered != state.cluster_id:
+        is_rebuilt = record is not None and record.node_id == self.node_id
+        if remembered and remembered != state.cluster_id and not is_rebuilt:
             raise PreconditionFailed(
                 f"this node belongs to cluster {remembered}, and etcd below {state.keys.prefix} has cluster "
                 f"{state.cluster_id}: see cluster.etcd.endpoints and cluster.etcd.prefix, or start with another data "
@@ -170,6 +183,11 @@ class ClusterMember:
                 f"node '{me}' was taken out of cluster {remembered}: to join it again start with an empty data "
                 "directory"
             )
+        if self._copied_cluster and record is None:
+            raise PreconditionFailed(
+                f"{self._data_dir} is a copy of a node of cluster {self._copied_cluster}: a follower is no member of "
+                "the cluster that it follows; to join one, start with an empty data directory"
+            )
         if not self.is_founder and record is None and self._file.had_data:
             raise PreconditionFailed(
                 f"{self._data_dir} has definitions of its own, and cluster {state.cluster_id} has others: to join, "
@@ -183,9 +201,7 @@ class ClusterMember:
             )
 
     def _proof(self, cluster_id: str) -> str:
-        return hmac.digest(
-            self._secret.octets, f"leveret cluster {cluster_id}".encode(), hashlib.sha256
-        ).hex()
+        return cluster_proof(self._secret.octets, cluster_id)
 
     async def joined(self) -> None:
         """This node has all definitions, or founded the cluster with its own: it is a member from now on.

@@ -20,6 +20,7 @@ from leveret.runtime.cluster.forwarding import Forwarding
 from leveret.runtime.cluster.placement.due_queues import DueQueues
 from leveret.runtime.cluster.placement.placement_controller import PlacementController
 from leveret.runtime.cluster.placement.queue_roles import QueueRoles
+from leveret.runtime.logs.commit import ReplicationBarrier
 from leveret.runtime.logs.engine import Part
 from leveret.runtime.mirroring.sources import MirrorSources
 from leveret.session.forwarding.remote_ports import RemotePorts
@@ -29,24 +30,39 @@ _WAITING_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 class ClusterBarrier:
-    """commit.ReplicationBarrier: nothing is promised without the lease, and each round cuts a batch for the mirrors."""
+    """commit.ReplicationBarrier: nothing is promised without the lease, and each round cuts a batch for the mirrors.
 
-    def __init__(self, holds_lease: Callable[[], bool], cut: Callable[[], int]) -> None:
-        """`cut` sends what was appended since the last cut."""
+    A node that has followers beyond the cluster promises nothing that those in sync lack, be it a confirm or an ack to
+    the leader of a queue that is mirrored here. So a confirm waits for the followers of every node that it waits for.
+    """
+
+    def __init__(
+        self,
+        holds_lease: Callable[[], bool],
+        cut: Callable[[], int],
+        followers: ReplicationBarrier | None = None,
+    ) -> None:
+        """`cut` sends what was appended since the last cut to mirrors; `followers` are those of this node."""
         self._holds_lease = holds_lease
         self._cut = cut
+        self._followers = followers
 
     def cut(self) -> int:
-        """See commit.ReplicationBarrier; positions are not used."""
-        return self._cut()
+        """See commit.ReplicationBarrier; mirrors are not waited for by positions."""
+        self._cut()
+        return self._followers.cut() if self._followers is not None else 0
 
     def committed(self) -> int:
         """See commit.ReplicationBarrier."""
-        return 0 if self._holds_lease() else -1
+        if not self._holds_lease():
+            return -1
+        return self._followers.committed() if self._followers is not None else 0
 
     def confirmable(self) -> int:
         """See commit.ReplicationBarrier."""
-        return self.committed()
+        if not self._holds_lease():
+            return -1
+        return self._followers.confirmable() if self._followers is not None else 0
 
 
 class ClusterPort:

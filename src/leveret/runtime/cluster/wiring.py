@@ -54,6 +54,7 @@ def enter_cluster(member: ClusterMember, node: Node, secret: Secret, let_in: Let
     """Have a node that has recovered nothing yet be this member of a cluster.
 
     `let_in` takes clients that another node passes on.
+    Followers of the node that are there already are sent all that it changes, and waited for.
     """
     parts = _parts(member, node, secret)
     parts.listener.let_in = let_in
@@ -70,7 +71,9 @@ def enter_cluster(member: ClusterMember, node: Node, secret: Secret, let_in: Let
             forwarding=parts.forwarding,
             leaders=parts.forwarding.leaders,
             replication_port=parts.port,
-            barrier=ClusterBarrier(member.store.holds_lease_now, parts.sources.cut),
+            barrier=ClusterBarrier(
+                member.store.holds_lease_now, parts.sources.cut, node.commits.replication_barrier
+            ),
             copy_gone=parts.copies.gone,
             schema_decisions=parts.schema_decisions,
             standby_site=parts.standby_site,

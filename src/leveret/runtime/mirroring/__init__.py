@@ -7,5 +7,4 @@ mirror_stream.py    one log on one such link
 copies.py           a mirror node's work for all logs that it mirrors
 copy_link.py        its end of the link to one leader
 mirror_copy.py      one log that is mirrored
-prefix_segment.py   a segment that a mirror copies in front of its log
 """

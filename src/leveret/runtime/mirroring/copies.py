@@ -22,8 +22,8 @@ from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.mirroring.copy_link import CopyLink, Dial
 from leveret.runtime.mirroring.log_table import LogTable
 from leveret.runtime.mirroring.mirror_copy import MirrorCopy
-from leveret.runtime.mirroring.prefix_segment import pieces_directory, remove_directory
 from leveret.runtime.replication.applier import Applier
+from leveret.runtime.replication.prefix_segment import pieces_directory, remove_directory
 from leveret.storage.log import Log
 from leveret.storage.quarantine.count import contents
 from leveret.storage.quarantine.quarantine import Quarantine
@@ -188,6 +188,14 @@ class MirrorCopies:
             self._fail(copy, error)
         return copy is not None
 
+    def hold(self, name: str) -> None:
+        """Have a log open that this node neither leads nor mirrors for now: its followers are to have it, too."""
+        if name in self._copies or self._logs.is_led(name) or not self._tree.is_closed(name):
+            return
+        damage = self._open(name, is_counted_on=False)
+        if damage is not None:
+            logger.error("damaged_copy log=%s error=%s action=left", name, damage)
+
     def _end_damaged(self, copy: MirrorCopy) -> None:
         """Nothing of it is open any more; its files, if there are any, stay."""
         del self._copies[copy.name]
@@ -249,7 +257,7 @@ class MirrorCopies:
         if name in self._copies:
             return
         if copy is not None:
-            copy.forget_pieces()
+            copy.prefix.forget()
         remove_directory(pieces_directory(self._tree.root, name))
         self._cursors.pop(name, None)
         self._applier.forget(name)
@@ -330,7 +338,7 @@ class MirrorCopies:
 
     def _close(self, copy: MirrorCopy) -> None:
         """Have nothing of it in memory, unless it is mirrored again by now."""
-        copy.forget_pieces()
+        copy.prefix.forget()
         name = copy.name
         if name in self._copies or self._logs.is_led(name):
             return
@@ -403,11 +411,11 @@ class MirrorCopies:
         name, log = copy.name, copy.log
         if log is None:
             return wire.Copy(copy.serial, LogExtent(name, 0, 0, b""), None)
-        piece = copy.piece()
+        piece = copy.prefix.piece()
         head = piece.extent(name) if piece is not None else None
         extent = self._applier.extent(name, log)
         return wire.Copy(
-            copy.serial, LogExtent(name, copy.first_offset, extent.next_offset, extent.last), head
+            copy.serial, LogExtent(name, copy.prefix.first_offset, extent.next_offset, extent.last), head
         )
 
     def headers(self, name: str, before: int, count: int) -> list[bytes]:
@@ -443,14 +451,15 @@ class MirrorCopies:
                 copy.is_accepting = False
                 copy.busy = asyncio.get_running_loop().create_task(self._quarantine_range(copy, change))
             case ChangeKind.HEAD if change.chunk is not None:
-                copy.append_head(change.offset, change.chunk, change.octets)
+                copy.prefix.append(change.offset, change.chunk, change.octets)
             case kind:
                 if kind is ChangeKind.BEGIN:
                     self._end_reader(copy.name)
-                    copy.remove_pieces()
+                    self._logs.begins_anew(copy.name)
+                    copy.prefix.remove()
                 self._applier.apply(change)
                 if kind is ChangeKind.DROP:
-                    copy.drop_pieces(change.offset)
+                    copy.prefix.drop(change.offset)
                 elif kind is ChangeKind.APPEND:
                     # It is on disk with the chunk, before that is acked: nobody counts on more than that knows of it.
                     self._logs.record_existence(copy.name)
@@ -495,7 +504,7 @@ class MirrorCopies:
     def _forget(self, copy: MirrorCopy, change: LogChange, log: Log, *, is_head: bool) -> None:
         """What is kept elsewhere goes; of a log whose head is, the rest stays as far as it is whole segments."""
         if is_head:
-            copy.remove_pieces()
+            copy.prefix.remove()
             log.drop_before(copy.lost_before)
             if log.first_offset >= copy.lost_before:
                 return

@@ -30,5 +30,8 @@ class LogTable(Protocol):
     def record_existence(self, name: str) -> None:
         """Record that: should the log be missing one day, that is a loss, and no copy that has all of nothing."""
 
+    def begins_anew(self, name: str) -> None:
+        """The copy of a log is about to begin anew: it is not complete until the record says so."""
+
     def copy_again(self, name: str) -> None:
         """The copy of a log is damaged or gone: `MirrorCopies.mirror` is to be called for it again."""

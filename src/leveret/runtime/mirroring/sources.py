@@ -397,6 +397,21 @@ class MirrorSources:
         self._forget(name)
         self._keep(self._promises.deleted(name))
 
+    def begun(self, name: str, offset: int) -> None:
+        """See storage.tree.Changes; no log that is led here."""
+        if self._next is not None:
+            self._next.begun(name, offset)
+
+    def truncated(self, name: str, offset: int) -> None:
+        """See storage.tree.Changes; no log that is led here."""
+        if self._next is not None:
+            self._next.truncated(name, offset)
+
+    def prepended(self, name: str, until: int) -> None:
+        """See storage.tree.Changes; no log that is led here."""
+        if self._next is not None:
+            self._next.prepended(name, until)
+
     def replaced(self, name: str, octets: bytes | None) -> None:
         """See storage.tree.Changes."""
         if self._next is not None:

@@ -445,6 +445,7 @@ class Node:
     def close(self) -> None:
         """Close the files of a node that serves no client."""
         self.ended.set()
+        self.read_only_view.close()
         self.engine.stop()
         self.commits.close()
         self.collector.close()
@@ -490,6 +491,18 @@ class Node:
             return self.copy_gone(log, error)
         self.engine.gone(queue, error)
         return True
+
+    def open_all_logs(self) -> dict[str, StorageError]:
+        """Open every log that no queue has opened, for followers; return the errors of the others, by name."""
+        already = set(self.tree.logs)
+        unreadable = self.tree.open_all()
+        for name, log in self.tree.logs.items():
+            if name not in already:
+                # Other nodes are told that it is here, also after a loss of power.
+                self.commits.appended(log)
+        for name, error in unreadable.items():
+            logger.error("log_not_replicated log=%s error=%s", name, error)
+        return unreadable
 
     def copy_gone(self, log: Log, error: Corrupt) -> bool:
         """Handle lost files of a log; return whether it is a mirror's copy, which is fetched again."""

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from typing import Final
 
 from leveret.core.broker.broker import Broker
+from leveret.core.queues import queue_types
 from leveret.core.queues.queue import Queue
 from leveret.model import definitions as d
+from leveret.model.errors import StorageError
 from leveret.runtime.logs.definitions_store import DefinitionsStore, take_over
 from leveret.runtime.logs.log_store import LogStore, log_name
 from leveret.runtime.process.work_slices import time_slice
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import Chunk
+
+_PART_BYTES: Final = 256 * 1024
 
 
 class ReadOnlyView:
@@ -30,6 +35,8 @@ class ReadOnlyView:
         self._stores = stores
         self._definitions = definitions
         self._queues: dict[str, Queue] = {}
+        self._again: set[str] = set()
+        self._reading: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
         """Read all stored data."""
@@ -57,6 +64,50 @@ class ReadOnlyView:
             self._replay_definitions(chunk)
         elif name in self._queues:
             self._stores.replayed(self._queues[name], log, chunk)
+
+    def show_again(self, name: str) -> None:
+        """Read a queue's log again, because what was shown of it may be gone, or there is more in front of it."""
+        if name in self._queues:
+            self._again.add(name)
+            if self._reading is None or self._reading.done():
+                self._reading = asyncio.get_running_loop().create_task(self._read_again())
+
+    def close(self) -> None:
+        """Read nothing any more."""
+        if self._reading is not None:
+            self._reading.cancel()
+
+    async def _read_again(self) -> None:
+        while self._again:
+            name = self._again.pop()
+            before = self._queues.get(name)
+            if before is None:
+                continue
+            queue = queue_types.make_queue(before.definition, self._stores.read)
+            has_read = await self._read(queue, name)
+            if not has_read or self._queues.get(name) is not before or name in self._again:
+                self._stores.forget(queue)
+                continue
+            self._stores.forget(before)
+            self._queues[name] = queue
+            self._broker.replace_queue(queue)
+            self._quieten()
+
+    async def _read(self, queue: Queue, name: str) -> bool:
+        """Give a queue what its log holds, a part at a time, and all of it at the end; False if the log is gone."""
+        at = 0
+        while (log := self._tree.logs.get(name)) is not None:
+            try:
+                for chunk in log.read(max(at, log.first_offset), _PART_BYTES):
+                    self._stores.replayed(queue, log, chunk)
+                    at = chunk.header.next_offset
+            except StorageError:
+                # Whoever needs it finds it damaged.
+                return False
+            if at >= log.next_offset or not log.size_bytes:
+                return True
+            await asyncio.sleep(0)
+        return False
 
     def _replay_definitions(self, chunk: Chunk) -> None:
         for change in self._definitions.replayed(chunk):

@@ -15,6 +15,8 @@ from leveret.core.replication.join import Bounds
 from leveret.core.replication.receiver import Copied
 from leveret.model.errors import StorageError
 from leveret.runtime.logs.commit import GroupCommit
+from leveret.runtime.replication.prefix_segment import DIRECTORY as PREFIXES
+from leveret.runtime.replication.prefix_segment import CopiedPrefix, remove_directory
 from leveret.runtime.replication.sent_logs import check_name
 from leveret.session.link_handshake import ProvenLeader
 from leveret.storage.directory import make_directory
@@ -28,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 _ANY_EPOCH: Final = 1 << 64
 _NOT_HERE: Final = Copied(None, _ANY_EPOCH)
-_OF_ITSELF: Final = frozenset({ChangeKind.DROP, ChangeKind.FILE, ChangeKind.REMOVE})
+_OF_ITSELF: Final = frozenset({ChangeKind.DROP, ChangeKind.FILE, ChangeKind.REMOVE, ChangeKind.HEAD})
 """Changes that leave a node as consistent as it was, whatever else is missing."""
 
 
@@ -108,6 +110,8 @@ class Applier:
         before_rewriting: Callable[[], None] = lambda: None,
         on_joining: Callable[[ProvenLeader], None] = _ignore,
         on_joined: Callable[[ProvenLeader], None] = _ignore,
+        on_rewritten: Callable[[str], None] = lambda name: None,
+        quarantine_now: Callable[[ProvenLeader, str, int], None] | None = None,
     ) -> None:
         """Bring nothing yet.
 
@@ -119,6 +123,10 @@ class Applier:
                 and before anything is copied that the leader did earlier.
             on_joining: called before the first change of a join.
             on_joined: called when all that the leader has is here, on disk.
+            on_rewritten: told of a log that was begun anew, cut, or has more in front now, while the leader's changes
+                come as they are made.
+            quarantine_now: has what is divergent of a log, from an offset on, in quarantine; for a log that is cut
+                while no join is under way, as the leader's own copy of it was.
         """
         self.apply_delay_ms = 0
         self.tree = tree
@@ -129,8 +137,13 @@ class Applier:
         self._replayed = replayed
         self._on_joining = on_joining
         self._on_joined = on_joined
+        self._on_rewritten = on_rewritten
+        self._quarantine_now = quarantine_now
         self._leader: ProvenLeader | None = None
         self._is_copying = False
+        self._is_streaming = False
+        """Whether the frame under way has what the leader did as one, and not what it read from disk."""
+        self._prefixes: dict[str, CopiedPrefix] = {}
         self._drops: dict[str, tuple[int, int]] = {}
         self._last: dict[str, bytes] = {}
 
@@ -191,7 +204,12 @@ class Applier:
     def joining(self, leader: ProvenLeader) -> None:
         """See FollowerData."""
         self._leader = leader
-        self._is_copying = False
+        self._is_copying = self._is_streaming = False
+        for prefix in self._prefixes.values():
+            prefix.forget()
+        self._prefixes.clear()
+        # What was copied in front of a log, and is not whole, comes again.
+        remove_directory(self.tree.root / PREFIXES)
         self._on_joining(leader)
 
     def joined(self) -> None:
@@ -211,6 +229,7 @@ class Applier:
         Raises:
             StorageError, LinkError: see `apply`.
         """
+        self._is_streaming = bool(head.position)
         for change in changes:
             if not head.position and not self._is_copying and change.kind not in _OF_ITSELF:
                 # What is read from disk comes log by log: until all is here, this is no state that the leader was in.
@@ -255,6 +274,8 @@ class Applier:
                 self._replace(change.name, bytes(change.octets))
             case ChangeKind.REMOVE:
                 self._remove(change.name)
+            case ChangeKind.HEAD if change.chunk is not None:
+                self._precede(change.name, change.offset, change.chunk, change.octets)
             case _:
                 raise LinkError(f"change of kind {change.kind} is none")
 
@@ -295,7 +316,24 @@ class Applier:
         self._before_rewriting()
         self.has_rewritten = True
 
+    def _precede(self, name: str, segment: int, chunk: Chunk, octets: bytes | memoryview) -> None:
+        """A chunk of a segment in front of what is here; what came before, or whose begin did not come, is ignored."""
+        if name not in self.tree.logs:
+            return
+        prefix = self._prefixes.get(name)
+        if prefix is None:
+            prefix = self._prefixes[name] = CopiedPrefix(
+                name, self.tree, self._commits, self._not_moved_in, lambda: self._on_rewritten(name)
+            )
+        if prefix.is_next(segment, chunk):
+            prefix.append(segment, chunk, octets)
+
+    def _not_moved_in(self, error: StorageError) -> None:
+        logger.error("prefix_not_moved_in error=%s action=copy_at_next_join", error)
+
     def _rewrite(self) -> None:
+        if self._is_streaming:
+            return
         if not self.has_rewritten:
             self._before_rewriting()
             self.has_rewritten = True
@@ -308,9 +346,14 @@ class Applier:
         if offset:
             # There may come nothing for long: an empty log begins there all the same, after a start as well.
             log.make()
+        self.tree.begun(log)
+        if self._is_streaming:
+            self._on_rewritten(name)
 
     def _drop(self, name: str, first_offset: int) -> None:
         log = self.tree.logs.get(name)
+        if name in self._prefixes:
+            self._prefixes[name].drop(first_offset)
         if log is not None:
             # What is dropped may have been stored again behind it, and that is here, but not on disk yet.
             self._drops[name] = first_offset, log.want_sync()
@@ -343,6 +386,9 @@ class Applier:
         """Somebody else changes that log from now on: nothing that was to be done to it is done any more."""
         self._last.pop(name, None)
         self._drops.pop(name, None)
+        prefix = self._prefixes.pop(name, None)
+        if prefix is not None:
+            prefix.remove()
 
     # -- what is divergent --------------------------------------------------------------------
 
@@ -350,9 +396,13 @@ class Applier:
         log = self.tree.logs.get(change.name)
         if log is None:
             return
-        if self.quarantine is None:
+        at = change.offset if change.kind is ChangeKind.CUT else log.first_offset
+        if self.quarantine is not None:
+            self.quarantine.add(change.name, at)
+        elif self._is_streaming and self._quarantine_now is not None and self._leader is not None:
+            self._quarantine_now(self._leader, change.name, at)
+        else:
             raise LinkError(f"log {change.name} is to be set aside, and no join is under way")
-        self.quarantine.add(change.name, change.offset if change.kind is ChangeKind.CUT else log.first_offset)
 
     def remove_divergent(self, change: LogChange) -> None:
         """Cut a log, or delete it, once that is kept elsewhere: a crash in between does it again.
@@ -363,6 +413,9 @@ class Applier:
         name, log = change.name, self.tree.logs.get(change.name)
         if change.kind is ChangeKind.QUARANTINE:
             if log is not None:
+                if self.tree.changes is not None:
+                    # Followers of this node keep it as well.
+                    self.tree.changes.truncated(name, log.first_offset)
                 self._delete(name)
                 logger.warning("divergent_log_quarantined log=%s", name)
             return
@@ -374,4 +427,7 @@ class Applier:
         self._last.pop(name, None)
         cut = self.tree.log(log.directory)
         cut.open(with_messages=False, cut_at=change.offset)
+        self.tree.truncated(cut)
+        if self._is_streaming:
+            self._on_rewritten(name)
         logger.warning("divergent_tail_quarantined log=%s offset=%d", name, change.offset)

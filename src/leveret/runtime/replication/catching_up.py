@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count as count_from
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from leveret.core.replication.join import (
     Begin,
@@ -24,7 +24,15 @@ from leveret.core.replication.join import (
 from leveret.model.errors import StorageError
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
-from leveret.wire.link import ChangeKind, Frame, file_change, log_change, name_change, whole_change
+from leveret.wire.link import (
+    ChangeKind,
+    Frame,
+    LinkError,
+    file_change,
+    log_change,
+    name_change,
+    whole_change,
+)
 
 STEP_BYTES: Final = 1024 * 1024
 STEP_LOGS: Final = 64
@@ -35,12 +43,44 @@ _FIRST_NUMBER: Final = 1 << 31
 """Numbers of logs below this one are the feed's."""
 
 
+class PrefixPosition(NamedTuple):
+    """How far the records in front of a copy are sent, segment by segment, the newest first.
+
+    Attributes:
+        top: the copy has everything from here on.
+        next_offset: of the segment that ends at `top`, what comes before this was sent.
+    """
+
+    top: int
+    next_offset: int
+
+
+def read_prefix(frame: Frame, number: int, log: Log, at: PrefixPosition, bytes_max: int) -> PrefixPosition:
+    """Read the next chunks of the segment in front of a copy into a frame; return how far that is then.
+
+    Raises:
+        StorageError: they cannot be read.
+    """
+    start, next_offset = log.segment_before(at.top), at.next_offset
+    if start is None:
+        return PrefixPosition(0, 0)
+    if not start <= next_offset < at.top:
+        next_offset = start
+    for segment, header, octets in log.read_segments(next_offset, max(1, bytes_max)):
+        if segment != start or header.chunk_id >= at.top:
+            break
+        frame.add(log_change(ChangeKind.HEAD, number, start), [octets], header.records)
+        next_offset = header.next_offset
+    return PrefixPosition(start, start) if next_offset >= at.top else PrefixPosition(at.top, next_offset)
+
+
 class CatchUpPlan:
     """Which logs have more than the follower was sent; see the module.
 
     Attributes:
         sent: the offset behind the last chunk that was sent, of every log that the follower knows.
         is_noted: `note_all` was called.
+        skipped: logs that were closed when they were to be compared; what the follower has of them is not known.
     """
 
     def __init__(
@@ -59,6 +99,7 @@ class CatchUpPlan:
         """
         self.sent = sent
         self.is_noted = False
+        self.skipped: set[str] = set()
         self._spared = set(spared)
         self._on_unreadable = on_unreadable
         self._tree = tree
@@ -69,25 +110,30 @@ class CatchUpPlan:
         self._idle: set[str] = set()
         self._changes: list[bytes] = []
         self._drops: dict[str, int] = {}
+        self._prefixes: dict[str, PrefixPosition] = {}
         self._numbers: dict[str, int] = {}
         self._free_numbers = numbers if numbers is not None else count_from(_FIRST_NUMBER + 1)
 
     @property
     def is_nothing(self) -> bool:
         """Whether the follower was sent everything."""
-        return not (self._behind or self._changes or self._drops)
+        return not (self._behind or self._changes or self._drops or self._prefixes)
 
     @property
     def logs_left(self) -> int:
         """About how many logs have more records than the follower was sent."""
-        return len(self._behind) + len(self._changes) // 2 + len(self._drops)
+        return len(self._behind) + len(self._changes) // 2 + len(self._drops) + len(self._prefixes)
 
     def bytes_left(self, *, exactly: bool = False) -> int:
         """Octets that are to be read yet: about, and without what is new in logs that were known to have more."""
         if exactly:
             for name in self._behind:
                 self._look_at(name)
-        return self._left_bytes
+        logs, prefixes = self._tree.logs, self._prefixes.items()
+        in_front = (
+            logs[name].bytes_from(0) - logs[name].bytes_from(at.top) for name, at in prefixes if name in logs
+        )
+        return self._left_bytes + sum(in_front)
 
     def _look_at(self, name: str) -> None:
         left = self._left(name)
@@ -125,6 +171,11 @@ class CatchUpPlan:
         self._drops.pop(name, None)
         self._done(name)
 
+    def skip(self, name: str) -> None:
+        """The log is closed, as its leader changes: nothing of it is sent on this link."""
+        self.skipped.add(name)
+        self.spare(name)
+
     def noted(self, name: str) -> None:
         """There may be more in a log."""
         if name not in self._behind and name not in self._spared:
@@ -137,10 +188,37 @@ class CatchUpPlan:
         if self.sent.get(name, -1) >= first_offset:
             self._drop(name, first_offset)
 
+    def begun(self, name: str) -> None:
+        """The log began anew, whatever the follower has of it."""
+        self._spared.discard(name)
+        self.skipped.discard(name)
+        self._prefixes.pop(name, None)
+        self.sent.pop(name, None)
+        self.noted(name)
+
+    def truncated(self, name: str, offset: int) -> None:
+        """The log was cut there; what the follower was sent of the rest goes to quarantine, as it did here."""
+        if self.sent.get(name, -1) > offset:
+            self.sent[name] = offset
+            self._changes.append(log_change(ChangeKind.CUT, self._number(name), offset))
+
+    def precede(self, name: str, top: int) -> None:
+        """The follower has the log from the offset `top` on, and lacks what stands in front of that here."""
+        if name in self.sent and name not in self._spared:
+            at = self._prefixes.get(name)
+            if at is None or at.top < top:
+                self._prefixes[name] = PrefixPosition(top, top)
+
+    def lacks_before(self, name: str, first_offset: int) -> None:
+        """What the follower had when it came began there; unless it begins anew, that is kept."""
+        if self.sent.get(name, 0) > first_offset:
+            self.precede(name, first_offset)
+
     def deleted(self, name: str) -> None:
         """The log is gone."""
         self._done(name)
         self._drops.pop(name, None)
+        self._prefixes.pop(name, None)
         self.sent.pop(name, None)
         self._remove(ChangeKind.DELETE, name)
 
@@ -205,6 +283,7 @@ class CatchUpPlan:
         """The follower is to forget what it has of the log."""
         self.sent[name] = offset
         self._drops.pop(name, None)
+        self._prefixes.pop(name, None)
         self._changes.append(log_change(ChangeKind.BEGIN, self._number(name), offset))
 
     def _number(self, name: str) -> int:
@@ -228,7 +307,7 @@ class CatchUpPlan:
         for name in tuple(islice(self._behind, STEP_LOGS)):
             if frame.octets >= bytes_max or frame.records >= records_max:
                 break
-            log = self._tree.logs.get(name)
+            log = self._open_log(name)
             if log is None:
                 self._done(name)
                 continue
@@ -245,7 +324,27 @@ class CatchUpPlan:
                 self._look_at(name)
         self._drop_due()
         self._flush(frame)
+        self._read_prefixes(frame, bytes_max)
         return frame
+
+    def _open_log(self, name: str) -> Log | None:
+        """A log of the leader; None if it is gone. Raises LinkError for one that was closed meanwhile."""
+        log = self._tree.logs.get(name)
+        if log is None and self._tree.is_closed(name):
+            raise LinkError(f"log {name} was closed meanwhile, because its leader changes: join again")
+        return log
+
+    def _read_prefixes(self, frame: Frame, bytes_max: int) -> None:
+        for name, at in tuple(self._prefixes.items()):
+            if frame.octets >= bytes_max:
+                return
+            log = self._open_log(name)
+            if log is None or at.top <= log.first_offset or name in self._spared:
+                del self._prefixes[name]
+                continue
+            number = self._number(name)
+            self._flush(frame)
+            self._prefixes[name] = read_prefix(frame, number, log, at, bytes_max - frame.octets)
 
     def _read(self, frame: Frame, name: str, log: Log, bytes_max: int, records_max: int) -> None:
         number = self._number(name)

@@ -12,17 +12,24 @@ after its own fdatasync. Both go on at the same time.
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections.abc import Callable
 from typing import Final, Protocol
 
 from leveret.core.replication.in_sync import InSync
+from leveret.model.errors import StorageError
 from leveret.runtime.process.clock import elapsed_ms
+from leveret.runtime.replication.catching_up import PrefixPosition, read_prefix
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import Header
 from leveret.wire.link import ChangeKind, Frame, Octets, file_change, log_change, name_change, whole_change
 
+logger = logging.getLogger(__name__)
+
 _SAMPLES_MAX: Final = 8192
+_PREFIX_BYTES: Final = 1024 * 1024
+"""Of segments in front of logs so much is read at once, and no more while followers have as much to take."""
 
 
 class FeedFollower(Protocol):
@@ -48,8 +55,21 @@ class FeedFollower(Protocol):
     def note_deleted(self, name: str) -> None:
         """A log is gone; only if it is not live."""
 
+    def note_begun(self, name: str) -> None:
+        """A log began anew; only if it is not live."""
+
+    def note_truncated(self, name: str, offset: int) -> None:
+        """A log was cut; only if it is not live."""
+
+    def note_prepended(self, name: str, until: int) -> None:
+        """A segment stands in front of a log that began at `until`; only if it is not live."""
+
     def note_file(self, name: str, octets: bytes | None) -> None:
         """A state file was replaced or removed; only if it is not live."""
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Octets that it has not taken from its link."""
 
 
 class Feed:
@@ -60,6 +80,7 @@ class Feed:
         records: records in them.
         in_sync: which followers a promise waits for.
         followers: all that are told.
+        prefixes: the logs in front of which segments were moved, and how far those are sent to live followers.
         compresses: whether frames are compressed.
         elapsed_ms: the time of `in_sync`; the time of day may be set back, and a late follower would not be dropped.
     """
@@ -84,6 +105,8 @@ class Feed:
         self.records = 0
         self.in_sync = in_sync
         self.followers: list[FeedFollower] = []
+        self.prefixes: dict[str, PrefixPosition] = {}
+        self._tree = tree
         self._clock_ms = clock_ms
         self.elapsed_ms = elapsed_ms
         self._waits = waits
@@ -132,6 +155,51 @@ class Feed:
                 follower.note_deleted(name)
         # The epochs that queues' logs are named after never come back: so a name would stay for nothing.
         self._numbers.pop(name, None)
+        self.prefixes.pop(name, None)
+
+    def begun(self, name: str, offset: int) -> None:
+        """See storage.tree.Changes."""
+        self.prefixes.pop(name, None)
+        if self._live:
+            self._frame.add(log_change(ChangeKind.BEGIN, self._number(name), offset))
+        for follower in self.followers:
+            if not follower.is_live:
+                follower.note_begun(name)
+
+    def truncated(self, name: str, offset: int) -> None:
+        """See storage.tree.Changes."""
+        if self._live:
+            self._frame.add(log_change(ChangeKind.CUT, self._number(name), offset))
+        for follower in self.followers:
+            if not follower.is_live:
+                follower.note_truncated(name, offset)
+
+    def prepended(self, name: str, until: int) -> None:
+        """See storage.tree.Changes; what stands in front is read from disk, see `read_prefixes`."""
+        if self._live and name not in self.prefixes:
+            self.prefixes[name] = PrefixPosition(until, until)
+        for follower in self.followers:
+            if not follower.is_live:
+                follower.note_prepended(name, until)
+
+    def read_prefixes(self) -> None:
+        """Have the next part of what stands in front of logs since then in the frame, unless a follower is behind."""
+        for name, at in tuple(self.prefixes.items()):
+            log = self._tree.logs.get(name)
+            waiting = max((each.waiting_bytes for each in self.followers if each.is_live), default=0)
+            if waiting > _PREFIX_BYTES or self._frame.octets > _PREFIX_BYTES:
+                return
+            if log is None and self._tree.is_closed(name):
+                continue
+            if log is None or at.top <= log.first_offset:
+                del self.prefixes[name]
+                continue
+            try:
+                self.prefixes[name] = read_prefix(self._frame, self._number(name), log, at, _PREFIX_BYTES)
+            except StorageError as error:
+                # The log's owner finds the damage; the copies go on without what is in front.
+                logger.error("prefix_not_sent log=%s error=%s", name, error)
+                del self.prefixes[name]
 
     def replaced(self, name: str, octets: bytes | None) -> None:
         """See storage.tree.Changes."""
@@ -210,6 +278,8 @@ class Feed:
     def count_live(self) -> None:
         """To be called when a follower begins or ceases to be live, right after a cut."""
         self._live = sum(follower.is_live for follower in self.followers)
+        if not self._live:
+            self.prefixes.clear()
 
     # -- what the group commit asks -----------------------------------------------------------
 

@@ -29,10 +29,10 @@ from leveret.session.link_handshake import (
 )
 from leveret.storage.secret_file import Secret
 from leveret.storage.state_file import StateFile
+from leveret.storage.tree import STARTS_BITS
 
 FILE: Final = "replication.json"
 _NODE_ID_BYTES: Final = 12
-STARTS_BITS: Final = 20
 
 
 class LinkEnd(NamedTuple):
@@ -44,6 +44,7 @@ class LinkEnd(NamedTuple):
         name: such as `rabbit@host`.
         own_uri: where others follow it; empty if they cannot.
         tls: makes a context for a `tls://` leader.
+        cluster: the id of the cluster whose node has these data, or had them; empty for a node alone.
     """
 
     secret: Secret
@@ -51,6 +52,7 @@ class LinkEnd(NamedTuple):
     name: str
     own_uri: Callable[[], str]
     tls: Callable[[], ssl.SSLContext | None]
+    cluster: Callable[[], str] = str
 
     def handshake(self, kind: Kind, channel: bytes, passed_on: PassedOn | None = None) -> FollowerHandshake:
         """Begin to prove who this node is to one that it has connected to, over that channel."""
@@ -109,6 +111,7 @@ class NodeIdentity(msgspec.Struct, kw_only=True):
         missing_logs: the epochs of the queues whose logs this node lacked when it last had all that its leader had, or
             began to lead itself; None: an older version did not record them.
         definitions_end: the offset up to which it had the definitions then.
+        cluster: the id of the cluster whose node it follows, or followed before it led; empty for a node alone.
     """
 
     node_id: str = ""
@@ -127,6 +130,7 @@ class NodeIdentity(msgspec.Struct, kw_only=True):
     former_leaders: list[str] = []
     missing_logs: list[int] | None = None
     definitions_end: int = 0
+    cluster: str = ""
 
     @property
     def stamp(self) -> int:

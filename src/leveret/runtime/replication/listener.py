@@ -125,7 +125,8 @@ class ReplicationListener:
             for node_id in feed.in_sync.tick(feed.elapsed_ms()):
                 logger.warning("follower_not_in_sync node_id=%s reason=it_does_not_acknowledge", node_id)
             # What is appended outside a flush, to outgoing logs, is not to wait for the next one.
-            self._leading.feed.cut()
+            feed.read_prefixes()
+            feed.cut()
             self._leading.commits.keep()
             self._leading.noticed()
             if loop.time() - beat_at_s >= BEAT_S:

@@ -136,7 +136,10 @@ class Outbound(SendingLink):
         leadership = own.leadership if follower.kind == "follow" else own.seen
         self.peer.say(
             self._handshake.welcome(
-                leadership=leadership, uri=leading.own.own_uri(), former=own.former_leaders
+                leadership=leadership,
+                uri=leading.own.own_uri(),
+                former=own.former_leaders,
+                cluster=leading.own.cluster(),
             )
         )
         if follower.kind == "fence":

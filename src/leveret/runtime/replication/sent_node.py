@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from leveret.core.replication.join import DeleteLog, QuarantineLog, Step
 from leveret.core.replication.sender import WHOLE_NODE, SendEvent, SendPhase
 from leveret.core.replication.sync_pace import SyncPace
 from leveret.model.errors import StorageError
@@ -25,7 +26,7 @@ from leveret.runtime.replication.sent_logs import SentLogs
 from leveret.session.link_handshake import ProvenFollower
 from leveret.storage.tree import Tree
 from leveret.wire import link as wire
-from leveret.wire.link import Frame, LogExtent, Octets, Type, pack
+from leveret.wire.link import Frame, LinkError, LogExtent, Octets, Type, pack
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +73,7 @@ class SentNode(SentLogs):
         apply_delay_ms: how long it keeps what is removed here; 0 for one that is not delayed.
         joined_ms: how long its first join took, since it has proven itself; None before that has ended.
         raw_bytes: octets of frames before they were compressed.
+        skipped: logs that were closed when it came: once one of them is open again, it has to come again.
     """
 
     def __init__(self, link: SendingLink, leading: Leading, follower: ProvenFollower) -> None:
@@ -82,6 +84,7 @@ class SentNode(SentLogs):
         self.raw_bytes = 0
         self._leading = leading
         self._feed = leading.feed
+        self.skipped: set[str] = set()
         self._extents: list[LogExtent] = []
         self._counts = False
         """Whether it has been seen in sync since it last joined."""
@@ -126,11 +129,24 @@ class SentNode(SentLogs):
         self.scope.happens(SendEvent.REPORTED)
         follower, own = self.follower, self._leading.own.identity.identity
         is_same_leadership = (follower.followed_epoch, follower.leader_id) == own.leadership
-        extents, self._extents = self._extents, []
-        self.compare(extents, is_clean=not follower.led and is_same_leadership)
+        self.compare(self._extents, is_clean=not follower.led and is_same_leadership)
         self.plan.all_files(inventory.files)
         self._feed.followers.append(self)
         self.link.wake(self)
+
+    def revised(self, step: Step) -> Step | None:
+        """See SentLogs: a node of a cluster closes a log for a moment when its leader changes."""
+        if isinstance(step, DeleteLog | QuarantineLog) and self.tree.is_closed(step.path):
+            self.plan.skip(step.path)
+            return None
+        return step
+
+    def compared(self) -> None:
+        """See SentLogs: copies of a cluster's node get what is in front of them later than what is behind."""
+        super().compared()
+        extents, self._extents = self._extents, []
+        for extent in extents if self._leading.own.cluster() else ():
+            self.plan.lacks_before(extent.path, extent.first_offset)
 
     def paths(self) -> Iterable[str]:
         """See SentLogs."""
@@ -192,6 +208,7 @@ class SentNode(SentLogs):
         self.link.peer.write(pack(Type.STREAMING, wire.Number(position)))
         self.scope.begins_live(position, 0)
         self.link.sender.waits(self.scope)
+        self.skipped = self.plan.skipped
         feed.count_live()
         if not self.apply_delay_ms:
             feed.in_sync.joined(self.node_id, position, feed.elapsed_ms())
@@ -219,6 +236,8 @@ class SentNode(SentLogs):
         waiting_bytes = self.link.peer.waiting_bytes
         logger.warning("follower_falls_behind node_id=%s waiting_bytes=%d", self.node_id, waiting_bytes)
         self.goes_back(self._feed.position, has=0, end=0)
+        for name, at in self._feed.prefixes.items():
+            self.plan.precede(name, at.top)
         self._feed.count_live()
         self._feed.in_sync.left(self.node_id)
         # Not now: a frame is being handed out, and what a promise changes in the tree belongs into the next one.
@@ -241,8 +260,12 @@ class SentNode(SentLogs):
             self._leading.noticed()
 
     def beat(self) -> None:
-        """Say that the leader is there."""
-        if self.is_live:
+        """Say that the leader is there; send a follower away that has to come again."""
+        if self.skipped and self.skipped & self.tree.logs.keys():
+            self.link.peer.abort(
+                LinkError("follow this node anew: a log is open that was closed when you came")
+            )
+        elif self.is_live:
             self.send_frame(self._feed.position, self._feed.heartbeat(), 0)
         else:
             self.link.peer.write(*self._message(Frame()))
@@ -271,6 +294,23 @@ class SentNode(SentLogs):
         # What the follower has of a log that is compared may be divergent: then it is not to be deleted.
         if not self.is_undecided(name):
             self.plan.deleted(name)
+
+    def note_begun(self, name: str) -> None:
+        """See feed.FeedFollower."""
+        self.plan.begun(name)
+
+    def note_truncated(self, name: str, offset: int) -> None:
+        """See feed.FeedFollower."""
+        self.plan.truncated(name, offset)
+
+    def note_prepended(self, name: str, until: int) -> None:
+        """See feed.FeedFollower."""
+        self.plan.precede(name, until)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """See feed.FeedFollower."""
+        return self.link.peer.waiting_bytes
 
     def note_file(self, name: str, octets: bytes | None) -> None:
         """See feed.FeedFollower."""

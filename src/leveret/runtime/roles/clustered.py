@@ -56,13 +56,23 @@ class Clustered:
         coordinator: the serving node's coordinator; None while no node serves.
     """
 
-    def __init__(self, config: Config, data_dir: Path, node_id: str, secret: Secret, host: NodeHost) -> None:
-        """Begin outside of the cluster."""
+    def __init__(
+        self,
+        config: Config,
+        data_dir: Path,
+        node_id: str,
+        secret: Secret,
+        host: NodeHost,
+        *,
+        copied_cluster: Callable[[], str] = str,
+    ) -> None:
+        """Begin outside of the cluster. For `copied_cluster` see ClusterMember."""
         self.coordinator: Coordinator | None = None
         self._config = config
         self._data_dir = data_dir
         self._node_id = node_id
         self._secret = secret
+        self._copied_cluster = copied_cluster
         self._host = host
         self._member: ClusterMember | None = None
         self._lost = asyncio.Event()
@@ -98,6 +108,7 @@ class Clustered:
             lambda reason: lost.set(),
             former_leases=self._former_leases,
             absence=self._absence,
+            copied_cluster=self._copied_cluster(),
         )
         entering = loop.create_task(self._serve(self._member))
         losing = loop.create_task(lost.wait())

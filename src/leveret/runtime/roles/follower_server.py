@@ -16,7 +16,7 @@ from leveret.config.kinds import Address
 from leveret.config.sections.followers import Followers
 from leveret.config.uris import NodeUri
 from leveret.core.replication.in_sync import InSync
-from leveret.model.errors import PreconditionFailed, StorageError
+from leveret.model.errors import Corrupt, PreconditionFailed, StorageError
 from leveret.runtime.link.arrival import LetIn
 from leveret.runtime.logs.log_store import log_name
 from leveret.runtime.node.node import Node
@@ -74,6 +74,7 @@ class FollowerServer:
         self._node = node
         self._settings = settings
         self._leads = leads
+        self._is_member = config.cluster.is_member
         self._identity = own.identity
         self._elected = elected
         self._unreadable = unreadable
@@ -136,7 +137,12 @@ class FollowerServer:
     # -- what a leader promises ---------------------------------------------------------------
 
     def _may_promise(self) -> bool:
-        """Whether no other node has replaced this one, as far as it can know at this moment."""
+        """Whether no other node has replaced this one, as far as it can know at this moment.
+
+        A node of a cluster is replaced by nobody; whether it holds its lease is asked elsewhere.
+        """
+        if self._is_member:
+            return True
         is_elected = self._elected is None or self._elected.may_promise()
         return is_elected and not self._identity.identity.is_fenced
 
@@ -155,8 +161,10 @@ class FollowerServer:
 
     def _hand_over(self, follower: ProvenFollower, epoch: int) -> None:
         """See sent_node.Leading: append everything received, so that the follower gets it with the next cut."""
-        if not self._leads:
-            raise PreconditionFailed("this node does not lead")
+        if not self._leads or self._is_member:
+            raise PreconditionFailed(
+                "this node hands nothing over: it does not lead, or belongs to a cluster"
+            )
         self._node().engine.flush()
         self._met(replace(follower, epoch=epoch, leader_id=follower.node_id))
 
@@ -164,15 +172,19 @@ class FollowerServer:
 
     def _damaged(self) -> set[str]:
         """See sent_node.Leading."""
-        queues = self._node().broker.queues.values()
-        return self._unreadable | {log_name(queue) for queue in queues if queue.damage is not None}
+        node = self._node()
+        damaged = {log_name(queue) for queue in node.broker.queues.values() if queue.damage is not None}
+        return {name for name in self._unreadable if name not in node.tree.logs} | damaged
 
     def _log_unreadable(self, name: str, error: StorageError) -> None:
         """See sent_node.Leading: take an unreadable queue or stream down.
 
-        Without any other log a follower is no copy.
+        A mirror's copy is fetched again. Without any other log a follower is no copy.
         """
         node = self._node()
+        log = node.tree.logs.get(name)
+        if self._is_member and log is not None and isinstance(error, Corrupt) and node.copy_gone(log, error):
+            return
         for queue in node.broker.queues.values():
             if log_name(queue) == name:
                 if queue.damage is None:

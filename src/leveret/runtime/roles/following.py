@@ -80,7 +80,14 @@ class FollowerRole:
         self._took = took
         self._send_away = send_away
         self._applier = Applier(
-            node.tree, node.commits, self._replayed, self._rewriting, self._joining, self._joined
+            node.tree,
+            node.commits,
+            self._replayed,
+            self._rewriting,
+            self._joining,
+            self._joined,
+            lambda name: self.node.read_only_view.show_again(name),
+            self._quarantine_now,
         )
 
     async def start(
@@ -182,6 +189,12 @@ class FollowerRole:
     def _joining(self, leader: ProvenLeader) -> None:
         """Begin a quarantine for the records that this leader lacks."""
         self._applier.quarantine = self._quarantine(leader)
+
+    def _quarantine_now(self, leader: ProvenLeader, name: str, at: int) -> None:
+        """Quarantine what a cluster's node quarantined of its copy of a log, whose leader is another one now."""
+        quarantine = self._quarantine(leader)
+        quarantine.add(name, at)
+        quarantine.finish()
 
     def _quarantine(self, leader: ProvenLeader) -> Quarantine:
         """The quarantine of records that this node has and the leader lacks."""

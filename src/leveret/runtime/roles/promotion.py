@@ -24,6 +24,12 @@ def why_not(
         return "this node was replaced by another leader: what that has taken since would be lost"
     if identity.followed_epoch == 0:
         return "this node has never finished joining a leader: it does not have all data"
+    leader = following.inbound.progress.leader if following is not None else None
+    if identity.cluster and leader is not None and following is not None and following.inbound.is_connected:
+        return (
+            f"node {leader.name} of cluster {identity.cluster}, or a follower of it, is there and is followed: a "
+            "promoted node is a broker of its own with copies of the messages, and the cluster goes on beside it"
+        )
     delaying = following.delaying if following is not None else None
     if delaying is not None and delaying.waits and apply_until_ms is not None and apply_until_ms != ALL_MS:
         # It may go back to a time before a join that has not ended.

@@ -135,8 +135,14 @@ class Roles:
         if config.cluster.is_member:
             from leveret.runtime.roles.clustered import Clustered
 
-            node_id = self.identity.node_id
-            self._clustered = Clustered(config, data_dir, node_id, make_or_read(data_dir), self)
+            self._clustered = Clustered(
+                config,
+                data_dir,
+                self.identity.node_id,
+                make_or_read(data_dir),
+                self,
+                copied_cluster=lambda: self.identity.cluster if self.identity.role == "follower" else "",
+            )
         self.inspection = Inspection(
             data_dir,
             name=config.node_name,
@@ -186,6 +192,12 @@ class Roles:
                 raise PreconditionFailed(
                     f"{self.data_dir}: {TORN}, and it does not have all data; start it with --follow again, or start "
                     "it so and run leveretctl promote_follower --force"
+                )
+            if identity.role == "follower" and identity.cluster:
+                raise PreconditionFailed(
+                    f"{self.data_dir} is a copy of a node of cluster {identity.cluster}, which may still be there: "
+                    "start it with --follow and run leveretctl promote_follower to have a broker of its own; to bring "
+                    "up a whole cluster from such copies see leveretctl help describe_copy"
                 )
             refuse_to_lead(self.data_dir, clock_ms())
             await self._lead(raises_epoch=identity.role == "follower")
@@ -268,9 +280,7 @@ class Roles:
         self.identity.note_whole(holding.stored_logs(node))
         self._identity.save()
         if self._settings.bind is not None:
-            unreadable = node.tree.open_all()
-            for name, error in unreadable.items():
-                logger.error("log_not_replicated log=%s error=%s", name, error)
+            unreadable = node.open_all_logs()
             await self._listen(self._settings.bind, recorded=recorded, unreadable=set(unreadable))
         await node.open()
         if self.elected is None:
@@ -280,14 +290,25 @@ class Roles:
         """See runtime.roles.clustered.NodeHost."""
         async with self._changing:
             await self._close(in_order=False)
+            # A member's data are its own, also where they began as a copy.
+            self.identity.cluster = ""
             self._succession.take_lead(raises_epoch=False, epoch=0)
-            self.node, self.role = self._build(), "leader"
-            coordinator = attach(self.node)
+            node, self.role = self._build(), "leader"
+            self.node = node
+            unreadable: set[str] = set()
+            if self._settings.bind is not None:
+                # First: mirrors then pass the tree's changes on to it, and promises wait for both.
+                self.follower_server = self._followers_of(node, recorded=frozenset(), unreadable=unreadable)
+            coordinator = attach(node)
             # Last: the node has a cluster, whose other nodes expect answers.
-            self.on_node(self.node)
-            await self.node.recover()
+            self.on_node(node)
+            await node.recover()
+            if self.follower_server is not None:
+                unreadable.update(node.open_all_logs())
             await coordinator.begin()
-            await self.node.open()
+            if self.follower_server is not None:
+                await self.follower_server.open(str(self._settings.bind))
+            await node.open()
 
     async def _lead_or_end(
         self, *, raises_epoch: bool, epoch: int = 0, recorded: frozenset[str] = frozenset()
@@ -319,7 +340,12 @@ class Roles:
 
     async def _listen(self, ip: str, *, recorded: frozenset[str], unreadable: set[str]) -> None:
         """Accept followers."""
-        self.follower_server = FollowerServer(
+        self.follower_server = self._followers_of(self.node, recorded=recorded, unreadable=unreadable)
+        await self.follower_server.open(ip)
+
+    def _followers_of(self, node: Node, *, recorded: frozenset[str], unreadable: set[str]) -> FollowerServer:
+        """Have the node's promises wait for followers, none of which is accepted yet."""
+        return FollowerServer(
             lambda: self.node,
             self.config,
             leads=self.role == "leader",
@@ -331,7 +357,6 @@ class Roles:
             answer=self.inspection.answer,
             let_in=self.entrances.let_in,
         )
-        await self.follower_server.open(ip)
 
     def _secret(self, *, role: str) -> Secret:
         """The secret; a leader makes a missing one. With etcd the first leader is unknown, so every node does."""
@@ -521,6 +546,9 @@ class Roles:
 
     def _met(self, other: ProvenFollower) -> bool:
         """Take note of a connecting node; return whether it, or a node that it knows, has replaced this leader."""
+        # Nobody replaces a node of a cluster but by the records in etcd.
+        if self._clustered is not None:
+            return False
         if not self._succession.met(other):
             return False
         self._replaced(other)
@@ -588,7 +616,14 @@ class Roles:
             name=self.config.node_name,
             own_uri=self.own_uri,
             tls=lambda: client_context(self._settings.tls, TLS),
+            cluster=self._cluster_id,
         )
+
+    def _cluster_id(self) -> str:
+        """The cluster that this node belongs to, or whose node it follows; empty for none."""
+        if self._clustered is not None:
+            return MembershipFile(self.data_dir).cluster_id
+        return self.identity.cluster if self.role != "leader" else ""
 
     # -- to be promoted by an operator, see operations ----------------------------------------
 
@@ -613,14 +648,17 @@ class Roles:
             following, former, report = self.following, self.identity.replaced_by, None
             if following is not None:
                 former, report = str(following.uri), await self._end_following(following, until_ms)
+            epoch = self.node.tree.epoch_above() if self.identity.cluster else 0
             await self._close(in_order=True)
-            self._succession.took_over_from(former)
-            await self._lead_or_end(raises_epoch=True)
+            if not self.identity.cluster:
+                self._succession.took_over_from(former)
+            await self._lead_or_end(raises_epoch=True, epoch=epoch)
         return report
 
     async def _end_following(self, following: FollowerRole, until_ms: int) -> str | None:
-        """Receive all changes of the leader, then have the logs as of a time; see `take_over`."""
-        await following.inbound.take_over(self._next_epoch())
+        """Receive all changes of the leader, unless it is in a cluster, then have the logs as of a time."""
+        if not self.identity.cluster:
+            await following.inbound.take_over(self._next_epoch())
         try:
             return await following.end_delay(until_ms, self._next_epoch())
         except LeveretError:

@@ -93,6 +93,13 @@ class Succession:
         decide.
         """
         identity = self._identity.identity
+        if identity.role == "leader" and identity.cluster:
+            logger.warning(
+                "leads_on epoch=%d copied_cluster=%s hint=this node was promoted: take --follow from its command line",
+                identity.epoch,
+                identity.cluster,
+            )
+            return True
         is_successor = identity.role == "leader" and str(uri) in identity.former_leaders
         if not is_successor or identity.is_fenced or identity.rewriting:
             return False
@@ -164,7 +171,9 @@ class Succession:
         """
         identity = self._identity.identity
         identity.see(leader.leadership)
-        self._note_former([str(at), *leader.former])
+        # A cluster goes on whoever is promoted beside it: it chooses its leaders itself.
+        self._note_former([] if leader.cluster else [str(at), *leader.former])
+        identity.cluster = leader.cluster
         self._identity.save()
 
     def took_over_from(self, uri: str) -> None:

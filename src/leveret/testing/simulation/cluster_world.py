@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any, Final, cast
 
 import msgspec
@@ -15,6 +16,8 @@ from leveret.core.replication.cluster import ClusterKeys, ClusterState, Placemen
 from leveret.runtime.cluster.operations import ClusterCommands
 from leveret.runtime.logs.log_home import directory_of
 from leveret.testing.simulation.audit import CountedOn
+from leveret.testing.simulation.beyond import NAME as BEYOND
+from leveret.testing.simulation.beyond import FollowerBeyond
 from leveret.testing.simulation.consumers import ConsumingHabit
 from leveret.testing.simulation.etcd_state import EtcdState
 from leveret.testing.simulation.etcd_world import ETCD_SETTINGS, EtcdWorld
@@ -24,7 +27,7 @@ from leveret.testing.simulation.publishers import PublishingPace
 from leveret.testing.simulation.stream_books import StreamBooks
 from leveret.testing.simulation.users import Crew
 from leveret.testing.simulation.waiting import LOOK_S
-from leveret.testing.simulation.world import START_TIMEOUT_S, PossibleFault
+from leveret.testing.simulation.world import START_TIMEOUT_S, NeverAtRest, PossibleFault
 
 POLICY: Final = {
     "ha-sync-mode": "automatic",
@@ -39,6 +42,8 @@ FANOUT: Final = "fan"
 DEAD_QUEUE: Final = "mdead"
 STREAM_NAME: Final = "stream"
 REPLACED_MAX: Final = 2
+FOLLOWED: Final = 0.5
+"""Of so many runs a node has a follower."""
 _FORGOTTEN: Final = "was taken out of cluster"
 
 
@@ -51,6 +56,8 @@ class ClusterWorld(EtcdWorld):
         self.books.may_lose = self.habits.random() < 0.1
         self._gone: list[SimulatedNode] = []
         self._judged = 0
+        self._beyond: FollowerBeyond | None = None
+        self._chance = Random(f"beyond {self.seed}")
 
     async def set_up(self) -> None:
         """See SimulatedWorld."""
@@ -66,8 +73,21 @@ class ClusterWorld(EtcdWorld):
         await self.declare("mletters", x_dead_letter_exchange="", x_dead_letter_routing_key=DEAD_QUEUE)
         await self.operator.declare_fanout(FANOUT, (*MIRRORED, "alone"))
         stream = await self.declare_stream(STREAM_NAME)
+        if self._chance.random() < FOLLOWED:
+            self._add_follower(self.nodes[0])
         await self.until_whole()
         self._begin_work(stream)
+
+    def _add_follower(self, followed: SimulatedNode) -> None:
+        """Have a node beyond the cluster follow one of its nodes."""
+        settings = {"replication.follow": f"tcp://127.0.0.1:{followed.config.followers.port}"}
+        if self._chance.random() < 0.3:
+            settings["replication.apply_delay"] = "10m"
+        node = SimulatedNode(BEYOND, self._folder, self.network, self.disk, settings)
+        node.clock_offset_s, node.clock_rate = followed.clock_offset_s, followed.clock_rate
+        self.give_secret(node)
+        self._beyond = FollowerBeyond(node, followed, self.network, self._chance)
+        self._beyond.start()
 
     def _add_member(self) -> SimulatedNode:
         number = len(self.nodes) + len(self._gone) + 1
@@ -75,6 +95,9 @@ class ClusterWorld(EtcdWorld):
             f"n{number}",
             {
                 **ETCD_SETTINGS,
+                "replication.bind": "127.0.0.1",
+                "replication.port": str(self.network.free_port()),
+                "replication.ack_timeout": "2s",
                 "cluster_formation.peer_discovery_backend": "etcd",
                 "cluster.bind": "127.0.0.1",
                 "cluster.port": str(self.network.free_port()),
@@ -125,6 +148,8 @@ class ClusterWorld(EtcdWorld):
             found.append(PossibleFault("lose etcd", self._lose_etcd))
             if len(self._gone) < REPLACED_MAX and len(opened) > 1:
                 found.append(PossibleFault("replace", lambda: self._replace(node), node.name))
+        if self._beyond is not None:
+            found += self._beyond.possible_faults()
         return found
 
     async def lose_leader(self) -> None:
@@ -212,6 +237,11 @@ class ClusterWorld(EtcdWorld):
         """Have another node, with an empty disk, in the place of one that the others have forgotten."""
         self.nodes.remove(node)
         self._gone.append(node)
+        if self._beyond is not None and self._beyond.followed is node:
+            # Its copy stays as it is.
+            self._beyond.node.kill()
+            self._gone.append(self._beyond.node)
+            self._beyond = None
         self._ports.remove(node.amqp_port)
         fresh = self._add_member()
         self.give_secret(fresh)
@@ -292,9 +322,31 @@ class ClusterWorld(EtcdWorld):
                 found += [(leader.data_dir, mirror.data_dir, logs) for mirror in mirrors]
         return found
 
+    async def until_up(self) -> None:
+        """See EtcdWorld."""
+        if self._beyond is not None:
+            self._beyond.start()
+        await super().until_up()
+
+    def all_nodes(self) -> list[SimulatedNode]:
+        """See SimulatedWorld."""
+        beyond = [self._beyond.node] if self._beyond is not None else []
+        return [*self.nodes, *self._gone, *beyond]
+
+    def look(self) -> None:
+        """See SimulatedWorld."""
+        super().look()
+        if self._beyond is not None and self._beyond.node.bug is not None:
+            raise NeverAtRest(f"{BEYOND} ended: {self._beyond.node.bug!r}") from self._beyond.node.bug
+
+    def differing(self) -> str:
+        """See EtcdWorld."""
+        found = super().differing()
+        return found if found or self._beyond is None else self._beyond.differing()
+
     def missing(self) -> list[str]:
         """See EtcdWorld: each queue is led, and its mirrors are synchronised, as all nodes see it."""
-        found: list[str] = []
+        found: list[str] = self._beyond.missing() if self._beyond is not None else []
         for node in self.nodes:
             if not node.is_open:
                 found.append(f"{node.name} is not open")

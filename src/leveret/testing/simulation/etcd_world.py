@@ -288,11 +288,12 @@ class EtcdWorld(SimulatedWorld):
 
     async def compare(self) -> None:
         """See SimulatedWorld: each copy that counts as whole has its leader's chunks."""
-        if await wait_until(lambda: not self._differing(), COPIED_S):
+        if await wait_until(lambda: not self.differing(), COPIED_S):
             return
-        raise BooksFault(f"diverged: {self._differing()}")
+        raise BooksFault(f"diverged: {self.differing()}")
 
-    def _differing(self) -> str:
+    def differing(self) -> str:
+        """Return where copies differ that are to be the same, in words; empty for nowhere."""
         return next(filter(None, (difference(*copies) for copies in self.copies())), "")
 
     def copies(self) -> list[tuple[Path, Path, list[str]]]:

@@ -200,13 +200,17 @@ class SimulatedWorld:
             self.faults,
         )
 
+    def all_nodes(self) -> list[SimulatedNode]:
+        """Return all nodes there ever were."""
+        return self.nodes
+
     def _clear(self) -> None:
-        for node in self.nodes:
+        for node in self.all_nodes():
             node.kill()
         for application in self.applications:
             application.process.kill()
             application.process.discard()
-        for node in self.nodes:
+        for node in self.all_nodes():
             node.discard()
         self.loop.close()
         _close_below(self._folder)

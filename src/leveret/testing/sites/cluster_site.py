@@ -52,14 +52,24 @@ class SiteNode:
     Attributes:
         process: the node's process, with its data and ports.
         cluster_port: where other nodes find it.
+        replication_port: where followers beyond the cluster find it, if the site has such.
         link: between the others and `cluster_port`; None without links.
         etcd_link: between the node and etcd's first member; None without links.
     """
 
-    def __init__(self, name: str, folder: Path, config: Mapping[str, str], links: int | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        config: Mapping[str, str],
+        links: int | None,
+        *,
+        is_followed: bool = False,
+    ) -> None:
         """Prepare; nothing runs. `links` is the port of etcd if there are to be links."""
         self.name = name
         self.cluster_port = free_port()
+        self.replication_port = free_port()
         self.link = LinkProxy(self.cluster_port) if links else None
         self.etcd_link = LinkProxy(links) if links else None
         own = {
@@ -67,6 +77,8 @@ class SiteNode:
             "cluster.bind": LOOPBACK,
             "cluster.port": str(self.cluster_port),
         }
+        if is_followed:
+            own |= {"replication.bind": LOOPBACK, "replication.port": str(self.replication_port)}
         if self.link is not None and self.etcd_link is not None:
             own |= {
                 ADVERTISED: f"tcp://{LOOPBACK}:{self.link.port}",
@@ -190,6 +202,7 @@ class ClusterSite(MirrorCluster):
         etcd_members: int = 1,
         etcd_hosts: Sequence[str] = (),
         links: bool = False,
+        followed: bool = False,
     ) -> None:
         """Prepare nodes `n1`, `n2`, ... in `folder`, all with the same configuration; nothing runs yet.
 
@@ -200,6 +213,7 @@ class ClusterSite(MirrorCluster):
             etcd_members: how many members the etcd has.
             etcd_hosts: their addresses, if they are not on loopback.
             links: whether to put proxies between the nodes, and between them and etcd.
+            followed: whether nodes beyond the cluster may follow its nodes.
         """
         self.etcd = EtcdCluster(etcd_members, hosts=etcd_hosts)
         self._folder = folder
@@ -211,6 +225,7 @@ class ClusterSite(MirrorCluster):
             **(config or {}),
         }
         self._links = links
+        self._followed = followed
         self._secret = secrets.token_hex(_SECRET_BYTES).encode() + b"\n"
         self.members: list[SiteNode] = []
         for _ in range(nodes):
@@ -224,7 +239,8 @@ class ClusterSite(MirrorCluster):
     def add(self) -> SiteNode:
         """Prepare one node more, with nothing in it; `start` has it join."""
         etcd_port = self.etcd.members[0].port if self._links else None
-        node = SiteNode(f"n{len(self.members) + 1}", self._folder, self._config, etcd_port)
+        name = f"n{len(self.members) + 1}"
+        node = SiteNode(name, self._folder, self._config, etcd_port, is_followed=self._followed)
         self.give_secret(node)
         for link in (node.link, node.etcd_link):
             if link is not None:

@@ -23,7 +23,7 @@ from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 from leveret.management.http.socket_path import short_path
 from leveret.testing.applications.compare import Comparison, compare
@@ -54,6 +54,18 @@ class ApiAnswer(NamedTuple):
     def json(self) -> Any:
         """The document."""
         return json.loads(self.body)
+
+
+class FollowedNode(Protocol):
+    """A node that can be followed: another one of a replication, or one of a cluster."""
+
+    @property
+    def replication_port(self) -> int:
+        """Where others follow it."""
+
+    @property
+    def data_dir(self) -> Path:
+        """Where it keeps everything, its secret, too."""
 
 
 class _Control(HTTPConnection):
@@ -110,7 +122,7 @@ class FollowerSiteNode:
         if wait:
             self.node.wait_ready()
 
-    def follow(self, leader: FollowerSiteNode, *, secret: bool = True, wait: bool = True) -> None:
+    def follow(self, leader: FollowedNode, *, secret: bool = True, wait: bool = True) -> None:
         """Start as a follower of another member, through this one's link; `secret`: copy that first."""
         self.link.target_port = leader.replication_port
         if secret:
@@ -123,7 +135,7 @@ class FollowerSiteNode:
     def _entry(self) -> tuple[str, ...]:
         return ("--replication-bind", LOOPBACK, "--replication-port", str(self.replication_port))
 
-    def take_secret(self, leader: FollowerSiteNode) -> None:
+    def take_secret(self, leader: FollowedNode) -> None:
         """What the operator does once: copy the secret, readable for its owner only."""
         self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         mine = self.data_dir / SECRET_FILE

@@ -94,7 +94,7 @@ MEMBER = {
 
 
 def test_a_member_of_a_cluster_needs_no_more_than_etcd() -> None:
-    config = build(gather(overrides=MEMBER))
+    config = build(gather(overrides=MEMBER | {"replication.bind": "10.0.0.1"}))
     assert (config.cluster.is_member, config.is_elected) == (True, False)
     alone = build(gather())
     assert (alone.cluster.is_member, alone.is_elected) == (False, False)
@@ -123,6 +123,7 @@ def test_where_other_nodes_find_this_one_is_read() -> None:
             "etcd: set cluster.etcd.endpoints",
         ),
         ({"replication.follow": "tcp://a"}, "replication.follow makes this node a follower"),
+        ({"replication.min_in_sync": "1"}, "replication.min_in_sync stops the publishers of this node"),
         ({"cluster.bind": "0.0.0.0"}, "cluster.bind = 0.0.0.0 is no address at which"),
         ({"cluster.bind": "::"}, "cluster.bind = :: is no address at which"),
         ({"cluster.advertised_uri": "tls://a"}, "cluster.advertised_uri must be tls:// if and only if"),

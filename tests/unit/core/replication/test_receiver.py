@@ -133,8 +133,8 @@ def test_phases_follow_the_table(
 
 DUE: Final = {
     #   append, drop, delete, begin, cut, file, remove, quarantine, cursor, head
-    (C, 0): "append drop delete begin cut file remove quarantine",
-    (S, 9): "append drop delete file remove",
+    (C, 0): "append drop delete begin cut file remove quarantine head",
+    (S, 9): "append drop delete begin cut file remove head",
     (P, 9): "append drop delete begin cut quarantine cursor head",
     (P, 0): "",
 }

@@ -91,6 +91,9 @@ class Node:
     def record_existence(self, name: str) -> None:
         self.marked.add(name)
 
+    def begins_anew(self, name: str) -> None:
+        pass
+
     def copy_again(self, name: str) -> None:
         self.begun_anew.append(name)
 

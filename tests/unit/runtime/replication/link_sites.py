@@ -35,10 +35,13 @@ SEGMENT_BYTES = 4096
 
 
 def link_end(
-    identity: IdentityFile, name: str = "", tls: Callable[[], ssl.SSLContext | None] = lambda: None
+    identity: IdentityFile,
+    name: str = "",
+    tls: Callable[[], ssl.SSLContext | None] = lambda: None,
+    cluster: str = "",
 ) -> LinkEnd:
     """Of a node that nobody follows."""
-    return LinkEnd(SECRET, identity, name, lambda: "", tls)
+    return LinkEnd(SECRET, identity, name, lambda: "", tls, lambda: cluster)
 
 
 def unheard(*_: Any) -> dict[str, Any]:
@@ -56,7 +59,7 @@ class LeaderSite:
         damaged: names of logs that it cannot read.
     """
 
-    def __init__(self, directory: Path, dice: random.Random, epoch: int = 1) -> None:
+    def __init__(self, directory: Path, dice: random.Random, epoch: int = 1, cluster: str = "") -> None:
         directory.mkdir(exist_ok=True)
         self.directory = directory
         self.dice = dice
@@ -79,7 +82,7 @@ class LeaderSite:
             tree=self.tree,
             feed=self.feed,
             commits=self.commits,
-            own=link_end(self.identity, "leader"),
+            own=link_end(self.identity, "leader", cluster=cluster),
             bandwidth_bytes_s=None,
             clock_ms=clock_ms,
             noticed=lambda: None,
@@ -164,8 +167,16 @@ class FollowerSite:
         self.identity = IdentityFile(directory)
         self.seen: dict[str, list[int]] = {}
         self.damaged: list[Corrupt] = []
+        self.rewritten: list[str] = []
         self.applier = Applier(
-            self.tree, self.commits, self._replayed, self._rewriting, self._joining, self._joined
+            self.tree,
+            self.commits,
+            self._replayed,
+            self._rewriting,
+            self._joining,
+            self._joined,
+            self.rewritten.append,
+            self._quarantine_now,
         )
         self.inbound = Inbound(
             uri,
@@ -198,7 +209,15 @@ class FollowerSite:
         self.identity.identity.seen_epoch = leader.epoch
 
     def _joining(self, leader: ProvenLeader) -> None:
-        self.applier.quarantine = Quarantine(
+        self.applier.quarantine = self._quarantine(leader)
+
+    def _quarantine_now(self, leader: ProvenLeader, name: str, at: int) -> None:
+        quarantine = self._quarantine(leader)
+        quarantine.add(name, at)
+        quarantine.finish()
+
+    def _quarantine(self, leader: ProvenLeader) -> Quarantine:
+        return Quarantine(
             self.directory,
             at_ms=clock_ms(),
             from_epoch=self.identity.identity.epoch,
@@ -210,8 +229,9 @@ class FollowerSite:
         )
 
     def _joined(self, leader: ProvenLeader) -> None:
-        assert isinstance(self.applier.quarantine, Quarantine)
-        self.applier.quarantine.finish()
+        if isinstance(self.applier.quarantine, Quarantine):
+            self.applier.quarantine.finish()
+            self.applier.quarantine = None
         self.identity.identity.followed_epoch = self.identity.identity.epoch = leader.epoch
         self.identity.identity.leader_id = leader.leader_id
         self.identity.identity.led = self.identity.identity.rewriting = False

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from leveret.model.errors import LeveretError
 from leveret.runtime.integrity.inspection import Inspection
@@ -46,6 +47,15 @@ class Copying:
     def deleted(self, name: str) -> None:
         if self.is_connected and name in self._tree.logs:
             self.log(name).delete()
+
+    def begun(self, name: str, offset: int) -> None:
+        pytest.fail(f"{name} began anew at {offset}")
+
+    def truncated(self, name: str, offset: int) -> None:
+        pytest.fail(f"{name} was cut at {offset}")
+
+    def prepended(self, name: str, until: int) -> None:
+        pytest.fail(f"{name} began at {until}")
 
     def replaced(self, name: str, octets: bytes | None) -> None:
         if self.is_connected and octets is not None:

@@ -196,6 +196,7 @@ class QueueRoles:
             # Mirrors are told nothing of what is here: they would take themselves for divergent.
             return
         if name is not None:
+            self._queues.complete.add(name)
             policy = self._locations.policy(queue.definition)
             # All of them, until the placement controller has looked at it; not while the queue is handed over.
             is_mirrored = policy.is_mirrored or bool(placement.mirrors)
@@ -232,12 +233,18 @@ class QueueRoles:
             self._on_other_leader(key)
         if name is None:
             return
+        if self._me in placement.synchronised:
+            self._queues.complete.add(name)
+        elif self._me not in placement.stopped:
+            self._queues.complete.discard(name)
         if self._me in placement.mirrors:
             self._copies.mirror(name, placement.leader, is_counted_on=self._me in placement.synchronised)
         elif self._me in placement.stopped:
             await self._copies.release(name)
+            self._copies.hold(name)
         elif self._copies.ends(name) is not None:
             await self._copies.release(name)
+            self._copies.hold(name)
             self._discard_later(key, name)
 
     def _discard_later(self, key: QueueKey, name: str) -> None:
@@ -284,6 +291,7 @@ class QueueRoles:
 
     def stop(self) -> None:
         """Delete nothing more."""
+        self._queues.complete.stop()
         for task in self._discarding.values():
             task.cancel()
 

@@ -16,11 +16,13 @@ from leveret.core.queues.stream import Stream
 from leveret.core.replication.cluster import Placement
 from leveret.model import definitions as d
 from leveret.model.errors import NotFound, StorageError
+from leveret.runtime.cluster.placement.complete_copies import FILE as COMPLETE_COPIES
+from leveret.runtime.cluster.placement.complete_copies import CompleteCopies
 from leveret.runtime.cluster.placement.due_queues import DueQueues
 from leveret.runtime.cluster.placement.local_queues import QueueKey
 from leveret.runtime.logs.log_store import epoch_of, log_name, log_name_of
-from leveret.runtime.replication.identity import STARTS_BITS
 from leveret.storage.segment import has_segments
+from leveret.storage.tree import STARTS_BITS
 
 if TYPE_CHECKING:
     from leveret.runtime.node.node import Node
@@ -48,6 +50,7 @@ class ClusterQueues:
         names: the logs of queues that have records here, in the tree.
         records: what the records of queues said when they were followed last.
         handed_over: queues that were led here, and that another node is to lead as soon as it has all of them.
+        complete: the logs that are complete here, for followers beyond the cluster.
     """
 
     def __init__(self, me: str, node: Node, due: DueQueues) -> None:
@@ -63,6 +66,7 @@ class ClusterQueues:
         self._commits = node.commits
         self._engine = node.engine
         self._due = due
+        self.complete = CompleteCopies(node.tree.file(node.tree.root / COMPLETE_COPIES))
 
     # -- whose a log is -----------------------------------------------------------------------
 
@@ -91,6 +95,7 @@ class ClusterQueues:
         self.records.pop(key, None)
         if name is not None:
             self._keys.pop(name, None)
+            self.complete.discard(name)
         return name
 
     def key_of(self, name: str) -> QueueKey | None:
@@ -120,6 +125,10 @@ class ClusterQueues:
     def record_existence(self, name: str) -> None:
         """See LogTable."""
         self._stores.home_of(name).record_existence(epoch_of(name))
+
+    def begins_anew(self, name: str) -> None:
+        """See LogTable."""
+        self.complete.strike_out(name)
 
     def copy_again(self, name: str) -> None:
         """See LogTable: what the record of the queue says is done once more."""

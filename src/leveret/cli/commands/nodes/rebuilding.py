@@ -1,0 +1,65 @@
+"""A cluster that is gone with its etcd, brought up again from copies of its nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from leveret.cli import exits
+from leveret.cli.api import CtlError
+from leveret.cli.command import Session, command
+from leveret.cli.output.values import MessageLine, Table
+
+_COLUMNS = ("vhost", "name", "leader", "copies", "next_offset", "note")
+
+
+@command(
+    'Describing the copy for node {node_name} to a file at "{file}" ...', "describe_copy rabbit@a a.copy"
+)
+def describe_copy(
+    ctl: Session,
+    node_name: Annotated[str, Argument(help="The `nodename` that the copy is to have in the new cluster.")],
+    file: Annotated[
+        Path, Argument(help="The description is written here, with the definitions of all users.")
+    ],
+) -> MessageLine:
+    """Describe the data of a stopped follower, or of a stopped node, for `rebuild_cluster`.
+
+    The data directory is that of --data-dir. Nothing in it is changed but what a start repairs.
+    """
+    from leveret.cli.offline import describe
+
+    if ctl.data_dir is None:
+        raise CtlError(exits.USAGE, "the data directory of the copy is to be named with --data-dir")
+    found = describe(ctl.data_dir, node_name, file)
+    lacks = f"; it is incomplete: {found['lacks']}" if found["lacks"] else ""
+    return MessageLine(f"The copy has {found['logs']} logs of queues{lacks}", found)
+
+
+@command("", "rebuild_cluster --config leveret.conf a.copy b.copy c.copy")
+def rebuild_cluster(
+    ctl: Session,
+    files: Annotated[list[Path], Argument(metavar="FILE...", help="Written by `describe_copy`, one a node.")],
+    config: Annotated[
+        list[Path],
+        Option(
+            envvar="LEVERET_CONFIG_FILE",
+            metavar="<path>",
+            help="Settings of any node of the new cluster, as for `leveret serve`: where its etcd is.",
+        ),
+    ],
+    dry_run: Annotated[bool, Option("--dry-run", help="Only show who would lead each queue.")] = False,
+    force: Annotated[bool, Option("--force", help="Take copies that are incomplete, too.")] = False,
+) -> Table:
+    """Make a new cluster of copies of the nodes of one that is gone, in an etcd without one.
+
+    Of each queue the most complete copy leads. The nodes are then started on their copies. --data-dir names the data
+    directory of one of them, for its secret.
+    """
+    from leveret.cli.offline import rebuild
+
+    if ctl.data_dir is None:
+        raise CtlError(exits.USAGE, "one of the copies is to be named with --data-dir, for its secret")
+    return Table.of(_COLUMNS, rebuild(config, ctl.data_dir, files, dry_run=dry_run, force=force))

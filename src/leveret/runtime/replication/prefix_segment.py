@@ -1,0 +1,234 @@
+"""A segment that is copied in front of a copy of a log: beside the log first, moved in when it is whole.
+
+    .mirroring/<name of the log>/<first offset>/<first offset>.segment
+
+Until then the segment is a log of its own, so it is written, verified, synced and recovered as any other. Moving it in
+is one rename (`Log.prepend`), done only once all of it is on disk: whenever the node dies, the log is contiguous, with
+the segment or without it, and the copied part of the segment remains for the copy to continue.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from leveret.model.errors import StorageError
+from leveret.runtime.logs.commit import GroupCommit
+from leveret.storage.log import Log
+from leveret.storage.tree import Tree
+from leveret.wire.chunk import Chunk
+from leveret.wire.link import LogExtent, Octets
+
+DIRECTORY: Final = ".mirroring"
+
+
+class PrefixPiece:
+    """See the module.
+
+    Attributes:
+        segment: the offset that the segment begins with.
+        log: what there is of it.
+    """
+
+    def __init__(self, directory: Path, segment: int) -> None:
+        """Open what is there, or begin.
+
+        Raises:
+            StorageError: the disk refuses it, or it is damaged.
+        """
+        self.segment = segment
+        self.log = Log(directory / f"{segment:020d}", epoch=0)
+        self.log.open(first_offset=segment, sync=False)
+
+    @property
+    def next_offset(self) -> int:
+        """Behind the last chunk that was copied."""
+        return self.log.next_offset
+
+    def extent(self, name: str) -> LogExtent | None:
+        """What there is, for the leader; None for nothing. Raises StorageError."""
+        for _, octets in self.log.headers_before(self.next_offset, 1):
+            return LogExtent(name, self.segment, self.next_offset, octets)
+        return None
+
+    def append(self, chunk: Chunk, octets: Octets) -> None:
+        """The next chunk. Raises StorageError."""
+        self.log.append_raw(chunk.header, octets, self.segment)
+
+    def remove(self) -> None:
+        """It is superfluous, or was moved in. Raises StorageError."""
+        self.log.close()
+        remove_directory(self.log.directory)
+
+
+def pieces_directory(data_dir: Path, name: str) -> Path:
+    """The directory of a log's pieces."""
+    return data_dir / DIRECTORY / name
+
+
+def newest_piece(directory: Path, before: int) -> PrefixPiece | None:
+    """What was copied of a segment that begins before an offset, and is not whole; all others are removed.
+
+    Raises:
+        StorageError: the disk refuses it.
+    """
+    found: PrefixPiece | None = None
+    try:
+        starts = sorted(path for path in directory.iterdir()) if directory.exists() else []
+        for path in reversed(starts):
+            if found is None and path.name.isdecimal() and int(path.name) < before:
+                piece = _opened(directory, int(path.name))
+                if piece is not None and piece.segment < piece.next_offset < before:
+                    found = piece
+                    continue
+            remove_directory(path)
+    except OSError as error:
+        raise StorageError(f"{directory}: what was copied cannot be listed: {error}") from error
+    return found
+
+
+def _opened(directory: Path, segment: int) -> PrefixPiece | None:
+    """None for one that is damaged: it is copied anew."""
+    try:
+        return PrefixPiece(directory, segment)
+    except StorageError:
+        return None
+
+
+def remove_directory(directory: Path) -> None:
+    """Remove pieces. Raises StorageError."""
+    try:
+        if directory.exists():
+            shutil.rmtree(directory)
+    except OSError as error:
+        raise StorageError(f"{directory}: cannot be removed: {error}") from error
+
+
+class CopiedPrefix:
+    """What is being copied to stand in front of one log, the newest segment first; see the module."""
+
+    def __init__(
+        self,
+        name: str,
+        tree: Tree,
+        commits: GroupCommit,
+        failed: Callable[[StorageError], None],
+        moved_in: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Of a log of the tree; `failed` is told of what cannot be moved in, `moved_in` of a segment that was."""
+        self._name = name
+        self._tree = tree
+        self._commits = commits
+        self._failed = failed
+        self._moved_in = moved_in
+        self._dropped_to = 0
+        self._directory: Path = pieces_directory(tree.root, name)
+        self._piece: PrefixPiece | None = None
+        self._whole: list[PrefixPiece] = []
+        self._looked = False
+
+    def holds(self, log: Log) -> bool:
+        """Whether that is a piece of it."""
+        pieces = (*self._whole, *([self._piece] if self._piece is not None else []))
+        return any(piece.log is log for piece in pieces)
+
+    @property
+    def first_offset(self) -> int:
+        """Where the copy begins, with all that is moved in before anything that is received next is acked."""
+        log = self._tree.logs.get(self._name)
+        return self._whole[-1].segment if self._whole else log.first_offset if log is not None else 0
+
+    def piece(self) -> PrefixPiece | None:
+        """What there is of a segment that is not whole. Raises StorageError."""
+        if not self._looked:
+            self._looked = True
+            if not self._whole:
+                self._piece = newest_piece(self._directory, self.first_offset)
+                if self._piece is not None:
+                    self._commits.appended(self._piece.log)
+        return self._piece
+
+    def is_next(self, segment: int, chunk: Chunk) -> bool:
+        """Whether a chunk of a segment in front continues what is here; else it came before, or its begin did not.
+
+        Raises:
+            StorageError: what is here cannot be read.
+        """
+        if chunk.header.next_offset > self.first_offset:
+            return False
+        piece = self.piece()
+        continues = (
+            piece is not None and piece.segment == segment and piece.next_offset == chunk.header.chunk_id
+        )
+        return continues or chunk.header.chunk_id == segment
+
+    def append(self, segment: int, chunk: Chunk, octets: Octets) -> None:
+        """The next chunk of the segment in front.
+
+        Raises:
+            StorageError: it does not fit what is here, or the disk refuses it.
+        """
+        piece = self.piece()
+        if chunk.header.chunk_id == segment:
+            if piece is not None:
+                self._remove(piece)
+            piece = self._piece = PrefixPiece(self._directory, segment)
+        if piece is None or piece.segment != segment or chunk.header.next_offset > self.first_offset:
+            raise StorageError(
+                f"log {self._name}: chunk {chunk.header.chunk_id} of segment {segment} does not belong in front of "
+                f"offset {self.first_offset}"
+            )
+        piece.append(chunk, octets)
+        self._commits.appended(piece.log)
+        if piece.next_offset == self.first_offset:
+            self._whole.append(piece)
+            self._piece = None
+            # Before the ack of the frame that brought it, which is promised next.
+            self._commits.when_durable(self._take_in)
+
+    def _take_in(self) -> None:
+        """The oldest of what is whole is durable."""
+        if not self._whole:
+            return
+        piece, log = self._whole.pop(0), self._tree.logs.get(self._name)
+        try:
+            until = piece.next_offset
+            if log is not None and self._dropped_to < until == log.first_offset:
+                log.prepend(piece.log)
+                # That it is sealed gives it a summary, with the next round.
+                self._commits.appended(log)
+                self._tree.prepended(log, until)
+                self._moved_in()
+            self._remove(piece)
+        except StorageError as error:
+            self.forget()
+            self._failed(error)
+
+    def _remove(self, piece: PrefixPiece) -> None:
+        self._commits.forget(piece.log)
+        if piece is self._piece:
+            self._piece = None
+        piece.remove()
+
+    def drop(self, first_offset: int) -> None:
+        """The log begins later: what ends before is superfluous. Raises StorageError."""
+        self._dropped_to = max(self._dropped_to, first_offset)
+        piece = self.piece()
+        if piece is not None and piece.segment < first_offset:
+            self._remove(piece)
+
+    def forget(self) -> None:
+        """Use no piece any more; they stay on disk."""
+        for piece in (*self._whole, *([self._piece] if self._piece is not None else [])):
+            self._commits.forget(piece.log)
+            piece.log.close()
+        self._whole.clear()
+        self._piece, self._looked = None, False
+
+    def remove(self) -> None:
+        """Nothing that was copied to stand in front is of use. Raises StorageError."""
+        self.forget()
+        self._looked, self._dropped_to = True, 0
+        remove_directory(self._directory)

@@ -1,0 +1,212 @@
+"""A follower of a cluster's node: what that mirrors is cut, begun anew, and gets segments in front, at any moment."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from leveret.runtime.process.clock import clock_ms
+from leveret.runtime.replication import listener
+from leveret.runtime.replication.applier import Applier
+from leveret.runtime.replication.prefix_segment import CopiedPrefix
+from leveret.storage.log import Log
+from leveret.storage.tree import Tree
+from leveret.testing.applications.compare import compare
+from leveret.testing.network.waiting import until
+from leveret.wire.chunk import Chunk, ChunkType, decode_chunk, encode_entry
+from leveret.wire.link import ChangeKind, LogChange, Octets
+from tests.unit.runtime.replication.link_sites import SEGMENT_BYTES, FollowerSite, LeaderSite, in_sync
+
+NAMES = [f"queues/{number:016x}" for number in range(1, 6)]
+CLUSTER = "c1"
+
+
+class Kept:
+    """Quarantines nothing: the mirroring node has done it."""
+
+    def add(self, path: str, at_offset: int = 0) -> object:
+        return None
+
+
+class MirroringNode(LeaderSite):
+    """A node of a cluster whose logs are copies of those of other nodes; these are the `origin`."""
+
+    def __init__(self, directory: Path, origin: Path, dice: random.Random) -> None:
+        super().__init__(directory, dice, cluster=CLUSTER)
+        origin.mkdir(exist_ok=True)
+        self.origin = Tree(origin, epoch=1 << 32)
+        self.applier = Applier(self.tree, self.commits, lambda name, log, chunk: None)
+        self.applier.quarantine = Kept()
+        self.dropped_to: dict[str, int] = {}
+        self.term = 1
+
+    def log_of_origin(self, name: str) -> Log:
+        log = self.origin.log(self.origin.root / name, segment_bytes_max=SEGMENT_BYTES)
+        return log if log.is_open else log.open()
+
+    def write(self, log: Log, records: int = 3) -> None:
+        bodies = [self.dice.randbytes(self.dice.choice([3, 100, 900])) for _ in range(records)]
+        log.append(ChunkType.USER, records, records, b"".join(map(encode_entry, bodies)), clock_ms())
+
+    def chunks(self, name: str, offset: int) -> Iterator[tuple[int, Chunk, Octets]]:
+        for segment, header, octets in list(self.log_of_origin(name).read_segments(offset, 1 << 30)):
+            if header.chunk_id >= offset:
+                yield segment, decode_chunk(bytes(octets)), bytes(octets)
+
+    # -- what happens to a copy ---------------------------------------------------------------
+
+    def catch_up(self, name: str, chunks_max: int = 1 << 30) -> None:
+        log = self.tree.logs.get(name)
+        for segment, chunk, octets in list(self.chunks(name, log.next_offset if log is not None else 0))[
+            :chunks_max
+        ]:
+            self.applier.apply(LogChange(ChangeKind.APPEND, name, segment, chunk, octets))
+
+    def diverge(self, name: str) -> None:
+        """It led for a moment, and another one leads now without the end of what it had."""
+        log = self.tree.logs[name]
+        at = log.next_offset
+        log.epoch = self.term << 32 | 7
+        for _ in range(self.dice.randint(1, 9)):
+            self.write(log)
+        self.commits.appended(log)
+        self.commits.begin()
+        if self.dice.random() < 0.3:
+            self.dropped_to.pop(name, None)
+            self.applier.apply(LogChange(ChangeKind.QUARANTINE, name))
+        else:
+            self.applier.apply(LogChange(ChangeKind.CUT, name, at))
+
+    def begin_anew(self, name: str) -> None:
+        """It has nothing that is of use, and begins at a segment of the leader's log."""
+        starts = sorted({segment for segment, _, _ in self.chunks(name, 0)})
+        if starts:
+            self.dropped_to.pop(name, None)
+            self.applier.apply(LogChange(ChangeKind.BEGIN, name, self.dice.choice(starts)))
+
+    def precede(self, name: str) -> None:
+        """The next segment in front is whole."""
+        log, origin = self.tree.logs[name], self.log_of_origin(name)
+        start = origin.segment_before(log.first_offset)
+        if start is None or log.first_offset <= self.dropped_to.get(name, 0):
+            # What was dropped does not come back: core.replication.sender.
+            return
+        prefix = CopiedPrefix(name, self.tree, self.commits, lambda error: pytest.fail(str(error)))
+        for segment, chunk, octets in self.chunks(name, start):
+            if segment == start:
+                prefix.append(start, chunk, octets)
+
+    def close(self, name: str) -> None:
+        """Nobody leads or mirrors it for a moment."""
+        log = self.tree.logs.pop(name, None)
+        if log is not None:
+            self.commits.forget(log)
+            log.sync()
+            log.close()
+
+    def open(self, name: str) -> None:
+        if self.tree.is_closed(name):
+            self.tree.log(self.directory / name, segment_bytes_max=SEGMENT_BYTES).open()
+
+    async def change_copy(self) -> None:
+        dice, name = self.dice, self.dice.choice(NAMES)
+        self.open(name)
+        for _ in range(dice.randint(0, 4)):
+            self.write(self.log_of_origin(name))
+        log = self.tree.logs.get(name)
+        match dice.choices(["append", "diverge", "begin", "precede", "drop", "close"], [30, 4, 4, 8, 3, 3])[
+            0
+        ]:
+            case "append":
+                self.catch_up(name, dice.randint(1, 5))
+            case "diverge" if log is not None:
+                self.diverge(name)
+            case "begin":
+                self.begin_anew(name)
+            case "precede" if log is not None and log.size_bytes:
+                await self.commits.settle()
+                self.precede(name)
+                # A copy has one such prefix at a time.
+                await self.commits.settle()
+            case "drop" if log is not None:
+                self.applier.apply(LogChange(ChangeKind.DROP, name, dice.randint(0, log.next_offset)))
+                self.applier.drop_due()
+                self.dropped_to[name] = log.first_offset
+            case "close":
+                self.close(name)
+        self.commits.begin()
+
+    async def rest(self) -> None:
+        for name in NAMES:
+            self.open(name)
+        await self.commits.settle()
+
+
+def is_at_rest(leader: MirroringNode) -> bool:
+    """Whether the follower lacks nothing in front either, nor has to come again for a log that was closed."""
+    [link] = leader.listener.followers
+    sending = link.sending
+    assert sending is not None
+    return not leader.feed.prefixes and not sending.skipped & leader.tree.logs.keys()
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_follower_takes_cuts_resets_and_segments_in_front_of_single_logs(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "BEAT_S", 0.1)
+    dice = random.Random(seed)
+    leader = MirroringNode(tmp_path / "leader", tmp_path / "origin", dice)
+    uri = await leader.start()
+    for _ in range(40):
+        await leader.change_copy()
+    for _ in range(3):
+        follower = FollowerSite(tmp_path / "follower", uri)
+        for _ in range(60):
+            await leader.change_copy()
+            if dice.random() < 0.3:
+                await asyncio.sleep(dice.choice([0, 0.001, 0.02]))
+        await leader.rest()
+        await until(lambda: in_sync(leader) and is_at_rest(leader), f"in sync, seed {seed}")
+        await follower.stop()
+        found = compare(tmp_path / "leader", tmp_path / "follower")
+        assert found.is_identical, f"seed {seed}: {found}"
+        for _ in range(20):
+            await leader.change_copy()
+    await leader.stop()
+
+
+async def test_a_node_that_streams_is_told_of_each_change_without_a_new_join(tmp_path: Path) -> None:
+    leader = MirroringNode(tmp_path / "leader", tmp_path / "origin", random.Random(1))
+    [name, *_] = NAMES
+    uri = await leader.start()
+    for _ in range(40):
+        leader.write(leader.log_of_origin(name))
+    follower = FollowerSite(tmp_path / "follower", uri)
+    await until(lambda: in_sync(leader), "in sync")
+    [link] = leader.listener.followers
+    middle = leader.log_of_origin(name).segment_before(60)
+    leader.applier.apply(LogChange(ChangeKind.BEGIN, name, middle or 0))
+    leader.catch_up(name)
+    leader.diverge(name)
+    leader.catch_up(name)
+    await leader.commits.settle()
+    while leader.tree.logs[name].first_offset:
+        leader.precede(name)
+        await leader.commits.settle()
+    await until(lambda: in_sync(leader) and not leader.feed.prefixes, "in sync")
+    await leader.commits.settle()
+    await until(lambda: name in follower.tree.logs and not follower.tree.logs[name].first_offset, "all of it")
+    assert leader.listener.followers == [link]
+    assert follower.inbound.state == "streaming"
+    assert not follower.identity.identity.rewriting
+    assert name in follower.rewritten
+    await follower.stop()
+    found = compare(tmp_path / "leader", tmp_path / "follower")
+    assert found.is_identical, found
+    assert list((tmp_path / "follower" / "divergent").glob(f"*/{name}/*.segment"))
+    await leader.stop()
