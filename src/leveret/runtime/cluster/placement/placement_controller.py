@@ -545,9 +545,14 @@ class PlacementController:
         async def move(key: QueueKey, promoted: QueuePromotion) -> None:
             async with at_once:
                 try:
-                    await self.move(key, promoted.leader or "", loses=not promoted.is_complete)
-                except LeveretError as error:
-                    logger.warning("queue_not_handed_over vhost=%s queue=%s error=%s", *key, error)
+                    async with asyncio.timeout(HAND_OVER_S):
+                        await self.move(key, promoted.leader or "", loses=not promoted.is_complete)
+                except (LeveretError, TimeoutError) as error:
+                    reason = (
+                        str(error)
+                        or f"not within {HAND_OVER_S:g} s: etcd does not answer, or shows no changes"
+                    )
+                    logger.warning("queue_not_handed_over vhost=%s queue=%s error=%s", *key, reason)
 
         await asyncio.gather(*(move(key, promoted) for key, promoted in moves))
         # As they are recorded now: a mirror may have been taken out meanwhile.
@@ -557,3 +562,7 @@ class PlacementController:
             for key, placement in found
             if placement.leader == cluster_view.me
         ]
+
+
+HAND_OVER_S: Final = 10.0
+"""A stop in order waits no longer for one queue: it would not end while etcd is too slow to show what was written."""
