@@ -94,6 +94,8 @@ class StoryWorld(SimulatedWorld):
             result = command(*given)
             if result is not None:
                 await result
+        except ConnectionRefusedError:
+            self.recording.note("client    nobody listens")
         except (ClientClosed, OSError, TimeoutError) as error:
             self.recording.note(f"client    {type(error).__name__}: {error}".rstrip(": "))
         if name != "at":
