@@ -31,6 +31,10 @@ POLICY = MirrorPolicy(mode="all", sync_mode="automatic")
 NAME = "queues/0000000000000008"
 
 
+def ignore(_: object) -> None:
+    """No queue here is collected for a standby."""
+
+
 class Keeper(QueueRoles):
     """Of a node whose broker has what is in `known`."""
 
@@ -44,6 +48,7 @@ class Keeper(QueueRoles):
             commits=node.commits,
             log_store=None,
             engine=None,
+            collector=SimpleNamespace(led=ignore, pause=ignore, resume=ignore),
             config=SimpleNamespace(cluster=cluster),
         )
         locations: Any = SimpleNamespace(
