@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
 
 import pytest
 
@@ -11,7 +13,8 @@ from leveret.testing.applications.compare import compare
 from leveret.testing.network.ports import wait_until
 from leveret.testing.sites import cluster_site
 from leveret.testing.sites.cluster_site import ClusterSite
-from tests.cluster.beyond import BODY, QUEUES, Beyond, declare, publish, publish_to_mirrored
+from tests.cluster.beyond import BODY, QUEUES, Beyond, declare, messages_of, publish, publish_to_mirrored
+from tests.e2e.follower_clients import channel_at
 
 pytestmark = [
     pytest.mark.skipif(cluster_site.available() is not None, reason=str(cluster_site.available())),
@@ -74,3 +77,40 @@ def test_a_follower_has_what_its_node_leads_and_mirrors_and_leadership_moves_bot
     found = compare(n2.data_dir, beyond.data_dir)
     assert found.is_identical, found
     assert found.logs > len(QUEUES)
+
+
+def test_a_delayed_follower_of_a_node_undoes_a_purge_and_a_follower_of_a_follower_has_all(
+    site: ClusterSite, beyond: Beyond, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    n1, n2, _ = site.members
+    declare(site, n2, n1)
+    publish(site, 10, at=n1, acks=0)
+    beyond.follow(n2)
+    delayed = Beyond("delayed", tmp_path_factory.mktemp("delayed"), {"replication.apply_delay": "1h"})
+    last = Beyond("last", tmp_path_factory.mktemp("last"))
+    with closing(delayed), closing(last):
+        last.follow(beyond)
+        delayed.follow(n2)
+        delayed.wait_even_with(n2)
+        publish(site, 5, at=n1, acks=0)
+        delayed.wait_even_with(n2)
+        before = datetime.fromtimestamp(delayed.leader()["held_back"]["newest_at_ms"] / 1000, UTC)
+        with site.channel(n1) as channel:
+            for name in QUEUES:
+                channel.queue_purge(name)
+        publish(site, 1, at=n1, acks=0)
+        for follower, followed in ((beyond, n2), (last, beyond), (delayed, n2)):
+            follower.wait_even_with(followed)
+            assert {row["name"]: row["messages"] for row in follower.get("queues")} == dict.fromkeys(
+                QUEUES, 1
+            )
+
+        n2.stop()
+        promoted = delayed.node.ctl(
+            "-q", "promote_follower", "--apply-until", before.isoformat(), check=False
+        )
+        assert promoted.returncode == 0, promoted.stderr
+        delayed.node.wait_ready()
+        expected = [str(number) for count in (10, 5) for number in range(count)]
+        with channel_at(delayed) as channel:
+            assert {name: messages_of(channel, name) for name in QUEUES} == dict.fromkeys(QUEUES, expected)
