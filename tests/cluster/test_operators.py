@@ -187,7 +187,8 @@ def test_a_queue_is_synchronised_by_command(site: ClusterSite, nodes: list[SiteN
     assert (status, lost in said) == (69, True)
     assert ctl(other, "check_if_node_is_mirror_sync_critical")[0] == 0
     with site.channel(other) as channel:
-        channel.queue_declare("only-here", durable=True, arguments={"x-queue-type": "stream"})
+        one_copy = {"x-queue-type": "stream", "x-initial-cluster-size": 1}
+        channel.queue_declare("only-here", durable=True, arguments=one_copy)
     critical = ctl(other, "check_if_node_is_mirror_sync_critical")
     assert (critical[0], "queue 'only-here'" in critical[2]) == (69, True), "a stream has no other copy"
     assert ctl(other, "sync_queue", "mirrored") == (0, "", "")

@@ -194,7 +194,7 @@ def test_a_disk_that_takes_nothing_ends_the_start_with_one_line_that_says_where(
 
 
 def test_a_first_start_whose_definitions_cannot_be_written_is_no_start(tmp_path: Path) -> None:
-    ended = refused(tmp_path, file_bytes_max=400)
+    ended = refused(tmp_path, file_bytes_max=480)
     assert ended.returncode == 74
     assert ended.stderr.splitlines()[-1].startswith(f"leveret: {tmp_path / 'data' / 'definitions'}: ")
     assert "leveret ready" not in ended.stdout

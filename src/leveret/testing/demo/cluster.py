@@ -39,8 +39,8 @@ def main() -> int:
         published = list(flights(asked.count))
         stream = nodes.count_stream()
         result = counted(published, nodes.applications.books, nodes.drain())
-        _show(result)
         _show_stream(stream)
+        _show(result)
         if asked.console:
             shown.stay_open()
     report.step("done")
