@@ -31,6 +31,7 @@ class FakeConnection:
     octets_received = 10
     octets_sent = 20
     tls = None
+    proxied_by = ""
 
     def __init__(self) -> None:
         self.peer_properties = {"connection_name": "me"}

@@ -64,4 +64,4 @@ def test_a_stream_that_has_fewer_copies_here_than_it_asks_for_is_taken_and_noted
     outcome = asyncio.run(apply(broker, Delta([SchemaStep(Put(stream))], [], []), ()))
     assert (outcome.puts, outcome.refused, list(broker.queues)) == (1, [], [("v", "s")])
     [less] = broker.fewer_copies
-    assert "stream 's' in vhost 'v': 3 copies are asked for" in less
+    assert "stream 's' in vhost 'v' is to have 3 copies (initial-cluster-size), and there is 1 node" in less
