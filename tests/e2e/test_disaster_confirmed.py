@@ -18,7 +18,7 @@ from leveret.testing.network.ports import wait_until
 from leveret.testing.sites.standby_pair import StandbyPair, get
 from tests.e2e.site import PATIENCE_S, Site, background
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.torture, pytest.mark.timeout(600)]
 
 VHOST: Final = "orders"
 SAFE: Final = ("payments", "voted")

@@ -13,7 +13,7 @@ from leveret.testing.sites import cluster_site
 from leveret.testing.sites.cluster_site import SiteNode
 from leveret.testing.sites.standby_cluster import StandbyCluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.spark, pytest.mark.torture, pytest.mark.timeout(1500)]
 
 VHOSTS: Final = ("orders", "shop", "stock", "trips")
 PER_QUEUE: Final = 40
