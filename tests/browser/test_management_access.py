@@ -88,7 +88,7 @@ def test_who_logs_out_while_the_page_polls_is_logged_out_without_a_trouble(
     page = ManagementPage(visit, f"http://127.0.0.1:{broker.management_port}")
     page.log_in("guest", "guest")
     # As after a moment in which the machine had no time for the page: a poll is due whenever one may be.
-    page.page.evaluate("setInterval(() => partial_update(), 1)")
+    page.page.evaluate("setInterval(() => partial_update(), 20)")
     page.log_out()
     visit.check()
 
