@@ -91,12 +91,6 @@ class ClusterStandbySite:
         return (self.decided.archive or archive_of(self._config)) != OWN
 
     @property
-    def identity(self) -> str:
-        """See StandbySite."""
-        cluster_id = self._member.state.cluster_id
-        return cluster_id if self.shares_archive else f"{cluster_id}/{self.name}"
-
-    @property
     def trouble(self) -> str:
         """See StandbySite."""
         return self._why_not(self.name)

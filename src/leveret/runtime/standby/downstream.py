@@ -415,7 +415,6 @@ class StandbyDownstream:
             "retain_bytes_max": self._node.config.standby.retention_bytes_max,
             "retain_ms_max": self._node.config.standby.retention_ms_max,
             "spark": self._spark(),
-            **({} if self.member is None else self.member.ownership(vhosts)),
         }, ""
 
     @property

@@ -54,10 +54,6 @@ class StandbySite(SharedDecisions, Protocol):
         """Whether all nodes share one archive."""
 
     @property
-    def identity(self) -> str:
-        """The name under which this node writes the archive: the site's, or the node's in an archive of its own."""
-
-    @property
     def trouble(self) -> str:
         """The reason why this node owns no vhost although it runs; empty if it may."""
 

@@ -100,7 +100,6 @@ class SiteMember:
         """Begin idle, until `start`."""
         self.site = site
         self._own = own
-        self._deciding = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._part: asyncio.Task[None] | None = None
         self._failures = 0
@@ -201,14 +200,6 @@ class SiteMember:
     def recovered_vhosts(self) -> list[str]:
         """The vhosts that this node recovers."""
         return sorted(vhost for vhost, owner in self.site.owners.items() if owner.recoverer == self.site.name)
-
-    def ownership(self, vhosts: Collection[str]) -> dict[str, Any]:
-        """The fields of a transfer's job that say for which term, and for whom, it writes the archive."""
-        owners = self.site.owners
-        terms = {vhost: owners[vhost].term for vhost in vhosts if vhost in owners}
-        shared = self.site.shares_archive
-        claimed = {vhost: owners[vhost].claimed for vhost in terms} if shared else {}
-        return {"terms": terms, "writer": self.site.identity, "claimed": claimed}
 
     async def _claim(self) -> None:
         """Record that this node begins to transfer what it owns, before it does: from now on data may be here only.
