@@ -7,11 +7,12 @@ import sys
 from typing import Final
 
 from leveret.testing.applications.applications import now_ms
-from leveret.testing.applications.audit import Account, Audit, audit
+from leveret.testing.applications.audit import Audit
 from leveret.testing.demo import report
 from leveret.testing.demo.arguments import arguments
 from leveret.testing.demo.console import DemoConsole
-from leveret.testing.demo.flights import QUEUES, flights
+from leveret.testing.demo.flights import flights
+from leveret.testing.demo.promotion import promote_and_audit
 from leveret.testing.demo.sites import Sites
 
 SHARE: Final = 60_000
@@ -55,19 +56,7 @@ def _run(sites: Sites, count: int, chance: random.Random, seed: int, console: De
     report.step(
         f"4/6 kill -9 of the upstream, with {sites.applications.confirmed():,} of {count:,} flights confirmed"
     )
-    report.step("5/6 promote the downstream: Spark works out what was unsettled and brings it back")
-    if console is not None:
-        console.wait_promoted(lambda: sites.pair.status()["operating_mode"] == "upstream")
-    with report.progress("recovered", None) as bar:
-        summary = sites.promoted() if console is not None and console.has_promoted else sites.promote(bar)
-    report.say(summary.partition("\n")[2].rstrip())
-    covered = sites.pair.covered(QUEUES)
-    report.step("6/6 fresh consumers drain the downstream")
-    result = audit(
-        published, Account.read(*sites.applications.books), sites.drain(), covered, sites.pair.transferred()
-    )
-    result.lag_ms = max(0, killed_ms - min(covered.values()))
-    return result
+    return promote_and_audit(sites, published, killed_ms, console, ("5/6", "6/6"))
 
 
 if __name__ == "__main__":

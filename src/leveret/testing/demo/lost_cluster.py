@@ -8,12 +8,13 @@ import time
 from typing import Final
 
 from leveret.testing.applications.applications import now_ms
-from leveret.testing.applications.audit import Account, Audit, audit
+from leveret.testing.applications.audit import Audit
 from leveret.testing.demo import report
 from leveret.testing.demo.arguments import arguments
 from leveret.testing.demo.cluster_sites import ClusterSites
 from leveret.testing.demo.console import DemoConsole
-from leveret.testing.demo.flights import QUEUES, flights
+from leveret.testing.demo.flights import flights
+from leveret.testing.demo.promotion import promote_and_audit
 from leveret.testing.sites import cluster_site
 
 SHARE: Final = 40_000
@@ -66,19 +67,7 @@ def _run(
     sites.kill_upstream()
     confirmed = sites.applications.confirmed()
     report.step(f"5/7 kill -9 of all of the upstream, with {confirmed:,} of {count:,} flights confirmed")
-    report.step("6/7 promote the downstream: Spark works out what was unsettled and brings it back")
-    if console is not None:
-        console.wait_promoted(lambda: sites.pair.status()["operating_mode"] == "upstream")
-    with report.progress("recovered", None) as bar:
-        summary = sites.promoted() if console is not None and console.has_promoted else sites.promote(bar)
-    report.say(summary.partition("\n")[2].rstrip())
-    covered = sites.pair.covered(QUEUES)
-    report.step("7/7 fresh consumers drain the downstream")
-    result = audit(
-        published, Account.read(*sites.applications.books), sites.drain(), covered, sites.pair.transferred()
-    )
-    result.lag_ms = max(0, killed_ms - min(covered.values()))
-    return result
+    return promote_and_audit(sites, published, killed_ms, console, ("6/7", "7/7"))
 
 
 def _lose_node(sites: ClusterSites, count: int) -> None:
