@@ -169,10 +169,12 @@ async def test_that_nothing_is_orphaned_is_said_only_when_the_upstream_was_heard
 
     assert await standby.delete_orphaned_data() == [], "it follows nobody"
     standby.transfer._task = asyncio.create_task(asyncio.sleep(60))
-    standby.transfer._take({"event": "archived", "vhost": "orders", "next": 1, "newest_ms": 1})
+    standby.transfer._take(
+        {"event": "archived", "log": "orders", "vhost": "orders", "next": 1, "newest_ms": 1}
+    )
     with pytest.raises(PreconditionFailed, match="vhost 'orders': the upstream was not heard yet"):
         await standby.delete_orphaned_data()
-    heard = {"event": "link", "vhost": "orders", "state": "connected", "endpoint": "b:1"}
+    heard = {"event": "link", "log": "orders", "vhost": "orders", "state": "connected", "endpoint": "b:1"}
     standby.transfer._take(heard | {"committed": 1, "committed_ms": 1})
     assert await standby.delete_orphaned_data() == []
     await standby.transfer.stop()
