@@ -103,10 +103,9 @@ class ClusterStandbySite:
         decided = self.decided
         if decided.archive and archive and archive != decided.archive:
             return (
-                f"node {node} keeps its archive at '{archive}' (standby.replication.downstream.data_dir), and "
-                f"the other "
-                f"nodes at '{decided.archive}': all nodes of a cluster need the same setting, so it owns no "
-                f"virtual host"
+                f"node {node} keeps its archive at '{archive}' (standby.replication.downstream.data_dir), and the "
+                f"other nodes at '{decided.archive}': all nodes of a cluster need the same setting, so it owns no "
+                "virtual host"
             )
         if decided.operating_mode is None and decided.configured and mode and mode != decided.configured:
             return (

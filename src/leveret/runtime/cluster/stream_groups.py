@@ -1,6 +1,6 @@
 """Single active consumers of a stream whose readers are at several nodes: the leader of the stream has the groups.
 
-A reader of a replica joins its group at the leader (`LeaderGroups`); for the leader it is a member like its own
+A reader of a replica joins its group at the leader; for the leader it is a member like its own
 clients' subscriptions. The leader activates members, and asks them to step down, at whichever node they are.
 
 A group ends with the leadership. Every member at a replica learns that its subscription has ended, and subscribes
@@ -15,7 +15,6 @@ from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.queues.stream import Stream
 from leveret.core.queues.stream_groups import GroupMember
@@ -67,29 +66,8 @@ class ForwardedMember:
         """See GroupMember: the node ends it when it learns of the next leader."""
 
 
-class LeaderGroups:
-    """runtime.clients.stream_host.StreamGroups: the groups of a stream that another node leads."""
-
-    def __init__(self, groups: ClusterStreamGroups, queue: Queue) -> None:
-        """Of that stream."""
-        self._groups = groups
-        self._queue = queue
-
-    def join(self, key: GroupKey, member: GroupMember, partition: int | None) -> object:
-        """See StreamGroups."""
-        return self._groups.join(key, member, partition)
-
-    def leave(self, key: GroupKey, member: GroupMember) -> None:
-        """See StreamGroups."""
-        self._groups.leave(key, member)
-
-    def stepped_down(self, key: GroupKey, member: GroupMember) -> None:
-        """See StreamGroups."""
-        self._groups.stepped_down(key, member)
-
-
 class ClusterStreamGroups:
-    """See the module."""
+    """See the module; runtime.clients.stream_host.StreamGroups of streams that other nodes lead."""
 
     def __init__(self, member: ClusterMember, node: Node) -> None:
         """There is no member at another node."""
@@ -103,10 +81,6 @@ class ClusterStreamGroups:
         self._members: dict[tuple[str, int], ForwardedMember] = {}
         self._to_send: dict[str, deque[_Notice]] = {}
         self._sending: dict[str, asyncio.Task[None]] = {}
-
-    def of(self, queue: Queue) -> LeaderGroups:
-        """The groups of a stream that another node leads."""
-        return LeaderGroups(self, queue)
 
     def stop(self) -> None:
         """Tell nothing more."""
@@ -144,7 +118,7 @@ class ClusterStreamGroups:
     # -- at the reader's node -----------------------------------------------------------------
 
     def join(self, key: GroupKey, member: GroupMember, partition: int | None) -> int:
-        """Have a subscription here join its group at the leader; its number there."""
+        """See StreamGroups: have a subscription here join its group at the leader; its number there."""
         queue = self._broker.queues.get(key[:2])
         leader = queue.leader if isinstance(queue, RemoteQueue) else self._me
         number = next(self._numbers)
@@ -154,14 +128,14 @@ class ClusterStreamGroups:
         return number
 
     def leave(self, key: GroupKey, member: GroupMember) -> None:
-        """Have it leave the group."""
+        """See StreamGroups."""
         number = self._number_of(member)
         if number is not None:
             joined = self._joined.pop(number)
             self._send(joined.leader, _Notice("leave_group", self._about(number, key), _ignore))
 
     def stepped_down(self, key: GroupKey, member: GroupMember) -> None:
-        """The leader hears that it has stopped."""
+        """See StreamGroups: the leader hears that it has stopped."""
         number = self._number_of(member)
         if number is not None:
             notice = _Notice("stepped_down", self._about(number, key), lambda: self._end(number))

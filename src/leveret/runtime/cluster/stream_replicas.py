@@ -10,7 +10,7 @@ Readers' offsets are stored at the leader, in the stream itself. A reader of a r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.core.queues.queue import Queue
@@ -245,9 +245,9 @@ class StreamReplicas:
         node: Node,
         copies: MirrorCopies,
         locations: QueueLocations,
-        groups: Callable[[Queue], StreamGroups],
+        groups: StreamGroups,
     ) -> None:
-        """Nothing is read yet; `groups` has a stream's groups at its leader."""
+        """Nothing is read yet; `groups` are those at the leaders."""
         self.offsets = LeaderOffsets(member, node)
         self._alive = member.state.alive
         self._copies = copies
@@ -274,7 +274,7 @@ class StreamReplicas:
             reader = ReplicaLog(log, self._copies.cursor(name) or 0, ended=ended)
             self._copies.readers[name] = reader
         assert isinstance(reader, ReplicaLog)
-        return StreamReplica(queue, reader, self.offsets, self._groups(queue))
+        return StreamReplica(queue, reader, self.offsets, self._groups)
 
     def answer(self, what: str, about: Any) -> dict[str, Any]:
         """Answer a node with a replica.

@@ -16,9 +16,8 @@ from leveret.runtime.standby.pipeline_process import Event
 from leveret.runtime.standby.site import Report, SiteParts
 
 _OF_ONE_VHOST: Final = (
-    "each node of this cluster has an archive of its own: name one virtual host with "
-    "--virtual-host, whose data are at one "
-    "node"
+    "each node of this cluster has an archive of its own: name one virtual host with --virtual-host, whose data are "
+    "at one node"
 )
 
 
