@@ -384,7 +384,8 @@ def test_a_change_is_answered_when_its_node_loses_its_lease_before_it_may_make_i
         with pytest.raises(httpx.HTTPStatusError) as refused:
             asked.result()
     assert refused.value.response.status_code == HTTPStatus.SERVICE_UNAVAILABLE
-    assert refused.value.response.json()["error"] == "unavailable"
+    # A slow machine lets the node read the request only when it has lost its lease, and so while it starts anew.
+    assert refused.value.response.json()["error"] in {"unavailable", "starting"}
 
     def set_again() -> bool:
         with suppress(OSError, httpx.HTTPStatusError):

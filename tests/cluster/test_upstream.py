@@ -235,7 +235,7 @@ def test_a_node_that_joined_is_found_and_one_that_was_forgotten_is_not_missed(af
 def test_all_that_was_transferred_comes_back_once_and_nothing_else(aftermath: Aftermath) -> None:
     assert aftermath.books is not None
     assert aftermath.books.balances, aftermath.books.total
-    assert aftermath.books.total.confirmed > 5 * COUNT
+    assert aftermath.books.total.confirmed >= 5 * COUNT
 
 
 def test_a_queue_whose_policy_returned_under_another_leader_comes_back_whole(aftermath: Aftermath) -> None:

@@ -205,8 +205,8 @@ def vanish(one: Node) -> None:
 
 
 async def test_two_nodes_of_one_name_are_not_both_let_in(shared_etcd: EtcdCluster) -> None:
-    async with node("a", shared_etcd.setting, "twins", SHORT_MS) as a:
-        twin = Node("a", shared_etcd.setting, "twins", SHORT_MS)
+    async with node("a", shared_etcd.setting, "twins") as a:
+        twin = Node("a", shared_etcd.setting, "twins", 3 * SHORT_MS)  # As long does it wait for the name.
         with pytest.raises(NameTaken, match="another node 'a' runs in the cluster below twins/"):
             await twin.enter("second")
         assert a.state.alive["a"].incarnation == "i1"

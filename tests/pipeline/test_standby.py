@@ -226,7 +226,7 @@ async def test_orphaned_data_is_what_is_not_this_nodes_to_recover(tmp_path: Path
     standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
     assert await standby.archive.list_vhosts_available() == ["kept", "untagged"]
     for vhost in upstream.logs:
-        stored = {"vhost": vhost, "next": 5, "newest_ms": 1, "oldest_ms": 1, "at_ms": 1}
+        stored = {"vhost": vhost, "log": vhost, "next": 5, "newest_ms": 1, "oldest_ms": 1, "at_ms": 1}
         standby.transfer._take({"event": "stored", **stored})
     sizes = {row["vhost"]: row["bytes"] for row in await standby.archive.disk_usage()}
     assert [row["messages"] for row in await standby.archive.metrics()] == [5, 5]
