@@ -40,6 +40,14 @@ def console(
         typer.Option(metavar="<path>", help="Certificate for TLS, which any address beyond loopback needs."),
     ] = None,
     keyfile: Annotated[str | None, typer.Option(metavar="<path>", help="Its key.")] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--name",
+            metavar="HOST",
+            help="A name by which browsers reach the console beyond loopback. Give one for each name.",
+        ),
+    ] = None,
     end_with_stdin: Annotated[
         bool, typer.Option("--end-with-stdin", hidden=True, help="End when standard input does; for a node.")
     ] = False,
@@ -52,7 +60,7 @@ def console(
     from leveret.console.http.server import serve_console
     from leveret.console.settings import read_settings
 
-    options = {"listen": listen, "certfile": certfile, "keyfile": keyfile}
+    options = {"listen": listen, "certfile": certfile, "keyfile": keyfile, "names": names or None}
     settings = read_settings(config, sites or (), options)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     # Otherwise each request would log a line with its URL.

@@ -79,7 +79,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_settings(
-    file: Path | None, sites: Sequence[str], options: Mapping[str, str | None]
+    file: Path | None, sites: Sequence[str], options: Mapping[str, str | list[str] | None]
 ) -> ConsoleSettings:
     """The settings of a file and of options, which win; `sites` are `NAME=URL`, `options` keys of the file.
 

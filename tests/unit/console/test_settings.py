@@ -25,10 +25,11 @@ def test_options_win_over_the_file(tmp_path: Path) -> None:
         'listen = "127.0.0.1:1"\nnames = ["console.example"]\n[sites]\neu = "http://127.0.0.1:2"\n'
         '[sites.us]\nurl = "https://us.example"\ncacertfile = "/ca.pem"\n'
     )
-    settings = read_settings(file, EU, {"listen": "127.0.0.1:3", "certfile": None})
+    settings = read_settings(file, EU, {"listen": "127.0.0.1:3", "certfile": None, "names": None})
     assert (settings.port, settings.names) == (3, ("console.example",))
     assert [site.urls for site in settings.sites] == [("http://127.0.0.1:15672",), ("https://us.example",)]
     assert settings.sites[1].cacertfile == Path("/ca.pem")
+    assert read_settings(file, EU, {"names": ["mq1.example"]}).names == ("mq1.example",)
 
 
 @pytest.mark.parametrize(

@@ -54,14 +54,25 @@ class Management:
         "management.console",
         Flag(),
         "false",
-        "Whether the node starts a console (`leveret console`) beside itself, for browsers of this machine. `/` of the "
-        "HTTP API leads them there.",
+        "Whether the node starts a console (`leveret console`) beside itself. `/` of the HTTP API leads there.",
+    )
+    console_ip: str = setting(
+        "management.console.ip",
+        Ip(),
+        LOOPBACK,
+        "IP address of that console. On loopback it serves browsers of this machine. On any other address it serves "
+        "HTTPS, with `management.ssl.certfile` and `management.ssl.keyfile`.",
     )
     console_port: int = setting(
-        "management.console.port",
-        Integer(1, 65535),
-        "15680",
-        "TCP port of that console; it listens on loopback.",
+        "management.console.port", Integer(1, 65535), "15680", "TCP port of that console."
+    )
+    console_names: tuple[str, ...] = family(
+        "management.console.names",
+        TextKind(),
+        {},
+        "Host names by which browsers of other machines reach that console, such as `mq1.example`; IP addresses need "
+        "no entry. Requests for any other name are refused.",
+        collect=in_order,
     )
     body_bytes_max: int = setting(
         "management.http.max_body_size",

@@ -77,7 +77,7 @@ class Guard:
         """Why not; empty if it may pass."""
         host = headers.get("host", "")
         if not self._is_known(host):
-            return "this console is not reached by that name: set `names` in console.toml"
+            return "this console is not reached by that name: set `names` in console.toml, or management.console.names"
         if method in _SAFE:
             return ""
         if headers.get("origin") != f"{self._scheme}://{host}":

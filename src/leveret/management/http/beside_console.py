@@ -1,13 +1,14 @@
-"""A console beside the node (`management.console`): a process of its own, for browsers of this machine.
+"""A console beside the node (`management.console`): a process of its own.
 
-It listens on loopback only, because it has no certificate of its own. The node starts it again when it ends. It ends
-with the node, after any kind of end, because the node holds a pipe whose end it notices. `/` leads browsers of this
-machine to it.
+It listens on loopback, or, with the certificate of the HTTP API, on another address. The node starts it again when it
+ends. It ends with the node, after any kind of end, because the node holds a pipe whose end it notices. `/` leads
+browsers that can reach the console to it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import re
 import sys
@@ -18,6 +19,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from leveret.config import Config
+from leveret.config.sections.management import Management
 from leveret.model.errors import ConfigError
 from leveret.runtime.sockets.addresses import is_loopback
 from leveret.runtime.sockets.backoff import delay_s
@@ -38,7 +40,7 @@ def console_arguments(config: Config, port: int) -> list[str]:
     """The command line of the console, for an HTTP API that listens on `port`.
 
     Raises:
-        ConfigError: the HTTP API is not on loopback, so the console could not reach it.
+        ConfigError: the console could not reach the HTTP API, or would serve other machines without TLS.
     """
     settings = config.management
     ip = _WILDCARDS.get(settings.ip, settings.ip)
@@ -47,10 +49,42 @@ def console_arguments(config: Config, port: int) -> list[str]:
             f"management.console: the HTTP API listens on {ip}, which is not on loopback: set management.tcp.ip to "
             "127.0.0.1 and give other machines management.ssl.port, or run `leveret console` with a console.toml"
         )
-    host = f"[{ip}]" if ":" in ip else ip
     name = _NO_NAME.sub("-", config.cluster_name)[:_NAME_CHARACTERS_MAX]
-    site = f"{name}=http://{host}:{port}{settings.path_prefix}"
-    return ["console", "--site", site, "--listen", f"{host}:{settings.console_port}", "--end-with-stdin"]
+    site = f"{name}=http://{_bracketed(ip)}:{port}{settings.path_prefix}"
+    beyond = [] if is_loopback(settings.console_ip) else _beyond_loopback(settings)
+    # On loopback the console has the address by which browsers of this machine reach the HTTP API.
+    listen = f"{_bracketed(settings.console_ip if beyond else ip)}:{settings.console_port}"
+    return ["console", "--site", site, "--listen", listen, *beyond, "--end-with-stdin"]
+
+
+def _beyond_loopback(settings: Management) -> list[str]:
+    """Options of a console for other machines: its certificate, and its names.
+
+    Raises:
+        ConfigError: there is no certificate, or one that the console cannot use as the HTTP API does.
+    """
+    tls, place = settings.tls, f"management.console.ip: {settings.console_ip} is reached from other machines"
+    if tls.certfile is None or tls.keyfile is None:
+        raise ConfigError(
+            f"{place}, and passwords would travel in clear text: set management.ssl.certfile and "
+            "management.ssl.keyfile, or listen on 127.0.0.1"
+        )
+    if tls.password is not None:
+        raise ConfigError(
+            f"{place}, and the console reads no encrypted key (management.ssl.password): give it a key without a "
+            "password, or run `leveret console` with a console.toml"
+        )
+    if tls.verify == "verify_peer" and tls.fail_if_no_peer_cert:
+        raise ConfigError(
+            f"{place}, and the console asks browsers for no certificate, as management.ssl.fail_if_no_peer_cert "
+            "demands: listen on 127.0.0.1"
+        )
+    names = [word for name in settings.console_names for word in ("--name", name)]
+    return ["--certfile", str(tls.certfile), "--keyfile", str(tls.keyfile), *names]
+
+
+def _bracketed(ip: str) -> str:
+    return f"[{ip}]" if ":" in ip else ip
 
 
 async def keep_console(config: Config, port: int) -> None:
@@ -88,17 +122,42 @@ async def _run(arguments: list[str]) -> int:
                 process.kill()
 
 
+def console_url(settings: Management, host: str, *, is_local: bool) -> str | None:
+    """Where a browser that came to `host` finds the console; None if it cannot reach it there.
+
+    Args:
+        settings: of the HTTP API.
+        host: the name or the address in the browser's request.
+        is_local: whether the browser is on this machine.
+    """
+    ip, port = settings.console_ip, settings.console_port
+    if is_loopback(ip):
+        is_reached = is_local and (host == "localhost" or is_loopback(host))
+        return f"http://{_bracketed(host)}:{port}/" if is_reached else None
+    if host.lower() in {name.lower() for name in settings.console_names}:
+        return f"https://{host}:{port}/"
+    if is_local and host == "localhost":
+        host = _WILDCARDS.get(ip, ip)
+    is_reached = host == ip or (ip in _WILDCARDS and _is_address(host))
+    return f"https://{_bracketed(host)}:{port}/" if is_reached else None
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 async def lead_to_console(request: Request) -> Response | None:
-    """The redirection to the console for a browser of this machine; None for others, which cannot reach it."""
+    """The redirection to the console; None for a browser that cannot reach it."""
     settings = request.app.state.node.config.management
+    if not settings.console or request.client is None:
+        return None
     host = request.url.hostname or ""
-    client = request.client
-    if not settings.console or client is None or not is_loopback(client.host):
-        return None
-    if host != "localhost" and not is_loopback(host):
-        return None
-    shown = f"[{host}]" if ":" in host else host
-    return RedirectResponse(f"http://{shown}:{settings.console_port}/", headers={"cache-control": "no-store"})
+    url = console_url(settings, host, is_local=is_loopback(request.client.host))
+    return None if url is None else RedirectResponse(url, headers={"cache-control": "no-store"})
 
 
 def with_console(home: Route) -> Route:

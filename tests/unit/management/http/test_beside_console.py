@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from leveret.config import load
-from leveret.management.http.beside_console import console_arguments
+from leveret.management.http.beside_console import console_arguments, console_url
 from leveret.model.errors import ConfigError
 
 
@@ -27,3 +29,69 @@ def test_the_console_of_a_node_asks_the_node_on_loopback(
 def test_a_console_that_could_not_reach_its_node_is_a_wrong_setting() -> None:
     with pytest.raises(ConfigError, match=r"management\.tcp\.ip"):
         console_arguments(load(None, {"management.tcp.ip": "10.0.0.7"}), 7)
+
+
+CERTIFICATE = {"management.ssl.certfile": "/c.pem", "management.ssl.keyfile": "/k.pem"}
+OPEN = {"management.console.ip": "0.0.0.0", **CERTIFICATE}
+
+
+def test_a_console_for_other_machines_has_the_certificate_of_the_http_api() -> None:
+    settings = {"cluster_name": "eu", "management.console.names.1": "mq1.example", **OPEN}
+    arguments = console_arguments(load(None, settings), 7)
+    assert arguments == [
+        "console", "--site", "eu=http://127.0.0.1:7", "--listen", "0.0.0.0:15680", "--certfile", "/c.pem",
+        "--keyfile", "/k.pem", "--name", "mq1.example", "--end-with-stdin",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"management.console.ip": "0.0.0.0"}, "clear text: set management.ssl.certfile"),
+        (
+            {"management.console.ip": "10.0.0.7", "management.ssl.certfile": "/c.pem"},
+            "management.ssl.keyfile",
+        ),
+        ({**OPEN, "management.ssl.password": "hidden"}, "management.ssl.password"),
+        (
+            {**OPEN, "management.ssl.verify": "verify_peer", "management.ssl.fail_if_no_peer_cert": "true"},
+            "fail_if_no_peer_cert",
+        ),
+    ],
+)
+def test_a_console_that_would_be_less_safe_than_the_http_api_is_a_wrong_setting(
+    settings: dict[str, str], text: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "leveret.conf"
+    file.write_text("".join(f"{name} = {value}\n" for name, value in settings.items()))
+    file.chmod(0o600)
+    with pytest.raises(ConfigError, match=text) as caught:
+        console_arguments(load(file), 7)
+    assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "host", "is_local", "url"),
+    [
+        ({}, "localhost", True, "http://localhost:15680/"),
+        ({}, "::1", True, "http://[::1]:15680/"),
+        ({}, "10.0.0.7", True, None),
+        ({}, "localhost", False, None),
+        (OPEN, "10.0.0.7", False, "https://10.0.0.7:15680/"),
+        (OPEN, "localhost", True, "https://127.0.0.1:15680/"),
+        (OPEN, "mq1.example", False, None),
+        (
+            {**OPEN, "management.console.names.1": "mq1.example"},
+            "mq1.example",
+            False,
+            "https://mq1.example:15680/",
+        ),
+        ({**OPEN, "management.console.ip": "10.0.0.7"}, "10.0.0.7", False, "https://10.0.0.7:15680/"),
+        ({**OPEN, "management.console.ip": "10.0.0.7"}, "10.0.0.8", False, None),
+        ({**OPEN, "management.console.ip": "10.0.0.7"}, "localhost", True, "https://10.0.0.7:15680/"),
+    ],
+)
+def test_a_browser_is_led_to_a_console_that_it_can_reach(
+    settings: dict[str, str], host: str, is_local: bool, url: str | None
+) -> None:
+    assert console_url(load(None, settings).management, host, is_local=is_local) == url
