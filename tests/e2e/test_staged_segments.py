@@ -20,6 +20,7 @@ from leveret.pipeline.archive.recovery_plan import PlanDirectory
 from leveret.pipeline.recovery.publish import PlanPublisher
 from leveret.pipeline.recovery.segments import StagingClient
 from leveret.pipeline.upstream.stream_client import connect
+from leveret.storage.removed import RemovedFiles
 from leveret.storage.staged import StagedDirectory
 from leveret.testing.applications.applications import parameters
 from leveret.testing.network.ports import LOOPBACK, wait_until
@@ -102,7 +103,7 @@ def expected() -> dict[str, list[tuple[str, str, bytes]]]:
 
 def recovered(node: LeveretProcess, plan: PlanDirectory) -> None:
     """Run one task to its end, as a promotion does."""
-    with StagedDirectory(node.data_dir).open() as staging:
+    with StagedDirectory(node.data_dir, RemovedFiles(node.data_dir)).open() as staging:
         task(plan, node.stream_port, Path(staging), list(QUEUES))
         assert not list(Path(staging).glob("*/*")), "each segment is in a log"
 
@@ -133,7 +134,7 @@ def test_killed_at_any_moment_and_run_again_nothing_is_lost_doubled_altered_or_o
     chance = random.Random(seed)
     plan = planned(tmp_path / "standby")
     for victim in ("task", "node", "task", "disk", "node"):
-        place = StagedDirectory(node.data_dir)
+        place = StagedDirectory(node.data_dir, RemovedFiles(node.data_dir))
         with place.open() as staging:
             arguments = (plan, node.stream_port, Path(staging), list(QUEUES))
             child = multiprocessing.get_context("fork").Process(target=task, args=arguments)
@@ -166,7 +167,7 @@ def test_consumers_and_publishers_go_on_and_each_message_comes_once_in_order(
 ) -> None:
     """Acks and publishes move the logs' ends, so that some segments fit no more."""
     plan = planned(tmp_path / "standby")
-    with StagedDirectory(node.data_dir).open() as staging:
+    with StagedDirectory(node.data_dir, RemovedFiles(node.data_dir)).open() as staging:
         arguments = (plan, node.stream_port, Path(staging), list(QUEUES))
         child = multiprocessing.get_context("fork").Process(target=task, args=arguments)
         child.start()
@@ -194,7 +195,7 @@ def test_a_task_on_a_full_disk_ends_with_the_path_and_can_be_run_again(
     node: LeveretProcess, tmp_path: Path
 ) -> None:
     plan = planned(tmp_path / "standby")
-    with StagedDirectory(node.data_dir).open() as staging:
+    with StagedDirectory(node.data_dir, RemovedFiles(node.data_dir)).open() as staging:
         arguments = (plan, node.stream_port, Path(staging), list(QUEUES))
         told = multiprocessing.get_context("fork").Queue()
         child = multiprocessing.get_context("fork").Process(target=_on_a_full_disk, args=(told, arguments))

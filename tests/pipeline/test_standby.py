@@ -33,6 +33,7 @@ from leveret.runtime.standby.downstream import StandbyDownstream
 from leveret.runtime.standby.lag import HEARD_MS
 from leveret.runtime.standby.pipeline_process import PipelineFailed
 from leveret.storage.state_file import StateFile
+from leveret.storage.tree import Tree
 from leveret.testing.sites.standby_archive import freeze_plan, transfer
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 
@@ -63,6 +64,9 @@ class FakeNode:
     amqp: Any = field(default_factory=lambda: SimpleNamespace(addresses=[], tls_addresses=[]))
 
     schema_sync: Any = field(default_factory=lambda: FakeSchemaSync())
+
+    def __post_init__(self) -> None:
+        self.tree = Tree(self.data_dir)
 
     @property
     def broker(self) -> Broker:

@@ -28,7 +28,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -43,6 +43,7 @@ from leveret.storage.directory import make_directory, sync_directory
 from leveret.storage.log_reader import NOTHING_BESIDE, LogReader
 from leveret.storage.log_recovery import LogRecovery
 from leveret.storage.open_segments import OpenSegments, storage_error
+from leveret.storage.removed import unlink
 from leveret.storage.segment import BESIDE as OWN
 from leveret.storage.segment import OnChunk, Segment, SegmentState, segment_of
 from leveret.storage.state_file import BESIDE, SUFFIX
@@ -52,6 +53,7 @@ from leveret.storage.unsynced_names import UnsyncedNames
 from leveret.wire.chunk import Chunk, Header, encode_header, seal_of, with_log
 
 SEGMENT_BYTES_MAX: Final = 64 * 1024 * 1024
+_BESIDE_SEGMENTS: Final = (BEGIN_SUFFIX, SUFFIX + BESIDE, OWN)
 
 
 class LogOwner(Protocol):
@@ -97,16 +99,18 @@ class Log(LogReader):
         durable: bool = True,
         owner: LogOwner | None = None,
         open_segments: OpenSegments | None = None,
+        remove: Callable[[Path], None] = unlink,
         name: str = "",
     ) -> None:
         """Describe a log; call `open` before anything else. Without `durable` it need not survive power loss.
 
-        `open_segments` bounds the number of open segments of all logs that share it.
+        `open_segments` bounds the number of open segments of all logs that share it; `remove` removes a file.
         """
         super().__init__(directory, open_segments)
         self.epoch = epoch
         self.name = name
         self._owner = owner
+        self._remove = remove
         self._begin = BeginFile(directory)
         self._names = UnsyncedNames(directory)
         self._defers_names = False
@@ -647,15 +651,14 @@ class Log(LogReader):
 
     def _drop_oldest(self) -> None:
         segment = self._segments[0]
+        self._close_segment(segment)
         try:
-            segment.path.unlink(missing_ok=True)
-            if segment.state is SegmentState.SEALED:
-                summary_path(segment.path).unlink(missing_ok=True)
+            self._remove(segment.path)
+            summary_path(segment.path).unlink(missing_ok=True)
         except OSError as error:
             raise StorageError(
                 f"log {self.directory}: segment {segment.path.name} cannot be deleted: {error}"
             ) from error
-        self._open_segments.deleted(segment)
         del self._segments[0]
         for pending in (self._unsynced, self._syncing):
             if segment in pending:
@@ -678,12 +681,8 @@ class Log(LogReader):
         try:
             while self.directory.exists():
                 for path in self.directory.iterdir():
-                    if (
-                        segment_of(path.name)
-                        or is_summary(path)
-                        or path.name.endswith((BEGIN_SUFFIX, SUFFIX + BESIDE, OWN))
-                    ):
-                        path.unlink(missing_ok=True)
+                    if segment_of(path.name) or is_summary(path) or path.name.endswith(_BESIDE_SEGMENTS):
+                        self._remove(path)
                 left = list(self.directory.iterdir())
                 if left and all(path.suffix == SUFFIX for path in left):
                     break

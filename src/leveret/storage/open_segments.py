@@ -10,10 +10,8 @@ event loop for the disk, and happens only if more than `count_max` logs are writ
 from __future__ import annotations
 
 import errno
-import os
 import sys
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import Final, Protocol
 
 from leveret.model.errors import StorageError
@@ -47,17 +45,11 @@ class SegmentOwner(Protocol):
 
 
 class OpenSegments:
-    """The open segments of all logs of one thread; so no descriptor is closed during a read.
-
-    Attributes:
-        close_deleted: closes the last descriptor of a file, upon which the file system frees the file's blocks: a
-            millisecond for some megabytes. Runs in place unless a thread is set for it.
-    """
+    """The open segments of all logs of one thread; so no descriptor is closed during a read."""
 
     def __init__(self, count_max: int = sys.maxsize) -> None:
         """None is open."""
         self.count_max = count_max
-        self.close_deleted: Callable[[int], None] = os.close
         self._open: OrderedDict[Segment, SegmentOwner] = OrderedDict()
 
     def __len__(self) -> int:
@@ -82,12 +74,6 @@ class OpenSegments:
     def closed(self, segment: Segment) -> None:
         """Note that a segment's descriptor was closed."""
         self._open.pop(segment, None)
-
-    def deleted(self, segment: Segment) -> None:
-        """Close the descriptor of a segment whose file was removed."""
-        self.closed(segment)
-        if segment.has_fd:
-            self.close_deleted(segment.take_fd())
 
     def close_all_but(self, count: int) -> None:
         """Close segments until no more than `count` are open: first clean ones that were not used lately."""

@@ -174,12 +174,8 @@ class Segment:
     def close(self) -> None:
         """Give the file descriptor back."""
         if self._fd >= 0:
-            os.close(self.take_fd())
-
-    def take_fd(self) -> int:
-        """Hand over the file descriptor for the caller to close; -1 for none."""
-        fd, self._fd = self._fd, -1
-        return fd
+            fd, self._fd = self._fd, -1
+            os.close(fd)
 
     def unshare(self) -> None:
         """Replace a shared file by a copy, before it is written to. Blocks for the disk if it is shared.

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from leveret.model.errors import Corrupt, StorageError
+from leveret.storage.removed import RemovedFiles
 from leveret.storage.segment import Segment
 from leveret.wire.chunk import HEADER_BYTES, Chunk, ChunkType, Header
 
@@ -27,9 +27,10 @@ DIRECTORY: Final = "staged"
 class StagedDirectory:
     """The directory of one node's staged segments."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, removed: RemovedFiles) -> None:
         """Use the directory `staged` in a data directory."""
         self.path = root / DIRECTORY
+        self._removed = removed
 
     @contextmanager
     def open(self) -> Iterator[str]:
@@ -47,7 +48,8 @@ class StagedDirectory:
 
     def remove(self) -> None:
         """Remove it with all segments that no log took in."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        with suppress(OSError):
+            self._removed.remove(self.path)
 
     @property
     def inode(self) -> int:
@@ -113,7 +115,7 @@ class StagedDirectory:
 
     def discard(self, segment: Segment) -> None:
         """Remove the file of a segment whose messages are in a log."""
-        segment.path.unlink(missing_ok=True)
+        self._removed.remove(segment.path)
 
 
 def _damaged(segment: Segment, position: int) -> StorageError:

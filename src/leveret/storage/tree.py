@@ -20,6 +20,7 @@ from typing import Final, Protocol
 from leveret.model.errors import StorageError
 from leveret.storage.log import SEGMENT_BYTES_MAX, Log
 from leveret.storage.open_segments import OpenSegments
+from leveret.storage.removed import RemovedFiles
 from leveret.storage.segment import has_segments
 from leveret.storage.state_file import SUFFIX, StateFile
 from leveret.wire.chunk import Header
@@ -27,9 +28,9 @@ from leveret.wire.chunk import Header
 NAME_BYTES_MAX: Final = 1024
 STARTS_BITS: Final = 20
 """The lower bits of the epoch of a leader's chunks: the number of its starts in its own epoch."""
-_OWN: Final = frozenset({"transient", "divergent", "delayed", "standby", "log", "staged"})
-"""Directories of one node alone: transient logs, quarantine, changes that it received and has not applied, and segments
-that a recovery writes."""
+_OWN: Final = frozenset({"transient", "divergent", "delayed", "standby", "log", "staged", "removed"})
+"""Directories of one node alone: transient logs, quarantine, changes that it received and has not applied, segments
+that a recovery writes, and files to be freed."""
 _OWN_FILES: Final = frozenset({"replication.json", "scrub.json", "cluster.json", "handed_out.json"})
 """State files of one node alone: its identity, last scrubs, cluster, and offsets handed out to consumers."""
 
@@ -72,6 +73,7 @@ class Tree:
         changes: the receiver of changes; None for none.
         logs: every durable log that is open, by name.
         open_segments: the open segments of all these logs.
+        removed: what was removed below the data directory.
     """
 
     def __init__(self, root: Path, *, epoch: int = 1, segments_open_max: int = sys.maxsize) -> None:
@@ -80,6 +82,7 @@ class Tree:
         At most `segments_open_max` segments stay open at once.
         """
         self.open_segments = OpenSegments(segments_open_max)
+        self.removed = RemovedFiles(root)
         self.root = root
         self.epoch = epoch
         self.epochs: dict[str, int] = {}
@@ -104,6 +107,7 @@ class Tree:
             epoch=self.epochs.get(name, self.epoch),
             owner=self if durable else None,
             open_segments=self.open_segments,
+            remove=self.removed.remove,
             name=name if durable else "",
         )
 

@@ -197,21 +197,3 @@ def test_a_segment_opened_at_the_bound_does_not_cost_a_look_at_all_that_are_open
     # Each one looked at each that was open, twice: 819,200 questions for 640 segments.
     assert owner.asked <= 160 * count_max
     held.close_all_but(0)
-
-
-def test_a_deleted_segment_is_closed_by_who_asked_for_that_and_only_once(tmp_path: Path) -> None:
-    held = OpenSegments()
-    deleted: list[int] = []
-    held.close_deleted = deleted.append
-    log = logs_in(tmp_path, 1, held)[0]
-    append(log, b"x" * 100)
-    log.sync()
-    descriptor = log._segments[0].fd()
-    log.roll()
-    append(log, b"y")
-    log.sync()
-    log.drop_before(log.next_offset)
-    log.close()
-    assert deleted == [descriptor]
-    assert os.fstat(descriptor).st_nlink == 0
-    os.close(descriptor)

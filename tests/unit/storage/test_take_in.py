@@ -10,6 +10,7 @@ import pytest
 
 from leveret.model.errors import Corrupt, StorageError
 from leveret.storage.log import Log
+from leveret.storage.removed import RemovedFiles
 from leveret.storage.segment import Segment, SegmentState
 from leveret.storage.staged import StagedDirectory
 from tests.unit.storage.logs import Written, append, contents, make, segments
@@ -27,7 +28,7 @@ def staged_by(directory: Path) -> tuple[Log, StagedDirectory, list[int]]:
     for size in (90, 90, 120, 90, 90, 90, 40):
         append(whole, size, 2)
     whole.sync()
-    staged = StagedDirectory(directory)
+    staged = StagedDirectory(directory, RemovedFiles(directory))
     (staged.path / "s").mkdir(parents=True)
     starts = []
     for path in segments(whole.directory):

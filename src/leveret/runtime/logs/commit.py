@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections import deque
 from collections.abc import Callable
@@ -30,6 +29,7 @@ from leveret.model.errors import Corrupt, StorageError
 from leveret.runtime.logs.sync_threads import SyncThreads
 from leveret.storage.log import Log
 from leveret.storage.open_segments import OutOfDescriptors
+from leveret.storage.removed import free
 from leveret.storage.summary import summarise
 from leveret.storage.sync import FileSystem, close_descriptors, sync_descriptors
 
@@ -123,15 +123,20 @@ class GroupCommit:
         self._closed = False
         self._threads = SyncThreads(SYNCS_AT_ONCE, "fdatasync")
         self._write_back = SyncThreads(1, "write_back")
+        self._freeing = SyncThreads(1, "free")
         self._summaries = ThreadPoolExecutor(max_workers=1, thread_name_prefix="summary")
 
-    def close_deleted(self, descriptor: int) -> None:
-        """Close the last descriptor of a deleted file, off the loop (storage.open_segments)."""
+    def free(self, path: Path) -> None:
+        """Remove a file or directory for good, off the loop (storage.removed); the next start does it after `close`."""
         try:
-            self._threads.call(os.close, descriptor, _ignore)
+            self._freeing.call(self._free, path, _ignore)
         except RuntimeError:
-            # The threads have ended, or the machine gives none.
-            os.close(descriptor)
+            # No loop runs, the threads have ended, or the machine gives none.
+            self._free(path)
+
+    def _free(self, path: Path) -> None:
+        if not self._closed:
+            free(path)
 
     def appended(self, log: Log) -> None:
         """Have the next round sync this log."""
@@ -411,6 +416,7 @@ class GroupCommit:
                 kept.set_exception(StorageError(_CLOSED))
         self._threads.close()
         self._write_back.close()
+        self._freeing.close()
         self._summaries.shutdown(wait=True, cancel_futures=True)
         if self._file_system is not None:
             self._file_system.close()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -16,6 +15,7 @@ from typing import Final
 from leveret.core.queues.queue import Queue
 from leveret.model.errors import StorageError
 from leveret.storage.log import Log
+from leveret.storage.removed import RemovedFiles
 from leveret.storage.segment import OnChunk
 from leveret.wire.chunk import ChunkError
 
@@ -34,9 +34,10 @@ class LogHome:
         record_existence_once_synced: marks an epoch whose log has them after the next group commit.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, removed: RemovedFiles) -> None:
         """Begin without marks, until the three functions are set."""
         self.directory = directory
+        self._removed = removed
         self.has_log: Callable[[int], bool] = _unmarked
         self.record_existence: Callable[[int], None] = record_nothing
         self.record_existence_once_synced: Callable[[int], None] = record_nothing
@@ -115,7 +116,7 @@ class LogHome:
         for directory in self.directory.iterdir() if self.directory.exists() else ():
             if directory.name not in known:
                 logger.info("orphaned_log_removed directory=%s", directory.name)
-                shutil.rmtree(directory)
+                self._removed.remove(directory)
 
 
 def take_down(queue: Queue, error: Exception) -> None:

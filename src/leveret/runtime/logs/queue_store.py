@@ -7,9 +7,9 @@ is always behind its message, and any prefix of the log is a consistent queue. T
 from __future__ import annotations
 
 import logging
-import shutil
 import struct
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Final
 
 from leveret.core.queues.backlog.offsets import OffsetSet
@@ -135,9 +135,9 @@ class QueueStore:
         self.needs_data: Callable[[Queue, Header], bool] = _needs_no_data
         self.needed_from: Callable[[int, Log], int | None] = _need_nothing
         self.when_safe: WhenSafe = lambda queue, then: commit.when_durable(then)
-        self.home = LogHome(tree.root / Queue.log_kind)
+        self.home = LogHome(tree.root / Queue.log_kind, tree.removed)
         self._tree = tree
-        self._transient = LogHome(tree.root / "transient")
+        self._transient = LogHome(tree.root / "transient", tree.removed)
         self._commit = commit
         self._clock_ms = clock_ms
         self._segment_bytes_max = segment_bytes_max
@@ -147,9 +147,10 @@ class QueueStore:
         self._ended_read: Log | None = None
         self._unreadable: dict[int, tuple[int, StorageError]] = {}
         self.reclaiming = Reclaiming(self)
-        self.staged = StagedDirectory(tree.root)
+        self.staged = StagedDirectory(tree.root, tree.removed)
         self.staged.remove()
-        shutil.rmtree(self._transient.directory, ignore_errors=True)
+        with suppress(OSError):
+            tree.removed.remove(self._transient.directory)
 
     # -- life of a log ------------------------------------------------------------------------
 

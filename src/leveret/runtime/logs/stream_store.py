@@ -92,7 +92,7 @@ class StreamStore:
         self._uncommitted: dict[Stream, dict[int, list[StreamBatch]]] = {}
         """Batches whose publishers wait for their confirms."""
         self.downstreams: HoldingConfirms | None = None
-        self.home = LogHome(tree.root / Stream.log_kind)
+        self.home = LogHome(tree.root / Stream.log_kind, tree.removed)
         self._tree = tree
         self._commit = commit
         self._clock_ms = clock_ms

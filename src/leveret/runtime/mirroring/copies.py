@@ -147,7 +147,7 @@ class MirrorCopies:
             if damage is not None:
                 self.put_away(name, str(damage))
                 # It may be a piece that is damaged; and none is of use in front of nothing.
-                remove_directory(pieces_directory(self._tree.root, name))
+                remove_directory(pieces_directory(self._tree.root, name), self._tree.removed)
             self.damaged.discard(name)
             self._applier.forget(name)
             copy = self._copies[name] = MirrorCopy(name, leader, self._tree, self.commits, self._fail)
@@ -258,7 +258,7 @@ class MirrorCopies:
             return
         if copy is not None:
             copy.prefix.forget()
-        remove_directory(pieces_directory(self._tree.root, name))
+        remove_directory(pieces_directory(self._tree.root, name), self._tree.removed)
         self._cursors.pop(name, None)
         self._applier.forget(name)
         log = self._tree.log(self._tree.path_of(name))

@@ -148,7 +148,8 @@ class Node:
     def _wire_broker(self) -> None:
         """Make the broker, its logs, and the state files beside them."""
         config, data_dir, tree = self.config, self.data_dir, self.tree
-        tree.open_segments.close_deleted = self.commits.close_deleted
+        tree.removed.free = self.commits.free
+        tree.removed.free_left()
         self._definitions = DefinitionsStore(tree.log(data_dir / "definitions"), self.commits, clock_ms)
         self.log_store = LogStore(tree, self.commits, clock_ms, config.storage.segment_bytes_max)
         self._queues = self.log_store.queues

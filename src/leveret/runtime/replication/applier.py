@@ -209,7 +209,7 @@ class Applier:
             prefix.forget()
         self._prefixes.clear()
         # What was copied in front of a log, and is not whole, comes again.
-        remove_directory(self.tree.root / PREFIXES)
+        remove_directory(self.tree.root / PREFIXES, self.tree.removed)
         self._on_joining(leader)
 
     def joined(self) -> None:

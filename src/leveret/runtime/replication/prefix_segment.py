@@ -9,7 +9,6 @@ the segment or without it, and the copied part of the segment remains for the co
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -17,6 +16,7 @@ from typing import Final
 from leveret.model.errors import StorageError
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.storage.log import Log
+from leveret.storage.removed import RemovedFiles
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import Chunk
 from leveret.wire.link import LogExtent, Octets
@@ -57,10 +57,10 @@ class PrefixPiece:
         """The next chunk. Raises StorageError."""
         self.log.append_raw(chunk.header, octets, self.segment)
 
-    def remove(self) -> None:
+    def remove(self, removed: RemovedFiles) -> None:
         """It is superfluous, or was moved in. Raises StorageError."""
         self.log.close()
-        remove_directory(self.log.directory)
+        remove_directory(self.log.directory, removed)
 
 
 def pieces_directory(data_dir: Path, name: str) -> Path:
@@ -68,7 +68,7 @@ def pieces_directory(data_dir: Path, name: str) -> Path:
     return data_dir / DIRECTORY / name
 
 
-def newest_piece(directory: Path, before: int) -> PrefixPiece | None:
+def newest_piece(directory: Path, before: int, removed: RemovedFiles) -> PrefixPiece | None:
     """What was copied of a segment that begins before an offset, and is not whole; all others are removed.
 
     Raises:
@@ -83,7 +83,7 @@ def newest_piece(directory: Path, before: int) -> PrefixPiece | None:
                 if piece is not None and piece.segment < piece.next_offset < before:
                     found = piece
                     continue
-            remove_directory(path)
+            remove_directory(path, removed)
     except OSError as error:
         raise StorageError(f"{directory}: what was copied cannot be listed: {error}") from error
     return found
@@ -97,11 +97,10 @@ def _opened(directory: Path, segment: int) -> PrefixPiece | None:
         return None
 
 
-def remove_directory(directory: Path) -> None:
+def remove_directory(directory: Path, removed: RemovedFiles) -> None:
     """Remove pieces. Raises StorageError."""
     try:
-        if directory.exists():
-            shutil.rmtree(directory)
+        removed.remove(directory)
     except OSError as error:
         raise StorageError(f"{directory}: cannot be removed: {error}") from error
 
@@ -145,7 +144,7 @@ class CopiedPrefix:
         if not self._looked:
             self._looked = True
             if not self._whole:
-                self._piece = newest_piece(self._directory, self.first_offset)
+                self._piece = newest_piece(self._directory, self.first_offset, self._tree.removed)
                 if self._piece is not None:
                     self._commits.appended(self._piece.log)
         return self._piece
@@ -210,7 +209,7 @@ class CopiedPrefix:
         self._commits.forget(piece.log)
         if piece is self._piece:
             self._piece = None
-        piece.remove()
+        piece.remove(self._tree.removed)
 
     def drop(self, first_offset: int) -> None:
         """The log begins later: what ends before is superfluous. Raises StorageError."""
@@ -231,4 +230,4 @@ class CopiedPrefix:
         """Nothing that was copied to stand in front is of use. Raises StorageError."""
         self.forget()
         self._looked, self._dropped_to = True, 0
-        remove_directory(self._directory)
+        remove_directory(self._directory, self._tree.removed)

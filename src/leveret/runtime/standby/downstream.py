@@ -20,7 +20,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 from msgspec.structs import replace
@@ -48,6 +47,7 @@ from leveret.runtime.standby.site_member import SiteMember, report_promotion, wi
 from leveret.runtime.standby.site_recoveries import SiteRecoveries
 from leveret.runtime.standby.transfer import StandbyUpstreamParameter, TransferSupervisor, parse_upstream
 from leveret.storage.state_file import StateFile
+from leveret.storage.tree import Tree
 from leveret.wire.record import downstream_reference
 
 logger = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ Progress = Callable[[Event], None]
 class StandbyNode(RecoveringNode, Protocol):
     """The node, as this module uses it."""
 
-    data_dir: Path
+    tree: Tree
     schema_sync: SchemaSync
 
 
@@ -98,7 +98,7 @@ class StandbyDownstream:
         """
         self._node = node
         self.decided = StandbyDecided(state_file, OperatingMode(node.config.standby.operating_mode))
-        work_dir = node.data_dir / "standby"
+        work_dir = node.tree.root / "standby"
         self.own_archive = StandbyArchive(
             node.config.standby.data_dir or str(work_dir), work_dir, node.config.node_name, self._spark()
         )

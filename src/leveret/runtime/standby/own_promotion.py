@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection
-from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
@@ -22,6 +21,7 @@ from leveret.runtime.standby.progress import PlannedMessages, PromotionProgress,
 from leveret.runtime.standby.recovery import Recoveries, RecoveringNode, own_endpoint
 from leveret.runtime.standby.transfer import TransferSupervisor
 from leveret.storage.staged import StagedDirectory
+from leveret.storage.tree import Tree
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ Progress = Callable[[Event], None]
 class PromotedNode(RecoveringNode, Protocol):
     """The node, as this module uses it."""
 
-    data_dir: Path
+    tree: Tree
     schema_sync: SchemaSync
 
 
@@ -159,7 +159,7 @@ class OwnPromotion:
         report: Progress,
     ) -> RecoveredPart:
         """Recover, in the transfer's process if it is there, because it has Spark running."""
-        staged = StagedDirectory(self._node.data_dir)
+        staged = StagedDirectory(self._node.tree.root, self._node.tree.removed)
         with self._node.internal_user("recovery") as (username, password), staged.open() as staging:
             job = {
                 **self._archive.place,

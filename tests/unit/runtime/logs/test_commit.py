@@ -419,17 +419,21 @@ async def test_one_share_that_fails_is_a_failure_though_others_are_still_at_it(
     assert (kept, len(disk.failures), len(closed), len(set(closed))) == ([], 1, 21, 21)
 
 
-async def test_a_deleted_file_is_closed_by_a_thread_and_at_once_when_there_is_none(tmp_path: Path) -> None:
-    """What the file had is freed by its last close, which takes long for a large one."""
+async def test_a_thread_frees_removed_files_and_a_closed_commit_leaves_them_to_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    freed = list[tuple[str, bool]]()
 
+    def free(path: Path) -> None:
+        freed.append((path.name, threading.current_thread() is threading.main_thread()))
+
+    monkeypatch.setattr(commit_module, "free", free)
     commit = GroupCommit(fsync=True, on_failure=lambda error: None)
-    first, second = (os.open(tmp_path / name, os.O_CREAT | os.O_RDWR) for name in "ab")
-    commit.close_deleted(first)
+    commit.free(tmp_path / "a")
+    await until(lambda: freed)
     commit.close()
-    commit.close_deleted(second)
-    for descriptor in (first, second):
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            os.fstat(descriptor)
+    commit.free(tmp_path / "b")
+    assert freed == [("a", False)]
 
 
 async def test_without_fsync_promises_are_kept_at_once(disk: Disk) -> None:

@@ -28,6 +28,7 @@ from leveret.runtime.standby.downstream import UPSTREAM_PARAMETER, StandbyDownst
 from leveret.runtime.standby.pipeline_process import PipelineFailed, PipelineProcess
 from leveret.runtime.standby.recovery import RecoveryTarget
 from leveret.storage.state_file import StateFile
+from leveret.storage.tree import Tree
 from leveret.testing.sites.standby_archive import transfer
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 
@@ -54,6 +55,9 @@ class FakeNode:
     amqp: Any = field(default_factory=lambda: SimpleNamespace(addresses=[], tls_addresses=[]))
     schema_sync: Any = field(default_factory=FakeSchemaSync)
     applied: list[Change] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.tree = Tree(self.data_dir)
 
     @property
     def broker(self) -> Broker:
