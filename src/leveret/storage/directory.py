@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import takewhile
 from pathlib import Path
 
 
@@ -12,7 +13,7 @@ def make_directory(path: Path, *, durable: bool = True) -> list[Path]:
     Returns:
         The directories that got a new name.
     """
-    missing = [each for each in (path, *path.parents) if not each.exists()]
+    missing = list(takewhile(lambda each: not each.exists(), (path, *path.parents)))
     for each in reversed(missing):
         each.mkdir(mode=0o700)
         if durable:

@@ -43,7 +43,7 @@ from leveret.storage.directory import make_directory, sync_directory
 from leveret.storage.log_reader import NOTHING_BESIDE, LogReader
 from leveret.storage.log_recovery import LogRecovery
 from leveret.storage.open_segments import OpenSegments, storage_error
-from leveret.storage.removed import unlink
+from leveret.storage.removed import remove_in_place
 from leveret.storage.segment import BESIDE as OWN
 from leveret.storage.segment import OnChunk, Segment, SegmentState, segment_of
 from leveret.storage.state_file import BESIDE, SUFFIX
@@ -99,12 +99,12 @@ class Log(LogReader):
         durable: bool = True,
         owner: LogOwner | None = None,
         open_segments: OpenSegments | None = None,
-        remove: Callable[[Path], None] = unlink,
+        remove: Callable[[Path], None] = remove_in_place,
         name: str = "",
     ) -> None:
         """Describe a log; call `open` before anything else. Without `durable` it need not survive power loss.
 
-        `open_segments` bounds the number of open segments of all logs that share it; `remove` removes a file.
+        `open_segments` bounds the open segments of all logs that share it; `remove` removes a file or directory.
         """
         super().__init__(directory, open_segments)
         self.epoch = epoch
@@ -116,11 +116,9 @@ class Log(LogReader):
         self._defers_names = False
         self.segment_bytes_max = segment_bytes_max
         self.torn_bytes = 0
-        self.synced_offset = 0
-        self._syncing_end = 0
+        self.synced_offset = self._syncing_end = 0
         self._durable = durable
-        self._unsynced: list[Segment] = []
-        self._syncing: list[Segment] = []
+        self._unsynced, self._syncing = list[Segment](), list[Segment]()
         self._made: Segment | None = None
         self._has_overhang = False
         self._with_messages = True
@@ -285,8 +283,7 @@ class Log(LogReader):
 
     def begin_at(self, offset: int) -> None:
         """Set the offset of the first chunk, if no chunk was ever written."""
-        first = self._segments[0]
-        if len(self._segments) == 1 and not first.size and not first.path.exists():
+        if len(self._segments) == 1 and not self._segments[0].size and not self._segments[0].path.exists():
             self._segments[0] = Segment(self.directory, offset)
 
     def make(self) -> None:
@@ -670,29 +667,33 @@ class Log(LogReader):
         """Close the log and remove its directory, which may hold segments and summaries only.
 
         If state files are beside them, these and the directory stay; their owner removes them, perhaps later.
-
-        Raises:
-            StorageError: the disk refused it, or another file is there.
+        Raises StorageError if the disk refused it, or another file is there.
         """
         self.close()
-        self._unsynced.clear()
-        self._syncing.clear()
-        self._names.clear()
+        for pending in (self._unsynced, self._syncing, self._names):
+            pending.clear()
         try:
-            while self.directory.exists():
-                for path in self.directory.iterdir():
-                    if segment_of(path.name) or is_summary(path) or path.name.endswith(_BESIDE_SEGMENTS):
-                        self._remove(path)
-                left = list(self.directory.iterdir())
-                if left and all(path.suffix == SUFFIX for path in left):
-                    break
-                # A thread may write a summary between the two steps: then repeat them once.
-                if not any(map(is_summary, left)):
-                    self.directory.rmdir()
+            names = os.listdir(self.directory) if self.directory.exists() else []
+            if all(map(_is_own, names)):
+                # One renaming: to unlink each file takes milliseconds on a busy disk.
+                self._remove(self.directory)
+                names = []
+            # A thread may write a summary meanwhile.
+            while own := list(filter(_is_own, names)):
+                for name in own:
+                    self._remove(self.directory / name)
+                names = os.listdir(self.directory)
+            if not all(name.endswith(SUFFIX) for name in names):
+                self.directory.rmdir()
         except OSError as error:
             raise StorageError(f"log {self.directory}: cannot be removed: {error}") from error
         if self._owner is not None:
             self._owner.deleted(self)
+
+
+def _is_own(name: str) -> bool:
+    """Whether a file of that name is a log's, and goes with it."""
+    return bool(segment_of(name)) or is_summary(Path(name)) or name.endswith(_BESIDE_SEGMENTS)
 
 
 def _ignore(chunk: Chunk) -> None:

@@ -4,7 +4,8 @@ Opening one more than `count_max` closes segments that were not used lately (sec
 promises: the kernel reports a failed write-back to descriptors that were open at the time, and may have forgotten it
 when the file is opened again. So a segment with octets that no fdatasync has covered is synced before it is closed,
 here and now. An error of that sync is a permanent failure of the log (`Log.unsynced` raises it). The sync blocks the
-event loop for the disk, and happens only if more than `count_max` logs are written to at once.
+event loop for the disk. The node avoids it: publishers and long work wait while half of `count_max` logs are unsynced
+(runtime.logs.backpressure).
 """
 
 from __future__ import annotations

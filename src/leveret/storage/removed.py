@@ -48,8 +48,7 @@ class RemovedFiles:
             found = path.lstat()
         except FileNotFoundError:
             return
-        is_directory = stat.S_ISDIR(found.st_mode)
-        if not is_directory and found.st_blocks * _BLOCK_BYTES <= AT_ONCE_BYTES_MAX:
+        if not stat.S_ISDIR(found.st_mode) and found.st_blocks * _BLOCK_BYTES <= AT_ONCE_BYTES_MAX:
             unlink(path)
             return
         target = self.directory / f"{os.getpid()}-{next(_numbers)}"
@@ -58,7 +57,7 @@ class RemovedFiles:
             path.rename(target)
         except OSError:
             # The disk is full, or the path is on another one.
-            (shutil.rmtree if is_directory else unlink)(path)
+            remove_in_place(path)
         else:
             self.free(target)
 
@@ -72,6 +71,14 @@ class RemovedFiles:
 def unlink(path: Path) -> None:
     """Remove a file in place, if it is there. Raises OSError."""
     path.unlink(missing_ok=True)
+
+
+def remove_in_place(path: Path) -> None:
+    """Remove a file or a directory, if it is there; blocks until its blocks are free. Raises OSError."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        unlink(path)
 
 
 def free(path: Path) -> None:

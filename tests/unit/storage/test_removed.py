@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,10 +61,34 @@ def test_the_files_of_a_log_that_is_deleted_or_drops_segments_are_freed_later(
     segments = len(list(log.directory.glob("*.segment")))
     log.drop_before(3)
     assert len(list(log.directory.glob("*.segment"))) == segments - len(left) < segments
+    assert all(path.stat().st_size > AT_ONCE_BYTES_MAX for path in left)
     log.delete()
     assert not log.directory.exists()
-    assert len(left) == segments
-    assert all(path.stat().st_size > AT_ONCE_BYTES_MAX for path in left)
+    assert segments == len(left) - 1 + len(list(left[-1].glob("*.segment")))
+
+
+@pytest.mark.parametrize("files", [0, 3, 20])
+def test_the_deletion_of_a_log_is_one_renaming_however_many_files_it_has(
+    tmp_path: Path, left: list[Path], monkeypatch: pytest.MonkeyPatch, files: int
+) -> None:
+    """Each file that is unlinked, and each directory that is removed, may wait milliseconds for the disk."""
+    tree = Tree(tmp_path)
+    tree.removed.free = left.append
+    log = tree.log(tmp_path / "queues" / "q", segment_bytes_max=1).open()
+    for number in range(files):
+        log.append(ChunkType.USER, 1, number, b"x", 0)
+        log.sync()
+    calls: list[str] = []
+    for name in ("unlink", "rmdir", "rename", "fsync", "ftruncate"):
+        monkeypatch.setattr(os, name, partial(_counted, calls, getattr(os, name), name))
+    log.delete()
+    assert calls == ["rename"]
+    assert not log.directory.exists()
+
+
+def _counted(calls: list[str], call: Callable[..., None], name: str, *given: Any, **named: Any) -> None:
+    calls.append(name)
+    call(*given, **named)
 
 
 def test_the_next_start_frees_what_a_crash_left(

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -81,6 +82,7 @@ class GroupCommit:
         rounds: the number of finished rounds.
         begun: the number of rounds that began; all appends while it is constant are synced by the same round.
         waited_s: the time of all rounds together.
+        unsynced_logs_max: while more logs are unsynced, no other log should be appended to (logs.backpressure).
         replication_barrier: the followers' part of promises; None without followers.
         on_gone: called with a log whose files were removed while it was open, before any promise of their records is
             kept; returns whether it prevents those promises. If it does not, the commit fails.
@@ -118,6 +120,8 @@ class GroupCommit:
         self._is_awaited = False
         self._later: asyncio.TimerHandle | None = None
         self._running = False
+        self._syncing_logs = 0
+        self.unsynced_logs_max = sys.maxsize
         self._began_s = 0.0
         self._failed = False
         self._closed = False
@@ -137,6 +141,11 @@ class GroupCommit:
     def _free(self, path: Path) -> None:
         if not self._closed:
             free(path)
+
+    @property
+    def unsynced_logs(self) -> int:
+        """The number of logs that the running round, or the next one, has to sync."""
+        return self._syncing_logs + len(self._dirty)
 
     def appended(self, log: Log) -> None:
         """Have the next round sync this log."""
@@ -215,7 +224,7 @@ class GroupCommit:
 
     def _sync_logs(self, position: int, promises: list[Promise], logs: list[Log]) -> None:
         """Sync the first of these logs, then the others, then keep the promises."""
-        self._running = True
+        self._running, self._syncing_logs = True, len(logs)
         try:
             descriptors, count = self._duplicates(logs)
             part, rest = logs[:count], logs[count:]
@@ -319,7 +328,7 @@ class GroupCommit:
         logs: list[Log],
         rest: list[Log],
     ) -> None:
-        self._running = False
+        self._running, self._syncing_logs = False, len(rest)
         if self._closed:
             # The files may belong to another Log by now, which gave their segments their names and states.
             return

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from time import monotonic
@@ -32,6 +32,7 @@ from leveret.core.queues.queue import Queue
 from leveret.model.definitions import Change
 from leveret.model.errors import Corrupt, StorageError
 from leveret.model.reasons import Reason
+from leveret.runtime.logs.backpressure import Backpressure
 from leveret.runtime.logs.collecting_port import Collecting, CopiedChunk
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.deadlines import Deadlines
@@ -56,17 +57,11 @@ DeadLettered: TypeAlias = tuple[Queue, DeadLetters, set[Queue]]
 DEATHS_MAX: Final = 16
 """The most times that a message dies and is published anew within one flush; the next flush goes on."""
 TURN_S: Final = 0.002
-"""The time of a flush for policies, and for chores; their consequences take it several times as long."""
+"""The time of a flush for policies, for chores, and for removed logs; their consequences take longer."""
 FOLLOWED_AT_ONCE: Final = 100
 """The most queues for which a flush begins or ends collecting."""
-REMOVED_AT_ONCE: Final = 100
-"""The most logs removed in one step: each takes a few calls of the file system."""
 RETRY_MS: Final = 5_000
 """The wait before another look at a queue if the disk refused its log, or its dead letters at their target."""
-UNSYNCED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""While more than this is unsynced, publishers are not read from."""
-UNAWAITED_BYTES_MAX: Final = 1024 * 1024
-"""Without a confirm, more than this is unsynced only while a sync runs."""
 
 
 class Peer(Protocol):
@@ -181,7 +176,7 @@ class Engine:
         self._reported: list[tuple[ConfirmingChannel, ConfirmBatch, bool]] = []
         self.outbox: list[Sender] = []
         self.peers: dict[Sender, Peer] = {}
-        self.unsynced_bytes = 0
+        self._backpressure = Backpressure(commit)
         self._broker = broker
         self._commit = commit
         self._queues = queues
@@ -198,7 +193,6 @@ class Engine:
         self._flush_number = 0
         self._holds: dict[Sender, int] = {}
         self._holding: list[tuple[ClientConnection, int]] = []
-        self._relieved: list[Callable[[], None]] = []
         self._appended_bytes = 0
         queues.on_append = self._note_append
 
@@ -237,19 +231,16 @@ class Engine:
 
     def is_overloaded(self) -> bool:
         """Whether publishers should wait for the disk, or for other nodes."""
-        return self._waits_for_disk() or (
+        return self._backpressure.is_due(len(self._broker.dirty)) or (
             self.replication_port is not None and self.replication_port.is_overloaded()
         )
 
-    def _waits_for_disk(self) -> bool:
-        return self.unsynced_bytes > UNSYNCED_BYTES_MAX
-
     def when_relieved(self, callback: Callable[[], None]) -> None:
         """Call back once the disk, or the other nodes, have caught up."""
-        if self.replication_port is not None and not self._waits_for_disk():
+        if self.replication_port is not None and not self._backpressure.is_due(len(self._broker.dirty)):
             self.replication_port.when_relieved(callback)
         else:
-            self._relieved.append(callback)
+            self._backpressure.when_relieved(callback)
 
     # -- the flush ----------------------------------------------------------------------------
 
@@ -261,8 +252,7 @@ class Engine:
         self._flush_number += 1
         broker = self._broker
         self._refresh_policies()
-        if broker.chores.go_on(time_slice(TURN_S)):
-            self.touch()
+        self._go_on_with_chores()
         now_ms, elapsed_ms = self.clock_ms(), self.elapsed_ms()
         for _ in range(DEATHS_MAX):
             dirty, broker.dirty = broker.dirty, {}
@@ -282,7 +272,16 @@ class Engine:
         self.write_out()
         self._holds.clear()
         self._commit.begin()
+        self._backpressure.relieve()
         if broker.dirty:
+            self.touch()
+
+    def _go_on_with_chores(self) -> None:
+        """Do more of the long work, once the disk has caught up with what it appended."""
+        chores = self._broker.chores
+        if chores and self._backpressure.has_many_logs():
+            self._commit.when_synced(self.touch)
+        elif chores.go_on(time_slice(TURN_S)):
             self.touch()
 
     def _refresh_policies(self) -> bool:
@@ -516,7 +515,7 @@ class Engine:
             for queue in deleted:
                 self._gone.discard(queue)
             self._collector.unfollow(deleted, deleted=True)
-            self.when_known(lambda: self._remove_logs(deleted))
+            self.when_known(lambda: self._remove_logs(iter(deleted)))
 
     def when_known(self, promise: Callable[[], None]) -> None:
         """Keep a promise once all definitions so far are durable here, and at every other node."""
@@ -539,15 +538,17 @@ class Engine:
     def _definitions_known(self) -> None:
         self._broker.changes_in_flight -= 1
 
-    def _remove_logs(self, deleted: list[Queue]) -> None:
+    def _remove_logs(self, deleted: Iterator[Queue]) -> None:
         """Remove the logs of deleted queues, in steps if they are many; a start removes the rest after a stop."""
-        if len(deleted) > REMOVED_AT_ONCE:
-            asyncio.get_running_loop().call_soon(self._remove_logs, deleted[REMOVED_AT_ONCE:])
-        for queue in deleted[:REMOVED_AT_ONCE]:
+        is_over = time_slice(TURN_S)
+        for queue in deleted:
             try:
                 self._queues.delete(queue)
             except StorageError as error:
                 logger.error("log_not_removed vhost=%s queue=%s error=%s", *queue.key, error)
+            if is_over():
+                asyncio.get_running_loop().call_soon(self._remove_logs, deleted)
+                break
 
     def _promise(self) -> None:
         """Tie confirms, copies to outgoing logs and held replies to the next fdatasync.
@@ -575,9 +576,8 @@ class Engine:
         copies, self._copies = self._await_mirrors(self._copies), []
         appended, self._appended_bytes = self._appended_bytes, 0
         if copies or appended:
-            self.unsynced_bytes += appended
             # If much is unsynced, publishers are made to wait, and a later confirm would wait for all of it.
-            is_much = self.unsynced_bytes > UNAWAITED_BYTES_MAX
+            is_much = self._backpressure.appended(appended)
             tie = commit.when_durable if is_much else commit.once_durable
             tie(lambda: self._durable(copies, appended))
         if waiting:
@@ -669,11 +669,7 @@ class Engine:
     def _durable(self, copies: list[CopiedChunk], appended: int) -> None:
         for copy in copies:
             self._collector.collect(*copy)
-        self.unsynced_bytes -= appended
-        if self._relieved and not self._waits_for_disk():
-            relieved, self._relieved = self._relieved, []
-            for callback in relieved:
-                callback()
+        self._backpressure.durable(appended)
 
     def _release(self, holding: list[tuple[ClientConnection, int]]) -> None:
         for session, hold in holding:

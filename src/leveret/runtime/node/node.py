@@ -150,6 +150,7 @@ class Node:
         config, data_dir, tree = self.config, self.data_dir, self.tree
         tree.removed.free = self.commits.free
         tree.removed.free_left()
+        self.commits.unsynced_logs_max = tree.open_segments.count_max // 2
         self._definitions = DefinitionsStore(tree.log(data_dir / "definitions"), self.commits, clock_ms)
         self.log_store = LogStore(tree, self.commits, clock_ms, config.storage.segment_bytes_max)
         self._queues = self.log_store.queues
