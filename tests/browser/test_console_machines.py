@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pika
@@ -119,3 +120,32 @@ def test_the_synchronisation_of_mirrors_shows_how_far_it_is_and_survives_the_pag
             for link in links:
                 link.limit_bytes_s = None
             expect(job).to_contain_text("✓ done", timeout=SLOW_MS)
+
+
+@pytest.mark.xdist_group("cluster")
+@pytest.mark.skipif(cluster_site.available() is not None, reason=str(cluster_site.available()))
+def test_the_leaders_of_queues_are_spread_over_the_nodes_from_the_page(visit: Visit, tmp_path: Path) -> None:
+    page = visit.page
+    with ClusterSite(tmp_path) as site:
+        first = site.members[0]
+        first.ctl("set_policy", "ha", ".*", '{"ha-mode": "all", "queue-master-locator": "client-local"}')
+        for number in range(6):
+            publish(first.amqp_port, f"orders.{number}", 2)
+        site.wait(lambda: led_by(site) == {first.node: 6}, "one node to lead everything")
+        site.wait(lambda: all(len(row.synchronised) == 2 for row in site.queues(first).values()), "mirrors")
+        with ConsoleProcess({"cluster": f"http://{LOOPBACK}:{first.management_port}"}) as console:
+            look_at(page, console, "do")
+            cluster = page.get_by_role("region", name="cluster", exact=True)
+            cluster.get_by_role("button", name="Spread the leaders of queues …").click(timeout=SLOW_MS)
+            expect(cluster.locator(".forecast")).to_contain_text(f"Node {first.node} leads 6 queues now")
+            cluster.get_by_label("Only queues of this pattern").fill("^orders")
+            cluster.locator("button.main").click()
+            job = page.get_by_role("article", name="Spread the leaders of queues at cluster")
+            expect(job).to_contain_text("✓ done", timeout=SLOW_MS)
+            expect(job.locator("tbody tr")).to_have_count(len(site.members))
+            site.wait(lambda: set(led_by(site).values()) == {2}, "each node to lead two queues")
+
+
+def led_by(site: ClusterSite) -> dict[str, int]:
+    """How many queues each node leads."""
+    return dict(Counter(row.leader for row in site.queues(site.members[0]).values()))

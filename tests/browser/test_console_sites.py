@@ -113,6 +113,19 @@ def standing_by(path: str) -> tuple[int, bytes]:
     return (200, b"[]") if path.startswith(lists) else (404, b"{}")
 
 
+COUNTED: Final = [
+    {"virtual_host": "shop", "queue": "<b>a</b>\tb\nc", "message_count": 12, "in_doubt": 0},
+    {"virtual_host": "shop", "queue": "\u202eorders", "message_count": 3, "in_doubt": 0},
+]
+
+
+def counting(path: str) -> tuple[int, bytes]:
+    """A standby that says of a dry run what it would bring back."""
+    if path == "/api/replication/standby/dry-run":
+        return 200, json.dumps({"summary": {"queues": COUNTED}}).encode() + b"\n"
+    return standing_by(path)
+
+
 class Scrubbing:
     """A node whose scrub is as far as `done` says, of 4 MB, and ends with that."""
 
@@ -180,6 +193,53 @@ def test_a_scrub_shows_how_far_it_is_to_a_second_person_too_and_once_only(
         expect(eu.get_by_role("button", name="Scrub stored data …")).to_be_visible()
 
 
+def test_a_result_is_copied_as_a_table_whatever_the_names_in_it(chromium: Chromium) -> None:
+    with site(counting) as url, ConsoleProcess({"us": url}) as console, chromium.visit() as visit:
+        page = visit.page
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=console.url)
+        look_at(page, console, "do")
+        page.get_by_role("button", name="Dry run of a promotion …", exact=True).click()
+        expect(page.locator(".forecast")).to_contain_text("changes nothing")
+        page.locator("button.main").click()
+        done = page.get_by_role("article", name="Dry run of a promotion at us")
+        expect(done).to_contain_text("✓ done")
+        expect(done.locator("tbody tr")).to_have_count(2)
+        # What is nothing in every row is in the copied text only.
+        expect(done.locator("thead")).not_to_contain_text("in doubt")
+        done.get_by_role("button", name="Copy as text").click()
+        expect(done.get_by_role("button", name="Copied")).to_be_visible()
+        assert page.evaluate("navigator.clipboard.readText()") == (
+            "virtual_host\tqueue\tmessage_count\tin_doubt\nshop\t<b>a</b> b c\t12\t0\nshop\t\u202eorders\t3\t0"
+        )
+
+
+def test_a_browser_that_lets_nothing_be_copied_is_said_to(visit: Visit) -> None:
+    with site(counting) as url, ConsoleProcess({"us": url}) as console:
+        page = visit.page
+        look_at(page, console, "do")
+        page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(new Error('no')); }")
+        page.get_by_role("button", name="Dry run of a promotion …", exact=True).click()
+        page.locator("button.main").click()
+        page.get_by_role("button", name="Copy as text").click()
+        expect(page.get_by_role("button", name="The browser lets nothing be copied")).to_be_visible()
+
+
+def test_what_is_typed_stays_while_jobs_of_others_begin_and_end(visit: Visit, chromium: Chromium) -> None:
+    with site(counting) as url, ConsoleProcess({"us": url}) as console, chromium.visit() as second:
+        page = visit.page
+        look_at(page, console, "do")
+        page.get_by_role("button", name="Promotion …", exact=True).click()
+        page.get_by_label("Only these queues").fill("orders")
+        page.get_by_label("This cannot be taken back").press_sequentially("u")
+        look_at(second.page, console, "do")
+        second.page.get_by_role("button", name="Dry run of a promotion …", exact=True).click()
+        second.page.locator("button.main").click()
+        expect(page.get_by_role("article", name="Dry run of a promotion at us")).to_contain_text("✓ done")
+        page.keyboard.type("s")
+        expect(page.get_by_label("This cannot be taken back")).to_have_value("us")
+        expect(page.get_by_label("Only these queues")).to_have_value("orders")
+
+
 def test_divergent_messages_are_looked_at_and_exported_by_keyboard_alone(
     visit: Visit, tmp_path: Path
 ) -> None:
@@ -212,10 +272,12 @@ def test_a_standby_alone_says_what_is_known_of_queues_that_nobody_can_count(visi
         expect(page.locator(".headline")).to_contain_text(
             "Every queue of 1 virtual host is in danger. The loss of every site that leads would lose an unknown number"
         )
+        # The longest texts of the table break, and the page is not wider than its window.
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
         page.get_by_role("link", name="Do", exact=True).click()
         page.get_by_role("button", name="Promotion …", exact=True).click()
         expect(page.locator(".forecast")).to_contain_text(
-            "everything is here that the upstream had when it was last heard, 43.0 s ago. "
+            "everything is here that the upstream had when it was last heard, 43 s ago. "
             "What it took after that is not here."
         )
 

@@ -14,7 +14,7 @@ from leveret.console.judging.conflicts import conflict_warnings
 from leveret.console.judging.links import standby_links
 from leveret.console.judging.retention import retention_warnings
 from leveret.console.judging.safety import ALL_QUEUES, Danger, SafetyRow, by_vhost, counts
-from leveret.console.judging.topology import link_rows, site_rows
+from leveret.console.judging.topology import link_rows, site_role, site_rows
 from leveret.console.sites.facts import HEARD_MS, SiteFacts
 from leveret.console.sites.watch import clock_ms
 from leveret.model.errors import InvalidCommand
@@ -106,6 +106,7 @@ def _actions(facts: SiteFacts, now_ms: int) -> Json:
     return {
         "site": facts.site,
         "is_heard": is_heard,
+        "role": site_role(facts),
         "actions": [_action(action, facts) for action in offered(facts, is_heard=is_heard)],
     }
 

@@ -174,11 +174,11 @@ _PROMOTE: Final = "/api/replication/promote"
 ACTIONS: Final[Sequence[SiteAction]] = (
     SiteAction(
         "dry_run", "Dry run of a promotion", _at(f"{_STANDBY}/dry-run"), refusals.nothing_transferred,
-        forecasts.of_recovery, _recovery, (*_WHICH, _SCRATCH), is_report=True,
+        forecasts.of_dry_run, _recovery, (*_WHICH, _SCRATCH), is_report=True,
     ),
     SiteAction(
         "rehearse", "Rehearsal of a promotion", _at(f"{_STANDBY}/rehearse"), refusals.nothing_transferred,
-        forecasts.of_recovery, _recovery, _WHICH, is_report=True, preview="dry_run",
+        forecasts.of_rehearsal, _recovery, _WHICH, is_report=True, preview="dry_run",
     ),
     SiteAction(
         "promote", "Promotion", _at(f"{_STANDBY}/promote"), refusals.not_promotable, forecasts.of_promotion, _recovery,
@@ -186,7 +186,7 @@ ACTIONS: Final[Sequence[SiteAction]] = (
     ),
     SiteAction(
         "recover_into", "Recovery into another broker", _at(f"{_STANDBY}/promote"), refusals.nothing_transferred,
-        forecasts.of_recovery, _recovery, (*_TARGET, *_WHICH, _SCRATCH), is_final=True, is_report=True,
+        forecasts.of_recovery_elsewhere, _recovery, (*_TARGET, *_WHICH, _SCRATCH), is_final=True, is_report=True,
         preview="dry_run",
     ),
     SiteAction(

@@ -4,14 +4,56 @@ from __future__ import annotations
 
 from collections import Counter
 
+from leveret.console.judging.durations import duration_text
 from leveret.console.sites.facts import SiteFacts
 
 
-def of_recovery(site: SiteFacts) -> list[str]:
+def of_dry_run(site: SiteFacts) -> list[str]:
+    """That it changes nothing, and what is there."""
+    return ["It counts the messages that a promotion would bring back, and changes nothing.", *_lag(site)]
+
+
+def of_rehearsal(site: SiteFacts) -> list[str]:
+    """What it does with the messages, and what is there."""
+    return [
+        "It recovers the messages into scratch virtual hosts of this site, compares each with the archive, and removes "
+        "them. Queues and the transfer stay as they are.",
+        *_lag(site),
+    ]
+
+
+def of_recovery_elsewhere(site: SiteFacts) -> list[str]:
+    """What becomes of the other broker and of this site, and what is there."""
+    return [
+        "It publishes the messages that were not consumed to queues of the other broker, and declares those that are "
+        "missing there. This site stays as it is.",
+        *_lag(site),
+    ]
+
+
+def of_promotion(site: SiteFacts) -> list[str]:
+    """What it brings back, what is there, and what becomes of the two sites."""
+    found = ["It brings the messages that were not consumed back into the queues of this site.", *_lag(site)]
+    if site.standby.promotion is not None:
+        found.insert(0, "A promotion has begun and is not done: this goes on with it.")
+    if any(row.state == "connected" for row in site.standby.vhosts):
+        found.append(
+            "The upstream is alive. A promotion does not stop it: two sites would serve applications, and what the "
+            "upstream accepts from now on is missing here."
+        )
+    found.append("The site serves applications afterwards, and follows its upstream no more.")
+    return found
+
+
+def _lag(site: SiteFacts) -> list[str]:
     """How much each vhost lacks, and when its upstream was heard."""
     found: list[str] = []
     for row in site.standby.vhosts:
-        heard = "never" if row.heard_ago_ms is None else f"{row.heard_ago_ms / 1000:,.1f} s ago"
+        if row.heard_ago_ms is None:
+            why = row.error or "its upstream was not heard since the start"
+            found.append(f"Vhost {row.virtual_host}: how much is missing here is not known: {why}.")
+            continue
+        heard = f"{duration_text(row.heard_ago_ms / 1000)} ago"
         lost = (
             f"{row.lag_records:,} records that the upstream had when it was last heard, {heard}, are not here"
         )
@@ -23,20 +65,6 @@ def of_recovery(site: SiteFacts) -> list[str]:
             else ""
         )
         found.append(f"Vhost {row.virtual_host}: {lost}{missing}. What it took after that is not here.")
-    return found
-
-
-def of_promotion(site: SiteFacts) -> list[str]:
-    """The same, and what becomes of the two sites."""
-    found = of_recovery(site)
-    if site.standby.promotion is not None:
-        found.insert(0, "A promotion has begun and is not done: this goes on with it.")
-    if any(row.state == "connected" for row in site.standby.vhosts):
-        found.append(
-            "The upstream is alive. A promotion does not stop it: two sites would serve applications, and what the "
-            "upstream accepts from now on is missing here."
-        )
-    found.append("The site serves applications afterwards, and follows its upstream no more.")
     return found
 
 

@@ -38,7 +38,9 @@ class SiteJob:
         self.begun_by = watch.facts.user
         self.begun_ms = clock_ms()
         self.chosen = {name: value for name, value in chosen.items() if name not in hidden}
-        self.progress = JobProgress("waiting for the site")
+        self.progress = JobProgress(
+            "waiting for the site, which starts Spark" if action.is_report else "waiting for the site"
+        )
         self.ended_ms: int | None = None
         self.result: Any = None
         self.error = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from leveret.console.jobs.readings import compared, scrubbed
-from leveret.console.judging.links import is_downstream
+from leveret.console.judging.links import cluster_of, is_downstream
 from leveret.console.sites.documents import KnownDownstream
 from leveret.console.sites.facts import SiteFacts
 
@@ -46,6 +46,10 @@ def _is_following(downstream: KnownDownstream, site: SiteFacts) -> bool:
     )
 
 
+def _follower(downstream: KnownDownstream) -> tuple[str, str]:
+    return cluster_of(downstream), downstream.virtual_host
+
+
 def not_replaced(site: SiteFacts) -> str:
     """A site returns to the one that took its place: so it was followed. One that was promoted took a place itself."""
     if refused := _not_serving(site):
@@ -56,7 +60,9 @@ def not_replaced(site: SiteFacts) -> str:
         return "A cluster cannot return as a standby yet."
     if not site.standby.downstreams:
         return "No site took the place of this one: none has followed it."
-    if all(_is_following(each, site) for each in site.standby.downstreams):
+    # A vhost of a cluster moves between its nodes, each of which was seen when it had the vhost.
+    following = {_follower(each) for each in site.standby.downstreams if _is_following(each, site)}
+    if all(_follower(each) in following for each in site.standby.downstreams):
         return "The site is followed: none took its place."
     if not site.schema.upstream_endpoints:
         return (

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from leveret.console.judging.links import StandbyLink
+from leveret.console.sites.documents import CollectedVhost
 from leveret.console.sites.facts import SiteFacts
 
 WARN_FROM: Final = 0.5
@@ -17,9 +18,17 @@ def retention_used(upstream: SiteFacts, link: StandbyLink, now_ms: int) -> float
 
     At 1 the upstream drops what the standby lacks. Size is counted as if all records were alike.
     """
-    row = next((each for each in upstream.standby.collected if each.virtual_host == link.vhost), None)
-    lag = link.lag_records if link.upstream_lag_records is None else link.upstream_lag_records
-    if row is None or not row.kept:
+    rows = [each for each in upstream.standby.collected if each.virtual_host == link.vhost]
+    # In a cluster each node keeps a log of what it leads, and each may keep as much.
+    used = [
+        _used_of_log(upstream, row, link.upstream_lags.get(row.node, link.lag_records), now_ms)
+        for row in rows
+    ]
+    return max((each for each in used if each is not None), default=None)
+
+
+def _used_of_log(upstream: SiteFacts, row: CollectedVhost, lag: int, now_ms: int) -> float | None:
+    if not row.kept:
         return None
     part = min(1.0, lag / row.kept)
     used: list[float] = []

@@ -13,7 +13,8 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from leveret.console.judging.conflicts import place_of, queues_in_conflict
-from leveret.console.judging.links import StandbyLink, is_downstream, standby_links
+from leveret.console.judging.durations import duration_text
+from leveret.console.judging.links import StandbyLink, is_downstream, standby_links, standbys_that_left
 from leveret.console.judging.retention import retention_warning
 from leveret.console.sites.documents import FollowerStatus, LeaderStatus, QueueStatus, TransferredVhost
 from leveret.console.sites.facts import SiteFacts
@@ -199,6 +200,7 @@ class _SiteView:
             for policy in site.policies
             if policy.definition.get(REPLICATE) is True
         }
+        self.successors = [each.site for each in standbys_that_left(site, sites)]
         # What a downstream transfers, its upstream answers for.
         self.transferred = {row.virtual_host for row in site.standby.vhosts} if is_downstream(site) else set()
         warnings = {
@@ -248,6 +250,9 @@ def _verdict_of(queue: QueueStatus, view: _SiteView) -> _Verdict:
     leader = QueueCopy(_node_of(queue, view), kind, queue.state, False, True, NOTHING)
     if_node = _least(queue, [*others, *away], view)
     if_site = _least(queue, away, view)
+    if view.successors and not view.is_heard and not away and _is_sent(queue, view):
+        # What its successor has of it, nobody counts.
+        if_site = Loss(None, None)
     danger, reason = _judge(queue, view, others, away, if_node, if_site)
     return _Verdict(danger, (leader, *others, *away), if_node, if_site, reason)
 
@@ -403,17 +408,20 @@ def _not_heard(
     queue: QueueStatus, view: _SiteView, others: Sequence[QueueCopy], away: Sequence[QueueCopy]
 ) -> str:
     """What a promotion would lack now: what is known of it, and that there may be more."""
-    since = f"Site {view.site.site} was last heard {_duration(view.age_s)} ago"
+    since = f"Site {view.site.site} was last heard {duration_text(view.age_s)} ago"
     whole = next((copy for copy in others if copy.is_whole), None)
     if whole is not None:
         return f"{since}; {whole.kind} {whole.place} had every message then."
+    if not away and view.successors and _is_sent(queue, view):
+        names = ", ".join(view.successors)
+        return f"{since}. Its standby {names} was promoted, and serves what it had of the queue."
     if not away:
         return f"{since}; {_worst(others)}." if others else f"{since}; no other site has a copy."
     reporting = [link for link in view.standbys[queue.vhost] if link.row is not None]
     if not reporting:
         return f"{since}; {_worst(away)}."
     nearest = min(reporting, key=lambda link: (link.lag_records, link.lag_ms or 0))
-    age = "" if nearest.lag_ms is None else f" of the last {_duration(nearest.lag_ms / 1000)}"
+    age = "" if nearest.lag_ms is None else f" of the last {duration_text(nearest.lag_ms / 1000)}"
     return (
         f"{since}. A promotion of {nearest.downstream} now lacks {nearest.lag_records:,} records of the virtual host "
         f"that are known, and all{age} that nobody reported."
@@ -426,8 +434,15 @@ def _worst(copies: Sequence[QueueCopy]) -> str:
     subject = f"{best.kind} {best.place}"
     if best.behind == NOTHING:
         return f"{subject} has everything"
+    if best.behind.messages == 0:
+        age = (
+            "what came since"
+            if best.behind.seconds is None
+            else f"what came in the last {duration_text(best.behind.seconds)}"
+        )
+        return f"{subject} ({best.state}) lacks nothing that is known, and may lack {age}"
     lacks = "an unknown number of" if best.behind.messages is None else f"up to {best.behind.messages:,}"
-    age = "" if best.behind.seconds is None else f", the last {_duration(best.behind.seconds)}"
+    age = "" if best.behind.seconds is None else f", the last {duration_text(best.behind.seconds)}"
     return f"{subject} ({best.state}) lacks {lacks} messages{age}"
 
 
@@ -442,8 +457,8 @@ def _why_not_sent(queue: QueueStatus, view: _SiteView) -> str:
         return "No policy of the queue has remote-dc-replicate."
     if queue.vhost not in view.tagged:
         return "Its policy asks for a standby, but the vhost has no tag standby_replication."
-    if view.site.cluster.state == "member":
-        return "A cluster collects nothing for standbys."
+    if view.successors:
+        return f"Its standby {', '.join(view.successors)} was promoted, and follows no more."
     return "No standby has transferred anything of its vhost yet."
 
 
@@ -451,19 +466,9 @@ def _why_safe(if_node: Loss, if_site: Loss, away: Sequence[QueueCopy]) -> str:
     best = next(copy for copy in away if copy.is_whole)
     if if_site.messages == 0:
         return f"Standby {best.place} has every message."
-    within = "" if if_site.seconds is None else f" {_duration(if_site.seconds)}"
+    within = "" if if_site.seconds is None else f" {duration_text(if_site.seconds)}"
     also = " The loss of the node loses nothing." if if_node.messages == 0 else ""
     return f"Standby {best.place} follows within{within}.{also}"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.0f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"
 
 
 # -- vhosts of upstreams that are not known ---------------------------------------------------
@@ -485,7 +490,7 @@ def _orphans(sites: Sequence[SiteFacts], links: Sequence[StandbyLink], now_ms: i
         # What came since the upstream was heard, nobody knows.
         behind = Loss(link.lag_records + link.missing_messages if is_heard else None, seconds)
         copy = QueueCopy(link.downstream, "standby", link.row.state, True, is_heard, behind)
-        when = "never" if heard_ms is None else f"{_duration(heard_ms / 1000)} ago"
+        when = "never" if heard_ms is None else f"{duration_text(heard_ms / 1000)} ago"
         reason = (
             f"Standby {link.downstream} last heard its upstream {when}: a promotion now lacks "
             f"{link.lag_records:,} known records, and what came since."

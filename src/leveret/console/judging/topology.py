@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from leveret.console.judging.links import is_downstream, standby_links
 from leveret.console.sites.documents import NodeStatus
 from leveret.console.sites.facts import SiteFacts
 
 Json = dict[str, Any]
+
+CONNECTED: Final = "connected"
+VHOSTS_MAX: Final = 20
+"""Of a standby's vhosts, so many are shown, the worst; `Am I safe?` has all."""
 
 
 def site_rows(sites: Sequence[SiteFacts], now_ms: int) -> list[Json]:
@@ -60,17 +64,20 @@ def _site_row(site: SiteFacts, now_ms: int) -> Json:
         "refused": site.refused,
         "user": site.user,
         "tags": list(site.tags),
-        "role": _role(site),
+        "role": site_role(site),
+        "vhost_count": len(site.standby.vhosts),
         "nodes": _nodes(site) if site.is_heard(now_ms) else [_as_not_heard(node) for node in _nodes(site)],
         "queues": len(site.queues),
         "queues_age_ms": None if site.queues_ms is None else now_ms - site.queues_ms,
         "messages": site.overview.queue_totals.get("messages"),
         "promotion": site.standby.promotion,
+        "vhosts": _vhosts(site),
         "warnings": _warnings(site),
     }
 
 
-def _role(site: SiteFacts) -> str:
+def site_role(site: SiteFacts) -> str:
+    """What the site is among the others, in a word or two."""
     if site.heard_ms is None:
         return "not heard of"
     if site.replication.role in ("follower", "fenced"):
@@ -87,10 +94,34 @@ def _as_not_heard(node: Json) -> Json:
     return node | {
         "is_running": False,
         "state": "not heard of",
+        "link": "",
         "uptime_ms": None,
         "lag_records": None,
         "lag_s": None,
     }
+
+
+def _vhosts(site: SiteFacts) -> list[Json]:
+    """What a standby transfers, the worst link first: by which node, and how far each log of the upstream's is."""
+    if not is_downstream(site):
+        return []
+    rows = sorted(site.standby.vhosts, key=lambda row: (row.state == CONNECTED, -(row.lag_ms or 0)))
+    return [
+        {
+            "vhost": row.virtual_host,
+            "node": row.node,
+            "owner": row.owner,
+            "state": row.state or "unknown",
+            "lag_ms": row.lag_ms,
+            "lag_records": row.lag_records,
+            "error": row.error,
+            "logs": [
+                {"node": each.node, "state": each.state, "lag_records": each.lag_records, "error": each.error}
+                for each in row.nodes
+            ],
+        }
+        for row in rows[:VHOSTS_MAX]
+    ]
 
 
 def _nodes(site: SiteFacts) -> list[Json]:
@@ -102,6 +133,7 @@ def _nodes(site: SiteFacts) -> list[Json]:
                 "role": "follower",
                 "is_running": True,
                 "state": "in sync" if follower.in_sync else follower.state.replace("_", " "),
+                "link": "",
                 "uptime_ms": None,
                 "lag_records": follower.lag_records,
                 "lag_s": follower.lag_s,
@@ -116,11 +148,13 @@ def _node(node: NodeStatus, site: SiteFacts) -> Json:
     state = "running" if node.running else "not running"
     if node.being_drained:
         state = "draining"
+    links = {each.node: each.state or "unknown" for each in site.standby.nodes} if is_downstream(site) else {}
     return {
         "name": node.name,
         "role": role,
         "is_running": node.running,
         "state": state,
+        "link": links.get(node.name, "") if node.running else "",
         "uptime_ms": node.uptime,
         "lag_records": None,
         "lag_s": None,

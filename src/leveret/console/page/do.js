@@ -6,7 +6,7 @@ import { bytes, clock, day, duration, moment, number } from "/files/words.js";
 const ROWS_MAX = 500;
 const SELDOM = ["in_doubt", "reader_offsets", "clamped_offsets", "publisher_ids", "unreadable_records", "missing_records", "missing_messages"];
 // Of the form that is open: which one, what went wrong, which moments the site knows, and the preview that was asked for.
-let open_ = "", trouble = "", kept = null, preview = null, slid = "", jobs = [];
+let open_ = "", trouble = "", kept = null, preview = null, slid = "", jobs = [], copied = null;
 
 export const doing = { title: "Do", load };
 
@@ -17,10 +17,10 @@ async function load(again) {
     h("h1", {}, "Do"),
     shown.promotions.map(promotion),
     shown.operations.length ? h("section", { "aria-label": "At the sites", key: "operations" }, shown.operations.map(operation)) : null,
-    shown.jobs.length ? h("section", { "aria-label": "Jobs", key: "jobs" }, h("h2", {}, "Jobs"), shown.jobs.map(job)) : null,
+    shown.jobs.length ? h("section", { "aria-label": "Jobs", key: "jobs" }, h("h2", {}, "Jobs"), shown.jobs.map((each) => job(each, shown.now_ms))) : null,
     shown.sites.length ? null : h("p", { class: "note" }, "No site lets this user do anything: the tag administrator is needed."),
     shown.sites.map((site) => h("section", { class: "card actions", key: site.site, "aria-label": site.site },
-      h("h2", {}, site.site),
+      h("h2", {}, site.site, h("small", {}, site.role ? ` ${site.role}` : "")),
       site.is_heard ? null : h("p", { class: "note" }, "The site is not heard of: nothing can be done there now."),
       site.actions.map((action) => choice(site.site, action, again)))),
   ];
@@ -130,13 +130,13 @@ function bar(done, total, left, unit = "messages") {
     ` ${shown_(done)} of ${shown_(total)}${unit === "octets" ? "" : " messages"}${left === null ? "" : `, ${duration(left)} left`}`);
 }
 
-function job(each) {
+function job(each, now) {
   const runs = each.ended_ms === null;
   const how = runs ? `▸ ${each.step}` : each.error ? "✕ failed" : "✓ done";
   const asked = Object.entries(each.chosen).map(([name, value]) => (value === true ? name : `${name}: ${value}`)).join("; ");
   return h("article", { class: "card", key: `job ${each.number}`, "aria-label": `${each.title} at ${each.site}` },
     h("h3", {}, `${each.title} at ${each.site} `, h("small", {}, how)),
-    h("p", { class: "note" }, `Begun by ${each.begun_by} at ${clock(each.begun_ms)}${runs ? "" : `, took ${duration((each.ended_ms - each.begun_ms) / 1000)}`}${asked ? `. ${asked}` : ""}`),
+    h("p", { class: "note" }, `Begun by ${each.begun_by} at ${clock(each.begun_ms)}, ${runs ? `${duration((now - each.begun_ms) / 1000)} ago` : `took ${duration((each.ended_ms - each.begun_ms) / 1000)}`}${asked ? `. ${asked}` : ""}`),
     outcome(each));
 }
 
@@ -146,12 +146,12 @@ function outcome(each) {
   return [
     runs && each.total ? bar(each.done, each.total, each.seconds_left, each.unit) : null,
     each.error ? h("p", { class: "trouble" }, each.error) : null,
-    !runs && !each.error ? result(each.result) : null,
+    !runs && !each.error ? result(each.result, each.number) : null,
   ];
 }
 
 /** What a job ended with: numbers in a line, lists as tables. */
-function result(found) {
+function result(found, job_) {
   const parts = Array.isArray(found) ? { "": found } : found ?? {};
   const entries = Object.entries(parts);
   const plain = entries.filter(([, value]) => value === null || typeof value !== "object");
@@ -160,29 +160,35 @@ function result(found) {
   return [
     plain.length ? h("dl", {}, plain.map(([name, value]) => h("div", {}, h("dt", {}, words(name)), h("dd", {}, shown(value, name))))) : null,
     nested.map(([name, value]) => h("dl", {}, Object.entries(value).map(([key, each]) => h("div", {}, h("dt", {}, `${words(name)} ${words(key)}`), h("dd", {}, shown(each, key)))))),
-    lists.map(([name, rows]) => table(words(name), rows)),
+    lists.map(([name, rows]) => table(words(name), rows, `${job_} ${name}`)),
     entries.length ? null : h("p", {}, "The site had nothing to report."),
   ];
 }
 
-function table(name, rows) {
+function table(name, rows, id) {
   const all = [...new Set(rows.flatMap((row) => Object.keys(row)))].filter((column) => rows.some((row) => row[column] !== null && typeof row[column] !== "object"));
   // What is nothing in every row is in the copied text only.
   const columns = all.filter((column) => !SELDOM.includes(column) || rows.some((row) => row[column]));
   const isNumber = Object.fromEntries(columns.map((column) => [column, rows.every((row) => row[column] === null || typeof row[column] === "number")]));
-  const copy = (event) => {
-    const lines = [all, ...rows.map((row) => all.map((column) => row[column] ?? ""))];
-    navigator.clipboard.writeText(lines.map((line) => line.join("\t")).join("\n"));
-    event.target.textContent = "Copied";
+  const copy = async (event) => {
+    const button = event.target, lines = [all, ...rows.map((row) => all.map((column) => cell(row[column])))];
+    try {
+      await navigator.clipboard.writeText(lines.map((line) => line.join("\t")).join("\n"));
+      copied = { id, told: "Copied" };
+    } catch { copied = { id, told: "The browser lets nothing be copied" }; }
+    button.textContent = copied.told;
   };
   return h("div", { class: "result" },
-    h("p", {}, name ? h("b", {}, `${name} `) : null, h("button", { class: "plain", type: "button", onclick: copy }, "Copy as text")),
+    h("p", {}, name ? h("b", {}, `${name} `) : null, h("button", { class: "plain", type: "button", onclick: copy, "aria-live": "polite" }, copied?.id === id ? copied.told : "Copy as text")),
     h("table", { class: "grid wide" },
       h("thead", {}, h("tr", {}, columns.map((column) => h("th", { scope: "col", class: isNumber[column] ? "n" : null }, words(column))))),
       h("tbody", {}, rows.slice(0, ROWS_MAX).map((row) => h("tr", {}, columns.map((column) =>
         h("td", { class: isNumber[column] ? "n" : null, "data-label": words(column) }, h("bdi", {}, shown(row[column], column)))))))),
     rows.length > ROWS_MAX ? h("p", { class: "note" }, `${number(rows.length - ROWS_MAX)} more rows are in the copied text.`) : null);
 }
+
+/** A value in a line of a table that is copied: a name may hold what parts cells and lines. */
+const cell = (value) => String(value ?? "").replace(/[\t\r\n]/g, " ");
 
 const CALLED = { recovered_s: "time to recover", compared_s: "time to compare" };
 const words = (name) => CALLED[name] ?? name.replace(/_(ms|s)$/, "").replaceAll("_", " ");

@@ -32,14 +32,31 @@ export function render(parent, ...children) {
 }
 
 function patch(parent, children, inSvg) {
+  const wanted = new Set(children.map((child) => child.attrs?.key).filter(Boolean));
   children.forEach((child, at) => {
-    const there = parent.childNodes[at];
+    let there = parent.childNodes[at];
+    // What has gone leaves its place, and what is new takes one: all that stays is not touched, and keeps its focus.
+    while (there && !fits(there, child) && keyOf(there) && !wanted.has(keyOf(there))) {
+      there.remove();
+      there = parent.childNodes[at];
+    }
     if (there && fits(there, child)) update(there, child);
+    else if (there && keyOf(there)) place(parent, child, there, inSvg);
     else if (there) parent.replaceChild(make(child, inSvg), there);
     else parent.appendChild(make(child, inSvg));
   });
   while (parent.childNodes.length > children.length) parent.lastChild.remove();
 }
+
+/** Put a child before another one, which comes later. */
+function place(parent, child, later, inSvg) {
+  let node = later.nextSibling;
+  while (node && !(keyOf(node) && fits(node, child))) node = node.nextSibling;
+  if (node) update(node, child);
+  parent.insertBefore(node ?? make(child, inSvg), later);
+}
+
+const keyOf = (node) => (node.nodeType === Node.ELEMENT_NODE ? node.getAttribute("key") : null);
 
 function fits(node, child) {
   if (typeof child === "string") return node.nodeType === Node.TEXT_NODE;

@@ -25,14 +25,21 @@ function headline({ counts, vhosts, sites, vhost_rows, vhosts_in_danger }) {
   const bad = counts.down + counts.one_copy + counts.not_heard + counts.behind;
   const all = Object.values(counts).reduce((sum, each) => sum + each, 0);
   if (all === 0) return "There are no queues.";
-  const messages = sum(vhosts, "if_site");
-  const lost = messages === 0 ? "" : ` The loss of every site that leads would lose ${messages === null ? "an unknown number of" : `up to ${number(messages)}`} messages now.`;
+  const silent = sites.filter((site) => !site.is_heard).map((site) => site.site);
+  const lost = told(vhosts.filter((row) => !silent.includes(row.site)), (messages) => ` The loss of every site that leads would lose ${messages} now.`)
+    + told(vhosts.filter((row) => silent.includes(row.site)), (messages) => ` If ${silent.join(" and ")} never ${silent.length === 1 ? "returns" : "return"}, ${messages} may be lost.`);
   if (bad === 0 && counts.one_site === 0) return `All ${plural(all, "queue")} may lose a machine or a site.${lost}`;
   if (bad === 0) return `All ${plural(all, "queue")} may lose a machine; ${number(counts.one_site)} may not lose their site.${lost}`;
   if (vhost_rows === all) return `Every queue of ${plural(vhosts_in_danger, "virtual host")} is in danger.${lost}`;
   const others = vhosts_in_danger ? `, and every queue of ${plural(vhosts_in_danger, "virtual host")},` : "";
   const known = bad - vhosts_in_danger;
   return `${number(known)} of ${plural(all - vhost_rows, "queue")}${others} ${known === 1 && !others ? "is" : "are"} in danger.${lost}`;
+}
+
+/** How many messages these rows would lose with their sites; nothing if none. */
+function told(rows, sentence) {
+  const messages = sum(rows, "if_site");
+  return messages === 0 ? "" : sentence(`${messages === null ? "an unknown number of" : `up to ${number(messages)}`} messages`);
 }
 
 function sum(rows, name) {

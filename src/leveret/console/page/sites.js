@@ -124,8 +124,33 @@ function card(site, shown, again) {
       h("thead", {}, h("tr", {}, ["node", "role", "state"].map((text) => h("th", { scope: "col" }, text)), h("th", { class: "n", scope: "col" }, "up for"))),
       h("tbody", {}, site.nodes.map((node) => h("tr", { key: node.name },
         h("th", { scope: "row", class: "name", "data-label": "node" }, h("bdi", {}, node.name)), h("td", { "data-label": "role" }, node.role),
-        h("td", { "data-label": "state" }, `${node.is_running ? "" : "✕ "}${node.state}${node.lag_s ? `, ${duration(node.lag_s)} behind` : ""}`),
-        h("td", { class: "n", "data-label": "up for" }, node.uptime_ms === null ? "" : duration(node.uptime_ms / 1000)))))) : null);
+        h("td", { "data-label": "state" }, `${node.is_running ? "" : "✕ "}${node.state}${node.link ? `, link ${node.link}` : ""}${node.lag_s ? `, ${duration(node.lag_s)} behind` : ""}`),
+        h("td", { class: "n", "data-label": "up for" }, node.uptime_ms === null ? "" : duration(node.uptime_ms / 1000)))))) : null,
+    site.vhosts.length ? transfers(site) : null);
+}
+
+/** What a standby transfers: by which of its nodes, and how far it is behind each node of the upstream. */
+function transfers(site) {
+  const isCluster = site.vhosts.some((row) => row.node);
+  const heads = ["virtual host", ...(isCluster ? ["node"] : []), "link"];
+  return [
+    h("table", { class: "grid transfers" },
+      h("thead", {}, h("tr", {}, heads.map((text) => h("th", { scope: "col" }, text)), h("th", { class: "n", scope: "col" }, "behind"))),
+      h("tbody", {}, site.vhosts.map((row) => h("tr", { key: row.vhost },
+        h("th", { scope: "row", class: "name", "data-label": "virtual host" }, h("bdi", {}, row.vhost)),
+        isCluster ? h("td", { "data-label": "node" }, owner(row)) : null,
+        h("td", { "data-label": "link" }, site.is_heard ? `${row.state === "connected" ? "" : "✕ "}${row.state}` : "✕ not heard of", logs(row, site), row.error ? h("p", { class: "note" }, row.error) : null),
+        h("td", { class: "n", "data-label": "behind" }, site.is_heard ? lag(row) : "unknown"))))),
+    site.vhost_count > site.vhosts.length ? h("p", { class: "note" }, `${number(site.vhost_count - site.vhosts.length)} more virtual hosts do as well or better.`) : null,
+  ];
+}
+
+const owner = (row) => (!row.node ? "✕ none" : !row.owner || row.owner === row.node ? row.node : `${row.node}, then ${row.owner}`);
+
+function logs(row, site) {
+  if (!row.logs.length || !site.is_heard) return null;
+  return h("ul", { class: "logs" }, row.logs.map((each) => h("li", {}, `of ${each.node}: `, each.state,
+    each.lag_records ? `, ${plural(each.lag_records, "record")} behind` : "")));
 }
 
 const facts = (pairs) => pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)));

@@ -110,8 +110,20 @@ class NodeReplication(Struct):
     verify: ReadingStatus | None = None
 
 
+class UpstreamNodeLog(Struct):
+    """A node of an upstream cluster, whose log of a vhost a downstream transfers."""
+
+    node: str
+    state: str = ""
+    lag_records: int = 0
+    error: str = ""
+
+
 class TransferredVhost(Struct):
-    """A vhost of a downstream: how far its transfer is."""
+    """A vhost of a downstream: how far its transfer is.
+
+    In a cluster `node` recovers the vhost, and `owner` is to; of an upstream cluster, `nodes` are those with a log.
+    """
 
     virtual_host: str
     state: str = ""
@@ -122,12 +134,24 @@ class TransferredVhost(Struct):
     missing_messages: int = 0
     newest_age_ms: int | None = None
     error: str = ""
+    node: str = ""
+    owner: str = ""
+    nodes: list[UpstreamNodeLog] = []
+
+
+class TransferringNode(Struct):
+    """A node of a downstream cluster, and how its links do."""
+
+    node: str
+    state: str = ""
+    error: str = ""
 
 
 class CollectedVhost(Struct):
-    """A vhost of an upstream that is collected for downstreams; `kept` of `records` are there."""
+    """A vhost of an upstream that is collected, in a cluster by a `node`; `kept` of `records` are there."""
 
     virtual_host: str
+    node: str = ""
     queues: int = 0
     records: int = 0
     kept: int = 0
@@ -139,10 +163,11 @@ class CollectedVhost(Struct):
 
 
 class KnownDownstream(Struct):
-    """A downstream of a vhost, as the upstream knows it."""
+    """A downstream of a vhost, as the upstream knows it, in a cluster as its `node` does."""
 
     virtual_host: str
     downstream: str
+    node: str = ""
     lag_records: int = 0
     missing_messages: int = 0
     last_seen: int | None = None
@@ -171,6 +196,7 @@ class StandbyDetails(Struct):
     promotion: dict[str, Any] | None = None
     left_out: dict[str, Any] | None = None
     vhosts: list[TransferredVhost] = []
+    nodes: list[TransferringNode] = []
     collected: list[CollectedVhost] = []
     downstreams: list[KnownDownstream] = []
     untagged: list[str] = []

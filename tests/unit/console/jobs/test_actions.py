@@ -179,8 +179,14 @@ def test_what_cannot_be_taken_back_asks_for_a_word() -> None:
 
 def test_the_forecast_of_a_promotion_has_the_loss_in_numbers_and_warns_of_a_living_upstream() -> None:
     texts = BY_NAME["promote"].forecast(downstream(lag_records=1_200, heard_ago_ms=400))
-    assert texts[0].startswith("Vhost orders: 1,200 records that the upstream had")
-    assert "The upstream is alive" in texts[1]
+    assert texts[1].startswith("Vhost orders: 1,200 records that the upstream had")
+    assert "The upstream is alive" in texts[2]
+
+
+def test_the_forecast_of_a_promotion_counts_nothing_of_a_vhost_whose_data_are_at_a_lost_node() -> None:
+    error = "its data are at node n3@h, which does not run"
+    texts = BY_NAME["promote"].forecast(downstream(heard_ago_ms=None, error=error))
+    assert texts[1] == f"Vhost orders: how much is missing here is not known: {error}."
 
 
 def test_the_forecast_for_mirrors_names_queues_that_lack_some() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from leveret.console.judging.links import standby_links
 from leveret.console.judging.retention import retention_used, retention_warnings
@@ -62,3 +63,15 @@ def test_a_standby_is_warned_of_before_retention_overtakes_it() -> None:
     calm = [keeping(900, retention_bytes_max=10_000_000), downstream(**behind)]
     assert "Retention" not in safety_rows(calm, NOW_MS)[0].reason
     assert retention_warnings(calm, standby_links(calm), NOW_MS) == []
+
+
+def test_each_node_of_a_cluster_may_keep_as_much_and_the_worst_of_them_counts() -> None:
+    eu = keeping(0, retention_bytes_max=1_000_000)
+    [log] = eu.standby.collected
+    eu.standby.collected = [structs.replace(log, node="n1@h"), structs.replace(log, node="n2@h")]
+    eu.standby.downstreams = [
+        KnownDownstream("orders", "us.1", node="n1@h", lag_records=100),
+        KnownDownstream("orders", "us.1", node="n2@h", lag_records=600),
+    ]
+    [link] = standby_links([eu, downstream()])
+    assert retention_used(eu, link, NOW_MS) == 0.6

@@ -9,7 +9,6 @@ import pytest
 from leveret.console.judging.conflicts import conflict_warnings
 from leveret.console.judging.safety import NOTHING, Danger, Loss, SafetyRow, by_vhost, counts, safety_rows
 from leveret.console.sites.documents import (
-    ClusterStatus,
     FollowerStatus,
     LeaderStatus,
     NodeReplication,
@@ -50,14 +49,6 @@ CASES = [
     ("no policy", [no_standby(queue(policy=None))], Danger.ONE_COPY, ALL, ALL, "has remote-dc-replicate"),
     ("no tag", [no_standby(queue(), tagged=False)], Danger.ONE_COPY, ALL, ALL, "no tag standby_replication"),
     ("no standby yet", [no_standby(queue())], Danger.ONE_COPY, ALL, ALL, "No standby has transferred"),
-    (
-        "a cluster",
-        [no_standby(queue(), cluster=ClusterStatus(state="member"))],
-        Danger.ONE_COPY,
-        ALL,
-        ALL,
-        "A cluster collects nothing",
-    ),
     (
         "follower in sync",
         [no_standby(queue(), replication=follower(in_sync=True))],
@@ -266,6 +257,42 @@ def test_the_last_report_of_a_standby_that_is_not_heard_of_makes_nothing_safe() 
     row = next(row for row in safety_rows([upstream(queue()), silent], NOW_MS) if row.queue == "new")
     assert (row.danger, row.if_site) == (Danger.BEHIND, Loss(7, 0.0))
     assert "standby us (not heard of) lacks up to 7 messages" in row.reason
+
+
+def test_a_standby_of_which_nothing_is_known_to_be_missing_is_said_to_lack_what_came_since() -> None:
+    row = only([upstream(queue(messages=0)), downstream(state="connecting", lag_ms=17_000)])
+    assert row.danger == Danger.BEHIND
+    assert row.reason == (
+        "No other copy is complete: standby us (connecting) lacks nothing that is known, and may lack what came in the "
+        "last 17 s."
+    )
+
+
+def promoted() -> SiteFacts:
+    """Site us after its promotion: it follows nobody."""
+    site = downstream()
+    site.standby = StandbyDetails(operating_mode="upstream")
+    return site
+
+
+def test_a_lost_upstream_whose_standby_was_promoted_says_who_took_its_place() -> None:
+    silent = upstream(queue())
+    silent.heard_ms = NOW_MS - 60_000
+    row = only([silent, promoted()])
+    assert (row.site, row.danger, row.reason) == (
+        "eu",
+        Danger.NOT_HEARD,
+        "Site eu was last heard 60 s ago. Its standby us was promoted, and serves what it had of the queue.",
+    )
+    assert row.if_site == Loss(None, None)
+
+
+def test_an_upstream_that_is_back_beside_its_promoted_standby_is_followed_by_nobody() -> None:
+    row = only([upstream(queue()), promoted()])
+    assert (row.danger, row.reason) == (
+        Danger.ONE_COPY,
+        "The only copy is at this node. Its standby us was promoted, and follows no more.",
+    )
 
 
 def following(state: str) -> SiteFacts:

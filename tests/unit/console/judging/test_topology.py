@@ -1,7 +1,15 @@
 from __future__ import annotations
 
 from leveret.console.judging.topology import link_rows, site_rows
-from leveret.console.sites.documents import FollowerStatus, NodeReplication, NodeStatus, SchemaStatus
+from leveret.console.sites.documents import (
+    FollowerStatus,
+    NodeReplication,
+    NodeStatus,
+    SchemaStatus,
+    TransferredVhost,
+    TransferringNode,
+    UpstreamNodeLog,
+)
 from tests.unit.console.facts import NOW_MS, downstream, upstream
 
 
@@ -58,4 +66,30 @@ def test_warnings_are_sentences_about_alarms_conflicts_and_untagged_vhosts() -> 
         "Vhost billing: a policy asks for a standby, but the vhost has no tag.",
         "Definitions: 2 entities are in conflict with the upstream's.",
         "User guest has no tag monitoring: the site reports its queues only.",
+    ]
+
+
+def test_a_standby_of_many_nodes_says_which_of_them_has_which_vhost_and_how_each_link_does() -> None:
+    us = downstream()
+    us.nodes = [NodeStatus("s1@h", True), NodeStatus("s2@h", False)]
+    us.standby.nodes = [TransferringNode("s1@h", "connecting"), TransferringNode("s2@h", "", "no answer")]
+    us.standby.vhosts = [
+        TransferredVhost("well", "connected", lag_ms=9_000, node="s1@h", owner="s1@h"),
+        TransferredVhost(
+            "moving", "connecting", lag_ms=5, node="s2@h", owner="s1@h",
+            nodes=[UpstreamNodeLog("n1@h", "connecting", 7), UpstreamNodeLog("n2@h", "connected")],
+        ),
+    ]  # fmt: skip
+    [row] = site_rows([us], NOW_MS)
+    assert [(node["state"], node["link"]) for node in row["nodes"]] == [
+        ("running", "connecting"),
+        ("not running", ""),
+    ]
+    assert [(each["vhost"], each["node"], each["owner"]) for each in row["vhosts"]] == [
+        ("moving", "s2@h", "s1@h"),
+        ("well", "s1@h", "s1@h"),
+    ]
+    assert [(log["node"], log["lag_records"]) for log in row["vhosts"][0]["logs"]] == [
+        ("n1@h", 7),
+        ("n2@h", 0),
     ]
