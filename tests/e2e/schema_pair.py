@@ -70,6 +70,9 @@ class Node:
     def changing(self) -> nullcontext[None]:
         return nullcontext()
 
+    def flush(self) -> None:
+        self.broker.changes.clear()
+
     async def commit(self) -> None:
         self.commits += 1
 

@@ -53,7 +53,8 @@ class RemovedFiles:
             return
         target = self.directory / f"{os.getpid()}-{next(_numbers)}"
         try:
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not self.directory.exists():
+                self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.rename(target)
         except OSError:
             # The disk is full, or the path is on another one.

@@ -537,6 +537,10 @@ class Node:
         """The offset up to which the definitions are on disk."""
         return self._definitions.synced_offset
 
+    def flush(self) -> None:
+        """Log the changes applied so far, and do what follows from them."""
+        self.engine.flush()
+
     async def commit(self) -> None:
         """Return when all changes applied so far are durable, and the outgoing logs that they need exist."""
         self.upstream.follow_tags()

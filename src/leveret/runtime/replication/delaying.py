@@ -580,7 +580,7 @@ async def follower_data(
     Raises:
         StorageError: the index or a spool cannot be read, or the disk refuses it.
     """
-    index, spool = DelayIndex(data_dir), Spool(data_dir)
+    index, spool = DelayIndex(data_dir, removed=applier.tree.removed), Spool(data_dir)
     if not apply_delay_ms and not index.exists and not spool.exists:
         return applier
     delaying = Delaying(

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -131,11 +131,14 @@ class DeltaOutcome(msgspec.Struct):
     refused: list[str] = []
 
 
-async def apply(broker: Broker, found: Delta, holding: Container[Key]) -> DeltaOutcome:
+async def apply(
+    broker: Broker, found: Delta, holding: Container[Key], flush: Callable[[], None]
+) -> DeltaOutcome:
     """Apply all changes that can be applied; a refused change stops no other one.
 
-    Joined steps are applied together; between others the event loop serves others. So a queue may hold messages by now:
-    it is looked up in `holding` again. An exchange may have other bindings by now: they are put back.
+    Joined steps are applied together; between others a slice is flushed and the event loop serves others. So a queue
+    may hold messages by now: it is looked up in `holding` again. An exchange may have other bindings by now: they are
+    put back.
     """
     outcome = DeltaOutcome(
         conflicts=[f"{place(each.kind, each.key)}: {each.reason}" for each in found.conflicts],
@@ -152,6 +155,7 @@ async def apply(broker: Broker, found: Delta, holding: Container[Key]) -> DeltaO
         made += len(changes)
         if made >= CHANGES_PER_SLICE and not step.joined:
             made = 0
+            flush()
             await asyncio.sleep(0)
     return outcome
 

@@ -66,6 +66,9 @@ class SchemaNode(Protocol):
             LeveretError: at entry: they cannot be changed now.
         """
 
+    def flush(self) -> None:
+        """Log the changes applied so far."""
+
     async def commit(self) -> None:
         """Return when all changes applied so far are durable."""
 
@@ -410,7 +413,7 @@ class SchemaDownstream:
                     found = await self._delta(holding)
                 outcome = await self._make(found, holding)
         else:
-            outcome = await apply(broker, found, self._holding(wanted))
+            outcome = await apply(broker, found, self._holding(wanted), self._node.flush)
         outcome.refused += unreadable
         self._report(outcome)
         return outcome
@@ -434,7 +437,7 @@ class SchemaDownstream:
         broker = self._node.broker
         self._applied.clear()
         self._finished.clear()
-        outcome = await apply(broker, found, holding)
+        outcome = await apply(broker, found, holding, self._node.flush)
         self._applied.set()
         if found.changes:
             await self._node.commit()

@@ -31,6 +31,7 @@ from leveret.model.errors import Corrupt, StorageError
 from leveret.storage.begin import SUFFIX as BEGIN_SUFFIX
 from leveret.storage.directory import make_directory, sync_directory
 from leveret.storage.log import Log
+from leveret.storage.removed import RemovedFiles
 from leveret.storage.segment import has_segments, segment_of
 from leveret.storage.state_file import StateFile
 from leveret.storage.tree import put_log_away
@@ -142,9 +143,19 @@ class DelayIndex:
         log: the frames.
     """
 
-    def __init__(self, data_dir: Path, *, segment_bytes_max: int = SEGMENT_BYTES_MAX) -> None:
-        """Of the node with this data directory; call `open` or `begin` before anything else."""
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        segment_bytes_max: int = SEGMENT_BYTES_MAX,
+        removed: RemovedFiles | None = None,
+    ) -> None:
+        """Of the node with this data directory; call `open` or `begin` before anything else.
+
+        Kept files have the last names of deleted logs. So what is removed goes through `removed`, the node's.
+        """
         self.directory = data_dir / DIRECTORY
+        self._removed = removed if removed is not None else RemovedFiles(data_dir)
         self._kept = self.directory / "kept"
         self._file = StateFile(self.directory / "base.json")
         self._segment_bytes_max = segment_bytes_max
@@ -171,8 +182,7 @@ class DelayIndex:
         try:
             make_directory(self.directory)
             for path in (self._kept, self.log.directory):
-                if path.exists():
-                    shutil.rmtree(path)
+                self._removed.remove(path)
         except OSError as error:
             raise StorageError(f"{self.directory}: cannot be made: {error}") from error
         base.offset = 0
@@ -182,7 +192,12 @@ class DelayIndex:
         self.log.make()
 
     def _log(self) -> Log:
-        return Log(self.directory / "index", epoch=1, segment_bytes_max=self._segment_bytes_max)
+        return Log(
+            self.directory / "index",
+            epoch=1,
+            segment_bytes_max=self._segment_bytes_max,
+            remove=self._removed.remove,
+        )
 
     def open(self) -> Base:
         """Recover what is there; the base.
@@ -206,7 +221,8 @@ class DelayIndex:
             raise Corrupt(str(self.log.directory), "", base.offset, -1, what)
         # A crash came between the two: what was kept belongs to a frame that is not here.
         for path in self._kept_since(self.end):
-            shutil.rmtree(path, ignore_errors=True)
+            with suppress(OSError):
+                self._removed.remove(path)
         return base
 
     def put_away(self, to: Path) -> None:
@@ -243,7 +259,7 @@ class DelayIndex:
         try:
             for path in self._kept_since(0):
                 if int(path.name) < offset:
-                    shutil.rmtree(path)
+                    self._removed.remove(path)
         except OSError as error:
             raise StorageError(f"{self._kept}: cannot be removed: {error}") from error
 
@@ -262,7 +278,7 @@ class DelayIndex:
         try:
             # First what says that there is one: what is left by a crash is removed by the next `begin`.
             self._file.remove()
-            shutil.rmtree(self.directory)
+            self._removed.remove(self.directory)
         except OSError as error:
             raise StorageError(f"{self.directory}: cannot be removed: {error}") from error
 
@@ -324,7 +340,7 @@ class DelayIndex:
         """
         place = self._kept / f"{self.end:020d}"
         try:
-            shutil.rmtree(place, ignore_errors=True)
+            self._removed.remove(place)
             make_directory(place)
             for name, log, cut_at in logs:
                 log.sync()

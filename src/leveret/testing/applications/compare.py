@@ -19,7 +19,7 @@ from typing import Final
 from leveret.wire.chunk import HEADER_BYTES, ChunkError, decode_header
 
 _SEGMENT: Final = re.compile(r"(\d{20})(\.sealed)?\.segment(\.new)?")
-_OWN_DIRECTORIES: Final = frozenset({"transient", "divergent", "delayed", "log"})
+_OWN_DIRECTORIES: Final = frozenset({"transient", "divergent", "delayed", "log", "removed"})
 _OWN_FILES: Final = frozenset(
     {"replication.json", "scrub.json", "cluster.json", "node.lock", "handed_out.json", "disk.reserve"}
 )

@@ -14,7 +14,7 @@ from leveret.core.broker.broker import Broker
 from leveret.core.schema.delta import Delta
 from leveret.core.schema.steps import SchemaStep
 from leveret.model.definitions import Put, Queue, Vhost
-from leveret.runtime.schema_sync.apply import AppliedDelta, SyncHistory, apply
+from leveret.runtime.schema_sync.apply import CHANGES_PER_SLICE, AppliedDelta, SyncHistory, apply
 from leveret.storage.state_file import StateFile
 
 
@@ -61,7 +61,23 @@ def test_a_stream_that_has_fewer_copies_here_than_it_asks_for_is_taken_and_noted
     broker.shared = []
     arguments = {"x-queue-type": "stream", "x-initial-cluster-size": 3}
     stream = Queue(name="s", vhost="v", arguments=arguments)
-    outcome = asyncio.run(apply(broker, Delta([SchemaStep(Put(stream))], [], []), ()))
+    outcome = asyncio.run(apply(broker, Delta([SchemaStep(Put(stream))], [], []), (), lambda: None))
     assert (outcome.puts, outcome.refused, list(broker.queues)) == (1, [], [("v", "s")])
     [less] = broker.fewer_copies
     assert "stream 's' in vhost 'v' is to have 3 copies (initial-cluster-size), and there is 1 node" in less
+
+
+async def test_no_flush_has_more_changes_of_a_delta_than_a_slice() -> None:
+    broker, flushed = Broker(lambda queue, offset: []), list[int]()
+
+    def flush() -> None:
+        flushed.append(len(broker.changes))
+        broker.changes.clear()
+
+    steps = [SchemaStep(Put(Vhost(name=f"v{number}"))) for number in range(10 * CHANGES_PER_SLICE + 1)]
+    broker.changes.clear()
+    outcome = await apply(broker, Delta(steps, [], []), (), flush)
+    assert outcome.puts == len(steps)
+    assert flushed
+    per_step = max(1, (sum(flushed) + len(broker.changes)) // len(steps))
+    assert max(*flushed, len(broker.changes)) <= per_step * CHANGES_PER_SLICE

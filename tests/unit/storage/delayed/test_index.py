@@ -18,6 +18,7 @@ from leveret.storage.delayed.index import (
     NotedKind,
 )
 from leveret.storage.log import Log
+from leveret.storage.removed import RemovedFiles
 from leveret.wire.chunk import ChunkType, encode_entry
 
 NAME = "queues/0000000000000001"
@@ -139,6 +140,24 @@ def test_what_was_kept_for_a_frame_that_is_not_there_goes(tmp_path: Path) -> Non
     assert not index.has_kept(0, NAME)
     assert log.directory.exists()
     index.close()
+
+
+def test_the_caller_never_waits_until_what_was_kept_is_freed(tmp_path: Path) -> None:
+    """It has the last names of the files of a deleted log, however large."""
+    removed, left = RemovedFiles(tmp_path), list[Path]()
+    removed.free = left.append
+    index, log = DelayIndex(tmp_path, removed=removed), queue_log(tmp_path, 3)
+    index.begin(Base(0, 10, 1000, {NAME: 3}))
+    index.keep([(NAME, log, None)])
+    index.append(frame(FramePart.WHOLE, Noted(NotedKind.DELETED, NAME)), 1)
+    octets = sorted(path.read_bytes() for path in log.directory.iterdir())
+    log.delete()
+    index.save(Base(1, 1))
+    index.forget_before(1)
+    assert [sorted(path.read_bytes() for path in kept.iterdir()) for kept in left] == [octets]
+    index.remove()
+    assert len(left) == 2
+    assert not index.directory.exists()
 
 
 def test_what_no_frame_needs_is_removed(tmp_path: Path) -> None:
