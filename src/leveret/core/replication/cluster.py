@@ -59,7 +59,7 @@ class Presence(msgspec.Struct, frozen=True):
         http_uri: of its management API; empty without one.
         draining: whether it is in maintenance: new queues are not led there.
         streams, streams_tls: host and port for clients of the stream protocol; None without such a listener.
-        standby_mode, standby_archive: its settings for message replication; the archive as in `SiteDecisions`.
+        standby_mode: its setting for message replication.
     """
 
     incarnation: str
@@ -71,7 +71,6 @@ class Presence(msgspec.Struct, frozen=True):
     streams: tuple[str, int] | None = None
     streams_tls: tuple[str, int] | None = None
     standby_mode: str = ""
-    standby_archive: str = ""
 
 
 class Lost(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from leveret.core.schema.operating_mode import OperatingMode
+from leveret.wire.log_name import vhost_of
 
 PROMOTIONS_MAX: Final = 50
 """The finished promotions that are kept, the newest; a value in etcd is limited."""
@@ -48,6 +49,18 @@ class RecoveredPart(msgspec.Struct, kw_only=True, frozen=True):
     marks: dict[str, int] = {}
 
 
+class KeptQueue(msgspec.Struct, array_like=True):
+    """A queue to be deleted, whose records before `next_offset` are quarantined if the new upstream lacks them.
+
+    A queue of the same name with another epoch is another one, without quarantined records.
+    """
+
+    vhost: str
+    name: str
+    epoch: int = 0
+    next_offset: int = 0
+
+
 class PromotionAttempt(msgspec.Struct, kw_only=True, frozen=True):
     """One attempt to promote, from its begin on.
 
@@ -55,8 +68,9 @@ class PromotionAttempt(msgspec.Struct, kw_only=True, frozen=True):
         wanted: the requested recovery.
         recovered: in a cluster, the vhosts that their owners have recovered.
         summary: a row for each vhost once it is done.
-        transferred: by vhost, the id of the previous upstream's outgoing log, and the offset up to which it is here.
-        marks: by vhost, the fingerprint (`wire.chunk.fingerprint_of`) of the last chunk before that offset.
+        transferred: by outgoing log (`wire.log_name`; of a single upstream by vhost), its id, and the offset up to
+            which it is here.
+        marks: by outgoing log, the fingerprint (`wire.chunk.fingerprint_of`) of the last chunk before that offset.
         left_out: a row a vhost with the messages that were not requested and that a later promotion would recover:
             virtual_host, queues, messages, unreadable_records; None if they were not counted.
         error: the reason why it did not finish.
@@ -72,9 +86,15 @@ class PromotionAttempt(msgspec.Struct, kw_only=True, frozen=True):
     left_out: list[dict[str, Any]] | None = None
     error: str = ""
 
-    def log_id(self, vhost: str) -> int | None:
-        """The id of the vhost's recovered outgoing log; None for none."""
-        return self.transferred[vhost][0] if vhost in self.transferred else None
+    def log_named(self, vhost: str, log_id: int) -> str | None:
+        """The name of the recovered outgoing log of the vhost with this id; None for none."""
+        named = (name for name, (own, _) in self.transferred.items() if own == log_id)
+        return next((name for name in named if vhost_of(name) == vhost), None)
+
+    def end_of(self, vhost: str, log_id: int) -> int:
+        """The offset up to which it has that log; 0 if it has nothing of it."""
+        name = self.log_named(vhost, log_id)
+        return 0 if name is None else self.transferred[name][1]
 
     def lacks(self, vhost: str) -> bool:
         """Whether it lacked some earlier records of the vhost."""
@@ -111,6 +131,20 @@ class PromotionAttempt(msgspec.Struct, kw_only=True, frozen=True):
         return sorted({*vhosts} - {*self.recovered, *self.wanted.exclude})
 
 
+class SiteReturn(msgspec.Struct, kw_only=True, frozen=True):
+    """The return of a cluster as a downstream that cannot be undone any more, until it is done.
+
+    Attributes:
+        begun_ms: when it began.
+        queues: the queues to delete.
+        is_emptied: whether they are deleted, so that this site may collect what comes from now on.
+    """
+
+    begun_ms: int
+    queues: list[KeptQueue] = []
+    is_emptied: bool = False
+
+
 class SiteDecisions(msgspec.Struct, kw_only=True, frozen=True):
     """The decisions; without a mode the configured one applies.
 
@@ -121,8 +155,7 @@ class SiteDecisions(msgspec.Struct, kw_only=True, frozen=True):
         promoting: the unfinished promotion.
         promotions: the finished promotions, oldest first.
         is_partial: whether one of them may have left a plan that its request excluded.
-        downstream_id: in a cluster with a shared archive, distinguishes this downstream from others of its name.
-        archive: in a cluster, the place of the archive: `own`, or the URI or path that all nodes share.
+        returning: in a cluster, the return as a downstream that has begun.
     """
 
     operating_mode: OperatingMode | None = None
@@ -131,8 +164,7 @@ class SiteDecisions(msgspec.Struct, kw_only=True, frozen=True):
     promoting: PromotionAttempt | None = None
     promotions: list[PromotionAttempt] = []
     is_partial: bool = False
-    downstream_id: str = ""
-    archive: str = ""
+    returning: SiteReturn | None = None
 
     def promotes(self, attempt: PromotionAttempt) -> SiteDecisions:
         """A promotion has begun; one with the same request goes on with what is recovered already."""
@@ -180,20 +212,20 @@ class SiteDecisions(msgspec.Struct, kw_only=True, frozen=True):
         0 means that the offset is unknown, so the previous upstream has to keep everything: some promotion lacked
         records of the log, or none was requested for all of it.
         """
-        if not self.promotions or self.promotions[-1].log_id(vhost) != log_id:
+        if not self.promotions or self.promotions[-1].log_named(vhost, log_id) is None:
             return None
         last = self._furthest(vhost, log_id)
-        return 0 if last is None else last.transferred[vhost][1]
+        return 0 if last is None else last.end_of(vhost, log_id)
 
     def transferred_fingerprint(self, vhost: str, log_id: int) -> int | None:
         """The fingerprint of the last chunk before that offset; None if there is none, or it was not stored."""
         last = self._furthest(vhost, log_id) if self.transferred(vhost, log_id) else None
-        return None if last is None else last.marks.get(vhost) or None
+        return None if last is None else last.marks.get(last.log_named(vhost, log_id) or "") or None
 
     def _furthest(self, vhost: str, log_id: int) -> PromotionAttempt | None:
         """The promotion that recovered all of a log up to the highest offset; None if that is unknown."""
-        own = [each for each in self.promotions if each.log_id(vhost) == log_id]
+        own = [each for each in self.promotions if each.log_named(vhost, log_id) is not None]
         if any(each.lacks(vhost) for each in own):
             return None
         whole = [each for each in own if each.is_whole()]
-        return max(whole, key=lambda each: each.transferred[vhost][1], default=None)
+        return max(whole, key=lambda each: each.end_of(vhost, log_id), default=None)

@@ -3,12 +3,9 @@
 Each replicated vhost has one owner, a running node, which follows it and recovers it at a promotion. Owners are spread
 evenly, and move as nodes come and go. The term of an owner is higher than those of all owners before it.
 
-With a *shared* archive a new owner goes on where the previous one was: its first entry in the archive's manifest
-names its term, and entries of lower terms are refused from then on.
-
-With archives of the nodes' own, a new owner has nothing yet, and the transferred data are at the node before it. That
-node stays the *holder*: while it runs it follows the vhost as well, and a promotion recovers from its archive, until
-the new owner has all that the upstream has. So no move, and no loss of a node that comes back, gives up what was
+Each node has an archive of its own. So a new owner has nothing yet, and the transferred data are at the node before
+it. That node stays the *holder*: while it runs it follows the vhost as well, and a promotion recovers from its archive,
+until the new owner has all that the upstream has. So no move, and no loss of a node that comes back, gives up what was
 transferred.
 """
 
@@ -27,7 +24,7 @@ class VhostOwner(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         node: the node that follows it.
         term: higher than those of all owners before it.
-        holder: the node whose archive has its data until the owner's has; empty once it has, or if it is shared.
+        holder: the node whose archive has its data until the owner's has; empty once it has.
         claimed: the term in which the node began to transfer; 0 before it does, and while nobody has.
     """
 
@@ -58,13 +55,11 @@ class SiteNodes(NamedTuple):
     Attributes:
         members: all of them, in the order of joining.
         running: those that may own a vhost.
-        shares_archive: whether they share one archive.
         may_balance: whether vhosts may move although their owners run; not during a promotion.
     """
 
     members: Sequence[str]
     running: Collection[str]
-    shares_archive: bool
     may_balance: bool = True
 
 
@@ -108,10 +103,8 @@ def _successor(
 
 
 def _moved(owner: VhostOwner, to: str, nodes: SiteNodes) -> VhostOwner:
-    """The record after a move; with archives of the nodes' own, whoever has the data keeps them for the new owner."""
+    """The record after a move: the node with the data keeps them for the new owner."""
     term = owner.term + 1
-    if nodes.shares_archive:
-        return VhostOwner(to, term, claimed=owner.claimed)
     holder = owner.holder or (owner.node if owner.claimed else "")
     if to == holder:
         return VhostOwner(to, term, claimed=owner.term)

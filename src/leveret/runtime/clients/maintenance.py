@@ -49,8 +49,11 @@ class Maintenance:
             await listening.resume()
         logger.info("listeners_resumed protocols=amqp,stream")
 
-    async def drain(self) -> None:
-        """Accept no clients, end the connections with a reason, notify the cluster; received messages stay."""
+    async def drain(self, *, hands_over: bool = True) -> None:
+        """Accept no clients, end the connections with a reason, notify the cluster; received messages stay.
+
+        Without `hands_over` the cluster is not notified, so this node leads on what it leads.
+        """
         self.is_draining = True
         self.suspend_listeners()
         peers, streams = list(self._amqp.peers), self._streams.connections
@@ -58,7 +61,8 @@ class Maintenance:
             peer.say_goodbye(_REASON)
         for connection in streams:
             connection.close(_REASON)
-        await self.on_change(True)
+        if hands_over:
+            await self.on_change(True)
         logger.warning("node_drained connections_closed=%d", len(peers) + len(streams))
 
     async def revive(self) -> None:

@@ -43,7 +43,6 @@ from leveret.runtime.cluster.definitions_lock import DefinitionsLockHolder
 from leveret.runtime.cluster.links import MemberLinks
 from leveret.runtime.cluster.listener import ClusterPeer
 from leveret.runtime.cluster.membership_file import MembershipFile
-from leveret.runtime.cluster.standby_settings import archive_of
 from leveret.runtime.cluster.store import ClusterStore
 from leveret.runtime.coordination.absence import EtcdAbsence
 from leveret.runtime.process.clock import clock_ms
@@ -279,7 +278,6 @@ class ClusterMember:
             streams=self._streams,
             streams_tls=self._streams_tls,
             standby_mode=self._config.standby.operating_mode,
-            standby_archive=archive_of(self._config),
         )
 
     def _spawn(self, work: Any) -> None:

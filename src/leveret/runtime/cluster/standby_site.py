@@ -22,8 +22,7 @@ from leveret.core.replication.vhost_owners import SiteNodes, VhostOwner, next_ow
 from leveret.core.schema.operating_mode import OperatingMode
 from leveret.model.errors import LeveretError, ResourceLocked
 from leveret.runtime.cluster.member import ClusterMember
-from leveret.runtime.cluster.standby_settings import OWN, archive_of
-from leveret.runtime.standby.decisions import Change, StandbyDecided, new_downstream_id
+from leveret.runtime.standby.decisions import Change, StandbyDecided
 from leveret.runtime.standby.site import STANDBY
 
 logger = logging.getLogger(__name__)
@@ -32,8 +31,7 @@ ATTEMPTS_MAX: Final = 100
 _AGAIN_S: Final = 0.05
 _LOOK_S: Final = 0.5
 _SETTLED_S: Final = 1.0
-"""The wait before a vhost moves although its owner runs, so that a cluster that starts does "
-"not move all of them twice."""
+"""The wait before a vhost moves although its owner runs, so that a start of the cluster moves none of them twice."""
 
 
 class ClusterStandbySite:
@@ -86,11 +84,6 @@ class ClusterStandbySite:
         ]
 
     @property
-    def shares_archive(self) -> bool:
-        """See StandbySite."""
-        return (self.decided.archive or archive_of(self._config)) != OWN
-
-    @property
     def trouble(self) -> str:
         """See StandbySite."""
         return self._why_not(self.name)
@@ -99,14 +92,7 @@ class ClusterStandbySite:
         """The reason why a node owns no vhost; empty if it may."""
         presence = self._member.state.alive.get(node)
         mode = self._config.standby.operating_mode if presence is None else presence.standby_mode
-        archive = archive_of(self._config) if presence is None else presence.standby_archive
         decided = self.decided
-        if decided.archive and archive and archive != decided.archive:
-            return (
-                f"node {node} keeps its archive at '{archive}' (standby.replication.downstream.data_dir), and the "
-                f"other nodes at '{decided.archive}': all nodes of a cluster need the same setting, so it owns no "
-                "virtual host"
-            )
         if decided.operating_mode is None and decided.configured and mode and mode != decided.configured:
             return (
                 f"node {node} is configured as {mode} (standby.replication.operating_mode), and the cluster is "
@@ -219,41 +205,26 @@ class ClusterStandbySite:
         mode = decided.operating_mode or decided.configured
         if mode is not OperatingMode.DOWNSTREAM:
             return
-        nodes = [name for name in self.running if not self._is_elsewhere(name)]
+        nodes = self.running
         now_s = asyncio.get_running_loop().time()
         if self._seen != tuple(nodes):
             self._seen, self._seen_s = tuple(nodes), now_s
         view = SiteNodes(
             members=self._member.cluster_view().members,
             running=nodes,
-            shares_archive=self.shares_archive,
             may_balance=decided.promoting is None and now_s - self._seen_s > _SETTLED_S,
         )
         await self._write(next_owners(self._vhosts(), self.owners, view))
 
-    def _is_elsewhere(self, node: str) -> bool:
-        """Whether a node has its archive at another place than the site."""
-        presence = self._member.state.alive.get(node)
-        if node == self.name:
-            return archive_of(self._config) != OWN
-        return presence is not None and presence.standby_archive not in ("", OWN, self.decided.archive)
-
     async def _settle_settings(self) -> None:
         """Have the settings of this node, which joined first, count for all."""
         configured = OperatingMode(self._config.standby.operating_mode)
-        archive = archive_of(self._config)
-        decided = self.decided
         is_stored = self._member.state.standby is not None
-        if (decided.configured, decided.archive) == (configured, archive) and is_stored:
+        if self.decided.configured == configured and is_stored:
             return
         if not is_stored and not self._concerns_anybody():
             return
-
-        def settled(site: SiteDecisions) -> SiteDecisions:
-            downstream_id = "" if archive == OWN else site.downstream_id or new_downstream_id()
-            return replace(site, configured=configured, archive=archive, downstream_id=downstream_id)
-
-        await self.decide(settled)
+        await self.decide(lambda site: replace(site, configured=configured))
 
     def _concerns_anybody(self) -> bool:
         """Whether a node is configured as a downstream, or was decided to be something alone."""

@@ -54,6 +54,7 @@ from leveret.runtime.sockets.tls import server_context
 from leveret.runtime.standby.downstream import StandbyDownstream
 from leveret.runtime.standby.rejoin import STATE_FILE as REJOIN_FILE
 from leveret.runtime.standby.rejoin import Rejoin
+from leveret.runtime.standby.site_rejoin import SiteRejoin
 from leveret.session.ingest import Outsider
 from leveret.storage.log import Log
 from leveret.storage.sync import file_system_of
@@ -179,7 +180,7 @@ class Node:
             self, tree.file(data_dir / "schema_sync.json"), tree.file(data_dir / "schema_history.json")
         )
         self.standby = StandbyDownstream(self, tree.file(data_dir / "standby.json"))
-        self.rejoin = Rejoin(self, tree.file(data_dir / REJOIN_FILE))
+        self.rejoin: Rejoin | SiteRejoin = Rejoin(self, tree.file(data_dir / REJOIN_FILE))
 
     def _wire_engine(self) -> None:
         """Make the engine that executes the broker's decisions, and the watches over its resources."""
@@ -260,6 +261,9 @@ class Node:
         self.commits.replication_barrier = side.barrier
         self.schema_sync.deciding = side.schema_decisions
         self.standby.enter_site(side.standby_site)
+        assert self.standby.member is not None
+        self.rejoin = rejoin = SiteRejoin(self, self.standby.member.parts)
+        self.standby.member.obey_return = rejoin.obey
         self.stream_server.recovery_port = side.recovery_port
         self.maintenance.on_change = side.on_draining
         self.stream_server.find_node = side.find_streams

@@ -123,7 +123,7 @@ class StandbyDownstream:
         self.decided.share(site)
         self.promotion.is_shared = True
         self.member = SiteMember(site, self)
-        self.archive = SiteArchive(self.own_archive, self.member.parts)
+        self.archive = SiteArchive(self.member.parts)
         self.recoveries = SiteRecoveries(
             self.own_recoveries,
             self.archive,
@@ -194,6 +194,8 @@ class StandbyDownstream:
             self._check_downstream("disconnected from an upstream")
             await self.decided.decide(lambda site: replace(site, connected=False))
             await self.transfer.stop()
+            if self.member is not None:
+                await self.member.have_all_follow()
 
     async def set_mode(self, mode: str) -> None:
         """Become an `upstream` or a `downstream`, or neither; applies across restarts.
@@ -212,6 +214,8 @@ class StandbyDownstream:
             await self.decided.decide(lambda site: replace(site, operating_mode=wanted, connected=connected))
             logger.info("standby_mode_decided mode=%s", wanted)
             await self.follow()
+            if self.member is not None:
+                await self.member.have_all_follow()
 
     async def promote(
         self, wanted: RecoveryRequest = EVERYTHING, on_progress: Progress | None = None
@@ -296,19 +300,13 @@ class StandbyDownstream:
                 self.check_heard()
             return rows
 
-    async def delete_own_orphans(
-        self, wanted: Collection[str], among: Collection[str] | None = None
-    ) -> list[dict[str, Any]]:
+    async def delete_own_orphans(self, wanted: Collection[str]) -> list[dict[str, Any]]:
         """Delete this node's data of vhosts that are not wanted or were made anew; a row each.
-
-        `among`: the vhosts that this node may delete; None: all.
 
         Raises:
             NotAllowed: a recovery reads the data.
         """
         orphans = await self.own_archive.orphans(wanted)
-        if among is not None:
-            orphans = [vhost for vhost in orphans if vhost in among]
         if not orphans:
             return []
         self.own_recoveries.check_idle()
@@ -344,7 +342,7 @@ class StandbyDownstream:
             "upstream_endpoints": upstream.endpoints if upstream else [],
             "upstream_username": upstream.username if upstream else "",
             "downstream": self._reference
-            if self.mode is OperatingMode.DOWNSTREAM and self._downstream_id
+            if self.mode is OperatingMode.DOWNSTREAM and self.decided.downstream_id
             else "",
             "error": self._trouble or self.transfer.error or error
             if self.mode is OperatingMode.DOWNSTREAM
@@ -403,8 +401,7 @@ class StandbyDownstream:
             cause = f": none of the upstream's definitions have come yet ({why})" if why else ""
             return None, f"no vhost is tagged {STANDBY_TAG}{cause}"
         try:
-            if not self._downstream_id:
-                self.decided.identify()
+            self.decided.identify()
         except StorageError as failure:
             return None, str(failure)
         return {
@@ -418,20 +415,15 @@ class StandbyDownstream:
         }, ""
 
     @property
-    def _downstream_id(self) -> str:
-        """The id of this downstream: of its own archive, or of the one that all nodes share."""
-        return self.decided.site.downstream_id or self.decided.downstream_id
-
-    @property
     def _reference(self) -> str:
         """The name of this downstream at its upstream.
 
-        A node of a cluster with an archive of its own adds its name to the site's.
+        A node of a cluster has an archive of its own, and adds its name to the site's.
         """
         name = self._node.config.cluster_name
-        if self.member is not None and not self.member.site.shares_archive:
+        if self.member is not None:
             name = f"{name}/{self._node.config.node_name}"
-        return downstream_reference(name, self._downstream_id)
+        return downstream_reference(name, self.decided.downstream_id)
 
     def check_heard(self) -> None:
         """Check that the upstream was heard, which alone knows whether a vhost was made anew.

@@ -22,6 +22,7 @@ from leveret.runtime.standby.recovery import Recoveries, RecoveringNode, own_end
 from leveret.runtime.standby.transfer import TransferSupervisor
 from leveret.storage.staged import StagedDirectory
 from leveret.storage.tree import Tree
+from leveret.wire.log_name import vhost_of
 
 logger = logging.getLogger(__name__)
 
@@ -174,12 +175,12 @@ class OwnPromotion:
             done = await ask("recover", job, report, process)
         missing = await self._archive.missing()
         nothing = {"missing_records": 0, "missing_messages": 0}
-        found = done["transferred"] if vhosts is None else {*vhosts}
+        found = {*map(vhost_of, done["transferred"])} if vhosts is None else {*vhosts}
         return RecoveredPart(
             vhosts=[] if vhosts is None else sorted(vhosts),
             summary=[{**row, **missing.get(row["virtual_host"], nothing)} for row in done["summary"]],
-            transferred={vhost: log for vhost, log in done["transferred"].items() if vhost in found},
-            marks={vhost: mark for vhost, mark in done["marks"].items() if vhost in found},
+            transferred={log: end for log, end in done["transferred"].items() if vhost_of(log) in found},
+            marks={log: mark for log, mark in done["marks"].items() if vhost_of(log) in found},
         )
 
     async def plans(self) -> list[PlannedMessages]:

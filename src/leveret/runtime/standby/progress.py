@@ -16,6 +16,8 @@ _QUEUES_A_STEP: Final = 5_000
 """The most queues examined in one step of the event loop."""
 
 
+_DONE: Final = {"counting": "counted", "exporting": "exported"}
+"""The reports of messages that are done, by the steps with a total."""
 _AMOUNTS: Final = ("queues", "messages", "queues_left", "messages_left")
 
 
@@ -58,6 +60,38 @@ class PromotionProgress:
             case "planned":
                 self.step = "recovering"
                 self.plans.append(PlannedMessages.of(event))
+
+
+class JoinedProgress:
+    """The reports of several nodes that work on parts of one operation, as reports of one: totals are of all nodes."""
+
+    def __init__(self, report: Callable[[Event], None]) -> None:
+        """Pass reports on to `report`."""
+        self._report = report
+        self._steps: set[str] = set()
+        self._totals: dict[str, int] = {}
+        self._done: dict[str, int] = {}
+
+    def take(self, node: str, event: Event) -> None:
+        """Take a report of one node."""
+        match event.get("event"):
+            case "started" | "comparing" as step:
+                if step not in self._steps:
+                    self._steps.add(step)
+                    self._report(event)
+            case "counting" | "exporting" as step:
+                # A node counts again if files were replaced during the reading.
+                self._totals[node], self._done[node] = event["messages"], 0
+                self._report({**event, "messages": sum(self._totals.values())})
+                if done := sum(self._done.values()):
+                    self._report({"event": _DONE[step], "messages": done})
+            case "counted" | "exported":
+                self._done[node] = self._done.get(node, 0) + event["messages"]
+                self._report(event)
+            case "published" if "comparing" in self._steps:
+                pass  # Another node compares already, and its messages count as compared from now on.
+            case _:
+                self._report(event)
 
 
 def amounts(

@@ -4,7 +4,6 @@ A node alone is its own site and needs nothing of this. In a cluster each replic
 (core.replication.vhost_owners), and any node carries out an operator's command for all: it has the others do their
 parts (`SiteParts`). Short questions are answered at once; long work is begun, and looked at until it is done. Work
 that nobody looks at any more is ended, because its caller is gone.
-""
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import itertools
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -22,6 +22,7 @@ from leveret.core.replication.vhost_owners import VhostOwner
 from leveret.model.errors import LeveretError, NotFound, Refusal
 from leveret.runtime.standby.decisions import SharedDecisions
 from leveret.runtime.standby.pipeline_process import Event, PipelineFailed
+from leveret.runtime.standby.progress import JoinedProgress
 
 STANDBY: Final = "standby"
 """The name of this module's question to another node."""
@@ -48,10 +49,6 @@ class StandbySite(SharedDecisions, Protocol):
     @property
     def owners(self) -> Mapping[str, VhostOwner]:
         """The owner of each vhost."""
-
-    @property
-    def shares_archive(self) -> bool:
-        """Whether all nodes share one archive."""
 
     @property
     def trouble(self) -> str:
@@ -96,10 +93,19 @@ class SiteParts:
     ) -> None:
         """`answers` are short questions and `works` long ones, by name."""
         self.site = site
-        self._answers = answers
-        self._works = works
+        self._answers = dict(answers)
+        self._works = dict(works)
         self._running: dict[int, _RunningWork] = {}
         self._numbers = itertools.count(1)
+
+    def add(
+        self,
+        answers: Mapping[str, Callable[[Mapping[str, Any]], Awaitable[Any]]],
+        works: Mapping[str, Work],
+    ) -> None:
+        """Answer more short questions, and do more works."""
+        self._answers |= answers
+        self._works |= works
 
     # -- asking -----------------------------------------------------------------------------------
 
@@ -146,12 +152,16 @@ class SiteParts:
         return answers, reasons
 
     async def work(self, nodes: Collection[str], name: str, report: Report, **about: Any) -> dict[str, Any]:
-        """Have these nodes work at the same time; return the results by node.
+        """Have these nodes work at the same time; return the results by node, and report their progress as one.
 
         Raises:
             LeveretError: one of them failed, after all have ended; the text names it.
         """
-        tasks = [asyncio.create_task(self._work_of(node, name, report, about)) for node in nodes]
+        progress = JoinedProgress(report)
+        tasks = [
+            asyncio.create_task(self._work_of(node, name, partial(progress.take, node), about))
+            for node in nodes
+        ]
         try:
             if tasks:
                 await asyncio.wait(tasks)

@@ -1,8 +1,7 @@
 """The transferred data of a downstream cluster: those of all nodes, for an operator at any of them.
 
-A vhost's data are at the node that recovers it. With a shared archive every node sees all; otherwise each node tells
-of the vhosts that it recovers. Data of other vhosts in a node's own archive are left over, and count for its disk
-only.
+A vhost's data are at the node that recovers it, so each node tells of the vhosts that it recovers. Data of other
+vhosts in a node's archive are left over, and count for its disk only.
 """
 
 from __future__ import annotations
@@ -24,9 +23,8 @@ _OF_ONE_VHOST: Final = (
 class SiteArchive:
     """See management.node.ArchiveOperations."""
 
-    def __init__(self, own: StandbyArchive, parts: SiteParts) -> None:
-        """Use this node's archive, and those of the others."""
-        self._own = own
+    def __init__(self, parts: SiteParts) -> None:
+        """Use the archives of all nodes."""
         self._parts = parts
 
     async def contents(self, *, fresh: bool = False) -> Event:
@@ -35,11 +33,6 @@ class SiteArchive:
         Raises:
             LeveretError: a node does not answer.
         """
-        site = self._parts.site
-        if site.shares_archive:
-            found = await self._own.contents(fresh=fresh)
-            vhosts = [row | {"node": self._node_of(row["vhost"])} for row in found["vhosts"]]
-            return {"vhosts": vhosts, "queues": found["queues"]}
         vhosts, queues = [], []
         for node, found in (await self._parts.of_all("contents")).items():
             here = [row for row in found["vhosts"] if self._node_of(row["vhost"]) == node]
@@ -65,10 +58,7 @@ class SiteArchive:
         return rows
 
     async def disk_usage(self) -> list[dict[str, Any]]:
-        """A row a vhost: node, size, unit, vhost, bytes; of archives of the nodes' own a row a node and vhost."""
-        if self._parts.site.shares_archive:
-            rows: list[dict[str, Any]] = await self._own.disk_usage()
-            return [row | {"node": self._node_of(row["vhost"]) or row["node"]} for row in rows]
+        """A row a node and vhost: node, size, unit, vhost, bytes."""
         found = await self._parts.of_all("disk_usage")
         return [row for rows in found.values() for row in rows]
 
@@ -84,22 +74,19 @@ class SiteArchive:
 
     async def inspect(self, report: Report) -> list[dict[str, Any]]:
         """See StandbyArchive."""
-        if self._parts.site.shares_archive:
-            return await self._own.inspect(report)
         nodes = {owner.recoverer for owner in self._parts.site.owners.values()} & {*self._parts.site.running}
         found = await self._parts.work(sorted(nodes), "inspect", report)
-        return [row for node, rows in found.items() for row in rows if self._node_of(row["vhost"]) == node]
+        own = [row for node, rows in found.items() for row in rows if self._node_of(row["vhost"]) == node]
+        return sorted(own, key=lambda row: (row["vhost"], row["queue"]))
 
     async def export(
         self, target: str, form: str, options: dict[str, str], report: Callable[[Event], None]
     ) -> list[dict[str, Any]]:
-        """See StandbyArchive; from archives of the nodes' own, one vhost at a time.
+        """See StandbyArchive; one vhost at a time.
 
         Raises:
             InvalidCommand: no vhost is named.
         """
-        if self._parts.site.shares_archive:
-            return await self._own.export(target, form, options, report)
         if "vhost" not in options:
             raise InvalidCommand(_OF_ONE_VHOST)
         node = self._place_of(options["vhost"])
@@ -114,8 +101,6 @@ class SiteArchive:
             PreconditionFailed: it does not run.
         """
         site = self._parts.site
-        if site.shares_archive:
-            return site.name
         node = self._node_of(vhost) or site.name
         if node not in site.running:
             raise PreconditionFailed(f"vhost '{vhost}': its data are at node {node}, which does not run")

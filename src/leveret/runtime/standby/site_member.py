@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
@@ -36,6 +36,7 @@ from leveret.runtime.standby.recovery import Recoveries, reported_rows
 from leveret.runtime.standby.site import Report, SiteParts, StandbySite
 from leveret.runtime.standby.site_archive import answers_of
 from leveret.runtime.standby.site_recoveries import away, works_of
+from leveret.runtime.standby.take_over import TakeOvers
 from leveret.runtime.standby.transfer import TransferSupervisor
 
 logger = logging.getLogger(__name__)
@@ -79,9 +80,7 @@ class OwnDownstream(Protocol):
     async def delete_own_data(self) -> None:
         """Delete this node's archive, and end its transfer."""
 
-    async def delete_own_orphans(
-        self, wanted: Collection[str], among: Collection[str] | None = None
-    ) -> list[dict[str, Any]]:
+    async def delete_own_orphans(self, wanted: Collection[str]) -> list[dict[str, Any]]:
         """Delete this node's data of vhosts that are not wanted or were made anew."""
 
     def check_heard(self) -> None:
@@ -94,6 +93,7 @@ class SiteMember:
     Attributes:
         site: the cluster.
         parts: the parts of the nodes.
+        obey_return: takes this node's part in a return as a downstream (`site_rejoin`); says whether one is under way.
     """
 
     def __init__(self, site: StandbySite, own: OwnDownstream) -> None:
@@ -108,7 +108,9 @@ class SiteMember:
         self._published = 0
         self._promotions = len(own.decided.promotions)
         self._suspended = False
+        self._take_overs = TakeOvers()
         self._error = ""
+        self.obey_return: Callable[[], Awaitable[bool]] = _nothing_returns
         self.parts = SiteParts(
             site,
             {
@@ -117,6 +119,7 @@ class SiteMember:
                 "progress": self._answer_progress,
                 "recovered": self._answer_recovered,
                 "suspend": self._answer_suspend,
+                "follow": self._answer_follow,
                 "delete_data": self._answer_delete_data,
                 "delete_orphans": self._answer_delete_orphans,
             },
@@ -155,6 +158,9 @@ class SiteMember:
         decided = self._own.decided
         decided.copy()
         self._note_promoted(decided.site)
+        if await self.obey_return():
+            await self._own.transfer.stop()
+            return
         attempt = decided.promoting
         if attempt is None:
             self._failures = 0
@@ -182,6 +188,16 @@ class SiteMember:
             self._own.touch_queues()
             report_promotion(site.promotions[-1])
         self._promotions = len(site.promotions)
+
+    async def have_all_follow(self) -> None:
+        """Have all running nodes obey the last decision before this returns; one that does not answer obeys later."""
+        await self.site.all_know()
+        await self.parts.of_those_that_answer("follow")
+
+    async def _answer_follow(self, about: Mapping[str, Any]) -> None:
+        """Transfer, or not, as the decisions say now."""
+        if self._own.decided.promoting is None and not self._suspended:
+            await self._own.follow()
 
     # -- what this node follows -------------------------------------------------------------------
 
@@ -219,20 +235,15 @@ class SiteMember:
         for row in self._own.transfer.rows(self._own_vhosts()):
             vhost = row["virtual_host"]
             owner = self.site.owners[vhost]
-            if owner.holder and self._is_claimed(owner) and self._is_whole(row):
+            if not owner.holder or not self._is_claimed(owner):
+                continue
+            if self._take_overs.is_done(owner.term, row, holder_runs=owner.holder in self.site.running):
                 await self.site.note(vhost, replace(owner, holder=""))
                 logger.info("standby_vhost_taken_over vhost=%s from=%s", vhost, owner.holder)
 
     def _own_vhosts(self) -> list[str]:
         me, owners = self.site.name, self.site.owners
         return [vhost for vhost in self._own.vhosts() if vhost in owners and owners[vhost].node == me]
-
-    @staticmethod
-    def _is_whole(row: Mapping[str, Any]) -> bool:
-        """Whether all that the upstream has of a vhost is here."""
-        is_heard = row["state"] == "connected" and row["heard_ago_ms"] is not None
-        missing = row["lag_records"] or row["missing_records"] or row["missing_messages"] or row["error"]
-        return is_heard and not missing
 
     # -- promotion --------------------------------------------------------------------------------
 
@@ -245,10 +256,6 @@ class SiteMember:
         for vhost, owner in sorted(self.site.owners.items()):
             if vhost in wanted.exclude or not owner.has_data or owner.recoverer in self.site.running:
                 continue
-            if self.site.shares_archive:
-                raise PreconditionFailed(
-                    f"vhost '{vhost}': its owner {owner.node} was lost, and another node takes it over: try again"
-                )
             if not wanted.all_available:
                 raise PreconditionFailed(away(vhost, owner.recoverer))
             if owner.node in self.site.running:
@@ -435,10 +442,7 @@ class SiteMember:
         await self._all_members()
         await self.parts.of_all("suspend", suspended=True)
         try:
-            if self.site.shares_archive:
-                await self._delete_data()
-            else:
-                await self.parts.of_all("delete_data")
+            await self.parts.of_all("delete_data")
             await self.site.forget([*self.site.owners], keep=self._own.vhosts())
         finally:
             await self.parts.of_those_that_answer("suspend", suspended=False)
@@ -465,7 +469,7 @@ class SiteMember:
             PreconditionFailed: one does not.
         """
         for vhost, owner in sorted(self.site.owners.items()):
-            if owner.has_data and owner.recoverer not in self.site.running and not self.site.shares_archive:
+            if owner.has_data and owner.recoverer not in self.site.running:
                 raise PreconditionFailed(
                     f"vhost '{vhost}': its data are at node {owner.recoverer}, which does not run: start it, or "
                     f"forget_cluster_node {owner.recoverer} if it is gone for good; nothing was deleted"
@@ -509,24 +513,11 @@ class SiteMember:
     async def _answer_delete_data(self, about: Mapping[str, Any]) -> None:
         await self._own.delete_own_data()
 
-    async def _delete_data(self) -> None:
-        """Delete the data of an archive that all nodes share; the terms of owners stay in its manifest."""
-        archive = self._own.own_archive
-        async with self._own.own_recoveries.paused("the deletion of all data"):
-            self._own.transfer.forget()
-            await archive.forget([row["vhost"] for row in (await archive.contents(fresh=True))["vhosts"]])
-
     async def _answer_delete_orphans(self, about: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Delete this node's orphans; of a shared archive those that it owns, or the first node those of nobody."""
-        vhosts, owners, me = self._own.vhosts(), self.site.owners, self.site.name
-        if not self.site.shares_archive:
-            wanted = {vhost for vhost in vhosts if vhost in owners and me in owners[vhost].followers}
-            return await self._own.delete_own_orphans(wanted)
-        is_first = self.site.running[:1] == [me]
-        contents = await self._own.own_archive.contents(fresh=True)
-        present = {row["vhost"] for row in contents["vhosts"]}
-        among = {vhost for vhost in present if (owners[vhost].node == me if vhost in owners else is_first)}
-        return await self._own.delete_own_orphans(vhosts, among)
+        """Delete this node's data of vhosts that it does not follow."""
+        owners, me = self.site.owners, self.site.name
+        wanted = {vhost for vhost in self._own.vhosts() if vhost in owners and me in owners[vhost].followers}
+        return await self._own.delete_own_orphans(wanted)
 
     async def _inspect(self, about: Mapping[str, Any], report: Report) -> Any:
         return await self._own.own_archive.inspect(report)
@@ -583,6 +574,11 @@ def _taken(task: asyncio.Task[None]) -> None:
     """Take the exception of a part that failed for good; the next look begins it again."""
     if not task.cancelled() and (error := task.exception()) is not None:
         logger.error("standby_part_failed error=%s", error, exc_info=error)
+
+
+async def _nothing_returns() -> bool:
+    """No return is under way."""
+    return False
 
 
 def report_promotion(attempt: PromotionAttempt) -> None:

@@ -1,10 +1,10 @@
-"""A node as the upstream and a cluster as its downstream, with exact accounts of every message.
+"""A node, or a cluster, as the upstream, and a cluster as its downstream, with exact accounts of every message.
 
 with StandbyCluster(folder, ["orders", "shop"]) as sites:
     sites.follow()
     sites.publish("orders", "q", 300)       # confirmed; `sites.expected` has what was not acked
     sites.wait_transferred()
-    sites.upstream.kill9()
+    sites.lose_upstream()
     sites.promote(at=sites.cluster.members[1])
     sites.check_recovered()
 """
@@ -15,6 +15,7 @@ import json
 import random
 import secrets
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +29,7 @@ from leveret.testing.applications.applications import now_ms, parameters
 from leveret.testing.network.ports import LOOPBACK, wait_until
 from leveret.testing.servers.broker import LeveretProcess
 from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
-from leveret.testing.sites.standby_pair import BEACON, downstream_settings
+from leveret.testing.sites.standby_pair import BEACON, downstream_settings, get
 
 PATIENCE_S: Final = 240.0
 PROMOTE_TIMEOUT_S: Final = 300.0
@@ -40,8 +41,9 @@ class StandbyCluster:
     """See the module.
 
     Attributes:
-        upstream: the node that is followed.
+        source: the cluster that is followed; None if it is a node alone.
         cluster: the downstream.
+        has_turned: whether the first site came back as the downstream of the second one.
         vhosts: the replicated vhosts.
         expected: by vhost and queue, the bodies that are unsettled, in order.
     """
@@ -52,16 +54,25 @@ class StandbyCluster:
         vhosts: Sequence[str],
         *,
         nodes: int = 3,
+        upstream_nodes: int = 1,
         seed: int = 1,
         config: Mapping[str, str] | None = None,
         upstream_config: Mapping[str, str] | None = None,
     ) -> None:
         """Prepare both sites; nothing runs yet. `config` is of the cluster's nodes."""
         self.vhosts = [*vhosts]
-        self.upstream = LeveretProcess(
-            config={"cluster_name": "eu.1", **(upstream_config or {})}, parent_dir=folder
+        config_up = {"cluster_name": "eu.1", **(upstream_config or {})}
+        self.source: ClusterSite | None = None
+        if upstream_nodes > 1:
+            (folder / "eu").mkdir()
+            self.source = ClusterSite(folder / "eu", upstream_nodes, config_up)
+        self._upstream = (
+            LeveretProcess(config=config_up, parent_dir=folder)
+            if self.source is None
+            else self.source.members[0].process
         )
         self.cluster = ClusterSite(folder, nodes, config=downstream_settings("eu.2") | dict(config or {}))
+        self.has_turned = False
         self.expected: dict[tuple[str, str], list[bytes]] = {}
         self._password = secrets.token_urlsafe(12)
         self._random = random.Random(seed)
@@ -82,9 +93,42 @@ class StandbyCluster:
             value.add_note(self.cluster.reported())
         self.close()
 
+    @property
+    def upstreams(self) -> list[LeveretProcess]:
+        """The nodes of the upstream that run; of one that is lost, the first."""
+        return self._second if self.has_turned else self._first
+
+    @property
+    def downstreams(self) -> list[LeveretProcess]:
+        """The nodes of the downstream that run."""
+        return self._first if self.has_turned else self._second
+
+    @property
+    def _first(self) -> list[LeveretProcess]:
+        members = [] if self.source is None else [each.process for each in self.source.members if each.alive]
+        return members or [self._upstream]
+
+    @property
+    def _second(self) -> list[LeveretProcess]:
+        members = [each.process for each in self.cluster.members if each.alive]
+        return members or [self.cluster.members[0].process]
+
+    @property
+    def upstream(self) -> LeveretProcess:
+        """The upstream, or the first of its nodes that runs."""
+        return self.upstreams[0]
+
+    def lose_upstream(self) -> None:
+        """Kill all of the upstream."""
+        for each in self.upstreams:
+            each.kill9()
+
     def start(self) -> None:
         """Start both sites; make the vhosts, and the users of the two links, at the upstream."""
-        self.upstream.launch()
+        if self.source is None:
+            self.upstream.launch()
+        else:
+            self.source.form()
         self.cluster.form()
         self.upstream.wait_ready()
         ctl = self.upstream.ctl
@@ -104,29 +148,50 @@ class StandbyCluster:
 
     def close(self) -> None:
         """End every process."""
-        self.upstream.close()
+        if self.source is None:
+            self._upstream.close()
+        else:
+            self.source.close()
         self.cluster.close()
 
     # -- the operator -----------------------------------------------------------------------------
 
     def follow(self, at: SiteNode | None = None) -> None:
         """Point the cluster at the upstream, by commands at one of its nodes; wait until all vhosts are followed."""
-        node = at or self.cluster.members[0]
-        schema = self._endpoints(_SCHEMA_USER, self.upstream.amqp_port)
-        standby = self._endpoints(_STANDBY_USER, self.upstream.stream_port)
-        node.process.ctl("set_schema_replication_upstream_endpoints", "-", input_text=schema)
-        node.process.ctl("set_standby_replication_upstream_endpoints", "-", input_text=standby)
+        self._point((at or self.cluster.members[0]).process)
         self.wait_following()
 
-    def _endpoints(self, username: str, port: int) -> str:
-        return json.dumps(
-            {"endpoints": [f"{LOOPBACK}:{port}"], "username": username, "password": self._password}
-        )
+    def fail_back(self) -> dict[str, Any]:
+        """Start the lost upstream again, and have it come back as a downstream; return what it reports."""
+        if self.source is None:
+            self._upstream.start()
+        else:
+            self.source.start_all()
+        self.has_turned = True
+        self.upstream.ctl("add_schema_replication_user", _SCHEMA_USER, "-", input_text=self._password)
+        self._point(self.downstreams[0])
+        command = ["rejoin_as_downstream", "--formatter", "json"]
+        done = self.downstreams[-1].ctl(*command, timeout_s=PROMOTE_TIMEOUT_S)
+        report: dict[str, Any] = json.loads(done.stdout)
+        return report
 
-    def promote(self, *options: str, at: SiteNode, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Promote the cluster by a command at one node."""
+    def _point(self, node: LeveretProcess) -> None:
+        schema = self._endpoints(_SCHEMA_USER, [each.amqp_port for each in self.upstreams])
+        standby = self._endpoints(_STANDBY_USER, [each.stream_port for each in self.upstreams])
+        node.ctl("set_schema_replication_upstream_endpoints", "-", input_text=schema)
+        node.ctl("set_standby_replication_upstream_endpoints", "-", input_text=standby)
+
+    def _endpoints(self, username: str, ports: Sequence[int]) -> str:
+        endpoints = [f"{LOOPBACK}:{port}" for port in ports]
+        return json.dumps({"endpoints": endpoints, "username": username, "password": self._password})
+
+    def promote(
+        self, *options: str, at: SiteNode | LeveretProcess, check: bool = True
+    ) -> subprocess.CompletedProcess[str]:
+        """Promote the downstream by a command at one node."""
         command = ["promote_standby_replication_downstream", "--formatter", "json", *options]
-        return at.process.ctl(*command, check=check, timeout_s=PROMOTE_TIMEOUT_S)
+        node = at.process if isinstance(at, SiteNode) else at
+        return node.ctl(*command, check=check, timeout_s=PROMOTE_TIMEOUT_S)
 
     def rows(self, *command: str, at: SiteNode) -> Any:
         """What a command prints, as JSON."""
@@ -134,8 +199,8 @@ class StandbyCluster:
 
     def status(self, at: SiteNode | None = None) -> dict[str, Any]:
         """How the site's standby does, as one node says."""
-        node = at or next(each for each in self.cluster.members if each.alive)
-        found: dict[str, Any] = self.cluster.api("GET", "replication/standby/details", at=node)
+        node = self.downstreams[0] if at is None else at.process
+        found: dict[str, Any] = get(node, "replication/standby/details")
         return found
 
     def places(self, at: SiteNode | None = None) -> dict[str, dict[str, Any]]:
@@ -145,9 +210,10 @@ class StandbyCluster:
     # -- the applications -------------------------------------------------------------------------
 
     def publish(self, vhost: str, queue: str, count: int, *, acked: float = 0.4) -> None:
-        """Publish messages with confirms, and ack a part of them out of order."""
+        """Publish messages with confirms, and ack a part of them out of order; each queue at a node of its own."""
         place = self.expected.setdefault((vhost, queue), [])
-        with pika.BlockingConnection(parameters(self.upstream.amqp_port, vhost)) as connection:
+        node = self.upstreams[[*self.expected].index((vhost, queue)) % len(self.upstreams)]
+        with pika.BlockingConnection(parameters(node.amqp_port, vhost)) as connection:
             channel = connection.channel()
             channel.confirm_delivery()
             channel.queue_declare(queue, durable=True)
@@ -164,8 +230,8 @@ class StandbyCluster:
                     gone.add(body)
         self.expected[vhost, queue] = [body for body in place if body not in gone]
 
-    def drained(self, at: SiteNode, vhost: str, queue: str) -> list[bytes]:
-        """All messages of a queue of the cluster, consumed at one node."""
+    def _drained(self, at: LeveretProcess, vhost: str, queue: str) -> list[bytes]:
+        """All messages of a queue, consumed at one node."""
         found: list[bytes] = []
         with pika.BlockingConnection(parameters(at.amqp_port, vhost)) as connection:
             channel = connection.channel()
@@ -176,10 +242,10 @@ class StandbyCluster:
                 found.append(body)
 
     def check_recovered(self) -> None:
-        """Check that each queue of the cluster has its unsettled messages, once and in order."""
+        """Check that each queue of the promoted site has its unsettled messages, once and in order."""
         for number, ((vhost, queue), bodies) in enumerate(self.expected.items()):
-            running = [each for each in self.cluster.members if each.alive]
-            found = self.drained(running[number % len(running)], vhost, queue)
+            running = self.downstreams
+            found = self._drained(running[number % len(running)], vhost, queue)
             lost, more = set(bodies) - set(found), [body for body in found if body not in set(bodies)]
             doubled = len(found) - len(set(found))
             assert (len(lost), more[:3], doubled) == (0, [], 0), (vhost, queue, sorted(lost)[:3])
@@ -212,9 +278,29 @@ class StandbyCluster:
         return {vhost: row["owner"] for vhost, row in self.places().items()}
 
     def wait_transferred(self, vhosts: Sequence[str] | None = None) -> None:
+        """Wait until the site has all that the upstream has had since this call."""
+        wanted = self.vhosts if vhosts is None else vhosts
+        if self.source is None and not self.has_turned:
+            self._wait_beacons(wanted)
+            return
+        began_s = time.monotonic()
+
+        def has_all() -> bool:
+            rows = [self.places()[vhost] for vhost in wanted]
+            since_ms = (time.monotonic() - began_s) * 1000
+            return all(
+                row["state"] == "connected"
+                and not row["lag_records"]
+                and row["heard_ago_ms"] is not None
+                and row["heard_ago_ms"] < since_ms
+                for row in rows
+            )
+
+        self.wait(has_all, "all records of all nodes at the standby")
+
+    def _wait_beacons(self, wanted: Sequence[str]) -> None:
         """Publish a beacon in each vhost, and wait until the site has it, and thus all that came before."""
         since_ms = now_ms()
-        wanted = self.vhosts if vhosts is None else vhosts
         for vhost in wanted:
             with pika.BlockingConnection(parameters(self.upstream.amqp_port, vhost)) as connection:
                 channel = connection.channel()
@@ -228,6 +314,13 @@ class StandbyCluster:
             return all((rows[vhost]["last_timestamp"] or 0) >= since_ms for vhost in wanted)
 
         self.wait(transferred, "the beacons at the standby")
+
+        def archived() -> bool:
+            rows = get(self.downstreams[0], "replication/standby/downstream-metrics")
+            newest = {row["vhost"]: row["timestamp"] for row in rows if row["queue"] == BEACON}
+            return all(newest[vhost] >= since_ms for vhost in wanted)
+
+        self.wait(archived, "the beacons in the archives")
 
     def wait(self, holds: Any, what: str, timeout_s: float = PATIENCE_S) -> None:
         """Wait until that is so; a node that does not answer, or does not know a vhost yet, is asked again."""

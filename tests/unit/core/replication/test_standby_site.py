@@ -10,6 +10,7 @@ from leveret.core.replication.standby_site import (
     SiteDecisions,
 )
 from leveret.core.schema.operating_mode import OperatingMode
+from leveret.wire.log_name import log_name
 
 
 def part(*vhosts: str, count: int = 1) -> RecoveredPart:
@@ -71,3 +72,17 @@ def test_what_was_left_out_is_counted_by_vhost_and_told_until_all_was_requested(
     assert found is not None
     assert {row["virtual_host"]: row["messages"] for row in found["vhosts"]} == {"a": 2, "b": 4}
     assert done.promotes(PromotionAttempt(begun_ms=2)).left_out() is None
+
+
+def test_the_position_in_a_log_is_found_by_its_id_wherever_it_was_kept() -> None:
+    """A cluster has an outgoing log at each node; another vhost's log of the same id is another one."""
+    one, other, elsewhere = log_name("v", "n1#a"), log_name("v", "n2#b"), log_name("w", "n1#a")
+    recovered = RecoveredPart(
+        vhosts=["v", "w"],
+        transferred={one: (7, 100), other: (8, 50), elsewhere: (9, 70)},
+        marks={one: 5},
+    )
+    site = SiteDecisions(promoting=PromotionAttempt(begun_ms=1).with_part(recovered)).finished(2)
+    assert [site.transferred("v", log_id) for log_id in (7, 8, 9)] == [100, 50, None]
+    assert site.transferred("w", 9) == 70
+    assert (site.transferred_fingerprint("v", 7), site.transferred_fingerprint("v", 8)) == (5, None)

@@ -29,14 +29,14 @@ def site(folder: Path, decided: SiteDecisions | None, mode: str) -> ClusterStand
     config = load(None, {**MEMBER, "standby.replication.operating_mode": mode})
     state = ClusterState(ClusterKeys.under("/c"))
     state.standby = decided
-    state.alive["n1"] = Presence("i", "tcp://h:1", "", 0, "1", standby_mode=mode, standby_archive="own")
+    state.alive["n1"] = Presence("i", "tcp://h:1", "", 0, "1", standby_mode=mode)
     member = cast(ClusterMember, cast(Any, SimpleNamespace(state=state, name="n1")))
     own = StandbyDecided(StateFile(folder / "standby.json"), OperatingMode(mode))
     return ClusterStandbySite(member, config, own, list)
 
 
 def test_a_node_in_another_mode_than_the_cluster_says_so(tmp_path: Path) -> None:
-    decided = SiteDecisions(configured=OperatingMode.DOWNSTREAM, archive="own")
+    decided = SiteDecisions(configured=OperatingMode.DOWNSTREAM)
     told = site(tmp_path, decided, "upstream").trouble
     assert told.startswith("node n1 is configured as upstream (standby.replication.operating_mode), and the ")
     assert "set_standby_replication_mode" in told
@@ -45,15 +45,12 @@ def test_a_node_in_another_mode_than_the_cluster_says_so(tmp_path: Path) -> None
 
 def test_what_an_operator_decided_is_no_difference_of_settings(tmp_path: Path) -> None:
     """A promoted cluster's files still say `downstream`, and the first node's may say `upstream` by now."""
-    decided = SiteDecisions(
-        operating_mode=OperatingMode.UPSTREAM, configured=OperatingMode.UPSTREAM, archive="own"
-    )
+    decided = SiteDecisions(operating_mode=OperatingMode.UPSTREAM, configured=OperatingMode.UPSTREAM)
     assert site(tmp_path, decided, "downstream").trouble == ""
 
 
 def test_until_the_cluster_has_decisions_those_of_the_node_hold(tmp_path: Path) -> None:
-    alone = site(tmp_path, None, "downstream")
-    assert (alone.decided, alone.shares_archive) == (SiteDecisions(), False)
+    assert site(tmp_path, None, "downstream").decided == SiteDecisions()
 
 
 @pytest.mark.parametrize("place", ["s3://bucket/standby", "hdfs://name/standby"])

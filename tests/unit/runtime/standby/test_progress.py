@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from leveret.runtime.standby import progress
-from leveret.runtime.standby.progress import PlannedMessages, PromotionProgress, amounts
+from leveret.runtime.standby.progress import JoinedProgress, PlannedMessages, PromotionProgress, amounts
 
 
 def test_what_is_left_is_told_by_vhost() -> None:
@@ -25,3 +27,31 @@ def test_many_queues_are_looked_at_in_bounded_steps() -> None:
     *steps, [row] = amounts([plan], lambda key, reference: 0)
     assert len(steps) == 3
     assert (row["queues_left"], row["messages_left"]) == (count, count)
+
+
+@pytest.mark.parametrize(
+    ("reports", "joined"),
+    [
+        ([("a", "started", 0), ("b", "started", 0)], [("started", 0)]),
+        (
+            [("a", "counting", 5), ("a", "counted", 2), ("b", "counting", 7), ("b", "counted", 7)],
+            [("counting", 5), ("counted", 2), ("counting", 12), ("counted", 2), ("counted", 7)],
+        ),
+        (
+            [("a", "exporting", 5), ("a", "exported", 4), ("a", "exporting", 6), ("a", "exported", 6)],
+            [("exporting", 5), ("exported", 4), ("exporting", 6), ("exported", 6)],
+        ),
+        (
+            [("a", "published", 1), ("a", "comparing", 0), ("b", "published", 9), ("b", "comparing", 0)],
+            [("published", 1), ("comparing", 0)],
+        ),
+    ],
+)
+def test_the_progress_of_several_nodes_is_that_of_one_operation(
+    reports: list[tuple[str, str, int]], joined: list[tuple[str, int]]
+) -> None:
+    found: list[tuple[str, int]] = []
+    several = JoinedProgress(lambda event: found.append((event["event"], event["messages"])))
+    for node, event, messages in reports:
+        several.take(node, {"event": event, "messages": messages})
+    assert found == joined

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from typer import Option
 
@@ -31,6 +31,15 @@ def rejoin_as_downstream(
     if found["report"]:
         lines += [
             ("Consumed here only", f"{found['settlements_lost']} messages, which are there again"),
-            *(("See them with", f"list_divergent_messages --report {report}") for report in found["reports"]),
+            *(("See them with", place) for place in _places(found)),
         ]
-    return ReportLines(lines, found, Table.of(_QUEUES, found["queues"], unknown=None))
+    columns = ("node", *_QUEUES) if found.get("places") else _QUEUES
+    return ReportLines(lines, found, Table.of(columns, found["queues"], unknown=None))
+
+
+def _places(found: dict[str, Any]) -> list[str]:
+    """The commands that show the reports; those of a cluster are at several nodes."""
+    command_line = "list_divergent_messages --report"
+    if places := found.get("places"):
+        return [f"{command_line} {each['report']}, at {each['node']}" for each in places]
+    return [f"{command_line} {report}" for report in found["reports"]]

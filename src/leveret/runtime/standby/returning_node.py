@@ -1,0 +1,299 @@
+"""One node's steps of a rejoin: what the new upstream lacks is quarantined, and queues are deleted after that.
+
+A node alone takes all steps by itself (`rejoin`). In a cluster each node takes them for the queues that it leads, and
+tells the others what the new upstream has of its outgoing logs (`site_rejoin`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Container, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+
+from leveret.config import Config
+from leveret.core.broker.broker import Broker
+from leveret.core.queues.queue import Queue
+from leveret.core.replication.standby_site import KeptQueue
+from leveret.core.schema.delta import UPSTREAM_PARAMETER as SCHEMA_PARAMETER
+from leveret.core.schema.operating_mode import OperatingMode
+from leveret.model.definitions import Delete
+from leveret.model.errors import PreconditionFailed, Refusal
+from leveret.runtime.clients.amqp_listener import AmqpListener
+from leveret.runtime.clients.maintenance import Maintenance
+from leveret.runtime.collecting.collector import Collector
+from leveret.runtime.collecting.untransferred import first_untransferred
+from leveret.runtime.logs.engine import Engine
+from leveret.runtime.logs.log_store import LogStore, log_name
+from leveret.runtime.process.clock import clock_ms
+from leveret.runtime.schema_sync.schema_sync import SchemaSync
+from leveret.runtime.standby.downstream import StandbyDownstream
+from leveret.runtime.standby.transfer import StandbyUpstreamParameter
+from leveret.storage.quarantine.quarantine import Quarantine
+from leveret.storage.quarantine.report import DivergentReport
+
+logger = logging.getLogger(__name__)
+
+CLIENTS_TIMEOUT_S: Final = 10.0
+_POLL_S: Final = 0.05
+_HOLDING: Final = ("queues", "vhosts")
+"""The kinds of definitions whose deletion deletes messages."""
+
+Place: TypeAlias = tuple[str, ...]
+"""The key of a queue, or of a vhost."""
+
+
+class RejoiningNode(Protocol):
+    """The node (runtime.node.node), which is a floor above this, as this module uses it."""
+
+    config: Config
+    data_dir: Path
+    broker: Broker
+    collector: Collector
+    maintenance: Maintenance
+    log_store: LogStore
+    engine: Engine
+    amqp: AmqpListener
+    schema_sync: SchemaSync
+    standby: StandbyDownstream
+
+    async def commit(self) -> None:
+        """Return once everything applied so far is durable."""
+
+    def queue_of(self, name: str) -> tuple[str, str] | None:
+        """The queue whose log has that name."""
+
+
+class Seen(NamedTuple):
+    """The new upstream's part of an outgoing log: up to `position`; `mark`: the fingerprint before it, if known."""
+
+    position: int
+    mark: int | None
+
+
+class ReturningNode:
+    """See the module."""
+
+    def __init__(self, node: RejoiningNode) -> None:
+        """Use this node."""
+        self._node = node
+
+    # -- before anything is changed ---------------------------------------------------------------
+
+    def check(self) -> StandbyUpstreamParameter:
+        """The new upstream.
+
+        Raises:
+            PreconditionFailed: this node is no upstream, or has no endpoint of the new one.
+        """
+        standby = self._node.standby
+        if standby.mode is OperatingMode.DOWNSTREAM:
+            raise PreconditionFailed(
+                "this node is a downstream already: it follows the node that its endpoints name"
+            )
+        upstream, why_not = standby.upstream
+        if upstream is None:
+            raise PreconditionFailed(why_not)
+        if (SCHEMA_PARAMETER,) not in self._node.broker.definitions.by_kind["global_parameters"]:
+            raise PreconditionFailed(
+                "the new upstream is not known: name its AMQP port with "
+                "set_schema_replication_upstream_endpoints first"
+            )
+        return upstream
+
+    async def check_definitions(self) -> set[Place]:
+        """Check that the schema sync will make the queues again; return the queues and vhosts that it will delete.
+
+        Raises:
+            PreconditionFailed: the new upstream does not serve its definitions.
+        """
+        try:
+            rows = await self._node.schema_sync.diff()
+        except Refusal as error:
+            raise PreconditionFailed(
+                f"the new upstream does not serve its definitions: {error}; nothing was changed. An upstream "
+                "is set up with add_schema_replication_user, a promoted one too"
+            ) from error
+        return {tuple(row["key"]) for row in rows if row["action"] == "delete" and row["kind"] in _HOLDING}
+
+    def logs(self) -> dict[str, int]:
+        """The ids of this node's outgoing logs, by vhost."""
+        return {vhost: log.log_id for vhost, log in self._node.collector.logs.items()}
+
+    def holds_any(self, vhost: str) -> bool:
+        """Whether the replicated queues of a vhost that this node leads have messages, or may have."""
+        return any(
+            queue.message_count or queue.damage
+            for queue in self._node.broker.led_queues()
+            if queue.key[0] == vhost and queue.replicated
+        )
+
+    async def wait_for_quiet(self) -> None:
+        """Wait until no client is connected and everything is durable and collected, so that no log changes.
+
+        Raises:
+            PreconditionFailed: clients stay; or queues are not collected in time.
+        """
+        deadline_s = time.monotonic() + CLIENTS_TIMEOUT_S
+        while self._node.amqp.peers:
+            if time.monotonic() > deadline_s:
+                raise PreconditionFailed(
+                    "clients are still connected; close their connections and do it again"
+                )
+            await asyncio.sleep(_POLL_S)
+        await self._node.commit()
+
+    # -- keeping ----------------------------------------------------------------------------------
+
+    async def begins(self, vhost: str, seen: Seen) -> dict[Queue, int] | None:
+        """The first offset of each replicated queue in this node's outgoing log that the new upstream lacks.
+
+        None if nobody can tell. It may have that part of the log from another writer, if this node was a follower
+        without all of it: then it is unknown which of this node's later records it has.
+
+        There is no await between reading the log and reading its positions: a record collected in between would be in
+        neither.
+        """
+        log = self._node.collector.logs[vhost]
+        position, own = seen.position, log.fingerprint_before(seen.position)
+        is_other = seen.mark is not None and own is not None and seen.mark != own
+        untransferred = None if is_other else await first_untransferred(log, position)
+        if untransferred is None:
+            return None
+        queues = self._replicated(vhost)
+        return {queue: untransferred.get(log.key_of(queue), log.position_of(queue)) for queue in queues}
+
+    def begins_of_all(self, vhost: str) -> dict[Queue, int]:
+        """As `begins`, if nobody can tell: the begins of the replicated queues that this node leads."""
+        return {queue: self._begin_of_all(queue) for queue in self._replicated(vhost) if not queue.is_remote}
+
+    def begins_of_unknown(self, unknown: Container[Place]) -> dict[Queue, int]:
+        """As `begins`, for queues that are not replicated and that the schema sync will delete."""
+        return {
+            queue: self._begin_of_all(queue)
+            for queue in self._node.broker.led_queues()
+            if (queue.key in unknown or queue.key[:1] in unknown)
+            and queue.definition.durable
+            and queue.owner is None
+            and not queue.damage
+        }
+
+    async def quarantine(self, begins: Mapping[Queue, int]) -> tuple[list[KeptQueue], list[DivergentReport]]:
+        """Quarantine, durably, records of these queues; return the queues and the ends of that."""
+        quarantine, kept = RejoinQuarantine(self._node), []
+        for queue, begin in begins.items():
+            end = self._end_of(queue)
+            await asyncio.to_thread(quarantine.add, queue, begin, end)
+            kept.append(KeptQueue(*_place_of(queue), queue.epoch, end))
+        return kept, await quarantine.finish()
+
+    def _begin_of_all(self, queue: Queue) -> int:
+        """The begin of a quarantine of the whole queue; an empty queue has nothing to quarantine."""
+        return 0 if queue.message_count else self._end_of(queue)
+
+    def _end_of(self, queue: Queue) -> int:
+        return self._node.log_store.log(queue).next_offset
+
+    def _replicated(self, vhost: str) -> list[Queue]:
+        queues = self._node.broker.queues.values()
+        return [queue for queue in queues if queue.key[0] == vhost and queue.replicated and not queue.damage]
+
+    # -- deleting ---------------------------------------------------------------------------------
+
+    async def delete(self, kept: Iterable[KeptQueue]) -> list[DivergentReport]:
+        """Delete queues, as `_delete`; return the reports of records that came since their quarantine."""
+        quarantine = RejoinQuarantine(self._node)
+        for each in kept:
+            await self._delete(each, quarantine)
+        reports = await quarantine.finish()
+        await self._node.commit()
+        return reports
+
+    async def _delete(self, kept: KeptQueue, quarantine: RejoinQuarantine) -> None:
+        """Delete a queue that this node leads once all its records are quarantined.
+
+        Records that came since the quarantine are added first, with others served in between, because they may be
+        many. Then records that came during that are added, and the queue is deleted, in one step. An unreadable queue
+        stays.
+        """
+        queue = self._flushed(kept)
+        if queue is not None and (begin := _begin_of(queue, kept)) < (end := self._end_of(queue)):
+            await asyncio.to_thread(quarantine.add, queue, begin, end)
+            kept = KeptQueue(kept.vhost, kept.name, queue.epoch, end)
+            queue = self._flushed(kept)
+        # No await from here on.
+        if queue is None:
+            return
+        quarantine.add(queue, _begin_of(queue, kept), self._end_of(queue))
+        self._node.broker.apply(Delete("queues", queue.key))
+
+    def _flushed(self, kept: KeptQueue) -> Queue | None:
+        """The queue, with everything appended to its log; None if it is gone, led elsewhere, or cannot be read."""
+        self._node.engine.flush()
+        queue = self._node.broker.queues.get((kept.vhost, kept.name))
+        return queue if queue is not None and not queue.is_remote and queue.damage is None else None
+
+
+def _place_of(queue: Queue) -> tuple[str, str]:
+    return queue.key[0], queue.key[1]
+
+
+def _begin_of(queue: Queue, kept: KeptQueue) -> int:
+    """The offset from which on the queue's records are not quarantined."""
+    return kept.next_offset if queue.epoch == kept.epoch else 0
+
+
+class RejoinQuarantine:
+    """The quarantine of the rejoin, and its reports: further records of a queue go to another report."""
+
+    def __init__(self, node: RejoiningNode) -> None:
+        """Quarantine nothing yet."""
+        upstream, _ = node.standby.upstream
+        self._reports: dict[str, DivergentReport] = {}
+        self._log_quarantine = Quarantine(
+            node.data_dir,
+            at_ms=clock_ms(),
+            from_epoch=0,
+            to_epoch=0,
+            node_id=node.config.node_name,
+            leader_id="",
+            leader_uri=upstream.endpoints[0] if upstream is not None else "",
+            name_of=node.queue_of,
+        )
+
+    def add(self, queue: Queue, begin: int, end: int) -> None:
+        """Quarantine the queue's records from `begin` up to `end`; blocks for the disk.
+
+        Raises:
+            StorageError: the disk refused it; the queue must stay.
+        """
+        if (
+            begin < end
+            and self._log_quarantine.add(log_name(queue), begin, end)
+            and self._log_quarantine.report is not None
+        ):
+            self._reports[self._log_quarantine.report.id] = self._log_quarantine.report
+
+    async def finish(self) -> list[DivergentReport]:
+        """Log the reports, and return them.
+
+        Raises:
+            StorageError: the disk refused it.
+        """
+        await asyncio.to_thread(self._log_quarantine.finish)
+        for report in self._reports:
+            logger.warning("divergent_messages_quarantined report=%s see=list_divergent_messages", report)
+        return list(self._reports.values())
+
+
+def rows_of(reports: Iterable[DivergentReport]) -> list[dict[str, Any]]:
+    """A row for each queue of these reports: virtual_host, queue, messages, settlements_lost."""
+    rows: dict[tuple[str | None, str | None], dict[str, Any]] = {}
+    for log in (log for report in reports for log in report.logs):
+        nothing = {"virtual_host": log.vhost, "queue": log.queue, "messages": 0, "settlements_lost": 0}
+        row = rows.setdefault((log.vhost, log.queue), nothing)
+        row["messages"] += log.messages
+        row["settlements_lost"] += log.settlements_lost
+    return list(rows.values())

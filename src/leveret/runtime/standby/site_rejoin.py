@@ -1,0 +1,414 @@
+"""The rejoin of a cluster that lost its place as an upstream: all its nodes follow the site that took it.
+
+The steps are those of a node alone (`rejoin`), each taken by all nodes for the queues that they lead. The record of a
+return in etcd takes the place of `rejoin.json`: before it is written, nothing was deleted, and the cluster is an
+upstream as before. After that the return cannot be undone. The node that joined first of those that run finishes it,
+also after a restart, and no node admits clients before.
+
+A queue may have been collected by several nodes, one after the other. Each of their outgoing logs tells up to which
+offset the new upstream has the queue, so the highest of these offsets counts. A log tells nothing of a queue that it
+has under another incarnation than the leader's log, because offsets may name other messages there. If no log tells
+anything, all that the queue holds is quarantined: too many messages are safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Container, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Any, Final, Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from leveret.core.queues.queue import Queue
+from leveret.core.replication.standby_site import KeptQueue, SiteDecisions, SiteReturn
+from leveret.core.schema.operating_mode import OperatingMode
+from leveret.model.errors import LeveretError, PreconditionFailed, StorageError
+from leveret.runtime.process.clock import clock_ms
+from leveret.runtime.standby.pipeline_process import Event, ask
+from leveret.runtime.standby.returning_node import Place, RejoiningNode, ReturningNode, Seen, rows_of
+from leveret.runtime.standby.site import Report, SiteParts
+from leveret.runtime.standby.transfer import StandbyUpstreamParameter
+from leveret.storage.quarantine.report import DivergentReport
+
+logger = logging.getLogger(__name__)
+
+RETRY_S: Final = 5.0
+"""The wait before another try to finish a return."""
+_COLLECTED_S: Final = 60.0
+"""The longest wait until the queues of a node that was started are collected."""
+_DELETED_S: Final = 10.0
+"""The longest wait until the deletions of other nodes have arrived."""
+_LOOK_S: Final = 0.3
+_FAILURES: Final = (LeveretError, OSError)
+
+
+class ReturningMember(RejoiningNode, Protocol):
+    """A node of the cluster, as this module uses it."""
+
+    def changing(self) -> AbstractAsyncContextManager[None]:
+        """A context in which definitions may be changed."""
+
+
+class SiteRejoin:
+    """See the module; one at each node."""
+
+    def __init__(self, node: ReturningMember, parts: SiteParts) -> None:
+        """Take part from now on; nothing has begun."""
+        self._node = node
+        self._here = ReturningNode(node)
+        self._parts = parts
+        self._lock = asyncio.Lock()
+        self._asked_by = ""
+        self._is_closed = False
+        self._finishing: asyncio.Task[None] | None = None
+        self._error = ""
+        self._late: list[dict[str, Any]] = []
+        parts.add(
+            {"return_is_asked": self._answer_is_asked, "return_late": self._answer_late},
+            {
+                "return_logs": self._logs,
+                "return_close": self._close,
+                "return_open": self._open,
+                "return_begins": self._begins,
+                "return_quarantine": self._quarantine,
+                "return_keep_former": self._keep_former,
+                "return_resign": self._resign,
+                "return_delete": self._delete,
+                "return_collect": self._collect,
+            },
+        )
+
+    # -- life -------------------------------------------------------------------------------------
+
+    @property
+    def _returning(self) -> SiteReturn | None:
+        return self._node.standby.decided.site.returning
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a return cannot be undone any more, and queues are to be deleted, so that no record is collected."""
+        return self._returning is not None and not self._returning.is_emptied
+
+    async def resume(self) -> None:
+        """Admit no clients at the start while a return is under way."""
+        if self._returning is not None:
+            await self._turn_away()
+
+    async def stop(self) -> None:
+        """End this node's part; another node finishes the return, or this one after its next start."""
+        finishing, self._finishing = self._finishing, None
+        if finishing is not None:
+            finishing.cancel()
+            with suppress(asyncio.CancelledError):
+                await finishing
+
+    async def obey(self) -> bool:
+        """Take this node's part in a return that cannot be undone; return whether one is under way."""
+        if not self.is_under_way:
+            self._node.collector.has_resigned = False
+        if self._returning is None:
+            if self._is_closed and not await self._is_still_asked():
+                await self._admit()
+            return False
+        await self._turn_away()
+        if self._parts.site.running[:1] == [self._parts.site.name] and self._finishing is None:
+            self._finishing = asyncio.create_task(self._finish_later(), name="rejoin")
+        return True
+
+    async def _is_still_asked(self) -> bool:
+        """Whether the node that had this one turn its clients away is still at it."""
+        if self._asked_by == "":
+            return False
+        try:
+            return bool(await self._parts.of(self._asked_by, "return_is_asked"))
+        except LeveretError:
+            return self._asked_by in self._parts.site.running
+
+    async def _turn_away(self) -> None:
+        """Admit no clients; leaders stay where they are. A node in maintenance stays in it afterwards."""
+        if not self._node.maintenance.is_draining:
+            self._is_closed = True
+            await self._node.maintenance.drain(hands_over=False)
+
+    async def _admit(self) -> None:
+        if self._is_closed:
+            self._is_closed = False
+            await self._node.maintenance.revive()
+
+    # -- the operator's command -------------------------------------------------------------------
+
+    async def rejoin(self, *, set_all_aside: bool = False) -> dict[str, Any]:
+        """Become a downstream of the new upstream, with all nodes; see Rejoin.
+
+        Returns:
+            As Rejoin.rejoin; rows and reports also have their node.
+
+        Raises:
+            PreconditionFailed: see Rejoin; or a queue has no leader that runs.
+            LeveretError: a node does not answer, or cannot quarantine its records; nothing was deleted.
+        """
+        if self._lock.locked() or self._returning is not None:
+            raise PreconditionFailed(
+                "this cluster is coming back already: see rejoin_failed in the nodes' logs for what stands in the way"
+            )
+        async with self._lock:
+            upstream = self._here.check()
+            logs = await self._work("return_logs")
+            self._check_led(logs)
+            seen = await self._ask_positions(upstream, logs, set_all_aside=set_all_aside)
+            unknown = await self._here.check_definitions()
+            try:
+                rows = await self._begin(seen, unknown)
+            except BaseException:
+                if self._returning is None:
+                    with suppress(LeveretError):
+                        await self._work("return_open")
+                raise
+            await self._wait_finished()
+            for node, late in (await self._parts.of_all("return_late")).items():
+                rows += [{"node": node, **each} for each in late]
+            return _reported(upstream, rows)
+
+    async def _begin(self, seen: Mapping[str, Any], unknown: Iterable[Place]) -> list[dict[str, Any]]:
+        """Quarantine at all nodes, and record that the return has begun; return what was quarantined."""
+        await self._work("return_close", by=self._parts.site.name)
+        begins: dict[tuple[str, str, int], int] = {}
+        for found in (await self._work("return_begins", seen=seen)).values():
+            for vhost, name, incarnation, begin in found:
+                key = vhost, name, incarnation
+                begins[key] = max(begin, begins.get(key, 0))
+        known = [[*key, begin] for key, begin in begins.items()]
+        vhosts = sorted({vhost for logs in seen.values() for vhost in logs})
+        places = [list(place) for place in unknown]
+        done = await self._work("return_quarantine", begins=known, vhosts=vhosts, unknown=places)
+        await self._work("return_keep_former")
+        site = self._parts.site
+        await site.forget([*site.owners], keep=self._node.standby.vhosts())
+        kept = [msgspec.convert(each, KeptQueue) for part in done.values() for each in part["kept"]]
+        returning = SiteReturn(begun_ms=clock_ms(), queues=kept)
+        await self._node.standby.decided.decide(lambda decided: replace(decided, returning=returning))
+        return [{"node": node, **row} for node, part in done.items() for row in part["reports"]]
+
+    async def _work(self, name: str, **about: Any) -> dict[str, Any]:
+        """Have all running nodes do this."""
+        return await self._parts.work(self._parts.site.running, name, _ignore, **about)
+
+    def _check_led(self, logs: Mapping[str, Any]) -> None:
+        """Check that a running node leads each replicated queue: what another one holds could not be quarantined.
+
+        Raises:
+            PreconditionFailed: none leads one of them.
+        """
+        led = {tuple(key) for found in logs.values() for key in found["led"]}
+        for queue in self._node.broker.queues.values():
+            if queue.replicated and queue.key not in led:
+                raise PreconditionFailed(
+                    f"queue '{queue.key[1]}' of vhost '{queue.key[0]}': no running node leads it, so its messages "
+                    "cannot be quarantined: start the node that has them, or forget_cluster_node if it is gone for "
+                    "good; nothing was changed"
+                )
+
+    async def _ask_positions(
+        self, upstream: StandbyUpstreamParameter, logs: Mapping[str, Any], *, set_all_aside: bool
+    ) -> dict[str, dict[str, list[int | None]]]:
+        """The new upstream's part of each outgoing log, by node and vhost: its end, and the fingerprint before that."""
+        link = self._node.standby.link_job(upstream)
+        found: dict[str, dict[str, list[int | None]]] = {}
+        known: set[str] = set()
+        for node, each in logs.items():
+            answer = await ask("positions", {**link, "logs": each["logs"]})
+            ends, marks = answer["positions"], answer["marks"]
+            known |= {vhost for vhost in each["logs"] if ends.get(vhost) is not None}
+            found[node] = {vhost: [ends.get(vhost) or 0, marks.get(vhost)] for vhost in each["logs"]}
+        holding = {vhost for each in logs.values() for vhost in each["holding"]}
+        if (unknown := sorted(holding - known)) and not set_all_aside:
+            raise PreconditionFailed(
+                f"the site at {', '.join(upstream.endpoints)} never took the place of this one in vhost "
+                f"'{unknown[0]}': it was no standby of this cluster, or has not been promoted; nothing was changed. "
+                "Where it took the place of a site that took this one's, --set-all-aside follows it, and keeps all "
+                "that the replicated queues hold here"
+            )
+        return found
+
+    async def _wait_finished(self) -> None:
+        """Return when the return is done.
+
+        Raises:
+            StorageError: it is tried again and again; the text says why.
+        """
+        while self._returning is not None:
+            if self._error:
+                raise StorageError(
+                    f"the rejoin has begun and is not finished: {self._error}; it is tried again every {RETRY_S:g} s, "
+                    "and no client is admitted before"
+                )
+            await self._parts.site.wait(_LOOK_S)
+
+    # -- finishing --------------------------------------------------------------------------------
+
+    async def _finish_later(self) -> None:
+        """Finish the return, with as many tries as that takes, while this node is the one that does so."""
+        while (returning := self._returning) is not None:
+            try:
+                await self._finish(returning)
+            except _FAILURES as error:
+                self._error = str(error)
+                logger.error("rejoin_failed error=%s retry_s=%g", error, RETRY_S)
+                await asyncio.sleep(RETRY_S)
+        self._error, self._finishing = "", None
+
+    async def _finish(self, returning: SiteReturn) -> None:
+        """Delete the queues, and follow.
+
+        Other downstreams of this site keep their messages and definitions: it ceases to be their upstream before
+        anything is deleted.
+        """
+        node = self._node
+        if not returning.is_emptied:
+            await self._empty(returning)
+        await self._parts.site.all_know()
+        await self._work("return_collect")
+        # Last, because it declares the queues again.
+        await node.schema_sync.set_mode("downstream")
+        await node.standby.decided.decide(lambda site: replace(site, returning=None))
+        logger.warning("rejoined_as_downstream queues_emptied=%d", len(returning.queues))
+
+    async def _empty(self, returning: SiteReturn) -> None:
+        """Delete the queues at their leaders."""
+        node = self._node
+        if node.schema_sync.mode is OperatingMode.UPSTREAM:
+            await node.schema_sync.set_mode("none")
+        await self._parts.site.all_know()
+        await self._work("return_resign")
+        queues = msgspec.to_builtins(returning.queues)
+        done = await self._work("return_delete", queues=queues)
+        staying = {tuple(key) for found in done.values() for key in found}
+        deadline_s = time.monotonic() + _DELETED_S
+        while (left := self._left(returning.queues, staying)) and time.monotonic() < deadline_s:
+            await self._parts.site.wait(_LOOK_S)
+        if left:
+            raise StorageError(f"queue '{left.name}' of vhost '{left.vhost}' is led by no running node")
+        await node.standby.decided.decide(_emptied)
+
+    def _left(self, queues: Iterable[KeptQueue], staying: Container[Place]) -> KeptQueue | None:
+        """A queue that is still there, and may not stay."""
+        for each in queues:
+            queue = self._node.broker.queues.get((each.vhost, each.name))
+            if queue is not None and queue.epoch == each.epoch and queue.key not in staying:
+                return each
+        return None
+
+    # -- this node's part -------------------------------------------------------------------------
+
+    async def _answer_is_asked(self, about: Mapping[str, Any]) -> bool:
+        return self._lock.locked()
+
+    async def _answer_late(self, about: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The reports of records that came to queues of this node after their quarantine."""
+        late, self._late = self._late, []
+        return late
+
+    async def _logs(self, about: Mapping[str, Any], report: Report) -> dict[str, Any]:
+        led = [queue for queue in self._node.broker.led_queues() if queue.replicated]
+        logs = self._here.logs()
+        vhosts = sorted({queue.key[0] for queue in led} | {*logs})
+        return {
+            "logs": logs,
+            "led": [list(queue.key) for queue in led],
+            "holding": [vhost for vhost in vhosts if self._here.holds_any(vhost)],
+        }
+
+    async def _close(self, about: Mapping[str, Any], report: Report) -> None:
+        self._asked_by = about["by"]
+        await self._turn_away()
+        await self._here.wait_for_quiet()
+        deadline_s = time.monotonic() + _COLLECTED_S
+        while any(log.catching_up for log in self._node.collector.logs.values()):
+            if time.monotonic() > deadline_s:
+                raise PreconditionFailed(
+                    "queues that this node leads since a short time are not collected yet: try again"
+                )
+            await asyncio.sleep(_LOOK_S)
+
+    async def _open(self, about: Mapping[str, Any], report: Report) -> None:
+        self._asked_by = ""
+        await self._admit()
+
+    async def _begins(self, about: Mapping[str, Any], report: Report) -> list[list[Any]]:
+        """What this node's logs tell of each queue: vhost, name, incarnation, first offset that is not there."""
+        rows: list[list[Any]] = []
+        for vhost, (position, mark) in about["seen"].get(self._parts.site.name, {}).items():
+            log = self._node.collector.logs.get(vhost)
+            found = None if log is None else await self._here.begins(vhost, Seen(position, mark))
+            if log is not None and found is not None:
+                rows += [[vhost, queue.key[1], log.key_of(queue)[1], begin] for queue, begin in found.items()]
+        return rows
+
+    async def _quarantine(self, about: Mapping[str, Any], report: Report) -> dict[str, Any]:
+        known = {(vhost, name, incarnation): begin for vhost, name, incarnation, begin in about["begins"]}
+        begins = self._here.begins_of_unknown({tuple(place) for place in about["unknown"]})
+        for vhost in about["vhosts"]:
+            for queue, whole in self._here.begins_of_all(vhost).items():
+                begins[queue] = self._begin_of(queue, known, whole)
+        kept, reports = await self._here.quarantine(begins)
+        return {"kept": msgspec.to_builtins(kept), "reports": _rows(reports)}
+
+    def _begin_of(self, queue: Queue, known: Mapping[tuple[str, str, int], int], whole: int) -> int:
+        log = self._node.collector.logs.get(queue.key[0])
+        begin = None if log is None else known.get((queue.key[0], queue.key[1], log.key_of(queue)[1]))
+        if begin is None:
+            logger.warning("rejoin_quarantines_all vhost=%s queue=%s", queue.key[0], queue.key[1])
+            return whole
+        return begin
+
+    async def _keep_former(self, about: Mapping[str, Any], report: Report) -> None:
+        await self._node.standby.keep_former_archive()
+
+    async def _resign(self, about: Mapping[str, Any], report: Report) -> None:
+        self._node.collector.resign()
+
+    async def _collect(self, about: Mapping[str, Any], report: Report) -> None:
+        self._node.collector.has_resigned = False
+
+    async def _delete(self, about: Mapping[str, Any], report: Report) -> list[list[str]]:
+        """Delete the queues that this node leads; return those that stay, because they cannot be read."""
+        queues = [msgspec.convert(each, KeptQueue) for each in about["queues"]]
+        led = {queue.key: queue for queue in self._node.broker.led_queues()}
+        own = [each for each in queues if (each.vhost, each.name) in led]
+        async with self._node.changing():
+            self._late += _rows(await self._here.delete(own))
+        return [list(key) for key, queue in led.items() if queue.damage is not None]
+
+
+def _emptied(site: SiteDecisions) -> SiteDecisions:
+    """The decisions after the deletion of the queues, unless another node has finished the return meanwhile."""
+    if site.returning is None:
+        return site
+    returning = replace(site.returning, is_emptied=True)
+    return replace(site, operating_mode=OperatingMode.DOWNSTREAM, connected=True, returning=returning)
+
+
+def _rows(reports: Iterable[DivergentReport]) -> list[dict[str, Any]]:
+    """A row a report and queue, for another node."""
+    return [{"report": report.id, **row} for report in reports for row in rows_of([report])]
+
+
+def _reported(upstream: StandbyUpstreamParameter, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    places = sorted({(row["node"], row["report"]) for row in rows})
+    return {
+        "upstream_endpoints": upstream.endpoints,
+        "report": places[0][1] if places else "",
+        "reports": sorted({report for _, report in places}),
+        "places": [{"node": node, "report": report} for node, report in places],
+        "messages": sum(row["messages"] for row in rows),
+        "settlements_lost": sum(row["settlements_lost"] for row in rows),
+        "queues": sorted(rows, key=lambda row: (row["virtual_host"] or "", row["queue"] or "")),
+    }
+
+
+def _ignore(event: Event) -> None:
+    """Do nothing."""
