@@ -124,14 +124,18 @@ class StandbyPair:
             *command, "--to", target, input_text="guest\n", check=False, timeout_s=PROMOTE_TIMEOUT_S
         )
 
-    def rejoin(self) -> dict[str, Any]:
-        """The upstream that was, started again, comes back as the standby of the promoted one.
+    def turn_round(self) -> None:
+        """The upstream that was, started again, is pointed at the promoted downstream.
 
-        From here on `upstream` and `downstream` are the other way round. Returns what it reports.
+        From here on `upstream` and `downstream` are the other way round.
         """
         self.upstream, self.downstream = self.downstream, self.upstream
         self.upstream.ctl("add_schema_replication_user", _SCHEMA_USER, "-", input_text=self._password)
         self.point(self.downstream)
+
+    def rejoin(self) -> dict[str, Any]:
+        """The upstream that was comes back as the standby of the promoted one, as `turn_round`; return its report."""
+        self.turn_round()
         command = ["rejoin_as_downstream", "--formatter", "json"]
         report: dict[str, Any] = json.loads(self.downstream.ctl(*command, timeout_s=PROMOTE_TIMEOUT_S).stdout)
         self.wait_connected()
