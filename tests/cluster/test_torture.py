@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import random
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -34,8 +35,10 @@ EVENTS_MIN, EVENTS_MAX = 2, 5
 def test_a_cluster_keeps_everything_through_fail_overs_and_whatever_else_happens(tmp_path: Path) -> None:
     seed = os.environ.get("LEVERET_SEED", "cluster")
     print(f"LEVERET_SEED={seed}")
-    with ClusterSite(tmp_path, 3, CONFIG, links=True) as site:
-        story = Story(site, tmp_path, random.Random(seed))
+    with (
+        ClusterSite(tmp_path, 3, CONFIG, links=True, followed=True) as site,
+        closing(Story(site, tmp_path, random.Random(seed))) as story,
+    ):
         story.begin()
         for events in (
             ["kill_leader", "define", "drain_queue", "cut_off"],
@@ -51,8 +54,10 @@ def test_a_cluster_keeps_everything_over_and_over(tmp_path: Path, nodes: int) ->
     seed = os.environ.get("LEVERET_SEED") or str(random.randrange(1 << 32))
     print(f"\nLEVERET_SEED={seed} rounds={ROUNDS} nodes={nodes} lease={LEASE_S:g}s")
     chance = random.Random(seed)
-    with ClusterSite(tmp_path, nodes, CONFIG, etcd_members=1, links=True) as site:
-        story = Story(site, tmp_path, chance)
+    with (
+        ClusterSite(tmp_path, nodes, CONFIG, etcd_members=1, links=True, followed=True) as site,
+        closing(Story(site, tmp_path, chance)) as story,
+    ):
         story.begin()
         for round_ in range(ROUNDS):
             events = chance.choices(

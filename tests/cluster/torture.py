@@ -13,6 +13,7 @@ from leveret.testing.sites.cluster_site import SiteNode
 from leveret.testing.sites.mirror_cluster import QueuePlace
 from tests.cluster.torture_lossy import LOSSY
 from tests.cluster.torture_stage import KEPT, LEASE_S, LONELY, QUEUES, Stage
+from tests.cluster.torture_stream import STREAM
 
 DELAYS_S: Final = (0.0, 0.02, 0.1)
 MADE: Final = "made"
@@ -32,19 +33,23 @@ class Story(Stage):
             *(self._consumer() for _ in range(consumers)),
         )
         self._consumed = self._consumed or consumers > 0
+        self._streaming.begin()
         self._wait_working()
         for event in events:
             self._pause(0.2, 1.2)
             self.counts[event] += 1
             self.reported.append(event)
             EVENTS[event](self)
-            self._crew.tend(self._awake())
+            self.tend()
         self._pause(0.2, 1.0)
         self.site.heal()
         self.site.start_all()
+        self.outpost.node.link.heal()
+        self.outpost.start()
         self._wait_working()
         self._wait_synchronised()
         disordered = self._crew.end()
+        self._streaming.end()
         result = self._judge()
         assert disordered == 0, f"{self.reported}: {disordered} messages came out of order"
         return result
@@ -53,7 +58,7 @@ class Story(Stage):
 
     def _leader(self, queue: str = "") -> SiteNode:
         """Who leads this queue, or any of the mirrored ones, as a node says that answers."""
-        queue, found = queue or self._chance.choice(KEPT), ""
+        queue, found = queue or self._chance.choice((*KEPT, STREAM)), ""
 
         def led() -> bool:
             nonlocal found
@@ -76,7 +81,7 @@ class Story(Stage):
         leader = self._leader()
         leader.kill9()
         self._pause(0.0, 2.0 * LEASE_S)
-        self._crew.tend(self._awake())
+        self.tend()
         self._pause(0.0, 1.0)
         self._back(leader)
 
@@ -107,7 +112,7 @@ class Story(Stage):
         leader = self._leader()
         leader.stop()
         self._pause(0.0, 1.0)
-        self._crew.tend(self._awake())
+        self.tend()
         self._back(leader)
 
     def rolling_restart(self) -> None:
@@ -123,7 +128,7 @@ class Story(Stage):
                 self._wait(partial(self._succeeds, each, wait), f"{wait} at {each.node}")
             each.stop()
             self._back(each)
-            self._crew.tend(self._awake())
+            self.tend()
 
     @staticmethod
     def _succeeds(node: SiteNode, command: str) -> bool:
@@ -156,7 +161,7 @@ class Story(Stage):
         else:
             leader.stop()
         self._pause(0.0, 2.0 * LEASE_S)
-        self._crew.tend(self._awake())
+        self.tend()
         self._back(leader)
 
     def drain_queue(self) -> None:
@@ -235,7 +240,10 @@ class Story(Stage):
         self._made -= led
         node.wipe()
         self.site.give_secret(node)
+        if node is self.outpost.followed:
+            self.outpost.begin_anew()
         self._back(node)
+        self.outpost.start()
 
     def change_policy(self) -> None:
         """Mirrors go elsewhere, or become fewer or more."""
@@ -251,6 +259,29 @@ class Story(Stage):
     def rebalance(self) -> None:
         """Leaders are spread."""
         self._done(lambda node: self.site.api("POST", "rebalance/queues", {}, at=node), "a rebalance")
+
+    def move_stream(self) -> None:
+        """A stream is led by another replica."""
+        self._done(
+            lambda node: node.ctl("restart_stream", STREAM, check=False), "another leader of the stream"
+        )
+
+    def kill_follower(self) -> None:
+        """Kill -9 of the follower beyond the cluster, and back after a while."""
+        if self.outpost.alive:
+            self.outpost.node.node.kill9()
+        self._pause(0.0, 1.5 * LEASE_S)
+        self.outpost.start()
+
+    def cut_follower(self) -> None:
+        """Nothing passes between the follower and its node, or the connection is cut."""
+        link = self.outpost.node.link
+        if self._chance.random() < 0.5:
+            link.cut(abruptly=self._chance.random() < 0.5)
+            return
+        link.stall()
+        self._pause(0.1, 1.5 * LEASE_S)
+        link.resume()
 
     def define(self) -> None:
         """Declare queues at any node, delete some at another: what was answered is so, wherever one asks."""
@@ -301,6 +332,9 @@ EVENTS: Final[dict[str, Callable[[Story], None]]] = {
         Story.replace_node,
         Story.change_policy,
         Story.rebalance,
+        Story.move_stream,
+        Story.kill_follower,
+        Story.cut_follower,
         Story.define,
     )
 }

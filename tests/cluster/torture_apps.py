@@ -10,8 +10,7 @@ from typing import Any
 
 from leveret.testing.applications.applications import AppConsumer, AppPublisher, TxConsumer
 from leveret.testing.applications.books import Books
-from leveret.testing.sites.cluster_site import SiteNode
-from tests.e2e.site import ENDLESS, PATIENCE_S, Site
+from tests.e2e.site import ENDLESS, PATIENCE_S, Door, Site
 
 Application = AppPublisher | AppConsumer
 
@@ -58,7 +57,7 @@ class Crew:
         self._roles += roles
         self._at_work += [None] * len(roles)
 
-    def tend(self, nodes: Sequence[SiteNode]) -> None:
+    def tend(self, nodes: Sequence[Door]) -> None:
         """Have everything done at one of these nodes that nobody does."""
         for index, role in enumerate(self._roles):
             current = self._at_work[index]

@@ -20,8 +20,10 @@ from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
 from leveret.testing.sites.mirror_cluster import QueuePlace
 from tests.cluster import torture_quiet
 from tests.cluster.torture_apps import Crew, TxSite
+from tests.cluster.torture_beyond import Outpost
 from tests.cluster.torture_lossy import LOSSY, TERMS, Quarantined
 from tests.cluster.torture_quiet import QuietQueues, directories
+from tests.cluster.torture_stream import STREAM, StreamCrew
 from tests.e2e.follower_torture import without_delivery_counts
 from tests.e2e.site import ENDLESS, PATIENCE_S, drain_all
 
@@ -47,6 +49,7 @@ CONFIG: Final = {
     "cluster.etcd.lease_ttl": f"{LEASE_S:g}s",
     # So that segments are rolled and dropped on the way.
     "segment_bytes_max": str(1 << 20),
+    "replication.ack_timeout": "3s",
 }
 
 
@@ -71,6 +74,12 @@ class Stage:
         self._made_so_far = 0
         self._consumed = False
         self._lossy_log = ""
+        self._streaming = StreamCrew(self._stream_ports, random.Random(chance.randrange(1 << 32)))
+        self.outpost = Outpost(site.members[0], folder)
+
+    def close(self) -> None:
+        """End what is not the cluster's."""
+        self.outpost.close()
 
     def begin(self) -> None:
         """Declare everything; the cluster runs."""
@@ -81,7 +90,10 @@ class Stage:
             if queue != LOSSY:
                 with self.site.channel(self._someone()) as channel:
                     declare(channel, [queue], {"x-queue-type": "quorum"} if queue == GROUP else None)
+        with self.site.channel(self._someone()) as channel:
+            channel.queue_declare(STREAM, durable=True, arguments={"x-queue-type": "stream"})
         self._declare_lossy()
+        self.outpost.start()
         self._wait_synchronised()
 
     def _declare_lossy(self) -> None:
@@ -105,13 +117,21 @@ class Stage:
     def _awake(self) -> list[SiteNode]:
         return [each for each in self.site.members if each.alive]
 
+    def _stream_ports(self) -> list[int]:
+        return [each.process.stream_port for each in self._awake()]
+
+    def tend(self) -> None:
+        """Have everything done that nobody does, at a node that runs or through the follower."""
+        doors = [each.process for each in self._awake()]
+        self._crew.tend([*doors, self.outpost.node.node] if self.outpost.alive else doors)
+
     def _wait_working(self) -> None:
         """Wait until what is published is confirmed, applications found their place again, and queues their leader."""
-        wanted = self._apps.confirmed() + 30
+        wanted, streamed = self._apps.confirmed() + 30, self._streaming.confirmed() + 10
 
         def working() -> bool:
-            self._crew.tend(self._awake())
-            return self._apps.confirmed() >= wanted
+            self.tend()
+            return self._apps.confirmed() >= wanted and self._streaming.confirmed() >= streamed
 
         self._wait(working, "confirms")
 
@@ -120,15 +140,23 @@ class Stage:
 
         def synchronised() -> bool:
             found = self.site.queues(self._awake()[0])
-            return all(
-                found[queue].state == "running"
-                and (queue == LOSSY or set(found[queue].mirrors or ()) == set(found[queue].synchronised))
-                and (queue == LONELY or bool(found[queue].mirrors))
-                and (queue not in GROUPS or len(found[queue].mirrors or ()) == GROUP_SIZE - 1)
-                for queue in (*QUEUES, *torture_quiet.ALL)
+            return (
+                all(
+                    found[queue].state == "running"
+                    and (queue == LOSSY or set(found[queue].mirrors or ()) == set(found[queue].synchronised))
+                    and (queue == LONELY or bool(found[queue].mirrors))
+                    and (queue not in GROUPS or len(found[queue].mirrors or ()) == GROUP_SIZE - 1)
+                    for queue in (*QUEUES, *torture_quiet.ALL)
+                )
+                and self._are_replicas_whole()
             )
 
         self._wait(synchronised, "synchronised mirrors")
+
+    def _are_replicas_whole(self) -> bool:
+        rows = self.site.api("GET", f"queues/%2F/{STREAM}/replicas", at=self._awake()[0])
+        states = sorted(row["state"] for row in rows)
+        return states == ["running", *["synchronised"] * (len(self.site.members) - 1)]
 
     def _wait(self, holds: Callable[[], bool], what: str) -> None:
         self.site.wait(holds, f"{self.reported}: {what}", 2 * PATIENCE_S)
@@ -185,7 +213,16 @@ class Stage:
         self._make_room(found)
         self._judge_quiet()
         self._judge_agreement()
+        self._streaming.judge(self._stream_ports())
+        self.counts["streamed"] = self._streaming.confirmed()
+        self._judge_beyond()
         return result
+
+    def _judge_beyond(self) -> None:
+        try:
+            self.counts["compared"] += self.outpost.judge().logs
+        except AssertionError as error:
+            raise AssertionError(f"{self.reported}: {error}") from None
 
     def _make_room(self, found: dict[str, list[Taken]]) -> None:
         """What nobody consumes takes longer to read each time."""
@@ -255,7 +292,7 @@ class Stage:
     def _judge_agreement(self) -> None:
         """All nodes have the same queues, in the same places."""
 
-        known = {*QUEUES, *torture_quiet.ALL, *self._made}
+        known = {*QUEUES, *torture_quiet.ALL, *self._made, STREAM}
         views: dict[str, dict[str, Any]] = {}
 
         def agree() -> bool:

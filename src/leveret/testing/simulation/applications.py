@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from pamqp import commands
 
-from leveret.testing.simulation.books import BooksFault, RunBooks
+from leveret.testing.applications.run_books import BooksFault, RunBooks
+from leveret.testing.applications.stream_client import StreamAppClosed
 from leveret.testing.simulation.client import ClientClosed, ClientDelivery, SimulatedClient
 from leveret.testing.simulation.network import SimulatedNetwork
 from leveret.testing.simulation.process import SimulatedProcess
@@ -27,6 +28,7 @@ class SimulatedApplication:
         fault: what it has found.
         on_promise: called whenever the node has promised something, such as with a confirm.
         on_publish: called whenever a message was sent.
+        heartbeat_s: agreed with the node; 0 for none.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class SimulatedApplication:
         self.random = random
         self.is_stopping = False
         self.fault: BooksFault | None = None
+        self.heartbeat_s = 0
         self.on_promise: Callable[[], None] = lambda: None
         self.on_publish: Callable[[], None] = lambda: None
         self._network = network
@@ -50,18 +53,31 @@ class SimulatedApplication:
 
     async def _run(self) -> None:
         while not self.is_stopping and self.fault is None:
-            client: SimulatedClient | None = None
             try:
-                async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                    client = await SimulatedClient.connect(self._network, self.random.choice(self._ports))
-                await self.work(client)
-            except (ClientClosed, OSError, TimeoutError):
+                await self.turn()
+            except (ClientClosed, StreamAppClosed, OSError, TimeoutError):
                 await asyncio.sleep(_RETRY_S * (0.5 + self.random.random()))
             except BooksFault as fault:
                 self.fault = fault
-            finally:
-                if client is not None and not client.is_closed:
-                    client.close()
+
+    async def turn(self) -> None:
+        """Connect, and work until the connection ends. Raises ClientClosed, StreamAppClosed, OSError, TimeoutError."""
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            client = await SimulatedClient.connect(
+                self._network, self.random.choice(self._ports), heartbeat_s=self.heartbeat_s
+            )
+        beating = asyncio.get_running_loop().create_task(self._beat(client))
+        try:
+            await self.work(client)
+        finally:
+            beating.cancel()
+            if not client.is_closed:
+                client.close()
+
+    async def _beat(self, client: SimulatedClient) -> None:
+        while self.heartbeat_s and not client.is_closed:
+            client.beat()
+            await asyncio.sleep(self.heartbeat_s / 2)
 
     async def work(self, client: SimulatedClient) -> None:
         """Use a connection until it ends."""

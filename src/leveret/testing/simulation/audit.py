@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from leveret.core.queues.queue import Queue
 from leveret.runtime.logs.log_home import directory_of
-from leveret.testing.simulation.books import BooksFault
+from leveret.testing.applications.run_books import BooksFault
 from leveret.testing.simulation.disk import SimulatedDisk
 from leveret.testing.simulation.node import SimulatedNode
 from leveret.wire.chunk import HEADER_BYTES, ChunkError, decode_header

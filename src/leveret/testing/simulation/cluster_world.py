@@ -15,6 +15,7 @@ from leveret.core.queues.queue import Queue
 from leveret.core.replication.cluster import ClusterKeys, ClusterState, Placement, differences
 from leveret.runtime.cluster.operations import ClusterCommands
 from leveret.runtime.logs.log_home import directory_of
+from leveret.testing.applications.stream_books import StreamBooks
 from leveret.testing.simulation.audit import CountedOn
 from leveret.testing.simulation.beyond import NAME as BEYOND
 from leveret.testing.simulation.beyond import FollowerBeyond
@@ -24,7 +25,6 @@ from leveret.testing.simulation.etcd_world import ETCD_SETTINGS, EtcdWorld
 from leveret.testing.simulation.leader_loss import LeaderLoss
 from leveret.testing.simulation.node import SimulatedNode
 from leveret.testing.simulation.publishers import PublishingPace
-from leveret.testing.simulation.stream_books import StreamBooks
 from leveret.testing.simulation.users import Crew
 from leveret.testing.simulation.waiting import LOOK_S
 from leveret.testing.simulation.world import START_TIMEOUT_S, NeverAtRest, PossibleFault
@@ -129,6 +129,12 @@ class ClusterWorld(EtcdWorld):
             lambda: (users.consumer("m1", drains), users.consumer("quorum", small)),
             lambda: (users.publisher((STREAM_NAME,), steady), users.reader(stream), users.reader(stream)),
             lambda: (users.publisher((STREAM_NAME, "m1"), in_bursts), users.reader(stream)),
+            lambda: (
+                users.numbering_publisher(stream, steady),
+                users.storing_reader(stream),
+                users.storing_reader(stream),
+            ),
+            lambda: (users.numbering_publisher(stream, in_bursts), users.storing_reader(stream)),
         ]
         self.employ(crews)
 
@@ -243,6 +249,7 @@ class ClusterWorld(EtcdWorld):
             self._gone.append(self._beyond.node)
             self._beyond = None
         self._ports.remove(node.amqp_port)
+        self._stream_ports.remove(node.stream_port)
         fresh = self._add_member()
         self.give_secret(fresh)
         fresh.start()

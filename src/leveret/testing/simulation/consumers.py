@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 
 from pamqp import commands
 
+from leveret.testing.applications.run_books import BookedMessage, BooksFault
 from leveret.testing.simulation.applications import SimulatedApplication
-from leveret.testing.simulation.books import BookedMessage, BooksFault
 from leveret.testing.simulation.client import ClientDelivery, SimulatedClient
 
 PREFETCH: Final = 20

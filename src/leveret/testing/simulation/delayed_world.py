@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple
 from pamqp import commands
 
 from leveret.runtime.replication.delaying import Delaying
+from leveret.testing.applications.run_books import BookedMessage, BooksFault
 from leveret.testing.simulation.applications import ANSWER_TIMEOUT_S
-from leveret.testing.simulation.books import BookedMessage, BooksFault
 from leveret.testing.simulation.client import ClientClosed, ClientDelivery, SimulatedClient
 from leveret.testing.simulation.node import SimulatedNode
 from leveret.testing.simulation.world import START_TIMEOUT_S, NeverAtRest, PossibleFault, SimulatedWorld

@@ -10,8 +10,8 @@ from typing import Final, cast
 
 from leveret.core.queues.confirms import ConfirmBatch
 from leveret.core.queues.queue import Queue
+from leveret.testing.applications.run_books import BooksFault
 from leveret.testing.simulation.audit import CountedOn
-from leveret.testing.simulation.books import BooksFault
 from leveret.testing.simulation.companion import hang_companions, kill_companions
 from leveret.testing.simulation.copies import difference
 from leveret.testing.simulation.etcd import SimulatedEtcd

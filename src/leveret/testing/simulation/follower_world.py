@@ -17,6 +17,9 @@ from leveret.testing.simulation.node import SimulatedNode
 from leveret.testing.simulation.node_users import employ
 from leveret.testing.simulation.world import START_TIMEOUT_S
 
+PROXYING: Final = 0.5
+"""In so many runs a node that follows passes its clients on to the leader."""
+HEARTBEAT_S: Final = 3
 _KEYS: Final = ElectionKeys.under(ETCD_SETTINGS["cluster.etcd.prefix"])
 
 
@@ -31,6 +34,7 @@ class FollowerWorld(EtcdWorld):
 
     async def set_up(self) -> None:
         """See SimulatedWorld."""
+        passes_on = str(self.habits.random() < PROXYING).lower()
         for number in range(self.size):
             name, port = f"n{number + 1}", self.network.free_port()
             self._ports_of[name] = port
@@ -41,12 +45,16 @@ class FollowerWorld(EtcdWorld):
                     "replication.bind": "127.0.0.1",
                     "replication.port": str(port),
                     "replication.ack_timeout": "2s",
+                    "replication.proxy": passes_on,
                 },
             )
         self.start_all()
         await self.until(lambda: any(node.is_open for node in self.nodes), "one leads", START_TIMEOUT_S)
         await self.until_whole()
         await employ(self)
+        for application in self.applications:
+            # A passing node that loses power says nothing to the leader, which would wait for its clients for ever.
+            application.heartbeat_s = HEARTBEAT_S if passes_on == "true" else 0
 
     def missing(self) -> list[str]:
         """See EtcdWorld: one node leads, and all others are in sync with it."""

@@ -30,6 +30,7 @@ class SimulatedNode:
 
     Attributes:
         name: its host in the network.
+        amqp_port, stream_port: of its listeners for clients.
         data_dir: where its files are now; another directory after each kill.
         process: the present run; None while it is down.
         roles: of the present run; None before it has begun.
@@ -49,6 +50,7 @@ class SimulatedNode:
         self.name = name
         self.network = network
         self.amqp_port = network.free_port()
+        self.stream_port = network.free_port()
         self.process: SimulatedProcess | None = None
         self.roles: Roles | None = None
         self.ended: str | None = None
@@ -62,7 +64,7 @@ class SimulatedNode:
             "nodename": f"{name}@localhost",
             "disk_reserve": "0",
             "listeners.tcp.default": f"127.0.0.1:{self.amqp_port}",
-            "stream.listeners.tcp.default": f"127.0.0.1:{network.free_port()}",
+            "stream.listeners.tcp.default": f"127.0.0.1:{self.stream_port}",
             **settings,
         }
         self._killed: list[SimulatedProcess] = []

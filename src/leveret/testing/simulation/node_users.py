@@ -28,6 +28,7 @@ async def employ(world: SimulatedWorld) -> None:
         lambda: (users.publisher(("q1", "quorum"), steady), users.consumer("quorum"), users.consumer("q1")),
         lambda: (users.publisher(FANOUT_QUEUES, steady, exchange="fan"), users.reader(stream)),
         lambda: (users.publisher(("s1",), steady), users.reader(stream), users.reader(stream)),
+        lambda: (users.numbering_publisher(stream, steady), users.storing_reader(stream)),
         lambda: (users.publisher(("q2",), in_bursts), users.consumer("q2", ConsumingHabit(1.0, 0.0))),
         lambda: (users.publisher(("q1", "q2", "quorum"), steady, in_transactions=True),),
         lambda: (

@@ -12,8 +12,8 @@ from pamqp import commands
 
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError
+from leveret.testing.applications.run_books import BookedMessage, RunBooks
 from leveret.testing.simulation.applications import drain
-from leveret.testing.simulation.books import BookedMessage, RunBooks
 from leveret.testing.simulation.client import ClientClosed, ClientDelivery, SimulatedClient
 from leveret.testing.simulation.network import SimulatedNetwork
 from leveret.testing.simulation.node import SimulatedNode

@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 
 from pamqp import commands
 
+from leveret.testing.applications.run_books import BookedMessage
 from leveret.testing.simulation.applications import ANSWER_TIMEOUT_S, SimulatedApplication
-from leveret.testing.simulation.books import BookedMessage
 from leveret.testing.simulation.client import SimulatedClient
 
 _UNCONFIRMED_MAX: Final = 100

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from pamqp import commands
 
+from leveret.testing.applications.run_books import BookedMessage
 from leveret.testing.simulation.applications import ANSWER_TIMEOUT_S, SimulatedApplication, drain
-from leveret.testing.simulation.books import BookedMessage
 from leveret.testing.simulation.client import ClientDelivery, SimulatedClient
 from leveret.testing.simulation.publishers import PublishingPace, taken_by
 from leveret.testing.simulation.waiting import wait_until

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from leveret.core.queues.confirms import ConfirmBatch
 from leveret.core.queues.queue import Queue
+from leveret.testing.applications.run_books import BooksFault
 from leveret.testing.simulation.audit import CountedOn
-from leveret.testing.simulation.books import BooksFault
 from leveret.testing.simulation.node import SimulatedNode
 from leveret.testing.simulation.node_users import employ
 from leveret.testing.simulation.world import START_TIMEOUT_S, PossibleFault, SimulatedWorld

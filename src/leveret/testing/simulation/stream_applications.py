@@ -1,16 +1,23 @@
-"""Simulated readers of a stream, over AMQP 0-9-1: each connection reads from an offset of its own."""
+"""Simulated applications of a stream: readers over AMQP 0-9-1, and publishers and readers of the stream protocol.
+
+Over AMQP 0-9-1 each connection reads from an offset of its own.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from pamqp import commands
 
+from leveret.testing.applications.run_books import BooksFault
+from leveret.testing.applications.stream_apps import NumberingPublisher, StoringReader
+from leveret.testing.applications.stream_books import StreamBooks
+from leveret.testing.applications.stream_client import StreamAppClient
 from leveret.testing.simulation.applications import ANSWER_TIMEOUT_S, SimulatedApplication
-from leveret.testing.simulation.books import BooksFault
 from leveret.testing.simulation.client import ClientDelivery, SimulatedClient
-from leveret.testing.simulation.stream_books import StreamBooks
 from leveret.testing.simulation.waiting import wait_until
 
 _PREFETCH: Final = 50
@@ -39,7 +46,7 @@ class StreamReading:
     def _read(self, delivery: ClientDelivery) -> None:
         offset = int(delivery.headers["x-stream-offset"])
         try:
-            self._stream.read(offset, delivery.message_id, delivery.body, self._last)
+            self._stream.read(offset, delivery.body, self._last)
         except BooksFault as fault:
             self.fault = fault
             self._client.close()
@@ -66,6 +73,35 @@ class SimulatedStreamReader(SimulatedApplication):
             await reading.begin(self.random.choice(("first", "next", "last", self.random.randint(0, seen))))
         await wait_until(lambda: self.is_stopping or client.is_closed, self.random.expovariate(1 / 10))
         self.fault = reading.fault
+
+
+class SimulatedStreamClient(SimulatedApplication):
+    """An application of the stream protocol: any node tells it of leader and replicas, and it works at one of them."""
+
+    def __init__(self, *args: Any, stream: StreamBooks, role: NumberingPublisher | StoringReader) -> None:
+        """It works as a publisher, or as a reader."""
+        super().__init__(*args)
+        self._stream, self._role = stream, role
+
+    async def turn(self) -> None:
+        """See SimulatedApplication."""
+        role = self._role
+        publishes = isinstance(role, NumberingPublisher)
+        if isinstance(role, NumberingPublisher):
+            role.on_promise = self.on_promise
+        async with self._at(self.random.choice(self._ports)) as client:
+            leader, replicas = await client.ports_of(self._stream.name)
+        async with self._at(leader if publishes else self.random.choice([leader, *replicas])) as client:
+            await role.work(client, lambda: self.is_stopping)
+
+    @asynccontextmanager
+    async def _at(self, port: int) -> AsyncIterator[StreamAppClient]:
+        client = await StreamAppClient.open(self._network.connect, port)
+        try:
+            yield client
+        finally:
+            if not client.is_closed:
+                client.close()
 
 
 async def read_all(client: SimulatedClient, stream: StreamBooks) -> int:

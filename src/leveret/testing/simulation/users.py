@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
+from leveret.testing.applications.run_books import RunBooks
+from leveret.testing.applications.stream_apps import NumberingPublisher, StoringReader
+from leveret.testing.applications.stream_books import StreamBooks
 from leveret.testing.simulation.applications import SimulatedApplication
-from leveret.testing.simulation.books import RunBooks
 from leveret.testing.simulation.consumers import ConsumingHabit, SimulatedConsumer
 from leveret.testing.simulation.network import SimulatedNetwork
 from leveret.testing.simulation.publishers import (
@@ -16,8 +18,7 @@ from leveret.testing.simulation.publishers import (
     SimulatedTransactionalPublisher,
 )
 from leveret.testing.simulation.queue_owner import SimulatedQueueOwner
-from leveret.testing.simulation.stream_applications import SimulatedStreamReader
-from leveret.testing.simulation.stream_books import StreamBooks
+from leveret.testing.simulation.stream_applications import SimulatedStreamClient, SimulatedStreamReader
 
 Crew = tuple[SimulatedApplication, ...]
 """Applications that belong together."""
@@ -26,10 +27,17 @@ Crew = tuple[SimulatedApplication, ...]
 class SimulatedUsers:
     """Makes applications that connect to some ports, each with a name and chances of its own."""
 
-    def __init__(self, network: SimulatedNetwork, ports: Sequence[int], books: RunBooks, seed: int) -> None:
+    def __init__(
+        self,
+        network: SimulatedNetwork,
+        ports: Sequence[int],
+        stream_ports: Sequence[int],
+        books: RunBooks,
+        seed: int,
+    ) -> None:
         """None is made yet; the ports may change."""
         self._network = network
-        self._ports = ports
+        self._ports, self._stream_ports = ports, stream_ports
         self._books = books
         self._seed = seed
         self._count = 0
@@ -53,6 +61,22 @@ class SimulatedUsers:
     def reader(self, stream: StreamBooks) -> SimulatedStreamReader:
         """Return an application that reads a stream."""
         return SimulatedStreamReader(*self._given("r"), stream=stream)
+
+    def numbering_publisher(self, stream: StreamBooks, pace: PublishingPace) -> SimulatedStreamClient:
+        """Return an application that publishes by the stream protocol, under a name of its own."""
+        name, network, _, books, random = self._given("sp")
+        role = NumberingPublisher(name, stream, random, lambda: pace.pause_s(random))
+        return SimulatedStreamClient(
+            name, network, self._stream_ports, books, random, stream=stream, role=role
+        )
+
+    def storing_reader(self, stream: StreamBooks) -> SimulatedStreamClient:
+        """Return an application that reads by the stream protocol, and stores its offset."""
+        name, network, _, books, random = self._given("sr")
+        role = StoringReader(name, stream, random)
+        return SimulatedStreamClient(
+            name, network, self._stream_ports, books, random, stream=stream, role=role
+        )
 
     def owner(self, queue: str, idle_s: float, **arguments: Any) -> SimulatedQueueOwner:
         """Return an application that declares, uses and deletes a queue of its own."""

@@ -24,9 +24,10 @@ from typing import Any, Final, NamedTuple
 from leveret.core.queues.confirms import ConfirmBatch
 from leveret.core.queues.queue import Queue
 from leveret.storage.secret_file import SECRET_FILE
+from leveret.testing.applications.run_books import BooksFault, RunBooks
+from leveret.testing.applications.stream_books import StreamBooks
 from leveret.testing.simulation.applications import SimulatedApplication
 from leveret.testing.simulation.audit import PromiseAudit
-from leveret.testing.simulation.books import BooksFault, RunBooks
 from leveret.testing.simulation.client import SimulatedClient
 from leveret.testing.simulation.disk import SimulatedDisk
 from leveret.testing.simulation.full_disk import LimitedDisks
@@ -41,7 +42,6 @@ from leveret.testing.simulation.publishers import PublishingPace
 from leveret.testing.simulation.queue_owner import SimulatedQueueOwner
 from leveret.testing.simulation.story import Story
 from leveret.testing.simulation.stream_applications import read_all
-from leveret.testing.simulation.stream_books import StreamBooks
 from leveret.testing.simulation.users import Crew, SimulatedUsers
 from leveret.testing.simulation.waiting import wait_until
 
@@ -137,7 +137,8 @@ class SimulatedWorld:
         self._operator = self.operator.process
         self._folder = folder
         self._ports: list[int] = []
-        self.users = SimulatedUsers(self.network, self._ports, self.books, seed)
+        self._stream_ports: list[int] = []
+        self.users = SimulatedUsers(self.network, self._ports, self._stream_ports, self.books, seed)
         self._harming: list[asyncio.Task[None]] = []
         self.fault: BooksFault | None = None
         self.moments: Sequence[str] = MOMENTS
@@ -151,6 +152,7 @@ class SimulatedWorld:
         node.clock_rate = self.habits.choice(CLOCK_RATES)
         self.nodes.append(node)
         self._ports.append(node.amqp_port)
+        self._stream_ports.append(node.stream_port)
         return node
 
     def give_secret(self, node: SimulatedNode) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from leveret.runtime.logs.log_home import directory_of
 from leveret.storage.log import Log
+from leveret.testing.applications.run_books import BooksFault
 from leveret.testing.simulation.audit import CountedOn, PromiseAudit
-from leveret.testing.simulation.books import BooksFault
 from leveret.testing.simulation.disk import SimulatedDisk
 
 EPOCH = 7

@@ -30,7 +30,7 @@ def simulate(world: str, seed: int, runs: int, seconds: int = 20) -> dict[str, A
 
 
 def test_a_cluster_keeps_what_it_confirmed_and_settled_whatever_happens() -> None:
-    summary = simulate("cluster", 1, 8)
+    summary = simulate("cluster", 1, 6)
     assert summary["failed"] == 0
     assert summary["confirmed"] > 1_000
     assert summary["settled"] > 300

@@ -65,6 +65,12 @@ class BookedMessage:
         return is_dead or self.is_tried or (self.queue, self.number) in found
 
 
+def number_in(body: bytes) -> int:
+    """Return the number of the message with this body; 0 for a body of no message."""
+    word = body.removeprefix(b"message ").partition(b" ")[0]
+    return int(word) if word.isdigit() else 0
+
+
 @dataclass(slots=True)
 class RunBooks:
     """All messages of a run.

@@ -1,11 +1,14 @@
-"""The books of a simulated stream: which message is at which offset, as its readers see it.
+"""The books of a stream: which message is at which offset, as its readers see it.
 
 | fault | meaning |
 |---|---|
 | altered | an offset had another message for an earlier reader, or a body is not that of its message |
 | disordered | a reader got an offset out of turn, or a publisher's messages are not in their order |
+| skipped | a reader did not get a message that is between two that it got |
 | duplicated | a message is at two offsets |
 | lost | a confirmed message is at no offset at the end |
+
+A stored offset may take an offset of the stream itself, at which there is no message for any reader.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from leveret.testing.simulation.books import BookedMessage, BooksFault, RunBooks
+from leveret.testing.applications.run_books import BookedMessage, BooksFault, RunBooks, number_in
 
 
 @dataclass(slots=True)
@@ -30,25 +33,39 @@ class StreamBooks:
     books: RunBooks
     at: dict[int, int] = field(default_factory=dict)
     _offsets: dict[int, int] = field(default_factory=dict)
+    _empty: set[int] = field(default_factory=set)
 
-    def read(self, offset: int, number: str, body: bytes, before: int | None) -> None:
-        """A reader got a message; `before` is the offset that it got last on this connection.
+    def read(self, offset: int, body: bytes, before: int | None) -> None:
+        """A reader got a message; `before` is the offset that it read last, None if it began anywhere.
 
         Raises:
             BooksFault: that must not be.
         """
         where = f"offset {offset} of stream {self.name}"
-        message = self.books.messages.get((self.name, int(number))) if number.isdigit() else None
+        number = number_in(body)
+        message = self.books.messages.get((self.name, number))
         if message is None or message.body != body:
-            raise BooksFault(f"altered: {where} has message {number!r} with {body[:60]!r}")
-        if before is not None and offset != before + 1:
-            raise BooksFault(f"disordered: {where} came behind offset {before}")
+            raise BooksFault(f"altered: {where} has message {number} with {body[:60]!r}")
+        if before is not None:
+            self._follows(offset, before)
+        if offset in self._empty:
+            raise BooksFault(f"skipped: {where} has message {number}, which another reader did not get")
         if self.at.setdefault(offset, message.number) != message.number:
             raise BooksFault(f"altered: {where} has message {number}, and had {self.at[offset]}")
         if self._offsets.setdefault(message.number, offset) != offset:
             raise BooksFault(
                 f"duplicated: message {number} is at {where}, and at {self._offsets[message.number]}"
             )
+
+    def _follows(self, offset: int, before: int) -> None:
+        """One reader got these two, and nothing in between."""
+        where = f"offset {offset} of stream {self.name}"
+        if offset <= before:
+            raise BooksFault(f"disordered: {where} came behind offset {before}")
+        between = range(before + 1, offset)
+        if skipped := [each for each in between if each in self.at]:
+            raise BooksFault(f"skipped: {where} came behind {before}, and messages are at {skipped[:5]}")
+        self._empty.update(between)
 
     def judge(self) -> None:
         """Compare with the publishers' books once a reader has read all. Raises BooksFault."""

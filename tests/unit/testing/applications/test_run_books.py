@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.testing.simulation.books import BookedMessage, BooksFault, RunBooks
-from leveret.testing.simulation.stream_books import StreamBooks
+from leveret.testing.applications.run_books import BookedMessage, BooksFault, RunBooks
+from leveret.testing.applications.stream_books import StreamBooks
 
 
 def delivered(books: RunBooks, message: BookedMessage, *, redelivered: bool = False) -> BookedMessage:
@@ -82,17 +82,30 @@ def test_a_stream_has_one_message_at_each_offset_for_all_its_readers() -> None:
     stream = StreamBooks("s", books)
     one, other, third = (books.published(["s"], "p")[0] for _ in range(3))
     books.confirm([one, other])
-    stream.read(0, "1", one.body, None)
+    stream.read(0, one.body, None)
     with pytest.raises(BooksFault, match="altered: offset 0"):
-        stream.read(0, "2", other.body, None)
-    with pytest.raises(BooksFault, match="disordered: offset 2"):
-        stream.read(2, "2", other.body, 0)
+        stream.read(0, other.body, None)
+    with pytest.raises(BooksFault, match="disordered: offset 0"):
+        stream.read(0, one.body, 0)
     with pytest.raises(BooksFault, match="duplicated: message 1"):
-        stream.read(1, "1", one.body, 0)
+        stream.read(1, one.body, 0)
     with pytest.raises(BooksFault, match="lost: 1 confirmed"):
         stream.judge()
     stream.at.clear()
-    stream.read(1, "3", third.body, None)
-    stream.read(2, "2", other.body, 1)
+    stream.read(1, third.body, None)
+    stream.read(2, other.body, 1)
     with pytest.raises(BooksFault, match="disordered: message 2"):
         stream.judge()
+
+
+def test_a_reader_gets_each_message_between_two_but_an_offset_may_have_none() -> None:
+    books = RunBooks()
+    stream = StreamBooks("s", books)
+    one, other, third = (books.published(["s"], "p")[0] for _ in range(3))
+    stream.read(0, one.body, None)
+    stream.read(2, other.body, 0)
+    stream.read(3, third.body, 2)
+    with pytest.raises(BooksFault, match="skipped: offset 1 of stream s has message 1"):
+        stream.read(1, one.body, None)
+    with pytest.raises(BooksFault, match="skipped: offset 3 of stream s came behind 0, and messages are at"):
+        stream.read(3, third.body, 0)
