@@ -213,7 +213,15 @@ def test_policies_that_would_apply_to_a_name_are_found(node: LeveretProcess) -> 
 
 
 def test_a_super_stream_is_an_exchange_with_its_streams(node: LeveretProcess) -> None:
-    node.ctl("add_super_stream", "invoices", "--partitions", "2")
+    sizes = ("--max-age", "P1DT2H", "--leader-locator", "least-leaders", "--initial-cluster-size", "1")
+    node.ctl("add_super_stream", "invoices", "--partitions", "2", *sizes)
+    [arguments] = [
+        each["arguments"]
+        for each in document(node, "list_queues", "name", "arguments")
+        if each["name"] == "invoices-1"
+    ]
+    assert (arguments["x-max-age"], arguments["x-initial-cluster-size"]) == ("93600s", 1)
+    assert arguments["x-queue-leader-locator"] == "least-leaders"
     queues = document(node, "list_queues", "name", "type")
     assert [each for each in queues if each["name"].startswith("invoices")] == [
         {"name": "invoices-0", "type": "stream"},

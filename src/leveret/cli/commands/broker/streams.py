@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Final
 
 from typer import Argument, Option
@@ -17,6 +18,10 @@ from leveret.cli.output.values import MessageLine, Table
 Stream = Annotated[str, Argument(help="Name of the stream.", autocompletion=queues)]
 SuperStream = Annotated[str, Argument(help="Name of the super stream.", metavar="SUPER_STREAM")]
 Node = Annotated[str, Argument(help="Name of the node.")]
+_DURATION: Final = re.compile(
+    r"P(?:(\d+)Y)?(?:(\d+)M)?(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?"
+)
+_UNITS_S: Final = (365 * 86_400, 30 * 86_400, 7 * 86_400, 86_400, 3_600, 60, 1)
 _CONNECTION: Final = (
     "conn_name",
     "port",
@@ -213,8 +218,16 @@ def add_super_stream(
         Option("--binding-keys", "--routing-keys", help="Routing keys of the streams, separated by commas."),
     ] = "",
     max_length_bytes: Annotated[str | None, Option(help="Size of each stream, as 20gb.")] = None,
-    max_age: Annotated[str | None, Option(help="Greatest age of messages, as 7D.")] = None,
+    max_age: Annotated[
+        str | None, Option(help="Greatest age of messages, as 7D, or as P7DT12H (ISO 8601).")
+    ] = None,
     segment_bytes: Annotated[str | None, Option("--stream-max-segment-size-bytes", help="As 500mb.")] = None,
+    leader_locator: Annotated[
+        str | None, Option(help="Where the streams are led: client-local, balanced, random or least-leaders.")
+    ] = None,
+    initial_cluster_size: Annotated[
+        int | None, Option(min=1, help="Number of nodes that have a copy of each stream.")
+    ] = None,
 ) -> MessageLine:
     """Declare an exchange and its streams, one for each partition or key."""
     need_vhost(ctl)
@@ -225,7 +238,13 @@ def add_super_stream(
         "x-max-length-bytes": _bytes(max_length_bytes),
         "x-stream-max-segment-size-bytes": _bytes(segment_bytes),
     }
-    wanted: dict[str, Any] = {"x-queue-type": "stream", "x-max-age": max_age, **sizes}
+    wanted: dict[str, Any] = {
+        "x-queue-type": "stream",
+        "x-max-age": max_age and _age(max_age),
+        "x-queue-leader-locator": leader_locator,
+        "x-initial-cluster-size": initial_cluster_size,
+        **sizes,
+    }
     arguments = {key: value for key, value in wanted.items() if value is not None}
     there = [key for key in keys if ctl.api.get_or_none("queues", ctl.vhost, f"{name}-{key}") is not None]
     if there:
@@ -267,6 +286,14 @@ def _remove(ctl: Session, name: str, streams: list[str]) -> None:
             ctl.api.delete(*path)
         except NotFoundByApi:
             continue
+
+
+def _age(text: str) -> str:
+    """An age as streams write it; a duration of ISO 8601 becomes seconds (a year has 365 days, a month 30)."""
+    found = _DURATION.fullmatch(text)
+    if found is None or not any(found.groups()):
+        return text
+    return f"{sum(int(count or 0) * each for count, each in zip(found.groups(), _UNITS_S, strict=True))}s"
 
 
 def _is_partition(binding: dict[str, Any]) -> bool:
