@@ -17,7 +17,10 @@ import pytest
 
 from leveret.model.errors import LeveretError
 from leveret.pipeline.archive.recovery_plan import PlanDirectory
+from leveret.pipeline.recovery import file_shares
+from leveret.pipeline.recovery.file_shares import FileShare, queue_begins, shares_of, write_share
 from leveret.pipeline.recovery.publish import PlanPublisher
+from leveret.pipeline.recovery.segment_intake import SegmentIntake
 from leveret.pipeline.recovery.segments import StagingClient
 from leveret.pipeline.upstream.stream_client import connect
 from leveret.storage.removed import RemovedFiles
@@ -29,7 +32,7 @@ from leveret.testing.sites.standby_archive import freeze_plan, transfer
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 
 pytestmark = pytest.mark.timeout(300)
-Victim = Callable[[], None]
+Way = Callable[[PlanDirectory, int, Path, list[str]], None]
 QUEUES: Final = ("q0", "q1", "q2")
 MESSAGES: Final = 12_000
 HELD: Final = 50
@@ -69,6 +72,32 @@ def task(plan: PlanDirectory, port: int, staging: Path, queues: list[str]) -> No
     PlanPublisher(plan, client, lambda count: None).publish(queues)
 
 
+def by_shares(plan: PlanDirectory, port: int, staging: Path, queues: list[str]) -> None:
+    """What the driver and the tasks do that own files, and then the tasks that own queues; in any order of shares."""
+    client = connect([f"{LOOPBACK}:{port}"], vhost="/", username="guest", password="guest", timeout_s=20.0)
+    frozen = plan.load()
+    begins = queue_begins(client, frozen, staging)
+    intake = SegmentIntake(client, staging, frozen.reference, begins, lambda count: None, 20.0)
+    cut = list(shares_of(len(frozen.files), 2))
+    random.Random(port).shuffle(cut)
+    try:
+        for first, end in cut:
+            share = FileShare(plan, "/", frozen.plan_id, first, end, begins)
+            for segment in write_share(share, staging, intake.offer):
+                intake.offer(segment)
+    finally:
+        intake.finish()
+    task(plan, port, staging, queues)
+
+
+@pytest.fixture(params=[task, by_shares])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
+    """The two ways of large queues; with both, each test is the same."""
+    monkeypatch.setattr(file_shares, "MESSAGES_MIN", 2000)
+    chosen: Way = request.param
+    return chosen
+
+
 def planned(data_dir: Path) -> PlanDirectory:
     upstream = StandbyUpstream(["/"])
     for first in range(0, MESSAGES, 100):
@@ -101,10 +130,10 @@ def expected() -> dict[str, list[tuple[str, str, bytes]]]:
     }
 
 
-def recovered(node: LeveretProcess, plan: PlanDirectory) -> None:
-    """Run one task to its end, as a promotion does."""
+def recovered(node: LeveretProcess, plan: PlanDirectory, way: Way) -> None:
+    """Recover to the end, as a promotion does."""
     with StagedDirectory(node.data_dir, RemovedFiles(node.data_dir)).open() as staging:
-        task(plan, node.stream_port, Path(staging), list(QUEUES))
+        way(plan, node.stream_port, Path(staging), list(QUEUES))
         assert not list(Path(staging).glob("*/*")), "each segment is in a log"
 
 
@@ -113,21 +142,21 @@ def segments(node: LeveretProcess) -> int:
 
 
 def test_what_queues_hold_comes_first_then_what_was_recovered_and_segments_pass_a_scrub(
-    node: LeveretProcess, tmp_path: Path
+    node: LeveretProcess, tmp_path: Path, way: Way
 ) -> None:
     plan = planned(tmp_path / "standby")
-    recovered(node, plan)
+    recovered(node, plan, way)
     assert segments(node) > 2 * len(QUEUES), "they were published"
     said = node.ctl("scrub").stdout
     assert "Damaged: 0" in said, said
     node.kill9()
     node.start()
-    recovered(node, plan)
+    recovered(node, plan, way)
     assert taken(node) == expected()
 
 
 def test_killed_at_any_moment_and_run_again_nothing_is_lost_doubled_altered_or_out_of_order(
-    node: LeveretProcess, tmp_path: Path
+    node: LeveretProcess, tmp_path: Path, way: Way
 ) -> None:
     seed = int(os.environ.get("LEVERET_SEED", "1"))
     print(f"LEVERET_SEED={seed}")
@@ -137,7 +166,7 @@ def test_killed_at_any_moment_and_run_again_nothing_is_lost_doubled_altered_or_o
         place = StagedDirectory(node.data_dir, RemovedFiles(node.data_dir))
         with place.open() as staging:
             arguments = (plan, node.stream_port, Path(staging), list(QUEUES))
-            child = multiprocessing.get_context("fork").Process(target=task, args=arguments)
+            child = multiprocessing.get_context("fork").Process(target=way, args=arguments)
             before = segments(node)
             child.start()
             deadline = time.monotonic() + PATIENCE_S
@@ -158,18 +187,18 @@ def test_killed_at_any_moment_and_run_again_nothing_is_lost_doubled_altered_or_o
         elif victim == "disk":
             limits = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
             resource.prlimit(node.pid, resource.RLIMIT_FSIZE, limits)
-    recovered(node, plan)
+    recovered(node, plan, way)
     assert taken(node) == expected()
 
 
 def test_consumers_and_publishers_go_on_and_each_message_comes_once_in_order(
-    node: LeveretProcess, tmp_path: Path
+    node: LeveretProcess, tmp_path: Path, way: Way
 ) -> None:
     """Acks and publishes move the logs' ends, so that some segments fit no more."""
     plan = planned(tmp_path / "standby")
     with StagedDirectory(node.data_dir, RemovedFiles(node.data_dir)).open() as staging:
         arguments = (plan, node.stream_port, Path(staging), list(QUEUES))
-        child = multiprocessing.get_context("fork").Process(target=task, args=arguments)
+        child = multiprocessing.get_context("fork").Process(target=way, args=arguments)
         child.start()
         found: list[bytes] = []
         with closing(pika.BlockingConnection(parameters(node.amqp_port, "/"))) as connection:
@@ -192,25 +221,27 @@ def test_consumers_and_publishers_go_on_and_each_message_comes_once_in_order(
 
 
 def test_a_task_on_a_full_disk_ends_with_the_path_and_can_be_run_again(
-    node: LeveretProcess, tmp_path: Path
+    node: LeveretProcess, tmp_path: Path, way: Way
 ) -> None:
     plan = planned(tmp_path / "standby")
     with StagedDirectory(node.data_dir, RemovedFiles(node.data_dir)).open() as staging:
         arguments = (plan, node.stream_port, Path(staging), list(QUEUES))
         told = multiprocessing.get_context("fork").Queue()
-        child = multiprocessing.get_context("fork").Process(target=_on_a_full_disk, args=(told, arguments))
+        child = multiprocessing.get_context("fork").Process(
+            target=_on_a_full_disk, args=(told, way, arguments)
+        )
         child.start()
         said = told.get(timeout=PATIENCE_S)
         child.join(PATIENCE_S)
     assert "staged" in said
     assert "cannot be written" in said
-    recovered(node, plan)
+    recovered(node, plan, way)
     assert taken(node) == expected()
 
 
-def _on_a_full_disk(told: Any, arguments: tuple[Any, ...]) -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, resource.RLIM_INFINITY))
+def _on_a_full_disk(told: Any, way: Way, arguments: tuple[Any, ...]) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
     try:
-        task(*arguments)
+        way(*arguments)
     except LeveretError as error:
         told.put(str(error))

@@ -21,6 +21,8 @@ from leveret.pipeline.recovery.publish import PlanPublisher
 from leveret.pipeline.target_broker.compare import ComparisonClient, Differs
 from leveret.pipeline.target_broker.publish import AmqpClient, read_progress
 from leveret.pipeline.upstream.stream_client import connect
+from leveret.storage.removed import RemovedFiles
+from leveret.storage.staged import StagedDirectory
 from leveret.testing.applications.applications import parameters
 from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.servers.broker import LeveretProcess
@@ -37,6 +39,8 @@ Job = Callable[..., dict[str, Any]]
 FILE_BYTES_MAX: Final = 1_000_000
 """No file of the node may grow beyond this while its disk is full; what it writes of itself is far less."""
 MESSAGES: Final = 20_000
+LARGE: Final = 30_000
+"""The messages of a queue that is brought by shares of files."""
 
 
 @pytest.fixture
@@ -116,6 +120,27 @@ def test_a_full_disk_at_the_node_and_a_job_that_died_just_before_its_end(
     assert counts == {"/": MESSAGES, "whole": 1000}
     assert numbers(node, "/") == list(range(MESSAGES))
     assert numbers(node, "whole") == list(range(1000))
+
+
+def test_large_queues_come_by_shares_of_files_small_ones_beside_them_and_each_is_counted_once(
+    node: LeveretProcess, recover: Recover, recover_job: Job, tmp_path: Path
+) -> None:
+    manifest = filled(tmp_path / "standby", {"/": LARGE, "small": 3000})
+    node.ctl("add_vhost", "small")
+    node.ctl("set_permissions", "-p", "small", "guest", ".*", ".*", ".*")
+    declare(node, "/", "small")
+    with StagedDirectory(node.data_dir, RemovedFiles(node.data_dir)).open() as staging:
+        said = recover(recover_job(node.stream_port, staging=staging))
+    counts = {row["virtual_host"]: row["message_count"] for row in said[-1]["summary"]}
+    assert counts == {"/": LARGE, "small": 3000}
+    published = [
+        event["messages"] for event in said if event["event"] == "published" and event["vhost"] == "/"
+    ]
+    assert sum(published) <= LARGE, "no message is reported twice; a report may be lost"
+    # A task that owns the queue would write three: of 1 MB, 4 MB, and the rest.
+    assert len(list((node.data_dir / "queues").rglob("*.segment"))) > len(manifest.files_of("/"))
+    assert numbers(node, "/") == list(range(LARGE))
+    assert numbers(node, "small") == list(range(3000))
 
 
 def test_what_came_of_a_vhost_since_a_rehearsal_began_goes_nowhere(

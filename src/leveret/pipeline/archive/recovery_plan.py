@@ -21,6 +21,7 @@ Plans of one directory (`plans`, or one for each other broker as a target) are i
 
 from __future__ import annotations
 
+import copy
 import secrets
 import zlib
 from collections.abc import Iterable, Iterator
@@ -463,6 +464,13 @@ class QueueOrder:
     def __len__(self) -> int:
         """The number of messages for the queue."""
         return len(self.places)
+
+    def up_to(self, count: int) -> QueueOrder:
+        """The order of the first messages alone."""
+        found = copy.copy(self)
+        found.places, found.epochs = self.places[:count], self.epochs[:count]
+        found.offsets, found.timestamps = self.offsets[:count], self.timestamps[:count]
+        return found
 
     def sweeps(self, after: int) -> list[npt.NDArray[np.int64]]:
         """Cut the ids above `after` into pieces with rising places, so that no file is opened twice for one piece.

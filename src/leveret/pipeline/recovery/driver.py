@@ -52,6 +52,7 @@ from leveret.pipeline.files.files import Place, delete_tree, locked, make_direct
 from leveret.pipeline.jobs.console import Console
 from leveret.pipeline.jobs.job import SCRATCH, RecoverJob
 from leveret.pipeline.jobs.progress import Inbox, report
+from leveret.pipeline.recovery.file_shares import FileShare, queue_begins, shares_of, write_share
 from leveret.pipeline.recovery.left_out import (
     VhostRest,
     count_left_out,
@@ -66,7 +67,8 @@ from leveret.pipeline.recovery.publish import (
     PlanPublisher,
     queue_outcome,
 )
-from leveret.pipeline.recovery.segments import StagingClient
+from leveret.pipeline.recovery.segment_intake import SegmentIntake
+from leveret.pipeline.recovery.segments import StagingClient, WrittenSegment
 from leveret.pipeline.recovery.unsettled import (
     Masks,
     NumberedFile,
@@ -86,6 +88,7 @@ from leveret.wire.record import RECOVERY_STREAM_PREFIX
 LOCK_TIMEOUT_S: Final = 60.0
 GROUPS_PER_CORE: Final = 2
 _POLL_S: Final = 0.1
+_WRITTEN: Final = "segment_written"
 
 
 class ScanTask(NamedTuple):
@@ -114,6 +117,14 @@ class PublishTask(NamedTuple):
     queues: list[str]
 
 
+class _Brought(msgspec.Struct, frozen=True):
+    """The result of a task: the outcomes of its queues, or the segments of its share of files."""
+
+    plan_id: str
+    queues: list[QueueOutcome]
+    segments: list[WrittenSegment]
+
+
 def run_recovery(job: RecoverJob, console: Console, spark: SparkSession | None = None) -> None:
     """Recover and report `done`, with this session or with one that is started if there are messages.
 
@@ -135,6 +146,7 @@ class RecoveryRun:
         self._console = console
         self._inbox = inbox
         self._manifest = Manifest(job.root)
+        self._intakes: dict[str, SegmentIntake] = {}
         self._threads = ThreadPoolExecutor(2, "recovery")
         self._spark_start: Future[SparkSession] | None = None
         if spark is not None:
@@ -399,34 +411,96 @@ class RecoveryRun:
         return found
 
     def _publish(self, plans: list[tuple[PlanDirectory, RecoveryPlan]]) -> list[PlanOutcome]:
-        """Publish plans and mark them as finished."""
+        """Publish plans and mark them as finished.
+
+        Large queues come by shares of files first, beside the others; then each is completed by a task of its own.
+        """
         job, inbox = self._job, self._inbox.address
         # A rehearsal recovers entries of streams into queues, to compare them unchanged.
         numbers_streams = job.to is None and job.compare is None
+        there: dict[str, dict[str, int]] = {}
 
-        def publish(task: PublishTask) -> tuple[str, list[QueueOutcome]]:
+        def work(task: PublishTask | FileShare) -> _Brought:
+            if isinstance(task, FileShare):
+                return _Brought(
+                    task.plan_id, [], write_share(task, Path(job.staging), partial(_say, inbox, task))
+                )
+
             def progress(count: int) -> None:
                 report(inbox, "published", vhost=task.vhost, messages=count)
 
             client = partial(client_of, job, task.vhost, task.directory)
-            publisher = PlanPublisher(task.directory, client, progress, numbers_streams=numbers_streams)
+            publisher = PlanPublisher(
+                task.directory,
+                client,
+                progress,
+                numbers_streams=numbers_streams,
+                reported=there.get(task.plan_id),
+            )
             queues = publisher.publish(task.queues)
-            return task.plan_id, in_doubt_counted(job, task.directory, queues)
+            return _Brought(task.plan_id, in_doubt_counted(job, task.directory, queues), [])
 
         found: dict[str, list[QueueOutcome]] = {}
-        for plan_id, queues in self._run(self._tasks(plans), publish, tuple[str, list[QueueOutcome]]):
-            found.setdefault(plan_id, []).extend(queues)
+        large: dict[str, set[str]] = {}
+        try:
+            shares = [share for directory, plan in plans for share in self._shares(directory, plan)]
+            large = {share.plan_id: set(share.begins) for share in shares}
+            others = self._tasks(plans, lambda plan, queue: queue not in large.get(plan.plan_id, ()))
+            firsts = [share for share in shares if not share.first]
+            for brought in self._run(
+                [*firsts, *others, *(share for share in shares if share.first)], work, _Brought
+            ):
+                found.setdefault(brought.plan_id, []).extend(brought.queues)
+                for segment in brought.segments:
+                    self._intakes[brought.plan_id].offer(segment)
+        finally:
+            for plan_id, intake in self._intakes.items():
+                intake.finish()
+                there[plan_id] = intake.last_by_queue
+            self._intakes.clear()
+        rest = self._tasks(plans, lambda plan, queue: queue in large.get(plan.plan_id, ()))
+        for brought in self._run(rest, work, _Brought):
+            found.setdefault(brought.plan_id, []).extend(brought.queues)
         return [self._finish(directory, plan, found.get(plan.plan_id, [])) for directory, plan in plans]
 
-    def _tasks(self, plans: list[tuple[PlanDirectory, RecoveryPlan]]) -> list[PublishTask]:
-        """About as many tasks a plan as there are cores, each with whole queues."""
+    def _shares(self, directory: PlanDirectory, plan: RecoveryPlan) -> list[FileShare]:
+        """The shares of a plan's files, whose segments an intake of its own announces; none if nothing is large."""
+        job, inbox = self._job, self._inbox.address
+        if job.to is not None or not job.staging:
+            return []
+        client = _node_client(job, plan.vhost)
+        begins = queue_begins(client, plan, Path(job.staging))
+        if not begins:
+            client.close()
+            return []
+
+        def taken(messages: int) -> None:
+            report(inbox, "published", vhost=plan.vhost, messages=messages)
+
+        self._intakes[plan.plan_id] = SegmentIntake(
+            client, Path(job.staging), plan.reference, begins, taken, job.timeout_s
+        )
+        cores = self._spark.sparkContext.defaultParallelism
+        return [
+            FileShare(directory, plan.vhost, plan.plan_id, first, end, begins)
+            for first, end in shares_of(len(plan.files), cores)
+        ]
+
+    def _tasks(
+        self,
+        plans: list[tuple[PlanDirectory, RecoveryPlan]],
+        wanted: Callable[[RecoveryPlan, str], bool] = lambda plan, queue: True,
+    ) -> list[PublishTask]:
+        """About as many tasks a plan as there are cores, each with whole queues, of those that are wanted."""
         if not plans:
             return []
         cores = self._spark.sparkContext.defaultParallelism
         return [
             PublishTask(directory, plan.vhost, plan.plan_id, queues)
             for directory, plan in plans
-            for queues in _shared(plan.queues, cores)
+            for queues in _shared(
+                {queue: count for queue, count in plan.queues.items() if wanted(plan, queue)}, cores
+            )
         ]
 
     def _finish(
@@ -522,7 +596,10 @@ class RecoveryRun:
 
     def _pass_on(self, timeout_s: float) -> None:
         for event in self._inbox.wait(timeout_s):
-            self._console.pass_on(event)
+            if event["event"] != _WRITTEN:
+                self._console.pass_on(event)
+            elif intake := self._intakes.get(event["plan_id"]):
+                intake.offer(msgspec.convert(event["segment"], WrittenSegment))
 
 
 def client_of(job: RecoverJob, vhost: str, directory: PlanDirectory, *, sends: bool = True) -> IngestClient:
@@ -575,6 +652,11 @@ def in_doubt_counted(
         in_doubt = amqp_publish.read_progress(path).in_doubt if path.exists() else 0
         counted.append(msgspec.structs.replace(each, in_doubt=in_doubt))
     return counted
+
+
+def _say(inbox: str, share: FileShare, segment: WrittenSegment) -> None:
+    """Report a segment at once; the result of its task names it again."""
+    report(inbox, _WRITTEN, plan_id=share.plan_id, segment=segment)
 
 
 def _grouped(files: list[tuple[int, StoredFile]], groups: int) -> Iterator[list[tuple[int, StoredFile]]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from typing import Final, Protocol
 
@@ -18,7 +18,13 @@ import numpy as np
 import pyarrow as pa
 
 from leveret.model.errors import StorageError
-from leveret.pipeline.archive.recovery_plan import PlanDirectory, QueueOrder, QueueOutcome, read_order
+from leveret.pipeline.archive.recovery_plan import (
+    PlanDirectory,
+    QueueOrder,
+    QueueOutcome,
+    RecoveryPlan,
+    read_order,
+)
 from leveret.pipeline.archive.settled_offsets import Int64s
 from leveret.pipeline.archive.tables import RESTORE, messages_in
 from leveret.pipeline.files.files import Place, opened, uncache
@@ -62,6 +68,7 @@ class PlanPublisher:
         connect: makes a connection to the plan's vhost; called once for every 200 queues.
         progress: called now and then with the number of messages sent since the last call.
         numbers_streams: mark entries of streams for a node (`entry_positions`).
+        reported: the last message of each queue that the reports of progress had before.
     """
 
     def __init__(
@@ -71,12 +78,14 @@ class PlanPublisher:
         progress: Callable[[int], None],
         *,
         numbers_streams: bool = False,
+        reported: Mapping[str, int] | None = None,
     ) -> None:
         self._directory = directory
         self._plan = directory.load()
         self._connect = connect
         self._progress = progress
         self._numbers_streams = numbers_streams
+        self._reported = reported or {}
         self._entry_positions: dict[int, EntryPositions] = {}
         self._clients: list[IngestClient] = []
         self._files_kept = FILES_KEPT
@@ -117,11 +126,25 @@ class PlanPublisher:
         order = read_order(self._directory.runs, [part for part in self._plan.parts if part.queue == queue])
         self._sweep([queue], [order], [publisher])
 
+    def pass_on(self, orders: dict[str, QueueOrder], publishers: list[IngestPublisher]) -> None:
+        """Pass the rests of these queues to existing publishers, one a queue; the caller finishes and closes them.
+
+        Raises:
+            LeveretError: a publisher takes no more, or a file cannot be read.
+        """
+        self._files_kept = 0
+        self._sweep([*orders], [*orders.values()], publishers)
+
+    @property
+    def plan(self) -> RecoveryPlan:
+        """The plan."""
+        return self._plan
+
     def _declare(self, index: int, queue: str) -> IngestPublisher:
         if index % PUBLISHERS_PER_CLIENT == 0:
             self._clients.append(self._connect())
         publisher = self._clients[-1].declare_publisher(self._plan.reference, RECOVERY_STREAM_PREFIX + queue)
-        self._sent += publisher.last_sequence
+        self._sent += publisher.last_sequence - self._reported.get(queue, 0)
         return publisher
 
     def _sweep(self, queues: list[str], orders: list[QueueOrder], publishers: list[IngestPublisher]) -> None:
@@ -181,7 +204,7 @@ class PlanPublisher:
                 uncache(been_read.popleft())
 
     def _report(self, now: bool = False) -> None:
-        if self._sent and (now or time.monotonic() - self._reported_s > _PROGRESS_INTERVAL_S):
+        if self._sent > 0 and (now or time.monotonic() - self._reported_s > _PROGRESS_INTERVAL_S):
             self._progress(self._sent)
             self._sent, self._reported_s = 0, time.monotonic()
 

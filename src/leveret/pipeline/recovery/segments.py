@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import msgspec
 from isal.isal_zlib import crc32
 
 from leveret.model.errors import LeveretError, NotFound, Refusal, StorageError
@@ -30,6 +31,18 @@ FIRST_BYTES: Final = 1024 * 1024
 GROWTH: Final = 4
 MESSAGES_MIN: Final = 2000
 """Fewer messages are published: a file, and its name, cost more than that."""
+
+
+class WrittenSegment(msgspec.Struct, frozen=True):
+    """A complete file of a queue's messages: what an announcement of it says, and its octets."""
+
+    queue: str
+    directory: str
+    base: int
+    first: int
+    last: int
+    body_bytes: int
+    size: int
 
 
 class Intake(NamedTuple):
@@ -76,9 +89,9 @@ class StagingClient:
         publisher = self._client.declare_publisher(reference, stream)
         left = self._totals.get(queue, 0) - publisher.last_sequence
         end = self._end(queue) if left >= MESSAGES_MIN else None
-        sees_staging = end is not None and end.staging != 0 and end.staging == _inode(self._staging)
+        sees = end is not None and sees_staging(self._staging, end)
         takes_segments = end is not None and end.takes_segments
-        if not Intake(left, sees_staging, takes_segments).is_by_segments:
+        if not Intake(left, sees, takes_segments).is_by_segments:
             return publisher
         publisher.close()
         announcing = self._client.declare_publisher(reference, STAGED_STREAM_PREFIX + queue)
@@ -120,7 +133,7 @@ class SegmentPublisher:
         self.last_sequence = announcing.last_sequence
         self._announcing = announcing
         self._statistics = statistics
-        self._directory = staging / secrets.token_hex(8)
+        self._staging = staging
         self._reference = reference.encode()
         self._timeout_s = timeout_s
         self._bytes_max = FIRST_BYTES
@@ -168,11 +181,7 @@ class SegmentPublisher:
             self._await_announced()
             self._end = LogEnd.of(self._statistics())
             self._is_alone = True
-        try:
-            self._directory.mkdir(mode=0o700, exist_ok=True)
-            return StagedFile(self._directory, self._end, self._reference, first)
-        except OSError as error:
-            raise _refused(self._directory, error) from error
+        return begun_file(self._staging, self._end, self._reference, first)
 
     def _announce(self) -> None:
         """Announce the segment, once the one before it is in the log."""
@@ -184,7 +193,7 @@ class SegmentPublisher:
             self._await_announced()
             self._is_alone = LogEnd.of(self._statistics()).next_offset == before.next_offset
         announced = StagedSegment(
-            self._directory.name, before.next_offset, file.first, file.last, file.body_bytes
+            file.path.parent.name, before.next_offset, file.first, file.last, file.body_bytes
         )
         self._announcing.publish(MessageRun.of(file.last, [announced.encode()]))
         self._announced = file.last
@@ -248,6 +257,13 @@ class StagedFile:
         self.size += header.chunk_bytes
         self.body_bytes += run.body_bytes
 
+    def written(self, queue: str) -> WrittenSegment:
+        """The complete file."""
+        base = int(self.path.stem)
+        return WrittenSegment(
+            queue, self.path.parent.name, base, self.first, self.last, self.body_bytes, self.size
+        )
+
     def close(self) -> LogEnd:
         """Close the file; return the log's end behind it."""
         if self._fd >= 0:
@@ -258,11 +274,26 @@ class StagedFile:
         return self._end.behind(self._next_offset, seal_of(self._last), {self._reference: self.last})
 
 
-def _inode(directory: Path) -> int:
+def begun_file(staging: Path, end: LogEnd, reference: bytes, first: int) -> StagedFile:
+    """Begin a segment behind `end`, in a directory of its own.
+
+    Raises:
+        StorageError: the disk refuses it.
+    """
+    directory = staging / secrets.token_hex(8)
     try:
-        return directory.stat().st_ino
+        directory.mkdir(mode=0o700)
+        return StagedFile(directory, end, reference, first)
+    except OSError as error:
+        raise _refused(directory, error) from error
+
+
+def sees_staging(staging: Path, end: LogEnd) -> bool:
+    """Whether this process sees the directory of staged segments of the node that told `end`."""
+    try:
+        return 0 != end.staging == staging.stat().st_ino
     except OSError:
-        return -1
+        return False
 
 
 def _refused(path: Path, error: OSError) -> LeveretError:

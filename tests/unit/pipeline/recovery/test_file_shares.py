@@ -1,0 +1,133 @@
+"""Shares of a plan's files: each file in one share, and each message of a large queue in one segment of one share."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from leveret.model.errors import NotFound
+from leveret.pipeline.archive.recovery_plan import PlanDirectory
+from leveret.pipeline.recovery import file_shares as module
+from leveret.pipeline.recovery.file_shares import FileShare, QueueBegin, queue_begins, shares_of, write_share
+from leveret.pipeline.recovery.segments import WrittenSegment
+from leveret.storage.segment import Segment
+from leveret.testing.sites.standby_archive import freeze_plan, transfer
+from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
+from leveret.wire.chunk import split_entries
+from leveret.wire.staged_segment import LogEnd
+
+QUEUES = ("a", "b")
+MESSAGES = 300
+
+
+@pytest.mark.parametrize("files", [0, 1, 2, 3, 8, 9, 10, 1000])
+@pytest.mark.parametrize("cores", [1, 2, 16])
+def test_each_file_is_in_one_share_and_the_first_share_is_one_file(files: int, cores: int) -> None:
+    found = list(shares_of(files, cores))
+    assert [index for first, end in found for index in range(first, end)] == list(range(files))
+    assert all(first < end for first, end in found)
+    assert found[:1] == ([(0, 1)] if files else [])
+    assert len(found) <= 1 + module.SHARES_PER_CORE * cores
+
+
+def plan_of(data_dir: Path) -> PlanDirectory:
+    upstream = StandbyUpstream(["/"])
+    for first in range(0, MESSAGES, 10):
+        for queue in QUEUES:
+            bodies = [b"#%d" % number for number in range(first, first + 10)]
+            upstream.publish("/", queue, [stored_message(body, b"ex", queue.encode()) for body in bodies])
+    plan = freeze_plan(transfer(upstream, data_dir, chunks_per_file=7), "/")
+    assert plan is not None
+    return plan
+
+
+def end_of(staging: Path) -> LogEnd:
+    return LogEnd(7, 3, 1000, 42, {}, (), 1 << 20, True, staging.stat().st_ino)
+
+
+def bodies_in(staging: Path, written: WrittenSegment) -> list[int]:
+    segment = Segment(staging / written.directory, written.base)
+    found: list[bytes] = []
+    segment.scan(lambda chunk: found.append(bytes(chunk.data)), last=False)
+    segment.close()
+    return [int(entry[entry.rindex(b"#") + 1 :]) for data in found for entry in split_entries(data)]
+
+
+@pytest.mark.parametrize("last", [0, 1, 45, 299, 300])
+def test_the_segments_of_all_shares_have_each_message_behind_the_last_one_once_at_its_offset(
+    tmp_path: Path, last: int
+) -> None:
+    directory, staging = plan_of(tmp_path / "standby"), tmp_path
+    plan = directory.load()
+    begins = {queue: QueueBegin(last, end_of(staging)) for queue in QUEUES}
+    told: list[WrittenSegment] = []
+    found: list[WrittenSegment] = []
+    for first, end in reversed(list(shares_of(len(plan.files), 2))):
+        found += write_share(
+            FileShare(directory, "/", plan.plan_id, first, end, begins), staging, told.append
+        )
+    assert told == found
+    for queue in QUEUES:
+        mine = sorted((each for each in found if each.queue == queue), key=lambda each: each.first)
+        assert sum(each.last + 1 - each.first for each in mine) == MESSAGES - last
+        assert all(each.base == 1000 + each.first - 1 - last for each in mine)
+        numbers = [number for each in mine for number in bodies_in(staging, each)]
+        assert numbers == list(range(last, MESSAGES))
+        assert all(before.last + 1 == behind.first for before, behind in pairwise(mine))
+
+
+def test_a_task_that_does_not_see_the_nodes_directory_writes_nothing(tmp_path: Path) -> None:
+    directory = plan_of(tmp_path / "standby")
+    plan = directory.load()
+    other = end_of(tmp_path)._replace(staging=tmp_path.stat().st_ino + 1)
+    share = FileShare(directory, "/", plan.plan_id, 0, len(plan.files), {"a": QueueBegin(0, other)})
+    assert write_share(share, tmp_path, lambda segment: None) == []
+
+
+class FakeClient:
+    """A node with the queue `a`; `b` is a stream, or does not exist."""
+
+    def __init__(self, end: LogEnd, last: int) -> None:
+        self.end = end
+        self.last_sequence = last
+
+    def stats(self, stream: str) -> dict[str, int]:
+        if not stream.endswith("/a"):
+            raise NotFound("there is no such queue")
+        return self.end.statistics()
+
+    def declare_publisher(self, reference: str, stream: str) -> FakeClient:
+        return self
+
+    def close(self) -> None:
+        """The publisher."""
+
+
+@pytest.mark.parametrize(
+    ("large", "last", "takes", "seen", "expected"),
+    [
+        (300, 0, True, True, ["a"]),
+        (200, 100, True, True, ["a"]),
+        (300, 1, True, True, []),
+        (301, 0, True, True, []),
+        (300, 0, False, True, []),
+        (300, 0, True, False, []),
+    ],
+)
+def test_shares_are_for_large_queues_that_take_segments(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    large: int,
+    last: int,
+    takes: bool,
+    seen: bool,
+    expected: list[str],
+) -> None:
+    monkeypatch.setattr(module, "MESSAGES_MIN", large)
+    plan = plan_of(tmp_path / "standby").load()
+    end = end_of(tmp_path)._replace(takes_segments=takes)
+    if not seen:
+        end = end._replace(staging=end.staging + 1)
+    assert [*queue_begins(FakeClient(end, last), plan, tmp_path)] == expected  # type: ignore[arg-type]
