@@ -56,8 +56,6 @@ def not_replaced(site: SiteFacts) -> str:
         return refused
     if is_downstream(site) or site.standby.promotion is not None:
         return "The site is a standby."
-    if site.cluster.state == "member":
-        return "A cluster cannot return as a standby yet."
     if not site.standby.downstreams:
         return "No site took the place of this one: none has followed it."
     # A vhost of a cluster moves between its nodes, each of which was seen when it had the vhost.

@@ -111,7 +111,7 @@ STATES: dict[str, tuple[SiteFacts, str]] = {
     ),
     "a cluster that was followed": (
         replace(clustered(), schema=SchemaStatus(upstream_endpoints=["us:5672"])),
-        "rebalance scrub",
+        "rejoin rebalance scrub",
     ),
 }
 """By what a site is, what an administrator is offered there."""
