@@ -1,1 +1,1 @@
-"""Replication: joins, who is in sync, where queues and mirrors are placed, elections."""
+"""Replication: joins, replicas in sync, placement of queues and mirrors, elections."""

@@ -1,25 +1,25 @@
-"""What the nodes of a cluster know of each other, as the store they share (etcd) holds it: pure.
+"""The shared state of a cluster, as its nodes store it in etcd: pure.
 
-The keys, below one prefix; parts of them that are names are percent-encoded:
+The keys below one prefix; names in keys are percent-encoded:
 
     PREFIX/cluster                    id of the cluster
-    PREFIX/proof                      of the id, under the secret that all nodes share
+    PREFIX/proof                      HMAC of the id, under the secret that all nodes share
     PREFIX/members/NODE               `MemberRecord`
-    PREFIX/alive/NODE                 `Presence`; goes with its lease
-    PREFIX/pen                        name of the node that may change definitions; goes with its lease
-    PREFIX/pen_wanted/NODE            the node's name: it would like to; goes with its lease
-    PREFIX/epoch                      the highest epoch of a queue, ever
+    PREFIX/alive/NODE                 `Presence`; ends with its lease
+    PREFIX/pen                        name of the node that has the definitions lock; ends with its lease
+    PREFIX/pen_wanted/NODE            name of a node that requests the definitions lock; ends with its lease
+    PREFIX/epoch                      the highest epoch that any queue ever had
     PREFIX/schema_sync                the operator's decision on schema replication, `decisions.SchemaDecided`
     PREFIX/standby                    the site's decisions on message replication, `standby_site.SiteDecisions`
     PREFIX/standby_owners/VHOST       the owner of a vhost in a downstream cluster, `vhost_owners.VhostOwner`
-    PREFIX/definitions/KIND/KEY...    an entity, as the definitions log has it
+    PREFIX/definitions/KIND/KEY...    an entity, encoded as in the definitions log
     PREFIX/placements/VHOST/QUEUE     `Placement`
     PREFIX/collected/EPOCH            `CollectedQueue`, by the queue's epoch
-    PREFIX/turns/LEASE                which transaction of a node's was the last; goes with its lease
+    PREFIX/turns/LEASE                number of a node's last transaction; ends with its lease
 
-All but definitions, which are `model.definitions.encode_change`'s, are JSON. Keys of others below the prefix do not
-matter. `ClusterState` is all of it but the definitions, which the broker has; what happens to those it hands on, in an
-order in which it can be done. docs/adr/0008-cluster.md says what it is for.
+`model.definitions.encode_change` encodes definitions; all other values are JSON. Unknown keys below the prefix are
+ignored. `ClusterState` has all of this state except the definitions, which the broker has. It passes on changes of
+definitions in an order in which they can be applied. docs/adr/0008-cluster.md explains the design.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ORDER: Final = {kind: place for place, kind in enumerate(KINDS)}
 
 
 class MemberRecord(msgspec.Struct, frozen=True):
-    """A node that belongs to the cluster, whether it runs or not; `node_id` is that of its data."""
+    """A node that belongs to the cluster, whether it runs or not; `node_id` identifies its data."""
 
     name: str
     node_id: str
@@ -51,15 +51,15 @@ class MemberRecord(msgspec.Struct, frozen=True):
 
 
 class Presence(msgspec.Struct, frozen=True):
-    """A node that runs.
+    """A running node.
 
     Attributes:
-        incarnation: drawn at each start.
-        uri: where other nodes connect, see runtime/cluster/listener.
-        http_uri: of its management API; empty without one.
-        draining: whether it is in maintenance: new queues are not led there.
+        incarnation: a random id of the process, new at each start.
+        uri: the address for other nodes, see runtime/cluster/listener.
+        http_uri: the address of its management API; empty without one.
+        draining: whether the node is in maintenance: it leads no new queues.
         streams, streams_tls: host and port for clients of the stream protocol; None without such a listener.
-        standby_mode: its setting for message replication.
+        standby_mode: the node's setting for message replication.
     """
 
     incarnation: str
@@ -74,12 +74,13 @@ class Presence(msgspec.Struct, frozen=True):
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """A mirror led that lacked messages: what copies from before have of them is all there is.
+    """The promotion of a mirror that lacked messages: only earlier copies may still have them.
 
     Attributes:
-        term: the one that began so.
-        before: what it had began there. It lacks all that was not settled before, and perhaps the last before the term.
-        by: the node that led until then, as long as it has not come back with them; then empty.
+        term: the term that the promotion began.
+        before: the first offset of the mirror's copy. It lacks all unsettled messages before that offset, and perhaps
+            the last ones before the term.
+        by: the previous leader, until it has come back with the messages; then empty.
     """
 
     term: int
@@ -91,19 +92,19 @@ class Placement(msgspec.Struct, frozen=True):
     """The placement record of a queue.
 
     Attributes:
-        epoch: the queue's, which tells one incarnation of its name from the next.
-        leader: the node that leads it.
-        incarnation: the leader's when it wrote this.
-        term: higher with each leader.
-        mirrors: nodes that mirror it, the oldest first.
-        synchronised: those of them that have all that was confirmed.
-        stopped: nodes that led or mirrored it and went away, the last one last.
-        exclusive: whether it is one connection's own, of a client of its leader.
-        closed: whether its leader has stopped in order and taken the queue with it, as nobody else had all of it.
-        majority: whether what was confirmed may be with no more than a majority of `synchronised` and the leader.
-        lost: what was lost the last time that any was; None for never.
-        members: of a stream: the nodes that are to have it, its leader among them, whether they run or not.
-        copies: of a stream: as many members are wanted; nodes that join the cluster become members until then.
+        epoch: the queue's epoch, which tells it from earlier queues of its name.
+        leader: the node that leads the queue.
+        incarnation: the leader's incarnation when it wrote the record.
+        term: the term; each leader has a higher one.
+        mirrors: the nodes that mirror the queue, oldest first.
+        synchronised: the mirrors that have every confirmed message.
+        stopped: the nodes that led or mirrored the queue and left, in the order in which they left.
+        exclusive: whether the queue belongs to one connection of a client of its leader.
+        closed: whether the leader stopped in order and no other node had the whole queue: it is down meanwhile.
+        majority: whether a confirmed message may be on no more than a majority of the leader and `synchronised`.
+        lost: the last loss of messages; None if there was none.
+        members: of a stream: the nodes that are to have a copy, with the leader, whether they run or not.
+        copies: of a stream: the wanted number of members; nodes that join the cluster become members up to it.
     """
 
     epoch: int
@@ -122,11 +123,11 @@ class Placement(msgspec.Struct, frozen=True):
 
 
 class CollectedQueue(msgspec.Struct, frozen=True):
-    """A queue that was collected for a standby, and whose collection ended, or that was led without all its messages.
+    """A queue collected for a standby, whose collection ended or whose leader once lacked messages.
 
     Attributes:
-        counts: of its incarnations (wire.incarnation), the present one last.
-        lost: the last term that the numbering of the present one takes into account.
+        counts: the numbers of its incarnations (wire.incarnation), the present one last.
+        lost: the last term with a loss that the present incarnation's numbering takes into account.
     """
 
     counts: tuple[int, ...]
@@ -141,14 +142,14 @@ class StoredPlacement(NamedTuple):
 
 
 class ClusterKey(NamedTuple):
-    """A key, taken apart: the first part behind the prefix, and the names that follow, decoded."""
+    """A parsed key: the first part behind the prefix, and the decoded names that follow."""
 
     family: str
     names: tuple[str, ...]
 
 
 class ClusterKeys(NamedTuple):
-    """The names of the keys; those that end with `s` or a slash are what several begin with."""
+    """The names of the single keys, and the prefix of all keys."""
 
     prefix: str
     cluster: str
@@ -160,45 +161,45 @@ class ClusterKeys(NamedTuple):
 
     @classmethod
     def under(cls, prefix: str) -> ClusterKeys:
-        """The keys of the cluster whose settings say `prefix`."""
+        """Return the keys of the cluster whose setting is `prefix`."""
         begin = prefix.rstrip("/") + "/"
         single = ("cluster", "proof", "pen", "epoch", "schema_sync", "standby")
         return cls(begin, *(f"{begin}{name}" for name in single))
 
     def member(self, name: str) -> str:
-        """Of a `MemberRecord`."""
+        """Return the key of a `MemberRecord`."""
         return self._joined("members", name)
 
     def alive(self, name: str) -> str:
-        """Of a `Presence`."""
+        """Return the key of a `Presence`."""
         return self._joined("alive", name)
 
     def definitions_lock_wanted(self, name: str) -> str:
-        """Of a node that would like to have the definitions lock."""
+        """Return the key of a node's request for the definitions lock."""
         return self._joined("pen_wanted", name)
 
     def definition(self, kind: str, key: tuple[str, ...]) -> str:
-        """Of an entity, see model.definitions."""
+        """Return the key of an entity, see model.definitions."""
         return self._joined("definitions", kind, *key)
 
     def placement(self, vhost: str, name: str) -> str:
-        """Of a queue's `Placement`."""
+        """Return the key of a queue's `Placement`."""
         return self._joined("placements", vhost, name)
 
     def standby_owner(self, vhost: str) -> str:
-        """Of a vhost's `VhostOwner`."""
+        """Return the key of a vhost's `VhostOwner`."""
         return self._joined("standby_owners", vhost)
 
     def collected(self, epoch: int) -> str:
-        """Of a `CollectedQueue`."""
+        """Return the key of a `CollectedQueue`."""
         return self._joined("collected", str(epoch))
 
     def turn(self, lease_id: int) -> str:
-        """Of the holder of a lease: see runtime/cluster/store, which nobody else has to know it of."""
+        """Return the key for the transactions of a lease's holder; only runtime/cluster/store uses it."""
         return self._joined("turns", str(lease_id))
 
     def parse(self, key: str) -> ClusterKey | None:
-        """Take a key apart; None for one that says nothing of the cluster."""
+        """Parse a key; return None for an unknown key."""
         if not key.startswith(self.prefix):
             return None
         family, *parts = key[len(self.prefix) :].split("/")
@@ -226,7 +227,7 @@ _NAMES: Final = {
     "placements": (2, 2),
     "collected": (1, 1),
 }
-"""How many names the keys of a family have, at least and at most."""
+"""The least and the greatest number of names in the keys of a family."""
 _VALUES: Final[dict[str, Any]] = {
     "cluster": str,
     "proof": str,
@@ -244,7 +245,7 @@ _VALUES: Final[dict[str, Any]] = {
 
 
 class Event(NamedTuple):
-    """A key was written, or is gone (`value` is None), by the store's revision `modified`."""
+    """The store's revision `modified` wrote a key, or deleted it (`value` is None)."""
 
     key: str
     value: bytes | None
@@ -252,12 +253,12 @@ class Event(NamedTuple):
 
 
 def differences(known: Mapping[str, int], entries: Mapping[str, StoredValue], revision: int) -> list[Event]:
-    """The changes between two reads of the store, for a node that missed the events between them.
+    """Return the changes between two reads of the store, for a node that missed the events between them.
 
     Args:
-        known: by key, the revision that had written it.
-        entries: what there is now.
-        revision: the store's, now.
+        known: for each key of the earlier read, the revision that wrote it.
+        entries: the present content.
+        revision: the store's present revision.
     """
     gone = [Event(key, None, revision) for key in known if key not in entries]
     return gone + [
@@ -267,45 +268,45 @@ def differences(known: Mapping[str, int], entries: Mapping[str, StoredValue], re
     ]
 
 
-# -- what changed ---------------------------------------------------------------------------------
+# -- changes --------------------------------------------------------------------------------------
 
 
 class MemberChanged(NamedTuple):
-    """A node belongs to the cluster, or no longer."""
+    """A node's membership changed; None: it left the cluster."""
 
     name: str
     member: MemberRecord | None
 
 
 class AliveChanged(NamedTuple):
-    """A node runs, as another incarnation perhaps, or no longer."""
+    """A node's presence changed, perhaps to another incarnation; None: the node no longer runs."""
 
     name: str
     presence: Presence | None
 
 
 class DefinitionsLockChanged(NamedTuple):
-    """The holder of the definitions lock, and the nodes that want it."""
+    """The holder of the definitions lock, or the set of nodes that request it, changed."""
 
     holder: str | None
     wanted: frozenset[str]
 
 
 class DefinitionChanged(NamedTuple):
-    """An entity was put or deleted. A queue that is put with another epoch is another queue."""
+    """An entity was put or deleted. A queue that was put with another epoch is another queue."""
 
     change: Change
 
 
 class PlacementChanged(NamedTuple):
-    """A queue (vhost, name) is led or mirrored elsewhere; None: it is gone."""
+    """The placement of a queue (vhost, name) changed; None: the queue is gone."""
 
     key: tuple[str, str]
     placement: Placement | None
 
 
 class SchemaSyncDecided(NamedTuple):
-    """An operator decided on schema replication; None: nobody has any more."""
+    """An operator decided on schema replication; None: the decision was withdrawn."""
 
     decided: SchemaDecided | None
 
@@ -336,23 +337,23 @@ class ClusterState:
     """The content of the store at one revision, without the definitions.
 
     Attributes:
-        keys: where it is kept.
-        revision: the store's; 0 before the first `apply`.
-        cluster_id: empty before there is one.
-        proof: what the founder proved with it that it has the secret; empty before there is one.
-        members, alive: by the node's name.
-        definitions_lock: who may change definitions; None: nobody.
-        definitions_lock_wanted: who would like to.
-        epoch: the highest that a queue ever had.
-        schema_sync: what was decided on schema replication; None: nothing yet.
-        standby: what was decided on message replication; None: nothing yet.
-        standby_owners: by vhost.
-        placements: by vhost and queue.
-        collected: by the queue's epoch.
+        keys: the keys of the cluster.
+        revision: the store's revision; 0 before the first `apply`.
+        cluster_id: the cluster's id; empty before the cluster is founded.
+        proof: the founder's proof that it has the secret; empty before the cluster is founded.
+        members, alive: records by the node's name.
+        definitions_lock: the node that may change definitions; None for none.
+        definitions_lock_wanted: the nodes that request the definitions lock.
+        epoch: the highest epoch that any queue ever had.
+        schema_sync: the decision on schema replication; None if there is none.
+        standby: the decisions on message replication; None if there are none.
+        standby_owners: owners by vhost.
+        placements: placements by vhost and queue.
+        collected: records by the queue's epoch.
     """
 
     def __init__(self, keys: ClusterKeys) -> None:
-        """Nothing is known yet."""
+        """Start empty, at revision 0."""
         self.keys = keys
         self.revision = 0
         self.cluster_id = ""
@@ -371,19 +372,19 @@ class ClusterState:
 
     @property
     def definitions_lock_modified(self) -> int:
-        """The revision that gave the definitions lock to who has it; 0 if nobody has."""
+        """The revision that gave the definitions lock to its holder; 0 without a holder."""
         return self._modified.get(self.keys.definitions_lock, 0)
 
     @property
     def names(self) -> list[str]:
-        """The members' names, who came first first: the same on all nodes."""
+        """The members' names, in the order of joining: the same on all nodes."""
         return sorted(self.members, key=lambda name: (self.members[name].joined_at_ms, name))
 
     def unchanged(self, key: str) -> Unchanged:
-        """The condition that a key, of anything but a definition, is as it is here.
+        """Return the condition that the store's key is unchanged since the present revision.
 
         Raises:
-            ValueError: it is of a definition, or not the cluster's.
+            ValueError: the key is an entity's, or unknown.
         """
         parsed = self.keys.parse(key)
         if parsed is None or parsed.family == "definitions":
@@ -394,15 +395,15 @@ class ClusterState:
         return Unchanged(key, self._modified.get(key, 0))
 
     def apply(self, events: Iterable[Event], revision: int) -> list[Changed]:
-        """Take what happened up to a revision, all of it; a first look is `differences({}, ...)`.
+        """Apply all events up to a revision; the first call takes `differences({}, ...)`.
 
         Returns:
-            What changed: nodes, the definitions lock, definitions (deletes first, in reverse order of `KINDS`, then
-            puts in that order), placements. The state has all of it when this returns.
+            The changes: nodes, the definitions lock, definitions (deletes first, in reverse order of `KINDS`, then
+            puts in that order), placements. The state already includes all of them.
 
         Raises:
-            UnreadableState: a value is not what a node writes; nothing was taken.
-            ValueError: the revision is older than what is known.
+            UnreadableState: no node writes such a value; the state is unchanged.
+            ValueError: the revision is older than the present one.
         """
         if revision < self.revision:
             raise ValueError(f"events of revision {revision} came after those of {self.revision}")
@@ -494,10 +495,10 @@ def _keep(where: dict[Any, Any], name: Any, value: Any) -> None:
 
 
 def _value(event: Event, key: ClusterKey) -> Any:
-    """What an event's value says; None if the key is gone.
+    """Decode an event's value; return None if the key is gone.
 
     Raises:
-        UnreadableState: nothing that a node of a cluster writes.
+        UnreadableState: no node of a cluster writes such a value.
     """
     try:
         if key.family != "definitions":
@@ -519,11 +520,11 @@ def _value(event: Event, key: ClusterKey) -> Any:
     return change
 
 
-# -- what is written ------------------------------------------------------------------------------
+# -- writes ---------------------------------------------------------------------------------------
 
 
 def cluster_proof(secret: bytes, cluster_id: str) -> str:
-    """Proves to those who know the secret that the founder of a cluster had it."""
+    """Return the proof, for nodes with the secret, that the founder of a cluster had it too."""
     return hmac.digest(secret, f"leveret cluster {cluster_id}".encode(), hashlib.sha256).hex()
 
 
@@ -538,12 +539,12 @@ def encode(
     | str
     | int,
 ) -> bytes:
-    """A value of a key, of anything but a definition."""
+    """Encode the value of a key, except a definition's."""
     return msgspec.json.encode(value)
 
 
 def change_write(keys: ClusterKeys, change: Change) -> PutKey | DeleteKey:
-    """The write that stores a change of the definitions."""
+    """Return the write that stores a change of the definitions."""
     match change:
         case definitions.Put(entity):
             return PutKey(keys.definition(entity.kind, entity.key), definitions.encode_change(change))
@@ -554,7 +555,7 @@ def change_write(keys: ClusterKeys, change: Change) -> PutKey | DeleteKey:
 def definition_writes(
     keys: ClusterKeys, change: Change, placed: Placement | None = None
 ) -> list[PutKey | DeleteKey]:
-    """The same with where the queue is, if it is of one; `placed` of one that is put."""
+    """Return the writes of a change of the definitions; for a queue with its placement, `placed` if it is put."""
     match change:
         case definitions.Put(definitions.Queue(vhost=vhost, name=name)) if placed is not None:
             return [change_write(keys, change), placement_write(keys, (vhost, name), placed)]
@@ -566,6 +567,6 @@ def definition_writes(
 def placement_write(
     keys: ClusterKeys, queue: tuple[str, str], placement: Placement | None
 ) -> PutKey | DeleteKey:
-    """The write that stores a queue's placement; None: the queue is gone."""
+    """Return the write that stores a queue's placement, or deletes it if `placement` is None."""
     key = keys.placement(*queue)
     return DeleteKey(key) if placement is None else PutKey(key, encode(placement))

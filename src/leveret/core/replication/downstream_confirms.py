@@ -1,12 +1,12 @@
 """Publishers' confirms that wait for another site: for the downstreams of one outgoing log. Pure.
 
-It is the structure of confirms that wait for mirrors, on another log: a promise needs a place in the outgoing log, and
-a replica acks a place. The places are offsets here, and a downstream acks the offset before which its manifest holds
-everything, which is what it would recover, and not what it has received.
+Confirms wait for downstreams as they wait for mirrors (`core.replication.promises`), with offsets of the outgoing log
+in place of cuts. A downstream acks the offset before which its manifest holds everything: the records that it would
+recover, not those that it has received.
 
-A rule says how many downstreams a promise waits for: `any` one of those that are known, or `all` of them. A downstream
-stays known while it is away, and what it had acked still counts. Whether a promise can be kept at all is asked before
-it is made (`can_be_met`): a set in which nobody acks would hold every publisher for its whole timeout.
+A rule sets the number of downstreams that a promise waits for: `any` one of the known downstreams, or `all` of them. A
+downstream stays known while it is away, and its acks still count. Callers check beforehand whether a promise can be
+kept at all (`can_be_met`): without a connected downstream every publisher would wait for its whole timeout.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ RULES: Final = (ANY, ALL)
 
 
 class DownstreamConfirms(Generic[P]):
-    """See the module. What returns promises has them kept by its caller, in that order; each is returned once."""
+    """See the module. A method that returns promises returns each once; its caller keeps them in that order."""
 
     def __init__(self) -> None:
-        """No downstream is known."""
+        """Start without a known downstream."""
         self._promises: Promises[P] = Promises()
         self._acks: dict[str, Acks] = {}
         self._connected: set[str] = set()
@@ -36,17 +36,17 @@ class DownstreamConfirms(Generic[P]):
             self._promises.lead(rule)
 
     def known(self, reference: str, offset: int) -> None:
-        """A downstream had everything before `offset`, as its last report was stored; it is not connected."""
+        """Take a downstream's stored report: it had everything before `offset`. It is not connected."""
         if reference not in self._acks:
             self._join(reference, offset)
             self._wait()
 
     def acked(self, reference: str, offset: int) -> list[P]:
-        """A connected downstream's manifest has everything before `offset`."""
+        """Take the ack of a connected downstream: its manifest has everything before `offset`."""
         self._connected.add(reference)
         acks, kept = self._acks.get(reference), []
         if acks is None or offset < acks.cut:
-            # A new one, or one that has lost something: what it had acked counts for nothing.
+            # A new downstream, or one that has lost records: its earlier acks no longer count.
             self._join(reference, offset)
             kept = self._wait()
         else:
@@ -54,11 +54,11 @@ class DownstreamConfirms(Generic[P]):
         return kept + self._promises.acked(reference)
 
     def left(self, reference: str) -> None:
-        """A downstream is not connected any more."""
+        """Note that a downstream has disconnected."""
         self._connected.discard(reference)
 
     def forgotten(self, reference: str) -> list[P]:
-        """An operator has had a downstream forgotten: nothing waits for it."""
+        """Forget a downstream at an operator's request: promises no longer wait for it."""
         self._connected.discard(reference)
         if self._acks.pop(reference, None) is None:
             return []
@@ -77,13 +77,13 @@ class DownstreamConfirms(Generic[P]):
         return frozenset(self._connected)
 
     def can_be_met(self, rule: str) -> bool:
-        """Whether a promise can be kept now, because those that it waits for are connected."""
+        """Return whether a promise can be kept now, because the downstreams that it waits for are connected."""
         if rule == ALL:
             return bool(self._acks) and self._acks.keys() <= self._connected
         return bool(self._connected)
 
     def promise(self, rule: str, end: int, promise: P) -> list[P]:
-        """Keep this once downstreams, by the rule, have everything before the offset `end` of the outgoing log."""
+        """Add a promise, kept once downstreams, by the rule, have the outgoing log up to the offset `end`."""
         return self._promises.promise({rule: end}, promise)
 
     def _join(self, reference: str, offset: int) -> None:
@@ -92,7 +92,7 @@ class DownstreamConfirms(Generic[P]):
         for rule in RULES:
             replicas = self._promises.replicas[rule]
             replicas.begins_anew(reference)
-            # Its acks say that it has all below them, whenever it began.
+            # An ack covers all records before its offset, whenever the downstream began.
             replicas.joined(reference, acks, 0)
 
     def _wait(self) -> list[P]:

@@ -28,13 +28,13 @@ import msgspec
 from leveret.model.errors import LeveretError
 
 MARGIN: Final = 0.1
-"""The part of a lease that its holder does not use: clocks run unlike, and what was decided takes time to do."""
+"""The part of a lease that its holder does not use: clock rates differ, and a decision takes time to carry out."""
 KEEPALIVES_PER_LEASE: Final = 10
-"""A lease is renewed so often that an etcd may be away, as in a restart or an election of its own, for most of it."""
+"""The renewals in a lease's time: so many that etcd may be away (restart, election of its own) for most of it."""
 _FRESH: Final = 1 / 3
-"""A lease that is older than this part of its time is not won with: too little of it is left to begin anything."""
+"""No node stands with a lease older than this part of its time: too little is left to begin to lead."""
 TORN: Final = "a log of this node was damaged or removed, or is being brought in line with a leader's"
-"""Why a node that was in sync may lack what was promised."""
+"""The reason why a node that was in sync may lack promised changes."""
 
 Value = TypeVar("Value")
 
@@ -48,7 +48,7 @@ class ElectedLeader(msgspec.Struct, frozen=True):
 
 
 class ElectionKeys(NamedTuple):
-    """The names of the keys, and what they begin with."""
+    """The names of the keys, and their prefix."""
 
     prefix: str
     leader: str
@@ -57,13 +57,13 @@ class ElectionKeys(NamedTuple):
 
     @classmethod
     def under(cls, prefix: str) -> ElectionKeys:
-        """The keys of the nodes whose settings say `prefix`."""
+        """Return the keys of the nodes whose setting is `prefix`."""
         begin = prefix.rstrip("/") + "/"
         return cls(begin, f"{begin}leader", f"{begin}epoch", f"{begin}in_sync")
 
 
 class StoredValue(NamedTuple):
-    """A key's value, the store's revision that wrote it, and the lease it ends with (0: none)."""
+    """A key's value, the store's revision that wrote it, and the lease with which it ends (0: none)."""
 
     value: bytes
     modified: int
@@ -71,7 +71,7 @@ class StoredValue(NamedTuple):
 
 
 class Unchanged(NamedTuple):
-    """A condition: the key was last written at this revision; 0: there is no such key."""
+    """A condition: this revision wrote the key last; 0: the key does not exist."""
 
     key: str
     modified: int
@@ -93,21 +93,21 @@ class PutKey(NamedTuple):
 
 
 class DeleteKey(NamedTuple):
-    """A write: the key is gone, or with `is_prefix` all keys that begin with it are."""
+    """A write that deletes the key, or with `is_prefix` all keys that begin with it."""
 
     key: str
     is_prefix: bool = False
 
 
 class StoreTransaction(NamedTuple):
-    """Writes that all happen if all conditions hold, and else do not; no key is written twice in one."""
+    """Writes that all happen if all conditions hold; otherwise none happens. No key is written twice."""
 
     conditions: tuple[Unchanged | Holds, ...]
     writes: tuple[PutKey | DeleteKey, ...]
 
 
 class UnreadableState(LeveretError):
-    """A key holds what no node wrote; the text names it and says what to do."""
+    """A key has a value that no node wrote; the text names the key and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +115,9 @@ class Observed:
     """The content of the store at one revision.
 
     Attributes:
-        leader_lease: the lease that the leader's key ends with; 0 without one.
-        in_sync: None when there is no record of who is in sync.
-        modified: the revisions that wrote the keys, 0 for one that is not there.
+        leader_lease: the lease with which the leader's key ends; 0 without one.
+        in_sync: the in-sync record; None without one.
+        modified: the revision that wrote each existing key.
     """
 
     leader: ElectedLeader | None
@@ -127,15 +127,15 @@ class Observed:
     modified: Mapping[str, int]
 
     def unchanged(self, key: str) -> Unchanged:
-        """The condition that the key is as it was here."""
+        """Return the condition that the key is unchanged since this observation."""
         return Unchanged(key, self.modified.get(key, 0))
 
 
 def observe(keys: ElectionKeys, entries: Mapping[str, StoredValue]) -> Observed:
-    """Read what the store holds under the prefix; keys of others there do not matter.
+    """Read the store's content under the prefix; other keys are ignored.
 
     Raises:
-        UnreadableState: a value is not one that `stand` or `record` writes.
+        UnreadableState: neither `stand` nor `record` writes such a value.
     """
     leader, epoch, in_sync = (entries.get(key) for key in (keys.leader, keys.epoch, keys.in_sync))
     return Observed(
@@ -165,18 +165,18 @@ class Memory:
     in_sync: frozenset[str] | None = None
 
     def after(self, observed: Observed) -> Memory:
-        """With what was seen now."""
+        """Return the memory after this observation."""
         in_sync = self.in_sync if observed.in_sync is None else observed.in_sync
         return Memory(max(self.epoch, observed.epoch), in_sync)
 
 
 class Candidate(NamedTuple):
-    """A node that would lead.
+    """A node that stands for election.
 
     Attributes:
-        epoch: its own, the highest it has led or followed in.
-        is_torn: it may lack what was promised, whatever the record says: a log of it was damaged or removed, or is
-            being brought in line with a leader's.
+        epoch: the highest epoch in which it has led or followed.
+        is_torn: whether it may lack promised changes despite the record: one of its logs was damaged or removed, or
+            is being brought in line with a leader's.
     """
 
     node_id: str
@@ -194,7 +194,7 @@ class Candidacy(NamedTuple):
 
 
 class ElectionDeclined(NamedTuple):
-    """Why a node may not lead now, and who does, if that is why."""
+    """The reason why a node may not lead now, and the present leader if that is the reason."""
 
     reason: str
     leader: ElectedLeader | None = None
@@ -203,19 +203,19 @@ class ElectionDeclined(NamedTuple):
 def stand(
     keys: ElectionKeys, observed: Observed, memory: Memory, candidate: Candidate, *, force: bool = False
 ) -> Candidacy | ElectionDeclined:
-    """Decide whether a node may lead, and how it goes about it.
+    """Decide whether a node may lead, and return the transaction that makes it the leader.
 
-    A node that lacks something of what it had stands only if the record names it alone: then no other one has more.
-    The record of who is in sync stays as it is, because those it names do have all that was promised so far;
-    the new leader must have it changed before it promises anything without them.
+    A torn node stands only if the record names it alone: then no other node has more. The in-sync record stays
+    unchanged, because the nodes that it names have every change promised so far; the new leader must have the record
+    changed before it promises anything without them.
 
     Args:
-        keys: where the keys are.
-        observed: what the store holds now.
-        memory: what the node saw of it before.
+        keys: the names of the keys.
+        observed: the present content of the store.
+        memory: the earlier content that the node saw.
         candidate: the node.
-        force: an operator takes the loss upon him: not being in sync is no obstacle. The record then names
-            this node alone, since the others are not known to have what it has.
+        force: an operator accepts the loss: the node may lead although it is not in sync. The record then names
+            this node alone, since no other node is known to have its data.
     """
     if observed.leader is not None:
         return ElectionDeclined(
@@ -248,10 +248,10 @@ def stand(
 def record(
     keys: ElectionKeys, leader: ElectedLeader, modified: int, in_sync: frozenset[str]
 ) -> StoreTransaction:
-    """How `leader` changes the record of who is in sync, as long as it leads.
+    """Return the transaction with which `leader` changes the in-sync record, as long as it leads.
 
-    `modified` is the revision that wrote the record last, as far as the leader knows: of two writes that are
-    under way one at most happens, so an earlier one that comes late changes nothing.
+    `modified` is the last revision of the record that the leader knows. So at most one of two writes in flight
+    succeeds, and an earlier write that arrives late changes nothing.
     """
     conditions = (Holds(keys.leader, msgspec.json.encode(leader)), Unchanged(keys.in_sync, modified))
     return StoreTransaction(conditions, (PutKey(keys.in_sync, _record_value(in_sync)),))
@@ -264,43 +264,43 @@ def _record_value(in_sync: frozenset[str]) -> bytes:
 class LeaseClock:
     """The time for which a leader may rely on its lease, by its own clock.
 
-    The store counts from when it gets a keepalive, the holder from when it sent it, which is earlier, and
-    leaves a margin: the holder gives up before anybody else can win. Times are seconds of a clock that goes
-    on while the machine sleeps. A lease that was over once is over for good, whatever answer comes late.
+    The store counts from the arrival of a keepalive. The holder counts from its sending, which is earlier, and leaves
+    a margin. So the holder gives up before any other node can win. Times are seconds of a clock that goes on while the
+    machine sleeps. An ended lease stays ended, whatever answer comes late.
     """
 
     def __init__(self, ttl_s: float, sent_s: float) -> None:
-        """It was asked for at `sent_s` and lasts for `ttl_s`."""
+        """Begin a lease of `ttl_s` seconds that was requested at `sent_s`."""
         self._ended = False
         self._ttl_s = ttl_s
         self._sent_s = sent_s
 
     def renewed(self, ttl_s: float, sent_s: float, now_s: float) -> None:
-        """A keepalive that was sent at `sent_s` got its answer now: the lease lasts for `ttl_s` from `sent_s` on."""
+        """Take the answer to a keepalive sent at `sent_s`: the lease lasts for `ttl_s` from `sent_s` on."""
         if self.is_held(now_s) and sent_s > self._sent_s:
             self._ttl_s, self._sent_s = ttl_s, sent_s
 
     def is_held(self, now_s: float) -> bool:
-        """Whether nobody else can have won yet."""
+        """Return whether no other node can have won yet."""
         if now_s >= self.ends_s:
             self._ended = True
         return not self._ended
 
     def give_up(self) -> None:
-        """Its holder relies on it no longer."""
+        """End the lease for its holder."""
         self._ended = True
 
     @property
     def ends_s(self) -> float:
-        """When the holder has to have given up."""
+        """The time by which the holder must have given up."""
         return self._sent_s + self._ttl_s * (1 - MARGIN)
 
     @property
     def fresh_until_s(self) -> float:
-        """Until when enough is left of it for something new to begin."""
+        """The time until which enough of the lease is left to begin to lead."""
         return self._sent_s + self._ttl_s * _FRESH
 
     @property
     def keepalive_s(self) -> float:
-        """When the next keepalive is due."""
+        """The time at which the next keepalive is due."""
         return self._sent_s + self._ttl_s / KEEPALIVES_PER_LEASE

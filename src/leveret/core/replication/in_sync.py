@@ -1,9 +1,9 @@
 """The followers in sync with a leader, and the position up to which everything is promised to clients. Pure.
 
-A position is the number of a cut: the octets of all changes that the node has cut since it started. Which followers
-promises wait for, and in which order they are recorded in etcd, is said in `core.replication.replica_set`. This class
-adds the policy of a whole node: promises wait for each follower from its join on, a follower that owes an ack for too
-long is dropped, and with fewer than `min_in_sync` members publishes are not confirmed.
+A position is the number of a cut: the octets of all changes that the node has cut since it started.
+`core.replication.replica_set` defines the followers that promises wait for, and the order of their record in etcd.
+This class adds the policy of a whole node: promises wait for each follower from its join on, a follower that owes an
+ack for too long is dropped, and with fewer than `min_in_sync` members publishes are not confirmed.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ class _LagSample(NamedTuple):
 
 @dataclass(slots=True)
 class _Times:
-    """Of a follower that gets every frame: since when, and since when promises wait for it, if they do."""
+    """A live follower's times: when its frames began, and when promises began to wait for it, if they do."""
 
     joined_ms: int
     in_sync_from_ms: int
 
 
 class InSync:
-    """The followers in sync with a leader; told of what was shipped and acked, asked what is promised.
+    """The followers in sync with a leader: computes the promised position from shipped and acked positions.
 
     Positions and times are integers that never fall.
 
     Args:
-        ack_timeout_ms: a follower that has not acked what was shipped this long ago is dropped.
-        min_in_sync: fewer members than this are short.
-        records_shrink: the set is recorded elsewhere before promises stop waiting for one that left.
-        recorded: the followers that the record names at the start, this node itself left out. Nothing is
-            promised before they have joined again, or the record has changed.
+        ack_timeout_ms: a follower is dropped if it has not acked a change that was shipped this long ago.
+        min_in_sync: with fewer members, publishes are not confirmed.
+        records_shrink: the set is recorded elsewhere before promises stop waiting for a follower that left.
+        recorded: the followers that the record names at the start, without this node. Nothing is promised before
+            they have joined again, or the record has changed.
     """
 
     def __init__(
@@ -63,27 +63,27 @@ class InSync:
         records_shrink: bool = False,
         recorded: Iterable[str] = (),
     ) -> None:
-        """Nobody has joined, nothing is shipped."""
+        """Start without followers at position 0."""
         self._min_in_sync = min_in_sync
         self._ack_timeout_ms = ack_timeout_ms
         self._records = records_shrink
         self._recorded = frozenset(recorded)
         self._maybe_recorded = self._surely_recorded = self._recorded
-        """All that the record may name, and all that it names whatever becomes of a write under way."""
+        """The followers that the record may name, and those that it names whatever the result of a write in flight."""
         self._is_writing = False
         self._live: dict[str, _Times] = {}
         self._replicas = ReplicaSet()
         self._end = 0
         self._confirmable = 0
-        # Fine enough that a mark which is merged for want of room is past every timeout already.
+        # So fine that a sample is past every timeout before it is merged for lack of room.
         self._grain_ms = 1 + ack_timeout_ms // (_SAMPLES_MAX // 2)
         self._samples: deque[_LagSample] = deque()
         self._sample_from_ms = 0
 
-    # What happens.
+    # Events.
 
     def joined(self, follower: str, position: int, now_ms: int) -> None:
-        """The follower gets every frame from `position` on; an earlier link of the follower ends with this."""
+        """Note that the follower gets every frame from `position` on; its earlier link ends with this."""
         self.left(follower)
         self._live[follower] = _Times(now_ms, now_ms)
         self._replicas.joined(follower, Acks(), position)
@@ -91,7 +91,7 @@ class InSync:
             self._sample(self._end, now_ms)
 
     def shipped(self, position: int, now_ms: int) -> None:
-        """Frames up to `position` have been cut, whether or not there is a follower to have them.
+        """Note that frames up to `position` have been cut, with or without a follower that gets them.
 
         Raises:
             ValueError: the position is before the last one.
@@ -106,10 +106,12 @@ class InSync:
         self._advance()
 
     def acked(self, follower: str, position: int, now_ms: int) -> None:
-        """The follower has everything up to `position` on its disk; a late ack of a follower that left is ignored.
+        """Take an ack: the follower has everything up to `position` on its disk.
+
+        A late ack of a follower that left is ignored.
 
         Raises:
-            PeerError: that was not shipped yet; the link is to be ended.
+            PeerError: that position was not shipped yet; the caller ends the link.
         """
         acks = self._replicas.acks(follower)
         if acks is None or position <= acks.cut:
@@ -126,7 +128,7 @@ class InSync:
         self._advance()
 
     def left(self, follower: str) -> None:
-        """Its link is gone, or it is dropped; nothing happens when it was not live."""
+        """Note that a follower's link ended, or that it is dropped; no effect on a follower that is not live."""
         if self._live.pop(follower, None) is None:
             return
         self._replicas.left(follower)
@@ -134,11 +136,11 @@ class InSync:
         self._advance()
 
     def tick(self, now_ms: int) -> list[str]:
-        """Drop those that owe an ack since `ack_timeout_ms` or longer, and tell who they are.
+        """Drop and return the followers that have owed an ack for `ack_timeout_ms` or longer.
 
-        What counts is the oldest that was not acked, not when the last ack came: one that acks all the
-        time and falls ever further behind is dropped too. One that has not reached its join position
-        delays nobody and stays; its time runs from there.
+        The age of the oldest unacked change counts, not that of the last ack: a follower that acks all the time and
+        falls ever further behind is dropped too. A follower that has not reached its join position delays no promise
+        and stays; its time runs from that position.
         """
         long_ago_ms = now_ms - self._ack_timeout_ms
         due = self._shipped_by(long_ago_ms)
@@ -153,33 +155,33 @@ class InSync:
             self.left(name)
         return late
 
-    # What follows from it.
+    # Results.
 
     def committed(self) -> int:
-        """The position up to which every member has everything, the shipped end without any; never falls."""
+        """Return the position up to which every member has everything; without members the shipped end. Never falls."""
         return self._replicas.promised
 
     def confirmable(self) -> int:
-        """The position up to which publishes may be confirmed: as `committed`, but it rests while short.
+        """Return the position up to which publishes may be confirmed: `committed`, but unchanged while short.
 
-        When a member leaves, `committed` may jump over what nobody has but the leader. That is what
-        `min_in_sync` forbids: such a publish waits for a new member, or is nacked.
+        When a member leaves, `committed` may jump over changes that only the leader has. `min_in_sync` forbids to
+        confirm those: such a publish waits for a new member, or is nacked.
         """
         return self._confirmable
 
     @property
     def members(self) -> frozenset[str]:
-        """Followers that have everything that was promised, and that promises wait for."""
+        """The followers that have every promised change, and that promises wait for."""
         return self._replicas.in_phase(Phase.MEMBER)
 
     @property
     def is_short(self) -> bool:
-        """Whether fewer than `min_in_sync` could take over; of those a record does not name, none could."""
+        """Whether fewer than `min_in_sync` members could take over; a member that a record does not name could not."""
         members = self.members
         return len(members & self._surely_recorded if self._records else members) < self._min_in_sync
 
     def lag(self, follower: str, now_ms: int) -> Lag | None:
-        """The follower's lag; None when it is not live."""
+        """Return the follower's lag; None if it is not live."""
         times = self._live.get(follower)
         if times is None:
             return None
@@ -194,26 +196,26 @@ class InSync:
 
     @property
     def recorded(self) -> frozenset[str]:
-        """The followers that the record names, as far as is known."""
+        """The followers that the record names, as far as this node knows."""
         return self._recorded
 
     @property
     def wanted(self) -> frozenset[str] | None:
-        """The set that the record should name; None when it does, or when there is no record.
+        """The set that the record should name; None if the record names it, or there is no record.
 
-        Also what the record named last is wanted again after a write with an unknown outcome.
+        After a write with an unknown outcome every set is wanted again, also the last recorded one.
         """
         members = self.members
         return members if self._records and (self._is_writing or members != self._recorded) else None
 
     def writing(self, members: frozenset[str]) -> None:
-        """The record is about to be changed to `members`, as `wanted` told; call `written` when it has been.
+        """Note that the record is about to be changed to `members`, from `wanted`; `written` follows a success.
 
-        A write that fails, or whose outcome is not known, is followed by another one. Each must be made on
-        condition that the record is still as the one before left it, so that a late one changes nothing.
+        The caller repeats a write that fails, or whose outcome is unknown. Each write must have the condition that
+        the record is unchanged since the write before, so that a late one changes nothing.
 
         Raises:
-            ValueError: one of them lacks what was promised.
+            ValueError: one of them lacks promised changes.
         """
         missing = members - self.members
         if missing:
@@ -223,10 +225,10 @@ class InSync:
         self._is_writing = True
 
     def written(self, members: frozenset[str]) -> None:
-        """The record names `members`, and no write before this one can change it any more.
+        """Note that the record names `members`, and that no earlier write can change it any more.
 
         Raises:
-            ValueError: `writing` was not told of one of them.
+            ValueError: one of them was not passed to `writing`.
         """
         unknown = members - self._maybe_recorded
         if unknown:
@@ -236,17 +238,17 @@ class InSync:
         self._advance()
 
     def _advance(self) -> None:
-        """Let the promised end follow what it waits for."""
+        """Raise the promised position as far as the awaited acks allow."""
         holding = self._replicas.in_phase(Phase.HOLDING_BACK, Phase.MEMBER)
         self._replicas.wait_for([self._maybe_recorded | holding])
         self._replicas.advance(self._end)
         if not self.is_short:
             self._confirmable = self._replicas.promised
 
-    # When what was shipped.
+    # Times of shipped positions.
 
     def _sample(self, position: int, now_ms: int) -> None:
-        """Note the time. What is merged gets the later time: nobody is dropped early."""
+        """Store the time of a position. Merged samples get the later time: no follower is dropped early."""
         samples = self._samples
         if samples and now_ms - self._sample_from_ms < self._grain_ms:
             samples[-1] = _LagSample(position, now_ms)
@@ -254,22 +256,22 @@ class InSync:
         samples.append(_LagSample(position, now_ms))
         self._sample_from_ms = now_ms
         if len(samples) > _SAMPLES_MAX:
-            # Only of one that has not reached its join position, or is a member and due at the next tick.
+            # The oldest samples belong to a follower before its join position, or to one that is due at the next tick.
             samples[1] = _LagSample(samples[1].position, samples[0].at_ms)
             samples.popleft()
 
     def _prune(self) -> None:
-        """Forget the marks that everyone has acked."""
+        """Remove the samples that every live follower has acked."""
         slowest = min(map(self._replicas.owes_from, self._live), default=self._end)
         while self._samples and self._samples[0].position <= slowest:
             self._samples.popleft()
 
     def _shipped_by(self, at_ms: int) -> int:
-        """A position up to which everything had been shipped then, 0 when nothing that is still owed was."""
+        """Return a position up to which everything was shipped by then; 0 if no unacked change was."""
         index = bisect_right(self._samples, at_ms, key=lambda sample: sample.at_ms)
         return self._samples[index - 1].position if index else 0
 
     def _owed_since_ms(self, position: int, now_ms: int) -> int:
-        """When what is behind `position` was shipped, at the latest; now when nothing is."""
+        """Return the latest possible time at which the change behind `position` was shipped; now without one."""
         index = bisect_right(self._samples, position, key=lambda sample: sample.position)
         return self._samples[index].at_ms if index < len(self._samples) else now_ms

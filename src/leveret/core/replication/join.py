@@ -47,7 +47,7 @@ PROBE_CHUNKS_MIN: Final = 16
 
 
 class CopyExtent(Protocol):
-    """The extent of a follower's copy of a log; `last` is the header of its last chunk, empty when it has none."""
+    """The extent of a follower's copy of a log; `last` is the header of its last chunk, empty without chunks."""
 
     @property
     def path(self) -> str:
@@ -55,40 +55,40 @@ class CopyExtent(Protocol):
 
     @property
     def first_offset(self) -> int:
-        """The oldest offset it holds."""
+        """The offset of its first record."""
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the last one it holds."""
+        """The offset behind its last record."""
 
     @property
     def last(self) -> bytes:
-        """48 octets, or none."""
+        """48 octets, or empty."""
 
 
 class Bounds(NamedTuple):
-    """The offsets that the leader's log holds: from the first up to, and without, the next."""
+    """The offsets in the leader's log: `first_offset` inclusive, `next_offset` exclusive."""
 
     first_offset: int
     next_offset: int
 
 
 class LeaderLogs(Protocol):
-    """The leader's logs as they are at the moment of asking; they grow, and are dropped from, meanwhile."""
+    """The leader's present logs; their ends grow, and old segments are dropped, between two calls."""
 
     def paths(self) -> Iterable[str]:
-        """The names of all logs."""
+        """Return the names of all logs."""
 
     def bounds(self, path: str) -> Bounds | None:
-        """The extent of a log; None when there is no such log."""
+        """Return the extent of a log; None if there is no such log."""
 
     def header_at(self, path: str, chunk_id: int) -> bytes | None:
-        """The header of the chunk that begins at an offset within the bounds; None when none does."""
+        """Return the header of the chunk that begins at this offset within the bounds; None if none does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Continue:
-    """All that the follower has, as other steps left it, is the leader's: send the chunks from here on, if any."""
+    """After the earlier steps the copy is a prefix of the leader's log: send the chunks from here on, if any."""
 
     path: str
     from_offset: int
@@ -96,7 +96,7 @@ class Continue:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Nothing that the follower has, if anything, is of use: it deletes that, and its log begins here."""
+    """The follower's copy, if any, is of no use: the follower deletes it, and its log begins here."""
 
     path: str
     from_offset: int
@@ -104,7 +104,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Ask for the headers of chunks that begin before an offset, newest first: this many, if there are."""
+    """Request the headers of chunks that begin before an offset, newest first, up to this many."""
 
     path: str
     before: int
@@ -121,7 +121,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class DropBefore:
-    """The leader's log begins here: segments that end before are superfluous."""
+    """The leader's log begins here: drop the segments that end before."""
 
     path: str
     offset: int
@@ -129,14 +129,14 @@ class DropBefore:
 
 @dataclass(frozen=True, slots=True)
 class DeleteLog:
-    """The leader has deleted the log since it sent it."""
+    """The leader has deleted the log since it sent the log to the follower."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class QuarantineLog:
-    """The leader does not have the log, and may never have had it."""
+    """The leader does not have the log, and may never have had it: quarantine the copy."""
 
     path: str
 
@@ -145,7 +145,7 @@ Step: TypeAlias = Continue | Begin | Probe | Truncate | DropBefore | DeleteLog |
 
 
 class _Probing:
-    """A log whose last common chunk is looked for among those that begin before `before`."""
+    """The search for a log's last common chunk among the chunks that begin before `before`."""
 
     __slots__ = ("before", "chunks_max", "end", "extent")
 
@@ -153,34 +153,34 @@ class _Probing:
         self.extent = extent
         self.before = before
         self.end = extent.next_offset
-        """Where the newest of them ends at the latest: the leader's end may be in the middle of one."""
+        """The highest possible end of the newest of them: the leader's end may lie within a chunk."""
         self.chunks_max = PROBE_CHUNKS_MIN
 
 
 class Join:
-    """Decides for one follower; each answer is a list of steps, to be taken in that order.
+    """The join of one follower; each result is a list of steps, to be taken in that order.
 
-    Steps ask for what the leader has at that moment: take them, or note what is dropped and deleted from
-    then on, before anything else happens.
+    Steps refer to the leader's logs at that moment: before any other event, the caller takes the steps, or begins to
+    note drops and deletes.
 
     Args:
-        leader: what the leader has.
-        is_clean: the follower has nothing but what this leader sent it; see the module.
+        leader: the leader's logs.
+        is_clean: the follower has only chunks that this leader sent; see the module.
     """
 
     def __init__(self, leader: LeaderLogs, *, is_clean: bool) -> None:
-        """Nothing is compared yet."""
+        """Start without a compared log."""
         self._leader = leader
         self._is_clean = is_clean
         self._seen: set[str] = set()
         self._probing: dict[str, _Probing] = {}
 
     def doubt(self) -> None:
-        """The follower is not clean after all: from now on nothing of it is deleted, all goes to quarantine."""
+        """Take the follower for not clean: from now on its chunks go to quarantine, and none is deleted."""
         self._is_clean = False
 
     def spare(self, path: str) -> None:
-        """The leader cannot read this log: what the follower has of it, if anything, is the copy to mend from."""
+        """Leave out a log that the leader cannot read: the follower's copy, if any, can repair it."""
         self._seen.add(path)
 
     @property
@@ -189,14 +189,14 @@ class Join:
         return bool(self._probing)
 
     def is_undecided(self, path: str) -> bool:
-        """Whether a `Probe` for this log is under way: `probed` will see what has become of it meanwhile."""
+        """Return whether a `Probe` for this log is under way; `probed` takes later changes of the log into account."""
         return path in self._probing
 
     def compare(self, extent: CopyExtent) -> list[Step]:
-        """Decide for a log that the follower has; a `Probe` puts it off until `probed`.
+        """Decide for a log of the follower; a `Probe` defers the decision to `probed`.
 
         Raises:
-            PeerError: it was told of before, or its last chunk is not what its offsets say.
+            PeerError: the log was reported before, or its last chunk does not fit its offsets.
         """
         path, first, end = extent.path, extent.first_offset, extent.next_offset
         if path in self._seen:
@@ -215,7 +215,7 @@ class Join:
         return self._probe(_Probing(extent, min(last.chunk_id, bounds.next_offset)), bounds)
 
     def rest(self) -> list[Step]:
-        """Decide for the logs that the follower has not told of, once it has told of all it has."""
+        """Decide for the leader's other logs, once the follower has reported all of its logs."""
         steps: list[Step] = []
         for path in self._leader.paths():
             bounds = self._leader.bounds(path)
@@ -227,7 +227,7 @@ class Join:
         """Decide by the answer to the last `Probe` of a log.
 
         Raises:
-            PeerError: the log was not asked for, or these are not the headers that were.
+            PeerError: the log has no open `Probe`, or the headers do not fit it.
         """
         probing = self._probing.get(path)
         if probing is None:
@@ -239,7 +239,7 @@ class Join:
             return [DeleteLog(path) if self._is_clean else QuarantineLog(path)]
         if self._is_clean and extent.next_offset <= bounds.first_offset:
             return [Begin(path, bounds.first_offset)]
-        # Everything before a common chunk is common: so of thousands the leader reads a dozen of its own.
+        # Everything before a common chunk is common: so for thousands of headers the leader reads a dozen of its own.
         comparable = sum(header.chunk_id >= bounds.first_offset for header in found)
         newest = bisect_left(
             range(comparable), True, key=lambda index: self._has(path, bounds, found[index], headers[index])
@@ -252,7 +252,7 @@ class Join:
         return self._probe(probing, bounds)
 
     def _probe(self, probing: _Probing, bounds: Bounds) -> list[Step]:
-        """Look further back, if something may be kept: what the leader can still compare, with no gap before it."""
+        """Search further back if the leader can still compare earlier chunks, and no gap lies before them."""
         extent = probing.extent
         if extent.first_offset <= bounds.first_offset < probing.before:
             self._probing[extent.path] = probing
@@ -260,12 +260,12 @@ class Join:
         return [Truncate(extent.path, extent.first_offset), Begin(extent.path, bounds.first_offset)]
 
     def _has(self, path: str, bounds: Bounds, header: Header, octets: bytes) -> bool:
-        """Whether the leader has this very chunk."""
+        """Return whether the leader has this very chunk."""
         within = bounds.first_offset <= header.chunk_id < bounds.next_offset
         return within and self._leader.header_at(path, header.chunk_id) == octets
 
     def _continue(self, extent: CopyExtent, bounds: Bounds, from_offset: int) -> list[Step]:
-        """Go on behind what is common."""
+        """Return the steps that continue the copy behind the last common chunk."""
         steps: list[Step] = [Continue(extent.path, from_offset)]
         if extent.first_offset < bounds.first_offset:
             steps.insert(0, DropBefore(extent.path, bounds.first_offset))
@@ -273,7 +273,7 @@ class Join:
 
 
 def _last(extent: CopyExtent) -> Header | None:
-    """The last chunk's header, None when the log is empty."""
+    """Return the decoded header of the last chunk; None if the log is empty."""
     if not extent.last and extent.first_offset == extent.next_offset:
         return None
     last = _decoded(extent.path, extent.last)
@@ -286,7 +286,7 @@ def _last(extent: CopyExtent) -> Header | None:
 
 
 def _checked(probing: _Probing, headers: Sequence[bytes]) -> list[Header]:
-    """The headers of a probe's answer, decoded: neighbours, and as many as were asked for if there are."""
+    """Decode the headers of an answer; check that they are adjacent, and as many as requested or present."""
     extent, path = probing.extent, probing.extent.path
     found = [_decoded(path, octets) for octets in headers]
     end, end_max = probing.before, probing.end
@@ -306,7 +306,7 @@ def _checked(probing: _Probing, headers: Sequence[bytes]) -> list[Header]:
 
 
 def _decoded(path: str, octets: bytes) -> Header:
-    """Raises ChunkError, a PeerError, for what is no header."""
+    """Decode a header; raise ChunkError, a PeerError, for other octets."""
     if len(octets) != HEADER_BYTES:
         raise PeerError(
             f"follower tells of a chunk of log {path} in {len(octets)} octets, not {HEADER_BYTES}"

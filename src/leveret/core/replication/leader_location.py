@@ -1,11 +1,11 @@
 """The node that leads a new queue: RabbitMQ's strategies, and the settings that choose one of them.
 
-Classic queues and the replicated types have names of their own for the strategies, and a precedence of their own. For
-a classic queue: the argument `x-queue-master-locator`, then a policy's `queue-master-locator`, then the setting. For a
+Classic queues and the replicated types have different names for the strategies, and a different precedence. For a
+classic queue: the argument `x-queue-master-locator`, then a policy's `queue-master-locator`, then the setting. For a
 quorum queue or a stream: a policy's `queue-leader-locator`, then the argument `x-queue-leader-locator`, then the
 setting.
 
-Random choices are made by the caller.
+The caller makes random choices.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ MASTER_LOCATOR: Final = "queue-master-locator"
 LEADER_LOCATOR: Final = "queue-leader-locator"
 
 Choose = Callable[[Sequence[str]], str]
-"""One of several nodes, never of none; by chance or not."""
+"""Chooses one node of a non-empty list, at random or not."""
 
 
 class CandidateNodes(msgspec.Struct, frozen=True, kw_only=True):
-    """The nodes of a cluster as a declaration meets them.
+    """The nodes of a cluster at the time of a declaration.
 
     Attributes:
-        client: the node that the declaring client is connected to; it runs.
-        alive: the nodes that run, in an order that is the same everywhere.
-        draining: those of them that are in maintenance mode.
-        led: how many queues each node leads; one that is not named leads none.
+        client: the running node to which the declaring client is connected.
+        alive: the running nodes, in an order that is the same on all nodes.
+        draining: the nodes of these in maintenance mode.
+        led: the number of queues that each node leads; 0 for a missing node.
     """
 
     client: str
@@ -51,7 +51,7 @@ class CandidateNodes(msgspec.Struct, frozen=True, kw_only=True):
     led: Mapping[str, int] = msgspec.field(default_factory=dict)
 
     def fewest(self, among: Sequence[str]) -> str:
-        """The one that leads the fewest queues; of equals the first by name."""
+        """Return the node that leads the fewest queues; of equals the first by name."""
         return min(among, key=lambda node: (self.led.get(node, 0), node))
 
 
@@ -62,15 +62,15 @@ def locator(
     queue_master_locator: str = CLIENT_LOCAL,
     queue_leader_locator: str = CLIENT_LOCAL,
 ) -> str:
-    """The strategy for a queue: one of "client-local", "min-masters" and "random".
+    """Return the strategy for a queue: "client-local", "min-masters" or "random".
 
-    "balanced" and its old names are "min-masters": RabbitMQ counts the queues of one type for it, here all count.
+    "balanced" and its old names become "min-masters": RabbitMQ counts the queues of one type, Leveret all queues.
 
     Args:
-        arguments: of the queue's declaration.
-        applied: the definition of the policies that apply to it, as `EffectivePolicy.definition` has it.
-        queue_master_locator: what is configured for classic queues.
-        queue_leader_locator: what is configured for the others.
+        arguments: the arguments of the declaration.
+        applied: the definition of the effective policy (`EffectivePolicy.definition`).
+        queue_master_locator: the setting for classic queues.
+        queue_leader_locator: the setting for the other types.
     """
     if queue_type(arguments) == CLASSIC:
         given = (
@@ -96,17 +96,17 @@ def leader_location(
     policy: MirrorPolicy = NOT_MIRRORED,
     is_exclusive: bool = False,
 ) -> str:
-    """The node that leads a new queue; it runs.
+    """Return the running node that leads a new queue.
 
-    A queue that is mirrored to certain nodes is led by one of those that run, if any does. A node in maintenance
-    mode is chosen where the client is connected to it, and where there is no other.
+    If a policy lists the nodes of the queue, a running one of those leads it, if any runs. A node in maintenance mode
+    leads it only if the client is connected to that node, or no other node is left.
 
     Args:
-        strategy: as `locator` found it.
-        nodes: what there is.
-        choose: takes one for "random".
-        policy: what the policies say of the queue's mirrors.
-        is_exclusive: whether the queue is one connection's own: such queues are led where that is.
+        strategy: the result of `locator`.
+        nodes: the nodes of the cluster.
+        choose: chooses the node for "random".
+        policy: the mirror policy of the queue.
+        is_exclusive: whether the queue belongs to one connection; the connection's node leads it.
     """
     if is_exclusive:
         return nodes.client

@@ -1,11 +1,11 @@
-"""What becomes of a queue whose leader's node is lost, by RabbitMQ's rules: pure.
+"""The fate of a queue whose leader's node is lost, by RabbitMQ's rules: pure.
 
     promoted    another node has a copy, and leads the queue
     waits       the queue is durable, and down until its node is back
     deleted     the queue ends with the node. A transient queue is not mirrored, whatever a policy says; an exclusive
-                one belongs to a connection, which ends with the node that it is led on
+                queue belongs to a connection, which ends with the leader's node
 
-A queue that another node follows whole (a follower of the node) is promoted with the node, if it is durable.
+If a follower of the whole node is promoted, its durable queues are promoted with it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ DELETED: Final = "deleted"
 def fate_in_cluster(
     placed: QueuePlacement, policy: MirrorPolicy, *, durable: bool, is_exclusive: bool
 ) -> str:
-    """What becomes of a queue of a cluster when its leader's node is lost now.
+    """Return the fate of a cluster's queue if its leader's node is lost now.
 
     Args:
         placed: the queue's leader and mirrors.
-        policy: the mirrors that are asked for, and how they are promoted.
+        policy: the wanted mirrors, and the conditions of their promotion.
         durable: whether the queue outlives its node.
         is_exclusive: whether it belongs to a connection.
     """
@@ -41,7 +41,7 @@ def fate_in_cluster(
 
 
 def fate_alone(*, durable: bool, is_exclusive: bool, is_followed: bool) -> str:
-    """The same for a node without a cluster; `is_followed`: a follower is in sync, and can be promoted."""
+    """Return the fate of a queue without a cluster; `is_followed`: a follower in sync can be promoted."""
     return _fate(durable=durable, is_exclusive=is_exclusive, has_copy=is_followed)
 
 

@@ -13,17 +13,17 @@ class MirrorEvents:
     """Compares each record of a mirrored queue with the one before it."""
 
     def __init__(self, me: str) -> None:
-        """`me` is this node; nothing is known yet."""
+        """Start without known records; `me` is this node."""
         self._me = me
         self._known: dict[QueueKey, Placement] = {}
 
     def begin(self, placements: Mapping[QueueKey, StoredPlacement]) -> None:
-        """The present records are known: they are no events."""
+        """Take the present records, which are no events."""
         for key, (placement, _) in placements.items():
             self._know(key, placement)
 
     def changed(self, change: PlacementChanged) -> list[str]:
-        """Log texts of a change, behind `Mirrored queue 'q' in vhost 'v': `; none for queues of other leaders."""
+        """Return log texts to follow `Mirrored queue 'q' in vhost 'v': `; none for queues of other leaders."""
         before, after = self._known.pop(change.key, None), change.placement
         if after is None:
             return []
@@ -31,13 +31,13 @@ class MirrorEvents:
         return events(before, after) if after.leader == self._me else []
 
     def _know(self, key: QueueKey, placement: Placement) -> None:
-        # Those without mirrors, which may be a great many, are as good as unknown.
+        # Records without mirrors need no memory, and there may be a great many.
         if placement.mirrors:
             self._known[key] = placement
 
 
 def events(before: Placement | None, after: Placement) -> list[str]:
-    """Changes of a queue's mirrors; the first two in RabbitMQ's words."""
+    """Return the texts of changes of a queue's mirrors; the first two are RabbitMQ's words."""
     is_same = before is not None and before.epoch == after.epoch
     had, had_all = (before.mirrors, before.synchronised) if before is not None and is_same else ((), ())
     found = [f"Adding mirror on node {node}" for node in after.mirrors if node not in had]

@@ -15,10 +15,10 @@ from typing import Final, NamedTuple
 from leveret.core.rules.mirror_policy import ALWAYS, MAJORITY, WHEN_SYNCED, MirrorPolicy
 
 STOPPING: Final = "Stopping all nodes on master shutdown since no synchronised mirror (replica) is available"
-"""What RabbitMQ logs when a leader that is stopped takes its queue with it."""
+"""RabbitMQ's log line for a queue that is down because its leader stopped in order."""
 
 Shuffle = Callable[[Sequence[str]], Sequence[str]]
-"""The same nodes in another order, by chance or not."""
+"""Returns the same nodes in another order, at random or not."""
 
 
 class WantedPlacement(NamedTuple):
@@ -32,14 +32,14 @@ class QueuePromotion(NamedTuple):
     """The fate of a queue whose leader is gone.
 
     Attributes:
-        leader: the mirror that leads from now on; None for nobody: the queue is down until its leader returns.
-        mirrors: those that still mirror it, oldest first.
-        is_complete: whether the new leader has all that was confirmed, once it has asked `asks`. If not, messages
+        leader: the mirror that leads from now on; None for none: the queue is down until its leader returns.
+        mirrors: the remaining mirrors, oldest first.
+        is_complete: whether the new leader has every confirmed message, once it has asked `asks`. If not, messages
             are lost that only the old leader had.
-        asks: of a queue whose confirms wait for a majority: the mirrors that the new leader has to ask for what it
-            lacks, before it leads.
-        least: how many of those that are asked, itself among them, have to say what they have.
-        log: what to log of it, behind `Mirrored queue 'q' in vhost 'v': `; empty for nothing.
+        asks: of a queue whose confirms wait for a majority: the mirrors whose ends the new leader asks for before it
+            leads.
+        least: the number of nodes, the new leader included, whose ends must be known.
+        log: the log text to follow `Mirrored queue 'q' in vhost 'v': `; empty for none.
     """
 
     leader: str | None
@@ -50,7 +50,7 @@ class QueuePromotion(NamedTuple):
     least: int = 1
 
 
-# -- where mirrors go -----------------------------------------------------------------------------
+# -- placement of mirrors -------------------------------------------------------------------------
 
 
 def suggest(
@@ -62,21 +62,21 @@ def suggest(
     alive: Collection[str],
     shuffle: Shuffle,
 ) -> WantedPlacement:
-    """Which node should lead a queue and which should mirror it, by its policy and what there is.
+    """Return the wanted leader and mirrors of a queue, by its policy and the nodes.
 
     Args:
-        policy: what the queue's policies say.
-        leader: who leads now, and runs; it stays, but for the mode "nodes". (Of one that is gone: `successor`.)
-        mirrors: who mirrors now, oldest first; those that do not run count for nothing.
-        synchronised: those of them that have all that the leader has.
-        members: the nodes of the cluster, in an order that is the same everywhere. A caller that wants to know
-            whether *one* node should mirror hands in that one and those that have the queue.
-        alive: the nodes that run. No other is given a mirror.
-        shuffle: puts the nodes that "exactly" may choose from in the order in which they are taken. Nodes that
-            still have a copy may come first.
+        policy: the queue's mirror policy.
+        leader: the present, running leader; it stays, except in the mode "nodes". (For a lost one: `successor`.)
+        mirrors: the present mirrors, oldest first; those that do not run are ignored.
+        synchronised: the mirrors that have all records of the leader.
+        members: the nodes of the cluster, in an order that is the same on all nodes. To learn whether *one* node
+            should be a mirror, a caller passes that node and those that have the queue.
+        alive: the running nodes. Only these become mirrors.
+        shuffle: puts the candidates of "exactly" in the order in which they are taken. Nodes that still have a copy
+            may come first.
 
     Returns:
-        For "nodes" the leader is another than now only if that one is synchronised.
+        The wanted placement. For "nodes", the leader changes only to a synchronised mirror.
     """
     has = [node for node in mirrors if node in alive and node != leader]
     others = [node for node in members if node in alive and node != leader]
@@ -93,7 +93,7 @@ def suggest(
 
 
 def _exactly(count: int, has: list[str], others: list[str], shuffle: Shuffle) -> tuple[str, ...]:
-    """The mirrors there are, the youngest left out if they are too many, others added if too few."""
+    """Return the present mirrors, without the youngest if they are too many, with others if too few."""
     missing = count - len(has)
     if missing <= 0:
         return tuple(has[:count])
@@ -101,7 +101,7 @@ def _exactly(count: int, has: list[str], others: list[str], shuffle: Shuffle) ->
 
 
 def _on_nodes(available: list[str], leader: str, has: list[str], synced: list[str]) -> WantedPlacement:
-    """The listed nodes that run; the leader stays until one of them, or any mirror, can follow it without loss."""
+    """Return the running listed nodes; the leader stays until a listed node, or any mirror, is synchronised."""
     if not available:
         return WantedPlacement(leader, ())
     if leader not in available and synced:
@@ -110,11 +110,11 @@ def _on_nodes(available: list[str], leader: str, has: list[str], synced: list[st
 
 
 def _kept_first(has: list[str], wanted: list[str]) -> tuple[str, ...]:
-    """The wanted ones: those there are by age, then the new ones."""
+    """Return the wanted mirrors: the present ones by age, then the new ones."""
     return (*(node for node in has if node in wanted), *(node for node in wanted if node not in has))
 
 
-# -- who follows a leader -------------------------------------------------------------------------
+# -- successors of a leader -----------------------------------------------------------------------
 
 
 def successor(
@@ -125,17 +125,17 @@ def successor(
     *,
     is_graceful: bool,
 ) -> QueuePromotion:
-    """The successor of a lost leader: the oldest synchronised mirror, else the oldest mirror if the policy allows that.
+    """Return the successor: the oldest synchronised mirror, else the oldest mirror if the policy allows that.
 
-    With `ha-confirm: majority` a single mirror need not have everything. All that run have it together, if they
-    are so many that every message that was confirmed must be with one of them.
+    With `ha-confirm: majority` a single mirror need not have everything. The running mirrors have it together, if they
+    are so many that at least one of them has each confirmed message.
 
     Args:
-        policy: what the queue's policies say.
+        policy: the queue's mirror policy.
         mirrors: its mirrors, oldest first.
-        synchronised: those of them that are recorded as synchronised, whether they run or not.
-        alive: the nodes that run, the leader not among them.
-        is_graceful: whether the leader stops in order, and hands over what it has; else it has failed.
+        synchronised: the mirrors that are recorded as synchronised, whether they run or not.
+        alive: the running nodes, without the leader.
+        is_graceful: whether the leader stops in order, and hands over its records; otherwise it has failed.
     """
     running = [node for node in mirrors if node in alive]
     synced = [node for node in running if node in synchronised]
@@ -150,28 +150,28 @@ def successor(
 
 
 def confirms_needed(policy: MirrorPolicy, synchronised: int) -> int:
-    """Of `synchronised` mirrors, how many besides the leader must have a message before it is confirmed.
+    """Return how many of `synchronised` mirrors must have a message before it is confirmed.
 
-    With a majority the leader counts as one of those that have it.
+    The leader counts as one node of a majority.
     """
     return (synchronised + 1) // 2 if policy.confirm == MAJORITY else synchronised
 
 
 def asked_for_all(policy: MirrorPolicy, synchronised: int) -> int:
-    """The smallest k such that any k of the synchronised mirrors together hold every confirmed message."""
+    """Return the smallest k such that any k of the synchronised mirrors together hold every confirmed message."""
     return synchronised - confirms_needed(policy, synchronised) + 1
 
 
 def stopped_successor(stopped: Sequence[str], leader: str, alive: Collection[str]) -> str | None:
-    """The mirror that leads, once it starts, after `forget_cluster_node` of the leader while all mirrors are down.
+    """Return the mirror that leads once it starts, after `forget_cluster_node` of the leader while all are down.
 
     Args:
-        stopped: the mirrors that were stopped, in the order in which they were, the latest last.
+        stopped: the stopped mirrors, in the order in which they stopped.
         leader: the node that is forgotten.
-        alive: the nodes that run: a mirror that was started again has begun anew, and is none of them.
+        alive: the running nodes: a mirror among them has started again with an empty copy, and does not count.
 
     Returns:
-        The mirror that was stopped last; None if there is none: the queue is deleted.
+        The mirror that stopped last; None without one: the queue is deleted.
     """
     return next((node for node in reversed(stopped) if node not in alive and node != leader), None)
 
@@ -179,15 +179,15 @@ def stopped_successor(stopped: Sequence[str], leader: str, alive: Collection[str
 def by_last_stop(
     stopped: Sequence[str], mirrors: Sequence[str], synchronised: Collection[str]
 ) -> tuple[str, ...]:
-    """All that have a copy of a queue whose leader is gone for good, in the order in which they went, the latest last.
+    """Return all nodes with a copy of a queue whose leader is gone for good, in the order in which they stopped.
 
-    Those that the record still names as mirrors went with the leader, or after it: of them those that lacked nothing
-    are behind the others, and the oldest are last.
+    The recorded mirrors stopped with the leader, or after it. Among them, synchronised mirrors come behind the others,
+    and older ones behind younger ones.
 
     Args:
-        stopped: those that went before, the latest last.
-        mirrors: as the record has them, oldest first.
-        synchronised: those of them that have all that was confirmed.
+        stopped: the nodes that stopped before, in that order.
+        mirrors: the recorded mirrors, oldest first.
+        synchronised: the mirrors that have every confirmed message.
     """
     mirrors = [
         *(node for node in mirrors if node in synchronised),
@@ -197,7 +197,7 @@ def by_last_stop(
 
 
 def _may_lose(policy: MirrorPolicy, *, is_graceful: bool) -> bool:
-    """Whether a mirror that lacks messages may lead; what is said of failures holds for a stop as well."""
+    """Return whether a mirror that lacks messages may lead; a rule against it after failures holds for stops too."""
     if policy.promote_on_failure == WHEN_SYNCED:
         return False
     return not is_graceful or policy.promote_on_shutdown == ALWAYS

@@ -2,7 +2,7 @@
 
 The leader of a queue writes its placement, and no other node does while the leader lives. When the leader is gone, each
 node computes the same successor, and the successor writes. `core/replication/mirroring` chooses leader and mirrors by
-RabbitMQ's rules; this module makes the next record of that. docs/adr/0008-cluster.md has the order in which a record
+RabbitMQ's rules; this module makes the next record from that. docs/adr/0008-cluster.md has the order in which a record
 and its promises change.
 """
 
@@ -34,10 +34,10 @@ class ClusterView:
 
     Attributes:
         me: this node.
-        incarnation: its present one.
-        members: all nodes, in an order that is the same everywhere.
-        alive: those that run, this one among them.
-        shuffle: for where nodes are chosen by chance.
+        incarnation: its present incarnation.
+        members: all nodes, in an order that is the same on all nodes.
+        alive: the running nodes, with this one.
+        shuffle: the order for random choices.
     """
 
     me: str
@@ -55,12 +55,12 @@ class RequiredMirrors(NamedTuple):
 
 
 class PlacementStep(NamedTuple):
-    """The steps of a leader from the present record to the wanted one.
+    """A leader's step from the present record towards the wanted one.
 
     Attributes:
-        placement: to be written now, unless it is as before.
-        waits: what promises wait for, from before it is written.
-        is_open: whether there is more to be written, once `waits` is fulfilled for all that may have been promised
+        placement: the record to write now, unless it is unchanged.
+        waits: the mirrors that promises wait for, from before the write on.
+        is_open: whether another write follows, once `waits` is fulfilled for everything that may have been promised
             before.
     """
 
@@ -70,11 +70,11 @@ class PlacementStep(NamedTuple):
 
 
 class Next(NamedTuple):
-    """What a leader makes of its queue's placement.
+    """The next placement that a leader wants for its queue.
 
     Attributes:
-        placement: to be written, unless it is as before.
-        move_to: the node that is to lead instead, once it was given everything; empty for none.
+        placement: the record to write, unless it is unchanged.
+        move_to: the node that is to lead instead, once the leader has handed over; empty for none.
     """
 
     placement: Placement
@@ -84,7 +84,7 @@ class Next(NamedTuple):
 def first(
     epoch: int, leader: str, policy: MirrorPolicy, cluster_view: ClusterView, *, exclusive: bool
 ) -> Placement:
-    """Of a queue that is declared now: there is nothing in it yet, so its first mirrors have all of it."""
+    """Return the record of a new queue: it is empty, so its first mirrors are synchronised."""
     incarnation = (
         cluster_view.alive[leader].incarnation if leader in cluster_view.alive else cluster_view.incarnation
     )
@@ -109,13 +109,13 @@ def following(
     joined: Collection[str],
     cluster_view: ClusterView,
 ) -> Next:
-    """Of a queue that this node leads, by its policy and by who is there.
+    """Return the next record of a queue that this node leads, by its policy and the running nodes.
 
     Args:
-        placement: as it is recorded.
-        policy: what the queue's policies say.
-        ready: the mirrors that have all that this node has, and are told of each change.
-        joined: the mirrors whose copies were compared with what is here: what else they had is quarantined there.
+        placement: the present record.
+        policy: the queue's mirror policy.
+        ready: the mirrors that have all records of this node, and receive each change.
+        joined: the mirrors whose copies were compared with this node's: they have quarantined divergent records.
         cluster_view: the cluster.
     """
     alive, me = cluster_view.alive, cluster_view.me
@@ -131,10 +131,10 @@ def following(
     gone = [node for node in placement.mirrors if node not in alive]
     mirrors = tuple(node for node in wanted.mirrors if node != me)
     if wanted.leader != me:
-        # It is a mirror until it leads; and this node is not one of the queue's any more when it does.
+        # The next leader is a mirror until it leads; then this node is neither leader nor mirror of the queue.
         mirrors = tuple(dict.fromkeys((*_still(placement.mirrors, alive), *mirrors, wanted.leader)))
-    # A node that runs again and is no mirror has nothing to go on from, once those that replaced it have everything:
-    # its copy would take room for ever.
+    # Once all mirrors have everything, a node that runs again and is no mirror does not keep its copy, which would take
+    # room for ever.
     is_complete = all(node in ready for node in mirrors)
     before = [
         node
@@ -143,10 +143,10 @@ def following(
     ]
     lost = placement.lost
     if lost is not None and (lost.by in joined or lost.by not in cluster_view.members):
-        # What it had is quarantined there by now, or does not come back.
+        # The messages of the previous leader are in its quarantine by now, or do not come back.
         lost = msgspec.structs.replace(lost, by="")
     elif lost is not None and lost.by in alive and lost.by not in (me, *mirrors):
-        # Only as a mirror it is compared, and what it alone has is quarantined before its copy goes.
+        # Only mirrors are compared, so the previous leader quarantines its divergent records before its copy goes.
         mirrors = (*mirrors, lost.by)
     return Next(
         msgspec.structs.replace(
@@ -169,20 +169,20 @@ def _members(policy: MirrorPolicy) -> tuple[str, ...]:
 
 
 def step(before: Placement, wanted: Placement, fulfilled: RequiredMirrors | None) -> PlacementStep:
-    """The part of the wanted record that may be written now: no recorded mirror may lack a confirmed message.
+    """Return the part of the wanted record that may be written now: no recorded mirror may lack a confirmed message.
 
-    Of a record that says *all*, each one has everything: so a mirror is taken in only once it has what may have been
-    promised before it was waited for, and who is taken out is at once. Of one that says *majority*, enough of them have
-    everything together: so whenever another set counts, first a majority of the old one and of the new one have it; or
-    for a moment nobody is recorded, where that cannot be.
-    That *all* have it is recorded once they do; that *a majority* has it, before that is all that promises wait for.
-    A leader that has begun anew records that before it confirms by majority: who asks the mirrors what they have, to
-    succeed the one that ended, must not count on what they say afterwards.
+    In a record by *all*, each mirror has everything. So a mirror is added only once it has everything that may have
+    been promised before promises waited for it; a mirror is removed at once. In a record by *majority*, enough mirrors
+    have everything together. So before another set counts, a majority of the old set and one of the new set have
+    everything; where that is impossible, the record names no mirror for a moment.
+    A change to *all* is recorded once all have everything; a change to *majority*, before promises wait for no more.
+    A restarted leader records its incarnation before it confirms by majority: a node that asks the mirrors for their
+    ends, to succeed the ended leader, must not rely on later answers.
 
     Args:
-        before: as it is recorded.
+        before: the present record.
         wanted: see `following`.
-        fulfilled: what promises have waited for without a break since the mirrors had what was promised before that.
+        fulfilled: the mirrors that promises have waited for without a break, since they had all earlier promises.
     """
     having, wants = frozenset(before.synchronised), frozenset(wanted.synchronised)
     if before.majority and before.incarnation != wanted.incarnation:
@@ -203,7 +203,7 @@ def step(before: Placement, wanted: Placement, fulfilled: RequiredMirrors | None
             is_open=False,
         )
     if before.majority and len(having & wants) < confirms_needed(_BY_MAJORITY, len(having)):
-        # Too few of the old set are left to have anything more together: only this node has everything for certain.
+        # Too few of the old set are left to have everything together: only this node has it for certain.
         alone = msgspec.structs.replace(wanted, synchronised=(), majority=True)
         return PlacementStep(alone, RequiredMirrors((having,), majority=True), is_open=False)
     waits = RequiredMirrors((having, wants), before.majority)
@@ -213,7 +213,7 @@ def step(before: Placement, wanted: Placement, fulfilled: RequiredMirrors | None
 
 
 def _recorded(before: Placement, wanted: Placement, having: frozenset[str]) -> Placement:
-    """What is wanted, but that who was recorded as synchronised, and how, stays so."""
+    """Return the wanted record with the present synchronised mirrors and the present `majority`."""
     missing = [node for node in before.mirrors if node in having and node not in wanted.mirrors]
     mirrors = (*wanted.mirrors, *missing)
     return msgspec.structs.replace(
@@ -226,7 +226,7 @@ def _recorded(before: Placement, wanted: Placement, having: frozenset[str]) -> P
 
 
 def _may_return(node: str, policy: MirrorPolicy, cluster_view: ClusterView) -> bool:
-    """Whether a node that went away keeps its copy: it continues that if it mirrors the queue again."""
+    """Return whether a node that left keeps its copy, to continue it when it mirrors the queue again."""
     if policy.mode == NODES:
         return isinstance(policy.params, tuple) and node in policy.params
     return policy.is_mirrored and node in cluster_view.members
@@ -237,15 +237,15 @@ def _still(nodes: Sequence[str], alive: Collection[str]) -> list[str]:
 
 
 def promotion(placement: Placement, policy: MirrorPolicy, alive: Collection[str]) -> QueuePromotion:
-    """The successor of a leader that does not run.
+    """Return the successor of a leader that does not run.
 
-    What its confirms have waited for is what the record says; the policy may be another one by now.
+    The record, not the policy, tells which mirrors its confirms waited for: the policy may have changed since.
     """
     policy = msgspec.structs.replace(policy, confirm=MAJORITY if placement.majority else ALL)
     found = successor(policy, placement.mirrors, placement.synchronised, alive, is_graceful=False)
     if not placement.closed or found.is_complete:
         return found
-    # Its leader has not failed: what the policy allows after a stop holds. It does not say who has what of a majority.
+    # The leader stopped in order: the policy's rule for stops holds. It cannot tell which of a majority has everything.
     after_stop = successor(policy, placement.mirrors, placement.synchronised, alive, is_graceful=True)
     if placement.majority and after_stop.is_complete:
         return after_stop._replace(leader=None, mirrors=(), is_complete=False, log="")
@@ -253,9 +253,9 @@ def promotion(placement: Placement, policy: MirrorPolicy, alive: Collection[str]
 
 
 def taken_over(placement: Placement, promoted: QueuePromotion, cluster_view: ClusterView) -> Placement:
-    """Of a queue that another node leads from now on, as its leader is gone, or cannot read what it has.
+    """Return the record of a queue whose leader is gone, or cannot read its log, and that another node leads now.
 
-    Who is recorded as synchronised stays so: it has all that was confirmed, and promises wait for it from the first.
+    Synchronised mirrors stay recorded: they have every confirmed message, and promises wait for them from the first.
     """
     leader = promoted.leader or ""
     synchronised = placement.synchronised if promoted.is_complete else ()
@@ -263,17 +263,17 @@ def taken_over(placement: Placement, promoted: QueuePromotion, cluster_view: Clu
 
 
 def with_loss(before: Placement, after: Placement, begins_at: int) -> Placement:
-    """The record of a leader that lacks messages, and has the others from `begins_at` on."""
+    """Return the record of a leader that lacks messages, and whose copy begins at `begins_at`."""
     return msgspec.structs.replace(after, lost=Lost(after.term, begins_at, before.leader))
 
 
 def withdrawn(placement: Placement, node: str) -> Placement:
-    """The record that a mirror writes when it cannot read its copy and the leader is gone.
+    """Return the record that a mirror writes when it cannot read its copy and the leader is gone.
 
-    So others may lead if they have everything. Of a record that says *all*, each of the others has everything. Of one
-    that says *majority*, everything is with so many of those recorded that this one may be left out: it stays in, for
-    it counts, but is the last that would lead. Where too few are left for that, nobody is known to have everything but
-    the leader.
+    Then another mirror with everything may lead. In a record by *all*, each of the others has everything. In one by
+    *majority*, so many mirrors have everything that this one may be left out: it stays recorded, because it counts,
+    but would lead last. If too few others are left for that, only the leader is known to have everything, and the
+    record names no synchronised mirror.
     """
     recorded = [each for each in placement.synchronised if each != node]
     others = [each for each in placement.mirrors if each != node]
@@ -285,7 +285,7 @@ def withdrawn(placement: Placement, node: str) -> Placement:
 
 
 def must_be_gone(placement: Placement, promoted: QueuePromotion) -> tuple[str, ...]:
-    """Who must not have come back when this is written: as messages are lost, whoever is recorded to have them."""
+    """Return the nodes that must still be absent when this is written: recorded mirrors with messages to be lost."""
     if promoted.is_complete:
         return ()
     return tuple(
@@ -299,17 +299,17 @@ def led_by_most_complete(
     ends: Mapping[str, tuple[int, int]],
     cluster_view: ClusterView,
 ) -> Placement | None:
-    """Of a queue whose confirms waited for a majority: who has most of it leads, for that has all that was confirmed.
+    """Return the record of a queue by majority, led by its most complete copy, which has every confirmed message.
 
     Args:
-        placement: as it is recorded.
-        promoted: who was to lead, and whom to ask.
-        ends: of those that answered, and of this node: the epoch of the last chunk that is on the disk, and the offset
-            behind it. Others come to be synchronised again as any mirror does.
-        cluster_view: the cluster, after all that.
+        placement: the present record.
+        promoted: the intended leader, and the mirrors to ask.
+        ends: for this node and each that answered, the epoch of the last chunk on its disk, and the offset behind it.
+            Mirrors with other ends than the leader become synchronised again as any mirror does.
+        cluster_view: the cluster after the answers.
 
     Returns:
-        None if too few have said what they have.
+        The record; None if too few nodes have answered, or still run.
     """
     running = {node: end for node, end in ends.items() if node in cluster_view.alive}
     if len(running) < promoted.least or not running:
@@ -323,7 +323,7 @@ def led_by_most_complete(
 def handed_over(
     placement: Placement, to: str, complete: Collection[str], cluster_view: ClusterView
 ) -> Placement:
-    """Of a queue that this node leads, and another one from now on; `to` and `complete` have everything."""
+    """Return the record of a queue that this node hands over to `to`; `to` and `complete` have everything."""
     mirrors = tuple(node for node in placement.mirrors if node != to)
     synchronised = [node for node in placement.synchronised if node in complete]
     return _led_by(placement, to, cluster_view.alive[to].incarnation, mirrors, synchronised)
@@ -344,7 +344,7 @@ def _led_by(
         term=placement.term + 1,
         mirrors=others,
         synchronised=tuple(node for node in others if node in synchronised),
-        # Also those that were gone before it: they have a copy to go on from, or more than who leads now.
+        # Also mirrors that left before the leader: their copies can be continued, or have more than the new leader's.
         stopped=(*stopped, *gone, placement.leader),
         majority=False,
         closed=False,
@@ -352,7 +352,7 @@ def _led_by(
 
 
 def led_when_started(placement: Placement, leader: str) -> Placement:
-    """Of a queue whose leader is forgotten: a mirror that was stopped leads it once it runs again."""
+    """Return the record of a queue whose leader is forgotten: a stopped mirror leads it once it runs again."""
     copies = dict.fromkeys((*placement.mirrors, *placement.stopped))
     return msgspec.structs.replace(
         placement,
@@ -367,11 +367,11 @@ def led_when_started(placement: Placement, leader: str) -> Placement:
 
 
 class PendingSurvey(NamedTuple):
-    """Of a queue whose leader is forgotten: who has to say what it has of it.
+    """The nodes whose ends have to be known before a queue is led without its forgotten leader.
 
     Attributes:
-        running: to be asked; none where the record says who has all that was confirmed.
-        silent: they are down, and without them it is not known.
+        running: the nodes to ask; empty if the record alone tells which mirrors have every confirmed message.
+        silent: the stopped nodes, if the running ones are too few; otherwise empty.
     """
 
     running: tuple[str, ...]
@@ -381,10 +381,10 @@ class PendingSurvey(NamedTuple):
 def asked_without(
     name: str, placement: Placement, members: Collection[str], alive: Collection[str]
 ) -> PendingSurvey:
-    """Whom to ask before a queue is led without `name`: where a majority had what was confirmed, nobody need have all.
+    """Return the nodes to ask before a queue is led without `name`: by majority, no single mirror need be complete.
 
-    Enough of those recorded always include one that has it. Those that are no members any more do not come back: then
-    the most that is to be had is what the others have.
+    Any quorum of the recorded mirrors contains one with every confirmed message. Nodes that left the cluster do not
+    come back: then no more can be recovered than the copies of the others.
     """
     recorded = [node for node in placement.synchronised if node in members and node != name]
     if not placement.majority or len(recorded) < 2:
@@ -397,7 +397,7 @@ def asked_without(
 
 
 def is_lost(placement: Placement, alive: dict[str, Presence], *, durable: bool) -> bool:
-    """Whether a queue is gone with its leader's process: one that nobody else has, and that does not outlive a node."""
+    """Return whether a queue ended with its leader's process: it is transient or exclusive, so no node has a copy."""
     if durable and not placement.exclusive:
         return False
     leader = alive.get(placement.leader)
@@ -408,16 +408,16 @@ class QueuePlacement(NamedTuple):
     """The placement of a queue, as one node sees it.
 
     Attributes:
-        leader: the node that leads it, or that led it last.
-        mirrors: the nodes that mirror it and run, oldest first.
-        synchronised_mirrors: those of them that have all that the leader has.
-        recoverable_mirrors: all nodes that have a copy beside the leader, also those that are stopped; of a quorum
-            queue as many as its group has.
-        is_mirrored: whether a policy has it mirrored, be there a mirror or not.
-        state: `running`, `syncing` (it runs, and a mirror is sent what it lacks) or `down` (nobody leads it).
-        term: higher with each leader; 0 outside a cluster.
-        is_exclusive: whether it belongs to a connection, and goes with it.
-        lost_by: the node that has messages which the queue is led on without, until it is back; empty for none.
+        leader: the present or last leader.
+        mirrors: the running mirrors, oldest first.
+        synchronised_mirrors: the running mirrors that have all records of the leader.
+        recoverable_mirrors: all nodes with a copy except the leader, also stopped ones; of a quorum queue as many as
+            its group has.
+        is_mirrored: whether a policy wants mirrors, with or without a present mirror.
+        state: `running`, `syncing` (it runs, and a mirror catches up) or `down` (no node leads it).
+        term: each leader's is higher; 0 outside a cluster.
+        is_exclusive: whether it belongs to a connection, and ends with it.
+        lost_by: the absent node that has messages which the leader lacks; empty for none.
     """
 
     leader: str

@@ -1,8 +1,8 @@
-"""Promises about logs that have mirrors, each kept once the replicas of all of its logs have what it needs. Pure.
+"""Promises about logs that have mirrors, each kept once the replicas of all its logs have the needed cuts. Pure.
 
-A promise needs, of each of its logs, the last cut that changed the log. It is kept at the first moment at which *all*
-of its logs are there, by the replicas that are waited for at that very moment (`core.replication.replica_set`): a
-promise that waits for a second log is examined again as a whole.
+A promise needs, for each of its logs, the last cut that changed the log. It is kept at the first moment at which *all*
+of its logs have reached their cuts, by the replicas that are waited for at that very moment
+(`core.replication.replica_set`): a promise that waits for a second log is examined again as a whole.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from leveret.core.replication.replica_set import ReplicaSet
 
 P = TypeVar("P")
-"""A promise: nothing is known of it here but that it is kept once."""
+"""A promise, opaque here; it is kept once."""
 
 
 _LAST: Final = 1 << 63
-"""A cut behind all that there are."""
+"""A cut behind every other."""
 
 
 class _Waiting(NamedTuple, Generic[P]):
@@ -34,25 +34,25 @@ def _cut(each: _Waiting[Any]) -> int:
 
 
 class Promises(Generic[P]):
-    """See the module. What returns promises has them kept by its caller, in that order; each is returned once.
+    """See the module. A method that returns promises returns each once; its caller keeps them in that order.
 
     Attributes:
-        replicas: of each log that is led here, by the log's name.
+        replicas: the replica set of each log that this node leads, by the log's name.
     """
 
     def __init__(self) -> None:
-        """There is no log."""
+        """Start without a log."""
         self.replicas: dict[str, ReplicaSet] = {}
         self._waiting: dict[str, list[_Waiting[P]]] = {}
-        """By the log that they wait for, by cut."""
+        """By the awaited log, in order of cuts."""
         self._then: dict[str, tuple[int, P]] = {}
 
     def lead(self, log: str) -> None:
-        """This log is led here; promises of it wait for nobody yet."""
+        """Add a log that this node leads; its promises wait for no replica yet."""
         self.replicas.setdefault(log, ReplicaSet())
 
     def cease(self, log: str) -> int:
-        """Another node leads the log now: what waits for it is never kept; returns how much that is."""
+        """Drop the promises that need a log which another node leads now; return their number."""
         self.replicas.pop(log, None)
         self._then.pop(log, None)
         before = self.waiting
@@ -62,7 +62,7 @@ class Promises(Generic[P]):
         return before - self.waiting
 
     def deleted(self, log: str) -> list[P]:
-        """There is no such log any more, and nothing in it that a replica could lack."""
+        """Remove a deleted log: no promise waits for it any more."""
         self.replicas.pop(log, None)
         self._then.pop(log, None)
         kept: list[P] = []
@@ -80,15 +80,15 @@ class Promises(Generic[P]):
         any_one: bool = False,
         then: P | None = None,
     ) -> list[P]:
-        """From now on promises wait for each of these sets: for all of it, or a majority of it, or any one of it.
+        """Have promises wait for all replicas of each of these sets, or a majority of each, or any one of each.
 
-        With None for `majority` it stays as it is.
+        With None, `majority` stays unchanged.
 
-        `then` is kept once that has everything up to `cut`, the last one that changed the log; a later call takes its
-        place.
+        `then` is kept once these sets have everything up to `cut`, the last cut that changed the log; a later call
+        replaces it.
 
         Raises:
-            KeyError: the log is not led here.
+            KeyError: this node does not lead the log.
         """
         replicas = self.replicas[log]
         is_majority = replicas.is_majority if majority is None else majority
@@ -99,12 +99,12 @@ class Promises(Generic[P]):
         return self._advance(log)
 
     def acked(self, node: str) -> list[P]:
-        """A node has acked a cut: promises of its logs may be due."""
+        """Return the promises that are due after a node has acked a cut."""
         logs = (log for log in {**self._then, **self._waiting} if self.replicas[log].waits_for(node))
         return [promise for log in tuple(logs) for promise in self._advance(log)]
 
     def promise(self, needs: Mapping[str, int], promise: P) -> list[P]:
-        """Keep this once each of these logs is where it is to be; a log that is not led here is."""
+        """Add a promise, kept once each of its logs has reached its cut; logs of other leaders do not count."""
         kept: list[P] = []
         self._examine(_Waiting(0, needs, promise), kept)
         return kept
@@ -127,7 +127,7 @@ class Promises(Generic[P]):
         return kept
 
     def _examine(self, each: _Waiting[P], kept: list[P]) -> None:
-        """Keep it, or have it wait for the first log that is not there yet."""
+        """Keep a promise, or have it wait for the first log that has not reached its cut."""
         for name, cut in each.needs.items():
             replicas = self.replicas.get(name)
             if replicas is not None and not replicas.reaches(cut):

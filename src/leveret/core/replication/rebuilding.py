@@ -1,16 +1,16 @@
-"""A cluster that is gone with its etcd is built anew from copies of its nodes: who leads each queue, pure.
+"""Rebuilds a cluster that was lost with its etcd, from copies of its nodes: the leader of each queue. Pure.
 
-Each copy becomes a node of the new cluster, under a name of its own. Of each queue the most complete copy leads:
+Each copy becomes a node of the new cluster, under a new name. The most complete copy leads each queue:
 
-1. A copy that its node knew to be complete goes before others. A mirror that was not synchronised may have the last
+1. A copy that its node knew to be complete comes before others. A mirror that was not synchronised may have the last
    messages and lack the first.
 2. Then the end counts: the epoch of the last chunk, which rises with each leader, and the offset behind it.
 3. Of equal ends, the copy that begins first.
 
-All other copies are compared with it once the nodes run, as the copies of any mirror that comes back: records that only
-they have go to quarantine. The record says so where one of them ends later than the leader (`Lost`).
+Once the nodes run, all other copies are compared with the leader's, like those of any mirror that comes back: records
+that only they have go to quarantine. If one of them ends later than the leader, the record says so (`Lost`).
 
-The new cluster has an id of its own. So a node that still has the old one's data, or runs in it, is no member of it.
+The new cluster has a new id. So a node that still has the old cluster's data, or runs in it, is no member of it.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class DescribedLog(msgspec.Struct, frozen=True, omit_defaults=True):
     """A copy of a queue's log.
 
     Attributes:
-        epoch: of its last chunk; 0 for none.
-        first_offset, next_offset: what it holds.
-        is_complete: whether its node knew that it had all that was confirmed.
+        epoch: the epoch of its last chunk; 0 for none.
+        first_offset, next_offset: its extent.
+        is_complete: whether its node knew that it had every confirmed message.
     """
 
     epoch: _U64
@@ -49,11 +49,11 @@ class DescribedLog(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def rank(self) -> tuple[bool, tuple[int, int], int]:
-        """Higher is more complete."""
+        """The sort key of copies; the higher one is more complete."""
         return self.is_complete, self._end, -self.first_offset
 
     def ends_after(self, other: DescribedLog) -> bool:
-        """Whether it has records that the other lacks."""
+        """Return whether this copy has records that the other lacks."""
         return self._end > other._end
 
 
@@ -61,16 +61,16 @@ class DescribedCopy(msgspec.Struct, frozen=True, kw_only=True):
     """The data of a node that does not run: its own, or a follower's.
 
     Attributes:
-        node: the name that it is to have in the new cluster.
-        node_id: of the data.
-        cluster: the id of the cluster that the data come from; empty if that is not known.
-        lacks: why it is no copy of any moment of its node; empty for nothing.
-        changed_at_ms: when its newest chunk was made.
-        definitions_at_ms: when its newest change of definitions was made.
+        node: its name in the new cluster.
+        node_id: the id of the data.
+        cluster: the id of the old cluster; empty if unknown.
+        lacks: the reason why it is no copy of any moment of its node; empty if it is one.
+        changed_at_ms: the time of its newest chunk.
+        definitions_at_ms: the time of its newest change of definitions.
         epoch_max: the highest epoch that a queue may have had.
-        proof: shows which secret it has.
-        definitions: changes that make the definitions.
-        logs: by the epoch of the queue.
+        proof: the proof of its secret.
+        definitions: the changes that make the definitions.
+        logs: the copies by the epoch of the queue.
     """
 
     node: str
@@ -91,9 +91,9 @@ class RebuiltQueue(NamedTuple):
     Attributes:
         key: vhost and name.
         placement: its record.
-        copies: the nodes with a copy, the leader first; none: it begins empty.
-        copy: the leader's; None if there is none.
-        later: nodes whose copies end later than the leader's: they have messages that the queue is led on without.
+        copies: the nodes with a copy, the leader first; if empty, the queue begins empty.
+        copy: the leader's copy; None without one.
+        later: the nodes whose copies end later than the leader's: they have messages that the leader lacks.
     """
 
     key: tuple[str, str]
@@ -107,10 +107,10 @@ class RebuiltCluster(NamedTuple):
     """The new cluster.
 
     Attributes:
-        definitions_of: the node whose definitions it has, which are the newest.
-        definitions: these.
-        queues: all queues.
-        epoch: higher than the epoch that any queue ever had.
+        definitions_of: the node with the newest definitions.
+        definitions: these definitions.
+        queues: all durable queues.
+        epoch: at least the highest epoch that any queue ever had.
     """
 
     definitions_of: str
@@ -124,11 +124,11 @@ def check(copies: Sequence[DescribedCopy], proof: str, *, force: bool) -> None:
 
     Args:
         copies: the nodes of the new cluster.
-        proof: of the secret that the cluster is to have.
+        proof: the proof of the new cluster's secret.
         force: also take copies that are no copies of any moment.
 
     Raises:
-        PreconditionFailed: names the copies, and the remedy.
+        PreconditionFailed: the copies do not belong together; the text names them, and the remedy.
     """
     for what, values in (("node name", [c.node for c in copies]), ("data", [c.node_id for c in copies])):
         twice = next((each for each in values if values.count(each) > 1), None)
@@ -152,7 +152,7 @@ def check(copies: Sequence[DescribedCopy], proof: str, *, force: bool) -> None:
 
 
 def rebuilt(copies: Sequence[DescribedCopy]) -> RebuiltCluster:
-    """The new cluster of these copies; see the module."""
+    """Return the new cluster of these copies; see the module."""
     newest = max(copies, key=lambda copy: copy.definitions_at_ms)
     definitions = d.Definitions()
     for octets in newest.definitions:

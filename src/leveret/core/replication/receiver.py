@@ -1,20 +1,20 @@
-"""The copying node's account of one link: which frames fit what is here, and which number may be acked. Pure.
+"""The copying node's account of one link: checks frames against the present copies, and computes acks. Pure.
 
-A follower has one link, for a whole node; a mirror node has one link to each leader, for some logs of it.
+A follower has one link, for a whole node; a mirror node has one link to each leader, for some of the leader's logs.
 
-    joining      the leader is told what is here
-    copying      records come that the leader read from disk, log by log: no state that the leader was in
-    streaming    each cut of the leader comes
+    joining      this node reports its copies to the leader
+    copying      the leader sends records from disk, log by log: no state that the leader ever had
+    streaming    the leader sends each cut
     per_log      the link of mirrors: its logs join one by one, in frames that have numbers from the first on
 
 **The order of a frame.** The whole frame is checked; its changes are made; the disk has them; failures of single logs
-are told; segments that waited for that are dropped; the frame's number is acked. So nothing is made of a frame that
-does not fit, and an ack covers all that came before.
+are reported; segments that waited for that are dropped; the frame's number is acked. So no change of an invalid frame
+is made, and an ack covers all earlier frames.
 
-**A leader that lies** ends the link with its first wrong word: a number that goes back, a cut before the join has
+**A faulty leader** ends the link with its first invalid frame: a number that goes back, a cut before the join has
 ended, a change that is not due, a chunk that does not follow the last one, a truncation or drop behind the end, a chunk
-of a later epoch than the leader's, a name that is no log's. Of what fits, a leader may do anything to its copies;
-therefore divergent records go to quarantine.
+of a later epoch than the leader's, a name that no log can have. With valid frames, a leader may do anything to its
+copies; therefore divergent records go to quarantine.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ReceivePhase(StrEnum):
 
 
 class ReceiveEvent(StrEnum):
-    """What comes: a frame that was read from disk, the frame of a cut, the end of the join."""
+    """An event of a link: a frame of records from disk, the frame of a cut, the end of the join."""
 
     READ = "read"
     CUT = "cut"
@@ -68,9 +68,9 @@ _OF_NO_PLACE: Final = frozenset({ChangeKind.FILE, ChangeKind.REMOVE, ChangeKind.
 _REWRITING: Final = frozenset({ChangeKind.BEGIN, ChangeKind.CUT, ChangeKind.QUARANTINE})
 _DUE: Final[Mapping[tuple[ReceivePhase, ReceiveEvent], frozenset[ChangeKind]]] = {
     (ReceivePhase.COPYING, ReceiveEvent.READ): _LIVE | _REWRITING | {ChangeKind.HEAD},
-    # A node of a cluster mirrors logs: its copies of these are cut, begun anew, and get more in front.
+    # A node of a cluster has mirrors' copies, which are truncated, begin anew, and receive prefixes.
     (ReceivePhase.STREAMING, ReceiveEvent.CUT): _LIVE | {ChangeKind.BEGIN, ChangeKind.CUT, ChangeKind.HEAD},
-    # A sign of life before anything else was sent.
+    # A heartbeat before any other frame.
     (ReceivePhase.PER_LOG, ReceiveEvent.READ): frozenset(),
     (ReceivePhase.PER_LOG, ReceiveEvent.CUT): (
         _REWRITING
@@ -83,11 +83,11 @@ _DUE: Final[Mapping[tuple[ReceivePhase, ReceiveEvent], frozenset[ChangeKind]]] =
         }
     ),
 }
-"""The changes that may come, by the phase behind the frame and its event."""
+"""The allowed changes, by the phase after the frame and the frame's event."""
 
 
 class Copied(NamedTuple):
-    """What is here of a log, None for nothing, and the epoch in which the leader leads it."""
+    """The extent of the present copy of a log, None without one, and the epoch in which the leader leads the log."""
 
     bounds: Bounds | None
     epoch_max: int
@@ -97,7 +97,7 @@ class CopiedLogs(Protocol):
     """The copies of this node."""
 
     def copied(self, name: str) -> Copied | None:
-        """The present copy of a log; None: changes of it are not taken, as its report was not answered.
+        """Return the present copy of a log; None if the leader has not answered its report: its changes are ignored.
 
         Raises:
             PeerError: no log or state file can have that name.
@@ -110,14 +110,14 @@ class ReplicationReceiver:
     Attributes:
         phase: see the module.
         names: the names of logs by their number in frames.
-        taken: the highest number of a frame that was taken.
-        acked: the number that was acked last; 0 for none.
+        taken: the highest number of an accepted frame.
+        acked: the last acked number; 0 for none.
     """
 
     __slots__ = ("_logs", "acked", "names", "phase", "taken")
 
     def __init__(self, logs: CopiedLogs, phase: ReceivePhase) -> None:
-        """Nothing came; the phase is `joining`, or `per_log`."""
+        """Start without a frame; the phase is `joining` or `per_log`."""
         self._logs = logs
         self.phase = phase
         self.names: dict[int, str] = {}
@@ -125,10 +125,10 @@ class ReplicationReceiver:
         self.acked = 0
 
     def frame(self, head: FrameHead, changes: Sequence[LogChange]) -> bool:
-        """Take a frame: its changes may be made; whether its number is to be acked once they are on disk.
+        """Accept a frame, whose changes the caller then makes; return whether to ack its number once they are on disk.
 
         Raises:
-            PeerError: it does not fit. Nothing of it may be made; the link is to be ended.
+            PeerError: the frame is invalid. The caller makes none of its changes, and ends the link.
         """
         number = head.position
         event = ReceiveEvent.CUT if number else ReceiveEvent.READ
@@ -145,10 +145,10 @@ class ReplicationReceiver:
         return is_new
 
     def joined(self, number: int) -> None:
-        """The leader says that this node has everything up to that cut.
+        """Take the end of the join: this node has everything up to that cut.
 
         Raises:
-            PeerError: no join is under way, or that cut is over.
+            PeerError: no join is under way, or the cut is not after the accepted frames.
         """
         following = self._following(ReceiveEvent.JOINED, "the end of a join")
         if number <= self.taken:
@@ -157,7 +157,7 @@ class ReplicationReceiver:
 
     @property
     def number(self) -> int:
-        """The number to ack once everything that was taken is on disk; 0 while records are copied."""
+        """The number to ack once all accepted frames are on disk; 0 during a join."""
         return self.taken if self.phase in (ReceivePhase.STREAMING, ReceivePhase.PER_LOG) else 0
 
     def _following(self, event: ReceiveEvent, said: str) -> ReceivePhase:
@@ -167,7 +167,7 @@ class ReplicationReceiver:
         return following
 
     def _check(self, change: LogChange, here: dict[str, Copied | None]) -> None:
-        """Raise PeerError for a change that does not fit; `here` has the logs as the frame has left them so far."""
+        """Raise PeerError for an invalid change; `here` has the logs after the frame's earlier changes."""
         kind, name, offset = change.kind, change.name, change.offset
         copied = here[name] if name in here else self._logs.copied(name)
         if copied is None or kind in _OF_NO_PLACE:

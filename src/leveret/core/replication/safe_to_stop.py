@@ -1,8 +1,7 @@
-"""What queues, streams and followers would lack if one node stopped in order: pure.
+"""The dangers for queues, streams and followers if one node stopped in order: pure.
 
-A node is *safe to stop* when each queue with a copy on it keeps a synchronised copy, its majority and a node that
-serves it, and each follower keeps a node in sync to follow. The sentences are for operators: they follow the object's
-name.
+A node is *safe to stop* if each queue with a copy on it keeps a synchronised copy, its majority and a node that serves
+it, and each follower keeps a node in sync to follow. The texts are for operators: they follow the object's name.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from leveret.core.rules.validation import CLASSIC, QUORUM, STREAM
 
 
 class StopDanger(NamedTuple):
-    """What an object would lack.
+    """The danger for one object.
 
     Attributes:
         kind: `queue`, `stream`, `follower` or `leader`.
-        name: of a queue or stream; of a follower or a leader the node's.
-        vhost: of a queue or stream; else empty.
-        lack: what the object would lack, behind its name: `would be without ...`.
+        name: the name of the queue or stream; for a follower or a leader the node's name.
+        vhost: the vhost of a queue or stream; otherwise empty.
+        lack: the text that follows the object's name: `would be without ...`.
     """
 
     kind: str
@@ -40,18 +39,18 @@ class StopDanger(NamedTuple):
 
 
 def lacks_synchronised_mirror(kind: str, placed: QueuePlacement, me: str) -> bool:
-    """Whether `me` has the only synchronised copy of a classic queue that is to be mirrored."""
+    """Return whether `me` has the only synchronised copy of a classic queue that is to be mirrored."""
     return kind == CLASSIC and placed.leader == me and placed.is_mirrored and not placed.synchronised_mirrors
 
 
 def is_only_copy(kind: str, placed: QueuePlacement, me: str, *, durable: bool) -> bool:
-    """Whether `me` leads a stream of one copy, or a transient queue, which no other node copies."""
+    """Return whether `me` leads a stream of one copy, or a transient queue, which no other node copies."""
     is_alone = not durable or (kind == STREAM and not placed.recoverable_mirrors)
     return is_alone and placed.leader == me and not placed.is_exclusive
 
 
 def loses_quorum(kind: str, placed: QueuePlacement, me: str) -> bool:
-    """Whether a quorum queue, or a stream of several copies, needs `me` for the majority of its members."""
+    """Return whether a quorum queue, or a stream of several copies, needs `me` for the majority of its members."""
     if kind != QUORUM and (kind != STREAM or not placed.recoverable_mirrors):
         return False
     members = (placed.leader, *placed.recoverable_mirrors)
@@ -60,10 +59,10 @@ def loses_quorum(kind: str, placed: QueuePlacement, me: str) -> bool:
 
 
 def queue_lack(kind: str, placed: QueuePlacement, me: str, *, durable: bool) -> str:
-    """What a queue or a stream would lack without node `me`; empty for nothing.
+    """Return the danger for a queue or a stream without node `me`; empty for none.
 
-    An exclusive queue is none of it: it goes with its connection, wherever it is. A durable queue that no policy has
-    mirrored lacks a home: no other node can serve it.
+    An exclusive queue is in no danger: it ends with its connection anyway. A durable queue without a mirror policy
+    would be down: no other node can serve it.
     """
     if placed.is_exclusive:
         return ""
@@ -83,11 +82,11 @@ def queue_lack(kind: str, placed: QueuePlacement, me: str, *, durable: bool) -> 
 
 
 def follower_dangers(status: Mapping[str, Any]) -> list[StopDanger]:
-    """What other nodes would lack that follow this one, or that this one follows.
+    """Return the dangers for the followers of this node, and for its leader.
 
     Args:
-        status: of replication: role, node_id, followers (rows with name, in_sync, lag_records), and etcd's record of
-            the leader and of those in sync, if there is one.
+        status: the replication status: role, node_id, followers (rows with name, in_sync, lag_records), and etcd's
+            records of the leader and of the nodes in sync, if any.
     """
     rows: Sequence[Mapping[str, Any]] = status["followers"]
     if status["role"] == "follower":
@@ -111,7 +110,7 @@ def _orphaned(row: Mapping[str, Any]) -> StopDanger:
 
 
 def _last_in_sync(status: Mapping[str, Any]) -> list[StopDanger]:
-    """The leader, if etcd names this node as its only follower in sync."""
+    """Return the danger for the leader, if etcd names this node as its only follower in sync."""
     etcd = status["etcd"]
     leader = etcd["leader"] if etcd else None
     if leader is None:

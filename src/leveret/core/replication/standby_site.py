@@ -19,7 +19,7 @@ from leveret.wire.log_name import vhost_of
 PROMOTIONS_MAX: Final = 50
 """The finished promotions that are kept, the newest; a value in etcd is limited."""
 _LACKS: Final = ("unreadable_records", "missing_records", "missing_messages")
-"""The counts, in a promotion's summary, of a vhost's earlier records that are not here."""
+"""The counts, in a promotion's summary, of a vhost's earlier records that this site lacks."""
 
 
 class RecoveryRequest(msgspec.Struct, kw_only=True, frozen=True):
@@ -36,10 +36,10 @@ EVERYTHING: Final = RecoveryRequest()
 
 
 class RecoveredPart(msgspec.Struct, kw_only=True, frozen=True):
-    """What one node of a site recovered, of the vhosts that it owns.
+    """One node's part of a site's recovery: the vhosts that it owns.
 
     Attributes:
-        vhosts: these vhosts.
+        vhosts: the vhosts.
         summary, transferred, marks: see PromotionAttempt.
     """
 
@@ -68,8 +68,8 @@ class PromotionAttempt(msgspec.Struct, kw_only=True, frozen=True):
         wanted: the requested recovery.
         recovered: in a cluster, the vhosts that their owners have recovered.
         summary: a row for each vhost once it is done.
-        transferred: by outgoing log (`wire.log_name`; of a single upstream by vhost), its id, and the offset up to
-            which it is here.
+        transferred: by outgoing log (`wire.log_name`; of a single upstream by vhost), its id, and the end of the
+            transferred records.
         marks: by outgoing log, the fingerprint (`wire.chunk.fingerprint_of`) of the last chunk before that offset.
         left_out: a row a vhost with the messages that were not requested and that a later promotion would recover:
             virtual_host, queues, messages, unreadable_records; None if they were not counted.
@@ -87,27 +87,27 @@ class PromotionAttempt(msgspec.Struct, kw_only=True, frozen=True):
     error: str = ""
 
     def log_named(self, vhost: str, log_id: int) -> str | None:
-        """The name of the recovered outgoing log of the vhost with this id; None for none."""
+        """Return the name of the recovered outgoing log of the vhost with this id; None for none."""
         named = (name for name, (own, _) in self.transferred.items() if own == log_id)
         return next((name for name in named if vhost_of(name) == vhost), None)
 
     def end_of(self, vhost: str, log_id: int) -> int:
-        """The offset up to which it has that log; 0 if it has nothing of it."""
+        """Return the offset up to which it has that log; 0 if it has nothing of it."""
         name = self.log_named(vhost, log_id)
         return 0 if name is None else self.transferred[name][1]
 
     def lacks(self, vhost: str) -> bool:
-        """Whether it lacked some earlier records of the vhost."""
+        """Return whether it lacked some earlier records of the vhost."""
         rows = [row for row in self.summary if row["virtual_host"] == vhost]
         return any(row.get(name) for row in rows for name in _LACKS)
 
     def is_whole(self) -> bool:
-        """Whether the request was for everything transferred."""
+        """Return whether the request was for everything transferred."""
         wanted = self.wanted
         return not wanted.queues and not wanted.exclude and wanted.as_of_ms is None
 
     def with_part(self, part: RecoveredPart) -> PromotionAttempt:
-        """The attempt with what one node recovered; a vhost that is recovered again has its newest row."""
+        """Return the attempt with one node's part; a vhost that is recovered again has its newest row."""
         again = set(part.vhosts)
         return msgspec.structs.replace(
             self,
@@ -121,13 +121,13 @@ class PromotionAttempt(msgspec.Struct, kw_only=True, frozen=True):
         )
 
     def with_left_out(self, rows: list[dict[str, Any]]) -> PromotionAttempt:
-        """The attempt with the counts of some vhosts' messages that it leaves out."""
+        """Return the attempt with the counts of some vhosts' messages that it leaves out."""
         counted = {row["virtual_host"] for row in rows}
         others = [row for row in self.left_out or () if row["virtual_host"] not in counted]
         return msgspec.structs.replace(self, left_out=[*others, *rows])
 
     def remaining(self, vhosts: Collection[str]) -> list[str]:
-        """Those of these vhosts that are requested and not recovered yet."""
+        """Return the vhosts of these that are requested and not recovered yet."""
         return sorted({*vhosts} - {*self.recovered, *self.wanted.exclude})
 
 
@@ -135,9 +135,9 @@ class SiteReturn(msgspec.Struct, kw_only=True, frozen=True):
     """The return of a cluster as a downstream that cannot be undone any more, until it is done.
 
     Attributes:
-        begun_ms: when it began.
+        begun_ms: the time of its begin.
         queues: the queues to delete.
-        is_emptied: whether they are deleted, so that this site may collect what comes from now on.
+        is_emptied: whether they are deleted, so that this site may collect new records.
     """
 
     begun_ms: int
@@ -150,7 +150,7 @@ class SiteDecisions(msgspec.Struct, kw_only=True, frozen=True):
 
     Attributes:
         operating_mode: the mode set at run time; None if the configured one applies.
-        configured: in a cluster, the mode in the settings of the node that decides who owns which vhost.
+        configured: in a cluster, the mode in the settings of the node that chooses the vhosts' owners.
         connected: whether the link is wanted.
         promoting: the unfinished promotion.
         promotions: the finished promotions, oldest first.
@@ -167,14 +167,14 @@ class SiteDecisions(msgspec.Struct, kw_only=True, frozen=True):
     returning: SiteReturn | None = None
 
     def promotes(self, attempt: PromotionAttempt) -> SiteDecisions:
-        """A promotion has begun; one with the same request goes on with what is recovered already."""
+        """Return the decisions with a begun promotion; one with the same request keeps the vhosts recovered so far."""
         before = self.promoting
         if before is not None and before.wanted == attempt.wanted:
             attempt = msgspec.structs.replace(before, begun_ms=attempt.begun_ms, error="")
         return msgspec.structs.replace(self, promoting=attempt)
 
     def finished(self, done_ms: int) -> SiteDecisions:
-        """The promotion is done, and this site is an upstream. If all was requested, every plan is carried out."""
+        """Return the decisions after the promotion: an upstream's. A request for everything leaves no plan open."""
         attempt = self.promoting
         if attempt is None:
             return self
@@ -188,13 +188,13 @@ class SiteDecisions(msgspec.Struct, kw_only=True, frozen=True):
         )
 
     def failed(self, error: str) -> SiteDecisions:
-        """The promotion could not finish, for this reason."""
+        """Return the decisions with the reason for which the promotion did not finish."""
         if self.promoting is None:
             return self
         return msgspec.structs.replace(self, promoting=msgspec.structs.replace(self.promoting, error=error))
 
     def left_out(self) -> dict[str, Any] | None:
-        """The messages that the last promotion left to a later one; None for none."""
+        """Return the messages that the last promotion left to a later one; None for none."""
         last = self.promoting or (self.promotions[-1] if self.is_partial and self.promotions else None)
         if last is None or last.is_whole():
             return None
@@ -207,7 +207,7 @@ class SiteDecisions(msgspec.Struct, kw_only=True, frozen=True):
         }
 
     def transferred(self, vhost: str, log_id: int) -> int | None:
-        """The offset up to which the queues have a previous upstream's outgoing log; None if none has this log.
+        """Return the offset up to which the queues have a previous upstream's outgoing log; None if none has this log.
 
         0 means that the offset is unknown, so the previous upstream has to keep everything: some promotion lacked
         records of the log, or none was requested for all of it.
@@ -218,12 +218,12 @@ class SiteDecisions(msgspec.Struct, kw_only=True, frozen=True):
         return 0 if last is None else last.end_of(vhost, log_id)
 
     def transferred_fingerprint(self, vhost: str, log_id: int) -> int | None:
-        """The fingerprint of the last chunk before that offset; None if there is none, or it was not stored."""
+        """Return the fingerprint of the last chunk before that offset; None if there is none, or it was not stored."""
         last = self._furthest(vhost, log_id) if self.transferred(vhost, log_id) else None
         return None if last is None else last.marks.get(last.log_named(vhost, log_id) or "") or None
 
     def _furthest(self, vhost: str, log_id: int) -> PromotionAttempt | None:
-        """The promotion that recovered all of a log up to the highest offset; None if that is unknown."""
+        """Return the promotion that recovered all of a log up to the highest offset; None if that is unknown."""
         own = [each for each in self.promotions if each.log_named(vhost, log_id) is not None]
         if any(each.lacks(vhost) for each in own):
             return None

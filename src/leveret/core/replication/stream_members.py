@@ -23,14 +23,14 @@ COPIES: Final = 5
 def first_members(
     leader: str, copies: int, members: Sequence[str], serving: Collection[str], shuffle: Shuffle
 ) -> tuple[str, ...]:
-    """The members of a new stream, its leader first; nodes that run go before others.
+    """Return the members of a new stream, its leader first; running nodes come before others.
 
     Args:
         leader: the node that leads it.
         copies: the wanted number of members.
-        members: the nodes of the cluster, in an order that is the same everywhere.
-        serving: those of them that run.
-        shuffle: chooses among nodes that are equal.
+        members: the nodes of the cluster, in an order that is the same on all nodes.
+        serving: the running nodes of the cluster.
+        shuffle: the order among equal nodes.
     """
     running = shuffle([node for node in members if node in serving and node != leader])
     others = [node for node in members if node not in serving and node != leader]
@@ -40,9 +40,9 @@ def first_members(
 def present_members(
     placement: Placement, copies: int, members: Sequence[str], alive: Collection[str]
 ) -> tuple[str, ...]:
-    """The members of a stream now: those recorded that belong to the cluster, and others up to the wanted number.
+    """Return the members of a stream now: the recorded ones in the cluster, and others up to the wanted number.
 
-    `copies` is the wanted number if the record has none: it was written before streams had mirrors.
+    `copies` is the wanted number for a record without one, from before streams had mirrors.
     """
     recorded = placement.members or (placement.leader,)
     kept = [node for node in recorded if node in members]
@@ -51,10 +51,10 @@ def present_members(
 
 
 def with_member(placement: Placement, node: str, where: str) -> Placement:
-    """The record of a stream that gets one more member.
+    """Return the record of a stream that gets one more member.
 
     Raises:
-        PreconditionFailed: the node is one already.
+        PreconditionFailed: the node is a member already.
     """
     if node in placement.members:
         raise PreconditionFailed(f"node '{node}' already has a replica of {where}")
@@ -63,10 +63,11 @@ def with_member(placement: Placement, node: str, where: str) -> Placement:
 
 
 def without_member(placement: Placement, node: str, where: str) -> Placement:
-    """The record of a stream that loses a member, which no other node replaces.
+    """Return the record of a stream that loses a member, which no other node replaces.
 
     Raises:
-        NotFound: the node is none. PreconditionFailed: it is the last one.
+        NotFound: the node is no member.
+        PreconditionFailed: the node is the last member.
     """
     if node not in placement.members:
         raise NotFound(f"node '{node}' has no replica of {where}")

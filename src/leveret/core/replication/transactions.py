@@ -7,19 +7,19 @@ from typing import Final
 from leveret.core.replication.election import DeleteKey, Holds, PutKey, StoreTransaction, Unchanged
 
 OPS_MAX: Final = 120
-"""Conditions, and writes, of one transaction; etcd takes 128 if nobody sets it otherwise (`--max-txn-ops`)."""
+"""The most conditions, and the most writes, of one transaction; etcd's default is 128 (`--max-txn-ops`)."""
 TRANSACTION_BYTES_MAX: Final = 512 * 1024
-"""Keys and values of one transaction, before they are sent as base64; etcd takes 1.5 MiB (`--max-request-bytes`)."""
+"""The most octets of keys and values, before base64; etcd takes 1.5 MiB a request (`--max-request-bytes`)."""
 
 
 def parts(
     transaction: StoreTransaction, ops_max: int = OPS_MAX, bytes_max: int = TRANSACTION_BYTES_MAX
 ) -> list[StoreTransaction]:
-    """The transaction as several that etcd takes, to be done one after the other, as long as all succeed.
+    """Split the transaction into parts that etcd accepts; the caller runs them in order until one fails.
 
-    The writes stay in order. A condition on a key that is written goes with the first write of that key; all others
-    hold for each part. With more than one part it is not all or nothing any more: for who can go on from the middle,
-    or begins anew when a condition does not hold.
+    The writes stay in order. A condition on a written key goes with the first write of that key; every part has all
+    other conditions. Several parts are not atomic: their caller must be able to continue in the middle, or begins anew
+    when a condition does not hold.
 
     Raises:
         ValueError: the conditions alone are too many.
@@ -45,7 +45,7 @@ def parts(
 def _conditions(
     transaction: StoreTransaction,
 ) -> tuple[list[Unchanged | Holds], dict[int, list[Unchanged | Holds]]]:
-    """Those of keys that are not written, and the others, by the place of the first write of their key."""
+    """Return the conditions on keys that are not written, and the others by the index of their key's first write."""
     writes = transaction.writes
     first = {
         write.key: number for number, write in reversed(list(enumerate(writes))) if not _is_prefix(write)
@@ -83,7 +83,7 @@ class _Part:
         self._keys.add(write.key)
 
     def touches(self, write: PutKey | DeleteKey) -> bool:
-        """Whether a key of this write was written already, which one transaction may do only once."""
+        """Return whether this part has a write of the same key: a transaction may write each key only once."""
         if write.key in self._keys or write.key.startswith(self._prefixes):
             return True
         return _is_prefix(write) and any(key.startswith(write.key) for key in self._keys)

@@ -3,10 +3,10 @@
 Each replicated vhost has one owner, a running node, which follows it and recovers it at a promotion. Owners are spread
 evenly, and move as nodes come and go. The term of an owner is higher than those of all owners before it.
 
-Each node has an archive of its own. So a new owner has nothing yet, and the transferred data are at the node before
-it. That node stays the *holder*: while it runs it follows the vhost as well, and a promotion recovers from its archive,
-until the new owner has all that the upstream has. So no move, and no loss of a node that comes back, gives up what was
-transferred.
+Each node has its own archive. So a new owner has no data yet, and the previous owner has the transferred data. That
+node stays the *holder*: while it runs it follows the vhost as well, and a promotion recovers from its archive, until
+the new owner has all records of the upstream. So transferred data survive every move, and every absence of a node that
+comes back.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class VhostOwner(msgspec.Struct, frozen=True, omit_defaults=True):
         node: the node that follows it.
         term: higher than those of all owners before it.
         holder: the node whose archive has its data until the owner's has; empty once it has.
-        claimed: the term in which the node began to transfer; 0 before it does, and while nobody has.
+        claimed: the term in which the node began to transfer; 0 before that.
     """
 
     node: str
@@ -40,7 +40,7 @@ class VhostOwner(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def has_data(self) -> bool:
-        """Whether something of the vhost was transferred."""
+        """Whether some records of the vhost were transferred."""
         return bool(self.holder or self.claimed)
 
     @property
@@ -66,7 +66,7 @@ class SiteNodes(NamedTuple):
 def next_owners(
     vhosts: Collection[str], owners: Mapping[str, VhostOwner], nodes: SiteNodes
 ) -> dict[str, VhostOwner]:
-    """The records to write: of vhosts without an owner, of those of lost nodes, and of those that move.
+    """Return the records to write: of vhosts without an owner, of those of lost nodes, and of those that move.
 
     Args:
         vhosts: the replicated vhosts.
@@ -82,7 +82,7 @@ def next_owners(
     for vhost in sorted({*vhosts, *owners}):
         owner = found.get(vhost)
         if owner is not None and owner.holder and owner.holder not in nodes.members:
-            # It was forgotten, and its data with it.
+            # The holder left the cluster, and its data with it.
             owner = found[vhost] = msgspec.structs.replace(owner, holder="")
         if owner is None or owner.node not in loads:
             found[vhost] = _successor(owner, loads, running, nodes)
@@ -95,7 +95,7 @@ def next_owners(
 def _successor(
     owner: VhostOwner | None, loads: Counter[str], running: Sequence[str], nodes: SiteNodes
 ) -> VhostOwner:
-    """The owner after a lost one, or the first: the holder of the data, or the node with the fewest vhosts."""
+    """Return the owner after a lost one, or the first: the holder of the data, or the node with the fewest vhosts."""
     least = _least(loads, running)
     if owner is None:
         return VhostOwner(least, 1)
@@ -103,7 +103,7 @@ def _successor(
 
 
 def _moved(owner: VhostOwner, to: str, nodes: SiteNodes) -> VhostOwner:
-    """The record after a move: the node with the data keeps them for the new owner."""
+    """Return the record after a move: the node with the data keeps them for the new owner."""
     term = owner.term + 1
     holder = owner.holder or (owner.node if owner.claimed else "")
     if to == holder:
@@ -135,5 +135,5 @@ def _balance(
 
 
 def _least(loads: Counter[str], running: Sequence[str]) -> str:
-    """The node with the fewest vhosts; of several the one that joined first."""
+    """Return the node with the fewest vhosts; of equals the one that joined first."""
     return min(running, key=lambda name: loads[name])
