@@ -1,4 +1,4 @@
-"""Proof of the secret by a peer that connects to a link's listener: one message in, one out, until it is proven."""
+"""Proof of the secret by a peer that connects to a link's listener: one message in, one out, until the proof."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from leveret.wire.link import Type
 logger = logging.getLogger(__name__)
 
 HANDSHAKE_TIMEOUT_S: Final = 5.0
-"""So long may a link last without its peer having proven who it is."""
+"""The longest time of a link without the peer's proof."""
 UNPROVEN_MAX: Final = 64
-"""Links of which it is not known yet whose they are; with more than that the oldest of them goes."""
+"""The most links without the peer's proof; with one more, the oldest of them ends."""
 
 
 LetIn = Callable[[ProvenFollower, LinkPeer], Callable[[], None]]
-"""Takes a client whose connection a node passes on; returns the step that serves it, for when the node was welcomed.
-Raises LeveretError with the reason why nobody serves it."""
+"""Takes a client whose connection a node passes on; returns the step that serves it, to run after the node's welcome.
+Raises LeveretError with the reason why no listener serves it."""
 
 
 def proven(
     peer: LinkPeer, handshake: LeaderHandshake, said: HandshakeMessage, *, refused: str
 ) -> ProvenFollower | None:
-    """Who is there, once the message it sends proves that; None after its HELLO, which is answered.
+    """Return the node that the peer's message proves; answer a HELLO, and return None.
 
     Raises:
-        HandshakeDeclined: it was told why, and that is logged as the event `refused`.
-        LinkError: it says something else.
+        HandshakeDeclined: the peer was sent the reason, which is logged as the event `refused`.
+        LinkError: the peer sent another message.
     """
     try:
         if said.type == Type.HELLO:

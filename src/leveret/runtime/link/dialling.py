@@ -29,7 +29,7 @@ class Dialling:
     """
 
     def __init__(self, prove: Prove) -> None:
-        """Connect nowhere yet."""
+        """Start without a connection."""
         self.peer = LinkPeer()
         self.peer.receiver = self
         self._prove = prove
@@ -41,17 +41,17 @@ class Dialling:
         """Connect, with TLS if there is a context for it.
 
         Raises:
-            OSError: the node is not reached.
+            OSError: the node cannot be reached.
         """
         await asyncio.get_running_loop().create_connection(
             lambda: self.peer, uri.host, uri.port, ssl=tls, server_hostname=uri.host if tls else None
         )
 
     async def shake(self, handshake: FollowerHandshake) -> ProvenLeader:
-        """The proven node at the other end. From then on messages wait for another receiver, which is to be set next.
+        """Return the proven node at the other end; later messages wait until the caller sets the next receiver.
 
         Raises:
-            HandshakeError: it has another secret, or declines.
+            HandshakeError: the node has another secret, or declines.
             LeveretError, OSError: the link ended.
         """
         self._handshake = handshake

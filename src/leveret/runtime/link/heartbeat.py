@@ -14,7 +14,7 @@ from leveret.wire.link import LinkError, Type, message
 
 BEAT_S: Final = 1.0
 SILENT_BEATS_MAX: Final = 4
-"""Counted in this side's own beats: if its loop stood still, the other side was not silent."""
+"""Silence is counted in this side's own beats: if its loop stood still, the other side was not silent."""
 PROGRESS_BYTES_MIN: Final = 64 * 1024
 """The octets of an unfinished message that show within a beat that the other side lives."""
 _BEAT: Final = message(Type.BEAT)

@@ -29,41 +29,41 @@ from leveret.wire.link import (
 logger = logging.getLogger(__name__)
 
 _BUFFER_BYTES: Final = 1024 * 1024
-"""Measured on loopback: half the cost of 256 KiB, and more brings nothing."""
+"""Measured on loopback: half the cost of 256 KiB; a larger buffer is no faster."""
 WRITE_BUFFER_BYTES: Final = 1024 * 1024
-"""With more waiting for the socket, `drain` waits."""
+"""If more octets wait for the socket, `drain` waits."""
 CLOSE_TIMEOUT_S: Final = 3.0
-"""A peer that does not take what was written before the end does not keep the socket, and what waits for it."""
+"""The time for a closing link's last writes; then the socket, and the octets that wait for it, are dropped."""
 
 
 class Receiver(Protocol):
     """The user of a link."""
 
     def received(self, kind: Type, payload: memoryview) -> None:
-        """A message; its octets stay as they are only until this returns. What is raised ends the link."""
+        """Take a message; its octets are valid only until this returns. A raised error ends the link."""
 
     def ended(self, error: Exception | None) -> None:
-        """The link is gone, once; None if the other side closed it."""
+        """Take the end of the link, called once; None if the other side closed it."""
 
 
 class LinkPeer(asyncio.BufferedProtocol):
     """One end of a link.
 
     Attributes:
-        address: of the other end.
+        address: the address of the other end.
         sent_bytes, received_bytes: octets of messages so far.
-        received_messages: whole, valid messages so far, heartbeats among them.
-        is_closed: nothing more is sent or received.
-        is_trusted: the other side has proven the secret, and may send long messages.
-        slot: its place in the budget, if this side was connected to.
+        received_messages: whole, valid messages so far, with heartbeats.
+        is_closed: whether the link has ended: no more messages are sent or received.
+        is_trusted: whether the other side has proven the secret, and may send long messages.
+        slot: the slot in the connection budget, if the other side connected.
     """
 
     def __init__(
         self, on_connected: Callable[[LinkPeer], None] | None = None, slot: ConnectionSlot | None = None
     ) -> None:
-        """Not connected yet; set `receiver` before octets can come, or in `on_connected`; another one may follow.
+        """Start without a connection; the caller sets `receiver` before octets can come, or in `on_connected`.
 
-        That is called when there is a connection, with TLS if that is spoken: not for who tries and fails.
+        `on_connected` is called for a finished connection, with TLS after its handshake: not for failed attempts.
         """
         self._receiver: Receiver
         self._is_paused = False
@@ -88,7 +88,7 @@ class LinkPeer(asyncio.BufferedProtocol):
 
     @property
     def receiver(self) -> Receiver:
-        """Who gets the messages."""
+        """The receiver of the messages; another one may replace it."""
         return self._receiver
 
     @receiver.setter
@@ -99,7 +99,7 @@ class LinkPeer(asyncio.BufferedProtocol):
             asyncio.get_running_loop().call_soon(self._release)
 
     def hold(self) -> None:
-        """Keep back what follows the message that is being received, until another receiver is set."""
+        """Hold messages after the present one until another receiver is set."""
         self._is_paused = True
         self._transport.pause_reading()
 
@@ -108,10 +108,10 @@ class LinkPeer(asyncio.BufferedProtocol):
             self._transport.resume_reading()
             self.buffer_updated(0)
 
-    # -- what asyncio calls -------------------------------------------------------------------
+    # -- calls of asyncio ---------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greet."""
+        """Send the greeting."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         peer = transport.get_extra_info("peername")
@@ -121,7 +121,7 @@ class LinkPeer(asyncio.BufferedProtocol):
         self._transport.write(GREETING)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next octets go."""
+        """Return the buffer for the next octets."""
         if self._long is not None:
             return memoryview(self._long)[self._long_filled :]
         if self.is_trusted and len(self._buffer) < _BUFFER_BYTES:
@@ -131,7 +131,7 @@ class LinkPeer(asyncio.BufferedProtocol):
         return self._buffer[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """So many octets came."""
+        """Take so many octets in the buffer."""
         self.received_bytes += nbytes
         try:
             if self._long is None:
@@ -143,17 +143,17 @@ class LinkPeer(asyncio.BufferedProtocol):
                     whole, self._long = self._long, None
                     self._hand_out(memoryview(whole))
         except Exception as error:
-            # Whatever a peer makes us do wrong ends its link, and nothing else.
+            # An error of this node, caused by a peer's octets, ends only the peer's link.
             if not isinstance(error, LeveretError):
                 logger.exception("replication_link_failed peer=%s", self.address)
             self.close(error)
 
     def eof_received(self) -> bool:
-        """The other side sends no more: nothing is left to be said to it."""
+        """Close the connection, because the other side sends no more."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The link is gone."""
+        """Report the end of the link to the receiver."""
         self.is_closed = True
         self._writable.set()
         if self._closing is not None:
@@ -161,17 +161,17 @@ class LinkPeer(asyncio.BufferedProtocol):
         self._receiver.ended(self._error or exc)
 
     def pause_writing(self) -> None:
-        """The socket takes no more for now."""
+        """Have `drain` wait, because the socket takes no more for now."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """The socket takes more."""
+        """End the wait of `drain`."""
         self._writable.set()
 
     # -- messages -----------------------------------------------------------------------------
 
     def _take(self) -> None:
-        """Hand on every whole message in the buffer; begin a long one."""
+        """Pass on every whole message in the buffer; begin a long one."""
         at = 0
         if not self._greeted:
             if self._filled < len(GREETING):
@@ -213,7 +213,7 @@ class LinkPeer(asyncio.BufferedProtocol):
         self.received_messages += 1
 
     def write(self, *pieces: Octets) -> None:
-        """Send; what is too much at once is kept, see `waiting_bytes`."""
+        """Send octets; those that the socket does not take at once wait, see `waiting_bytes`."""
         if self.is_closed:
             return
         self.sent_bytes += sum(map(len, pieces))
@@ -228,16 +228,16 @@ class LinkPeer(asyncio.BufferedProtocol):
 
     @property
     def channel(self) -> bytes:
-        """What this TLS connection has and no other one has, on both sides alike; empty without TLS.
+        """A value unique to this TLS connection and equal on both sides; empty without TLS.
 
-        It is the client's Finished message, which RFC 5929 calls `tls-unique`.
+        The value is the client's Finished message, which RFC 5929 calls `tls-unique`.
         """
         tls = self._transport.get_extra_info("ssl_object")
         return (tls.get_channel_binding("tls-unique") or b"") if tls is not None else b""
 
     @property
     def waiting_bytes(self) -> int:
-        """Octets that the socket has not taken yet."""
+        """The octets that the socket has not taken yet."""
         return 0 if self.is_closed else self._transport.get_write_buffer_size()
 
     async def drain(self) -> None:
@@ -245,13 +245,13 @@ class LinkPeer(asyncio.BufferedProtocol):
         await self._writable.wait()
 
     def part(self) -> asyncio.Transport:
-        """Give the connection up to another protocol: this link is over, and its receiver is told nothing more."""
+        """End the link, without a call of its receiver, and return its connection for another protocol."""
         self.is_closed = True
         self._writable.set()
         return self._transport
 
     def close(self, error: Exception | None = None) -> None:
-        """End the link, for a reason; what was written before is still sent, if the peer takes it soon."""
+        """End the link, for a reason; octets written before are still sent within CLOSE_TIMEOUT_S."""
         if not self.is_closed:
             self.is_closed = True
             self._error = error

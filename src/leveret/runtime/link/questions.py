@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 ANSWER_TIMEOUT_S: Final = 60.0
 
 Finder = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
-"""What was found for a question; what it raises is told."""
+"""Returns the answer to a question; the other side receives the text of a raised error."""
 
 
 class Unanswered(LeveretError):
@@ -24,7 +24,7 @@ class Unanswered(LeveretError):
 
 
 def in_thread(answer: Callable[[str, dict[str, Any]], dict[str, Any]]) -> Finder:
-    """A finder that runs in a thread, as it reads from disk."""
+    """Return a finder that runs `answer` in a thread, because it reads from disk."""
 
     async def find(what: str, about: dict[str, Any]) -> dict[str, Any]:
         return await asyncio.to_thread(answer, what, about)
@@ -33,20 +33,20 @@ def in_thread(answer: Callable[[str, dict[str, Any]], dict[str, Any]]) -> Finder
 
 
 class Questions:
-    """Asks, answers, and remembers who waits."""
+    """The questions of both sides of one link at a time."""
 
     def __init__(self, find: Finder) -> None:
-        """`find` answers the other side; it ends with the link."""
+        """Start without a question; `find` answers the other side's, and is cancelled with the link."""
         self._find_answer = find
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._last_number = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def ask(self, peer: LinkPeer, what: str, about: dict[str, Any]) -> dict[str, Any]:
-        """What the other side found.
+        """Return the other side's answer.
 
         Raises:
-            Unanswered: nothing.
+            Unanswered: the other side reported an error, did not answer in time, or the link ended.
         """
         self._last_number += 1
         number = self._last_number
@@ -62,10 +62,10 @@ class Questions:
             self._waiting.pop(number, None)
 
     def received(self, peer: LinkPeer, kind: Type, payload: memoryview) -> None:
-        """A QUESTION or an ANSWER came.
+        """Take a QUESTION or an ANSWER.
 
         Raises:
-            LinkError: it is malformed.
+            LinkError: the message is malformed.
         """
         if kind is Type.QUESTION:
             question = decode(kind, payload, Question)
@@ -88,13 +88,13 @@ class Questions:
         except LeveretError as error:
             answer = Answer(question.number, str(error) or type(error).__name__, {})
         except Exception as bug:
-            # Who asked must not wait for it in vain.
+            # The other side must not wait for an answer in vain.
             logger.exception("question_failed what=%s", question.what)
             answer = Answer(question.number, f"it failed there: {type(bug).__name__}", {})
         peer.write(pack(Type.ANSWER, answer))
 
     def ended(self) -> None:
-        """The link is gone: nobody answers any more, and nobody waits for what is asked here."""
+        """Cancel the answers in progress, and fail all waiting questions, because the link ended."""
         for task in self._tasks:
             task.cancel()
         for waits in self._waiting.values():

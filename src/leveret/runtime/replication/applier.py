@@ -31,23 +31,23 @@ logger = logging.getLogger(__name__)
 _ANY_EPOCH: Final = 1 << 64
 _NOT_HERE: Final = Copied(None, _ANY_EPOCH)
 _OF_ITSELF: Final = frozenset({ChangeKind.DROP, ChangeKind.FILE, ChangeKind.REMOVE, ChangeKind.HEAD})
-"""Changes that leave a node as consistent as it was, whatever else is missing."""
+"""Changes that keep a node's consistency unchanged, whichever other changes are missing."""
 
 
 class QuarantineFactory(Protocol):
-    """Keeps what is divergent: storage.quarantine.Quarantine."""
+    """Stores divergent records: storage.quarantine.Quarantine."""
 
     def add(self, path: str, at_offset: int = 0) -> object:
-        """Have everything of the log from that offset on somewhere else, on disk, when this returns."""
+        """Copy the log's records from that offset on; the copy is on disk on return."""
 
 
 class WaitingChanges(NamedTuple):
     """The received changes that a delayed follower can leave out when it is promoted.
 
     Attributes:
-        messages, records, octets: how much that is: messages published, records of all kinds, octets.
-        oldest_at_ms, newest_at_ms: when the leader cut the first and the last of it, by its clock.
-        error: why what is due to be removed is not; empty if it is.
+        messages, records, octets: their amount: published messages, records of all kinds, octets.
+        oldest_at_ms, newest_at_ms: the times of the leader's first and last cut of them, by its clock.
+        error: the reason why due removals fail; empty if they do not.
     """
 
     messages: int = 0
@@ -64,42 +64,42 @@ class FollowerData(Protocol):
     apply_delay_ms: int
 
     def inventory(self) -> Iterable[LogExtent]:
-        """The extent of each log of this node. Raises StorageError."""
+        """Return the extent of each log of this node. Raises StorageError."""
 
     def copied(self, name: str) -> Copied | None:
         """See core.replication.receiver.CopiedLogs."""
 
     def headers(self, name: str, before: int, count: int) -> list[bytes]:
-        """The headers of at most `count` chunks of a log before an offset, newest first. Raises StorageError."""
+        """Return the headers of at most `count` chunks of a log before an offset, newest first. Raises StorageError."""
 
     def joining(self, leader: ProvenLeader) -> None:
-        """A leader compares what it has with what this node has: what it sends next may set things aside."""
+        """Begin a join: the leader compares its logs with the copies; its next frames may quarantine records."""
 
     def take(self, head: FrameHead, changes: Iterable[LogChange]) -> None:
-        """A frame. Raises StorageError, LinkError: the link is to be begun anew."""
+        """Make the changes of a frame. Raises StorageError, LinkError: the caller begins the link anew."""
 
     def joined(self) -> None:
-        """This node was sent all that the leader has."""
+        """End the join: this node has received all records of the leader."""
 
     def drop_due(self) -> None:
-        """More is durable: what waited for that may be dropped. Raises StorageError."""
+        """Drop the segments that waited for records which are durable now. Raises StorageError."""
 
     def delayed_changes(self) -> WaitingChanges | None:
-        """The changes that can be left out; None for a node without a delay."""
+        """Return the changes that can be left out; None for a node without a delay."""
 
 
 def _ignore(leader: ProvenLeader) -> None:
-    """Nobody is told."""
+    """Do nothing."""
 
 
 class Applier:
     """See the module.
 
     Attributes:
-        apply_delay_ms: how long what the leader removes is kept.
-        tree: what is changed.
-        quarantine: where divergent chunks go; each join has its own.
-        has_rewritten: whether a log was begun anew, cut or set aside.
+        apply_delay_ms: the time for which removed data are kept.
+        tree: the changed tree.
+        quarantine: the quarantine of the present join, for divergent chunks.
+        has_rewritten: whether a log began anew, or was truncated or quarantined.
     """
 
     def __init__(
@@ -113,20 +113,20 @@ class Applier:
         on_rewritten: Callable[[str], None] = lambda name: None,
         quarantine_now: Callable[[ProvenLeader, str, int], None] | None = None,
     ) -> None:
-        """Bring nothing yet.
+        """Start without a change.
 
         Args:
-            tree: what is changed.
-            commits: make it durable.
-            replayed: told of every chunk that was appended.
-            before_rewriting: called before a log is cut, begun anew or set aside, for what was promised may be in it;
-                and before anything is copied that the leader did earlier.
+            tree: the tree to change.
+            commits: the group commit that syncs the changes.
+            replayed: called with every appended chunk.
+            before_rewriting: called before a log is truncated, quarantined or begins anew, because the log may have
+                promised records; and before earlier records of the leader are copied.
             on_joining: called before the first change of a join.
-            on_joined: called when all that the leader has is here, on disk.
-            on_rewritten: told of a log that was begun anew, cut, or has more in front now, while the leader's changes
-                come as they are made.
-            quarantine_now: has what is divergent of a log, from an offset on, in quarantine; for a log that is cut
-                while no join is under way, as the leader's own copy of it was.
+            on_joined: called when all records of the leader are on this node's disk.
+            on_rewritten: called with a log that began anew, was truncated or received a prefix segment, while the
+                leader sends its cuts.
+            quarantine_now: quarantines the divergent records of a log from an offset on; for a log that is truncated
+                outside of a join, because the leader's own copy was.
         """
         self.apply_delay_ms = 0
         self.tree = tree
@@ -142,15 +142,15 @@ class Applier:
         self._leader: ProvenLeader | None = None
         self._is_copying = False
         self._is_streaming = False
-        """Whether the frame under way has what the leader did as one, and not what it read from disk."""
+        """Whether the present frame is a cut of the leader, and not records that the leader read from disk."""
         self._prefixes: dict[str, CopiedPrefix] = {}
         self._drops: dict[str, tuple[int, int]] = {}
         self._last: dict[str, bytes] = {}
 
-    # -- what there is ------------------------------------------------------------------------
+    # -- extents ------------------------------------------------------------------------------
 
     def inventory(self) -> Iterator[LogExtent]:
-        """The extent of each log of this node; each step may read a file.
+        """Yield the extent of each log of this node; each step may read a file.
 
         Raises:
             StorageError: a log cannot be read.
@@ -159,10 +159,10 @@ class Applier:
             yield self.extent(name, log)
 
     def extent(self, name: str, log: Log) -> LogExtent:
-        """The extent of one log of this node; may read a file.
+        """Return the extent of one log of this node; may read a file.
 
         Raises:
-            StorageError: it cannot be read.
+            StorageError: the log cannot be read.
         """
         last = self._last.get(name)
         if last is None:
@@ -172,7 +172,7 @@ class Applier:
         return LogExtent(name, log.first_offset, log.next_offset, last)
 
     def copied(self, name: str) -> Copied:
-        """See core.replication.receiver.CopiedLogs. A follower takes every log, in the epochs that its leader knows."""
+        """See core.replication.receiver.CopiedLogs. A follower accepts every log, with every epoch."""
         log = self.tree.logs.get(name)
         if log is not None:
             return Copied(Bounds(log.first_offset, log.next_offset), _ANY_EPOCH)
@@ -180,7 +180,7 @@ class Applier:
         return _NOT_HERE
 
     def headers(self, name: str, before: int, count: int) -> list[bytes]:
-        """The headers of at most `count` chunks of a log that begin before an offset, newest first.
+        """Return the headers of at most `count` chunks of a log that begin before an offset, newest first.
 
         Raises:
             StorageError: they cannot be read.
@@ -192,7 +192,7 @@ class Applier:
 
     @property
     def last_timestamp_ms(self) -> int:
-        """When the newest of all chunks was made, by its leader's clock; 0 without any."""
+        """The timestamp of the newest of all chunks, by its leader's clock; 0 without chunks."""
         return max((log.last_timestamp_ms for log in self.tree.logs.values()), default=0)
 
     def delayed_changes(self) -> WaitingChanges | None:
@@ -208,12 +208,12 @@ class Applier:
         for prefix in self._prefixes.values():
             prefix.forget()
         self._prefixes.clear()
-        # What was copied in front of a log, and is not whole, comes again.
+        # The leader sends unfinished prefix segments again.
         remove_directory(self.tree.root / PREFIXES, self.tree.removed)
         self._on_joining(leader)
 
     def joined(self) -> None:
-        """See FollowerData; who is to know is told once all of it is durable, unless another join has begun by then."""
+        """See FollowerData; `on_joined` is called once all records are durable, unless another join has begun."""
         leader = self._leader
         assert leader is not None
         self._is_copying = False
@@ -232,13 +232,13 @@ class Applier:
         self._is_streaming = bool(head.position)
         for change in changes:
             if not head.position and not self._is_copying and change.kind not in _OF_ITSELF:
-                # What is read from disk comes log by log: until all is here, this is no state that the leader was in.
+                # Records from disk come log by log: until the join ends, this is no state that the leader ever had.
                 self._before_rewriting()
                 self._is_copying = True
             self.apply(change)
 
     def has_made(self, change: LogChange) -> bool:
-        """Whether a change that comes a second time must not be made again."""
+        """Return whether a repeated change was made before, and must not be made again."""
         log = self.tree.logs.get(change.name)
         if log is None:
             return False
@@ -246,7 +246,7 @@ class Applier:
             return log.next_offset <= change.offset
         if change.chunk is None or change.chunk.header.chunk_id >= log.next_offset:
             return False
-        # It was here before a restart, and perhaps on no disk yet.
+        # The chunk came before a restart, and may not be on disk yet.
         self._commits.appended(log)
         return True
 
@@ -254,8 +254,8 @@ class Applier:
         """Make one change.
 
         Raises:
-            StorageError: the disk refuses it, or it does not fit what is here: the link is to be begun anew.
-            LinkError: it makes no sense.
+            StorageError: the disk refuses it, or it does not fit the copy: the caller begins the link anew.
+            LinkError: the change is invalid.
         """
         match change.kind:
             case ChangeKind.APPEND if change.chunk is not None:
@@ -280,19 +280,19 @@ class Applier:
                 raise LinkError(f"change of kind {change.kind} is none")
 
     def _replace(self, name: str, octets: bytes) -> None:
-        """A state file may be older than what is in the log that it stands beside, whose directory is not here yet."""
+        """Replace a state file, perhaps in the directory of a log whose first chunk is still to come."""
         path = self.tree.path_of(name)
         try:
             make_directory(path.parent)
         except OSError as error:
             raise StorageError(f"{path.parent}: cannot be made: {error}") from error
         file = self.tree.file(path)
-        # At a join all of them come, and hardly any is new.
+        # A join sends all state files, and most are unchanged.
         if file.octets() != octets:
             file.replace(octets)
 
     def _remove(self, name: str) -> None:
-        """A state file may have outlasted the log that it stood beside, and its directory was kept for it."""
+        """Remove a state file; it may be the last file in the directory of a deleted log."""
         path = self.tree.path_of(name)
         self.tree.file(path).remove()
         if path.parent != self.tree.root and self.tree.name_of(path.parent) not in self.tree.logs:
@@ -307,17 +307,17 @@ class Applier:
         self._replayed(name, log, chunk)
 
     def open(self, name: str, first_offset: int = 0) -> Log:
-        """Open a log; one that is not there begins with that offset. Raises StorageError."""
+        """Open a log; a new one begins at that offset. Raises StorageError."""
         log = self.tree.log(self.tree.path_of(name))
         return log.open(first_offset=first_offset, with_messages=False, sync=False)
 
     def begin_rewriting(self) -> None:
-        """Logs are about to be cut, by whom no leader tells to: until that is done they are no copy."""
+        """Note that the caller will truncate logs on its own: until that is done, they are no copy of a leader."""
         self._before_rewriting()
         self.has_rewritten = True
 
     def _precede(self, name: str, segment: int, chunk: Chunk, octets: bytes | memoryview) -> None:
-        """A chunk of a segment in front of what is here; what came before, or whose begin did not come, is ignored."""
+        """Append a chunk to a prefix segment; ignore a repeated one, or one whose segment's begin did not come."""
         if name not in self.tree.logs:
             return
         prefix = self._prefixes.get(name)
@@ -344,7 +344,7 @@ class Applier:
             self._delete(name)
         log = self.open(name, offset)
         if offset:
-            # There may come nothing for long: an empty log begins there all the same, after a start as well.
+            # The next chunk may take long: make the empty log's begin durable for the next start.
             log.make()
         self.tree.begun(log)
         if self._is_streaming:
@@ -355,13 +355,13 @@ class Applier:
         if name in self._prefixes:
             self._prefixes[name].drop(first_offset)
         if log is not None:
-            # What is dropped may have been stored again behind it, and that is here, but not on disk yet.
+            # Relocated messages of the dropped segments may be here, but not on disk yet.
             self._drops[name] = first_offset, log.want_sync()
             self._commits.appended(log)
             self.drop_due()
 
     def drop_due(self) -> None:
-        """Drop what the leader dropped; a segment that waits for its sync goes at the next call.
+        """Drop the segments that the leader dropped; a drop that still waits for a sync is left to the next call.
 
         Raises:
             StorageError: the disk refuses it.
@@ -383,14 +383,14 @@ class Applier:
             log.delete()
 
     def forget(self, name: str) -> None:
-        """Somebody else changes that log from now on: nothing that was to be done to it is done any more."""
+        """Cancel waiting changes of a log, because another owner changes it from now on."""
         self._last.pop(name, None)
         self._drops.pop(name, None)
         prefix = self._prefixes.pop(name, None)
         if prefix is not None:
             prefix.remove()
 
-    # -- what is divergent --------------------------------------------------------------------
+    # -- divergent records --------------------------------------------------------------------
 
     def _keep(self, change: LogChange) -> None:
         log = self.tree.logs.get(change.name)
@@ -405,16 +405,16 @@ class Applier:
             raise LinkError(f"log {change.name} is to be set aside, and no join is under way")
 
     def remove_divergent(self, change: LogChange) -> None:
-        """Cut a log, or delete it, once that is kept elsewhere: a crash in between does it again.
+        """Truncate a log, or delete it, after its records are in quarantine: a crash in between repeats both.
 
         Raises:
-            StorageError: the disk refuses it, or the log is not here.
+            StorageError: the disk refuses it, or the log is missing.
         """
         name, log = change.name, self.tree.logs.get(change.name)
         if change.kind is ChangeKind.QUARANTINE:
             if log is not None:
                 if self.tree.changes is not None:
-                    # Followers of this node keep it as well.
+                    # Followers of this node quarantine it as well.
                     self.tree.changes.truncated(name, log.first_offset)
                 self._delete(name)
                 logger.warning("divergent_log_quarantined log=%s", name)

@@ -1,6 +1,6 @@
 """The records that one peer still lacks, read from disk beside live traffic, until nothing is missing.
 
-Only missing records are sent: per log from the last chunk that both nodes have. Nothing here delays a publisher: a
+Only missing records are sent: for each log from the last chunk that both nodes have. No step delays a publisher: a
 step reads a megabyte or so, and the next step waits until the socket has taken it.
 """
 
@@ -36,19 +36,19 @@ from leveret.wire.link import (
 
 STEP_BYTES: Final = 1024 * 1024
 STEP_LOGS: Final = 64
-"""In one step at most: to open a log's file takes as long as to read tens of kilobytes of it, to make it longer."""
+"""The most logs in one step: opening a log's file takes as long as reading tens of kilobytes."""
 _STEP_CHANGES: Final = 2 * STEP_LOGS
 _NOTED_AT_ONCE: Final = 1000
 _FIRST_NUMBER: Final = 1 << 31
-"""Numbers of logs below this one are the feed's."""
+"""The feed uses the numbers below this one for logs."""
 
 
 class PrefixPosition(NamedTuple):
-    """How far the records in front of a copy are sent, segment by segment, the newest first.
+    """The sent part of a copy's prefix, segment by segment, the newest first.
 
     Attributes:
-        top: the copy has everything from here on.
-        next_offset: of the segment that ends at `top`, what comes before this was sent.
+        top: the copy has everything from this offset on.
+        next_offset: the end of the sent part of the segment that ends at `top`.
     """
 
     top: int
@@ -56,7 +56,7 @@ class PrefixPosition(NamedTuple):
 
 
 def read_prefix(frame: Frame, number: int, log: Log, at: PrefixPosition, bytes_max: int) -> PrefixPosition:
-    """Read the next chunks of the segment in front of a copy into a frame; return how far that is then.
+    """Read the next chunks of a prefix segment into a frame; return the position behind them.
 
     Raises:
         StorageError: they cannot be read.
@@ -75,12 +75,12 @@ def read_prefix(frame: Frame, number: int, log: Log, at: PrefixPosition, bytes_m
 
 
 class CatchUpPlan:
-    """Which logs have more than the follower was sent; see the module.
+    """The logs with records that the follower was not sent; see the module.
 
     Attributes:
-        sent: the offset behind the last chunk that was sent, of every log that the follower knows.
-        is_noted: `note_all` was called.
-        skipped: logs that were closed when they were to be compared; what the follower has of them is not known.
+        sent: for each log that the follower knows, the offset behind the last sent chunk.
+        is_noted: whether `note_all` has ended.
+        skipped: logs that were closed and so not compared; the follower's copies of them are unknown.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class CatchUpPlan:
         on_unreadable: Callable[[str, StorageError], None],
         numbers: Iterator[int] | None = None,
     ) -> None:
-        """`sent` is what the follower has of the logs it shares with the leader.
+        """Start with `sent`, the ends of the follower's copies of the leader's logs.
 
-        Of the logs in `spared`, which the leader cannot read, nothing is sent. `on_unreadable` is told of another
-        one that turns out to be such: it is spared from then on, unless that raises. `numbers` are those that
-        logs may get; who uses several of these on one link hands them all the same.
+        The leader cannot read the logs in `spared`, and sends none of their records. `on_unreadable` is called with
+        another log that proves unreadable; unless the call raises, that log is spared from then on. `numbers` yields
+        the numbers of logs; all plans of one link share it.
         """
         self.sent = sent
         self.is_noted = False
@@ -103,10 +103,10 @@ class CatchUpPlan:
         self._spared = set(spared)
         self._on_unreadable = on_unreadable
         self._tree = tree
-        # Octets that each of them lacked when that was looked at last: to ask all of them again takes too long.
+        # The missing octets of each log when last measured: to measure all of them again takes too long.
         self._behind: dict[str, int] = {}
         self._left_bytes = 0
-        # Those of them whose files nobody had open: they are closed again, for there may be thousands.
+        # The logs of these whose files were closed before: they are closed again, for there may be thousands.
         self._idle: set[str] = set()
         self._changes: list[bytes] = []
         self._drops: dict[str, int] = {}
@@ -116,16 +116,16 @@ class CatchUpPlan:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether the follower was sent everything."""
+        """Whether all records and changes were sent."""
         return not (self._behind or self._changes or self._drops or self._prefixes)
 
     @property
     def logs_left(self) -> int:
-        """About how many logs have more records than the follower was sent."""
+        """The approximate number of logs with unsent changes."""
         return len(self._behind) + len(self._changes) // 2 + len(self._drops) + len(self._prefixes)
 
     def bytes_left(self, *, exactly: bool = False) -> int:
-        """Octets that are to be read yet: about, and without what is new in logs that were known to have more."""
+        """Return the octets still to read; approximately, without new records of known logs, unless `exactly`."""
         if exactly:
             for name in self._behind:
                 self._look_at(name)
@@ -154,10 +154,10 @@ class CatchUpPlan:
             return 0
         return log.bytes_from(self.sent.get(name, log.first_offset))
 
-    # -- what happens meanwhile ---------------------------------------------------------------
+    # -- changes of the leader's logs ---------------------------------------------------------
 
     async def note_all(self, names: Iterable[str]) -> None:
-        """Look at these logs, with a rest now and then; definitions first, for they say what the logs of queues are."""
+        """Note missing records of these logs, with pauses; definitions first, because they define queues' logs."""
         for count, name in enumerate(sorted(names, key=lambda name: (name != "definitions", name))):
             if name in self._tree.logs:
                 self.noted(name)
@@ -166,30 +166,30 @@ class CatchUpPlan:
         self.is_noted = True
 
     def spare(self, name: str) -> None:
-        """The leader cannot read this log: nothing of it is sent."""
+        """Send no records of a log that the leader cannot read."""
         self._spared.add(name)
         self._drops.pop(name, None)
         self._done(name)
 
     def skip(self, name: str) -> None:
-        """The log is closed, as its leader changes: nothing of it is sent on this link."""
+        """Send no records of a log on this link, because it is closed while its leader changes."""
         self.skipped.add(name)
         self.spare(name)
 
     def noted(self, name: str) -> None:
-        """There may be more in a log."""
+        """Note that a log may have missing records."""
         if name not in self._behind and name not in self._spared:
             log = self._tree.logs[name]
             if name not in self.sent or self.sent[name] < log.next_offset:
                 self._look_at(name)
 
     def dropped(self, name: str, first_offset: int) -> None:
-        """The log begins later; if the follower lacks what came before that, its log begins anew with the rest."""
+        """Note a drop; if the follower lacks the records before it, the copy begins anew at the new first offset."""
         if self.sent.get(name, -1) >= first_offset:
             self._drop(name, first_offset)
 
     def begun(self, name: str) -> None:
-        """The log began anew, whatever the follower has of it."""
+        """Note that the log began anew: the follower's copy does too."""
         self._spared.discard(name)
         self.skipped.discard(name)
         self._prefixes.pop(name, None)
@@ -197,35 +197,35 @@ class CatchUpPlan:
         self.noted(name)
 
     def truncated(self, name: str, offset: int) -> None:
-        """The log was cut there; what the follower was sent of the rest goes to quarantine, as it did here."""
+        """Note that the log was truncated; the follower quarantines the records behind, as this node did."""
         if self.sent.get(name, -1) > offset:
             self.sent[name] = offset
             self._changes.append(log_change(ChangeKind.CUT, self._number(name), offset))
 
     def precede(self, name: str, top: int) -> None:
-        """The follower has the log from the offset `top` on, and lacks what stands in front of that here."""
+        """Note that the follower lacks the log's prefix before the offset `top`."""
         if name in self.sent and name not in self._spared:
             at = self._prefixes.get(name)
             if at is None or at.top < top:
                 self._prefixes[name] = PrefixPosition(top, top)
 
     def lacks_before(self, name: str, first_offset: int) -> None:
-        """What the follower had when it came began there; unless it begins anew, that is kept."""
+        """Note that the follower's copy begins at this offset; unless the copy begins anew, it lacks the prefix."""
         if self.sent.get(name, 0) > first_offset:
             self.precede(name, first_offset)
 
     def deleted(self, name: str) -> None:
-        """The log is gone."""
+        """Note that the log was deleted."""
         self._done(name)
         self._drops.pop(name, None)
         self._prefixes.pop(name, None)
         self.sent.pop(name, None)
         self._remove(ChangeKind.DELETE, name)
 
-    # -- what the follower is to do -----------------------------------------------------------
+    # -- steps for the follower ---------------------------------------------------------------
 
     def take(self, step: Step) -> None:
-        """Note what follows from the comparison of a log; anything but a Probe."""
+        """Note a step from the comparison of a log, except a Probe."""
         match step:
             case Continue(name, at):
                 self.sent[name] = at
@@ -243,9 +243,9 @@ class CatchUpPlan:
                 self._remove(ChangeKind.QUARANTINE, name)
 
     def _drop(self, name: str, first_offset: int) -> None:
-        """The follower is to drop what ends before that offset, once it was sent all that the log has.
+        """Have the follower drop segments that end before that offset, once it was sent all records of the log.
 
-        Not before: what is dropped may have been stored again behind that (wire.relocation).
+        Not before: later records may store dropped messages again (wire.relocation).
         """
         self._drops[name] = max(first_offset, self._drops.get(name, 0))
 
@@ -261,17 +261,17 @@ class CatchUpPlan:
                 self.noted(name)
 
     def _remove(self, kind: ChangeKind, name: str) -> None:
-        """The follower is to delete or quarantine the log."""
+        """Have the follower delete or quarantine the log."""
         self._changes.append(whole_change(kind, self._number(name)))
-        # Should there be another one of that name, it gets another number: the follower forgets this one.
+        # The follower forgets this number; a later log of the same name gets another one.
         del self._numbers[name]
 
     def file(self, name: str, octets: bytes | None) -> None:
-        """A state file holds this now."""
+        """Send the present content of a state file; None: it is gone."""
         self._changes.append(file_change(name, octets))
 
     def all_files(self, extent: list[str]) -> None:
-        """All state files hold what they do here, and of those that the follower has the others are gone."""
+        """Send all state files; the follower removes its other ones."""
         own = dict(self._tree.files())
         for name, octets in own.items():
             self.file(name, octets)
@@ -280,7 +280,7 @@ class CatchUpPlan:
                 self.file(name, None)
 
     def _begin(self, name: str, offset: int) -> None:
-        """The follower is to forget what it has of the log."""
+        """Have the follower's copy of the log begin anew."""
         self.sent[name] = offset
         self._drops.pop(name, None)
         self._prefixes.pop(name, None)
@@ -296,7 +296,7 @@ class CatchUpPlan:
     # -- sending ------------------------------------------------------------------------------
 
     def step(self, bytes_max: int, records_max: int = 1 << 62) -> Frame:
-        """The next part of what is missing, about so many octets, or records."""
+        """Return a frame with the next missing records, about so many octets, or records."""
         frame = Frame()
         self._drop_due()
         if len(self._changes) > _STEP_CHANGES:
@@ -328,7 +328,7 @@ class CatchUpPlan:
         return frame
 
     def _open_log(self, name: str) -> Log | None:
-        """A log of the leader; None if it is gone. Raises LinkError for one that was closed meanwhile."""
+        """Return a log of the leader; None if it is gone. Raises LinkError if it was closed meanwhile."""
         log = self._tree.logs.get(name)
         if log is None and self._tree.is_closed(name):
             raise LinkError(f"log {name} was closed meanwhile, because its leader changes: join again")

@@ -1,22 +1,22 @@
-"""A delayed follower: it has what its leader has, and keeps what the leader removes for a configured time.
+"""A delayed follower: it has all data of its leader, and keeps the data that the leader removes for a configured time.
 
-So a mistake at the leader can be undone by promoting this node as of a time before it, for as long as the delay. The
-same node can be promoted as it is, at once. What the leader appends is appended here at once: a settlement is a record
-like any other, so a log that is cut at its end of a time is the log of that time. An index (storage.delayed) notes
-where each log ends, frame by frame. Only what destroys is delayed:
+So a promotion of this node as of a time before a mistake undoes the mistake, for as long as the delay. The same node
+can be promoted at once with all changes. Records of the leader are appended here at once: a settlement is a record like
+any other, so a log that is truncated at its end of a time is the log of that time. An index (storage.delayed) notes the
+end of each log, frame by frame. Only destructive changes are delayed:
 
-    a drop of old segments          waits in the index, and is made when the delay has passed
-    a log that is deleted or cut    is done at once; the files of before are kept until then
-    a state file that is replaced   is done at once; the octets of before are in the index
+    a drop of old segments                 waits in the index, and is made when the delay has passed
+    the deletion or truncation of a log    is made at once; the previous files are kept until then
+    the replacement of a state file        is made at once; the previous octets are in the index
 
-A drop may be made late, or not at all: what is dropped is settled, beyond retention, or stored again behind that.
+A drop may be made late, or not at all: dropped messages are settled, beyond retention, or stored again by relocations.
 
 No promise of the leader waits for a delayed follower: a follower in sync may be promoted at once without loss; this
-node is promoted in order to lose something.
+node is promoted in order to lose changes.
 
-**When.** A frame's time is when the leader cut it, by the two nodes' clocks the earlier time. The records that a node
-lacks at a join are sent log by log, so a part of them is no state that the leader ever had: all of them count from the
-join's end. The first join of a node without data is not delayed.
+**When.** A frame's time is the time of the leader's cut, or of its arrival by this node's clock if that is earlier. The
+records that a node lacks at a join are sent log by log, so a part of them is no state that the leader ever had: all of
+them count from the join's end. The first join of a node without data is not delayed.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ from leveret.wire.link import ChangeKind, FrameHead, LogChange, LogExtent
 logger = logging.getLogger(__name__)
 
 ALL_MS: Final = (1 << 62) - 1
-"""A time that all was cut before."""
+"""A time after every cut."""
 _PAUSE_S: Final = (0.2, 1.0)
-"""Between two looks at what is due, at least and at most: clocks may be set."""
+"""The shortest and the longest pause between two checks of due changes: clocks may be set."""
 _REMOVALS: Final = 60
-"""In a delay at most: a node removes for good so often, as each time it writes down where all logs end."""
+"""The most removals for good within one delay: each of them writes the ends of all logs to disk."""
 _WITH_MESSAGES: Final = ("queues/", "streams/")
 _NOTED_AS: Final = {
     ChangeKind.BEGIN: NotedKind.DELETED,
@@ -72,7 +72,7 @@ _NOTED_AS: Final = {
 
 @dataclass(slots=True)
 class _Amount:
-    """How much of what a leader did; see applier.WaitingChanges."""
+    """An amount of a leader's changes; see applier.WaitingChanges."""
 
     messages: int = 0
     records: int = 0
@@ -93,7 +93,7 @@ class Delaying:
     """See the module; FollowerData in front of an Applier.
 
     Attributes:
-        apply_delay_ms: how far this node can go back.
+        apply_delay_ms: the time by which this node can go back.
     """
 
     def __init__(
@@ -107,9 +107,9 @@ class Delaying:
         clock_ms: Callable[[], int],
         on_damage: Callable[[Corrupt], None],
     ) -> None:
-        """Nothing is open; one that has not joined a leader yet does not delay what its first join brings.
+        """Start without open files; a node that has not joined a leader yet does not delay its first join.
 
-        `on_damage` is told of an index that is damaged or gone.
+        `on_damage` is called with the error of a damaged or missing index.
         """
         self.apply_delay_ms = apply_delay_ms
         self._on_damage = on_damage
@@ -120,7 +120,7 @@ class Delaying:
         self._delays = has_joined
         self._clock_ms = clock_ms
         self._base = Base()
-        """Where the window begins now; the one on disk may be older."""
+        """The present begin of the window; the one on disk may be older."""
         self._amount = _Amount()
         self._error = ""
         self._durable = 0
@@ -130,12 +130,12 @@ class Delaying:
         self._begins_join = self._is_in_join = False
         self._join_at = 0
         self._dropping: dict[str, int] = {}
-        """Where logs begin once all drops are made that wait."""
+        """The first offsets of logs after all waiting drops."""
         self._kept_at: dict[str, int] = {}
-        """The last frame that deleted or cut a log: a drop from before that is not for what is there now."""
+        """The last frame that deleted or truncated each log: an earlier drop does not apply to the present log."""
         self._due_drops: dict[str, int] = {}
         self._unsure: set[str] = set()
-        """Logs of which more may be noted than was done."""
+        """Logs with noted changes that may not have been made."""
         self._removes_at_s = 0.0
         self._expiring = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
@@ -143,9 +143,9 @@ class Delaying:
     # -- life ---------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Recover the index, or begin one. Reads all of it, so it is for a thread; nothing else is done meanwhile.
+        """Recover the index, or begin one. The call reads all of it, so it runs in a thread, before any other call.
 
-        An index that is damaged is put away: all data are there, and only the time before cannot be gone back to.
+        A damaged index is quarantined: all data are present, but this node can no longer go back to earlier times.
 
         Raises:
             StorageError: the disk refuses it.
@@ -174,7 +174,7 @@ class Delaying:
         self._delays = True
 
     def _recover(self) -> None:
-        """Read the window, and note what became of the logs that nobody could note any more."""
+        """Read the window, and find the logs whose ends differ from the noted ones."""
         base = self._base
         ends = Base(base.offset, base.at_ms, base.delay_ms, dict(base.ends))
         for group in self._index.groups(base.offset):
@@ -185,12 +185,12 @@ class Delaying:
         here = {name: log.next_offset for name, log in self._tree.logs.items()}
         differs = {name for name in here.keys() | ends.ends.keys() if here.get(name) != ends.ends.get(name)}
         self._unsure |= differs
-        # More than is noted: power was lost before that could be acked. Less: a crash came in the middle of a frame, or
-        # of going back, or a log is damaged; then this is no state before a join has ended.
+        # More than noted: power was lost before the frame was acked. Less: a crash came in the middle of a frame, or
+        # of going back, or a log is damaged; then this is no state of the leader before a join has ended.
         self._begins_join = any(here.get(name, -1) < end for name, end in ends.ends.items())
 
     def _count(self, group: FrameGroup) -> None:
-        """These frames are in the window, behind all others."""
+        """Count frames at the end of the window."""
         newest_ms = group.begun_ms if group.at_ms == NEVER_MS else group.at_ms
         if group.first == self._base.offset:
             self._oldest_ms, self._newest_ms = group.begun_ms, newest_ms
@@ -206,32 +206,32 @@ class Delaying:
 
     @property
     def log(self) -> Log | None:
-        """Of the index; None before there is one."""
+        """The log of the index; None without an index."""
         return self._index.log if self._delays else None
 
     @property
     def waits(self) -> bool:
-        """Whether the window holds anything."""
+        """Whether the window holds changes."""
         return self._delays and self._base.offset < self._index.end
 
     def start(self) -> None:
-        """Remove from now on what is due."""
+        """Begin to remove due data in the background."""
         if self._unsure:
             self._note([], self._clock_ms())
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def halt(self) -> None:
-        """Remove nothing more by itself."""
+        """End the removal in the background."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
             self._task = None
 
     async def stop(self) -> None:
-        """Remove nothing more, and give the files back."""
+        """End the removal in the background, and close the files."""
         await self.halt()
         if self._delays:
-            # If it cannot be saved, the next start has an older base: that does no harm.
+            # If this fails, the next start has an older base, without harm.
             with suppress(StorageError):
                 self._index.save(self._base)
         self._index.close()
@@ -259,7 +259,7 @@ class Delaying:
         due_ms = self._oldest_ms + self.apply_delay_ms - self._clock_ms()
         return min(max(least, due_ms / 1000), most)
 
-    # -- what the link asks and brings: applier.FollowerData -----------------------------------------
+    # -- reports and frames of the link: applier.FollowerData ----------------------------------------
 
     def inventory(self) -> Iterator[LogExtent]:
         """See FollowerData."""
@@ -281,11 +281,11 @@ class Delaying:
 
     def take(self, head: FrameHead, changes: Iterable[LogChange]) -> None:
         """See FollowerData: a frame is noted before it is applied."""
-        # A leader whose clock is ahead is not waited for any longer than others.
+        # A leader's clock that is ahead must not lengthen the delay.
         self.take_at(min(head.cut_at_ms, self._clock_ms()), head, list(changes))
 
     def take_at(self, at_ms: int, head: FrameHead, changes: list[LogChange]) -> None:
-        """As `take`, of a frame that the leader cut at a time.
+        """Take a frame that the leader cut at `at_ms`.
 
         Raises:
             StorageError, LinkError: see Applier.apply.
@@ -295,7 +295,7 @@ class Delaying:
             self._applier.take(head, changes)
             return
         if changes:
-            # Also of one that streamed and was too slow: it is brought up to date log by log, as in a join.
+            # Also a follower that streamed and was too slow catches up log by log, as in a join.
             self._begins_join |= head.position == 0
             self._note(changes, at_ms)
         try:
@@ -328,10 +328,10 @@ class Delaying:
         oldest_ms, newest_ms = (self._oldest_ms, self._newest_ms) if self.waits else (None, None)
         return self._amount.shown(oldest_ms, newest_ms, self._error)
 
-    # -- noting -------------------------------------------------------------------------------
+    # -- notes --------------------------------------------------------------------------------
 
     def _note(self, changes: list[LogChange], at_ms: int) -> None:
-        """Note a frame, and keep what it destroys. See storage.delayed.index for the order."""
+        """Note a frame, and keep the data that it destroys. See storage.delayed.index for the order."""
         ends: dict[str, int | None] = {}
         lines, kept = self._ends_of(self._unsure), dict[str, tuple[Log, int | None]]()
         files: set[str] = set()
@@ -344,7 +344,7 @@ class Delaying:
                 continue
             log = self._tree.logs.get(name)
             if log is None:
-                # No log can have some names; that is found out before anything is noted.
+                # Refuse impossible names before any change is noted.
                 self._tree.path_of(name)
             if kind is ChangeKind.DROP:
                 if change.offset > self._dropping.get(name, 0):
@@ -368,13 +368,13 @@ class Delaying:
         self._unsure.clear()
 
     def _file(self, change: LogChange) -> list[Noted]:
-        """What a state file holds before this frame, if that is another content."""
+        """Return a note with the previous content of a state file, if the frame changes it."""
         before = self._tree.file(self._tree.path_of(change.name)).octets()
         after = bytes(change.octets) if change.kind is ChangeKind.FILE else None
         return [Noted(NotedKind.FILE, change.name, 0, before)] if before != after else []
 
     def _ends_of(self, names: Iterable[str]) -> list[Noted]:
-        """Where these logs end, or that there are none."""
+        """Return notes of the present ends of these logs, or of their absence."""
         logs = self._tree.logs
         return [
             Noted(NotedKind.END, name, logs[name].next_offset)
@@ -401,10 +401,10 @@ class Delaying:
     # -- the end of the delay -----------------------------------------------------------------
 
     async def expire(self, until_ms: int) -> None:
-        """Have the window begin behind what the leader did by a time, and remove now and then what nobody needs.
+        """Move the begin of the window behind the leader's changes up to a time; now and then remove unneeded data.
 
         Raises:
-            StorageError: the disk refuses it; the next call goes on with it.
+            StorageError: the disk refuses it; the next call continues.
         """
         async with self._expiring:
             if not self._delays:
@@ -435,7 +435,7 @@ class Delaying:
                     self._kept_at.pop(each.name, None)
 
     def _remove_due(self) -> None:
-        """Remove what only the time before the window needs; first that time is given up, durably."""
+        """Remove data that only times before the window need; first the new begin of the window is saved durably."""
         self._index.save(self._base)
         while self._due_drops:
             name, first_offset = next(iter(self._due_drops.items()))
@@ -449,13 +449,13 @@ class Delaying:
 
     @property
     def is_torn(self) -> bool:
-        """Whether a join has begun and its end never came."""
+        """Whether a join has begun and not ended."""
         return self._delays and self._is_in_join
 
     def why_not(self, until_ms: int | None) -> str:
-        """Why a promotion must not go on with what the leader had done by a time; empty if it may.
+        """Return why a promotion with the leader's changes up to a time must not proceed; empty if it may.
 
-        None: nobody has said what is to become of the changes in the window, and neither answer can be taken back.
+        None: the operator has not chosen whether to keep the changes in the window, and either choice is final.
         """
         if self.waits and until_ms is None:
             return (
@@ -467,9 +467,9 @@ class Delaying:
         return ""
 
     def lacks(self, until_ms: int) -> str:
-        """Why this node cannot have all that its leader had at a time; empty if it can.
+        """Return why this node lacks records that its leader had at a time; empty if it has all.
 
-        A log was damaged and has not come anew yet, or the way back to another time was broken off.
+        The reason is a damaged log that was not copied anew yet, or an interrupted return to another time.
 
         Raises:
             StorageError: the index cannot be read.
@@ -482,7 +482,7 @@ class Delaying:
         return ""
 
     async def left_after(self, until_ms: int | None) -> WaitingChanges:
-        """What a promotion as of a time would leave out; None: all that is in the window.
+        """Return the changes that a promotion as of a time would leave out; with None, all changes in the window.
 
         Raises:
             StorageError: the index cannot be read.
@@ -500,9 +500,9 @@ class Delaying:
         return left.shown(oldest_ms, newest_ms)
 
     async def finish(self, until_ms: int, quarantine: QuarantineFactory | None = None) -> None:
-        """Have all logs as of a time, and no way back any more; nothing comes meanwhile.
+        """Bring all logs to their state at a time, for good; the caller takes no frames meanwhile.
 
-        What came after that time is quarantined. Until all is done, this node says on disk that it is no copy.
+        Later records are quarantined. Until the end, this node records on disk that it is no copy of its leader.
 
         Raises:
             StorageError: the disk refuses it; the call may be repeated, also after a crash.
@@ -525,7 +525,7 @@ class Delaying:
 
 
 def _amount_of(changes: list[LogChange]) -> tuple[int, int, int]:
-    """Messages, records and octets."""
+    """Return the number of messages, records and octets."""
     amount = _Amount()
     for change in changes:
         amount.octets += len(change.octets)
@@ -538,10 +538,10 @@ def _amount_of(changes: list[LogChange]) -> tuple[int, int, int]:
 
 
 def refuse_to_lead(data_dir: Path, now_ms: int) -> None:
-    """What a delayed follower can leave out must neither be forgotten nor be kept without a word.
+    """Refuse to lead while a delayed follower has changes to leave out: an operator has to choose their fate.
 
     Raises:
-        PreconditionFailed: there is some.
+        PreconditionFailed: there are such changes.
         StorageError: the index cannot be read.
     """
     index, spool, due_ms = DelayIndex(data_dir), Spool(data_dir), 0
@@ -573,9 +573,9 @@ async def follower_data(
     clock_ms: Callable[[], int],
     on_damage: Callable[[Corrupt], None],
 ) -> Applier | Delaying:
-    """What stands at the link: the applier, or for a follower with a delay a Delaying that has started.
+    """Return the receiver of the link's frames: the applier, or for a delayed follower a started Delaying.
 
-    What waits in a spool of before is applied first. Without a delay, what is kept is removed.
+    The waiting changes in an older version's spool are applied first. Without a delay, kept data are removed.
 
     Raises:
         StorageError: the index or a spool cannot be read, or the disk refuses it.

@@ -1,13 +1,13 @@
 """Changes of the tree become frames, one a group commit; promises wait until followers have the frames.
 
-`cut` is called by the group commit at the end of each flush: all changes since the last cut are one frame,
-which goes to every follower that streams. **Why one frame**: the flush orders its appends so that any prefix
-of the node is consistent (a settlement behind its message; the original of a dead letter settled only when the copies
-are durable). A follower applies whole frames in order, so it is always at such a prefix.
+The group commit calls `cut` at the end of each flush: all changes since the last cut are one frame, which goes to every
+follower that streams. **Why one frame**: the flush orders its appends so that any prefix of the node is consistent (a
+settlement behind its message; the original of a dead letter settled only when the copies are durable). A follower
+applies whole frames in order, so it is always at such a prefix.
 
-A promise that the group commit makes is bound to the position behind the last cut. It is kept when the local
-disk has everything up to there *and* each follower in the in-sync set has acked that position, which it does
-after its own fdatasync. Both go on at the same time.
+The group commit binds a promise to the position behind the last cut. It is kept when the local disk has everything up
+to that position *and* each follower in the in-sync set has acked the position, after its own fdatasync. Both syncs run
+at the same time.
 """
 
 from __future__ import annotations
@@ -29,60 +29,60 @@ logger = logging.getLogger(__name__)
 
 _SAMPLES_MAX: Final = 8192
 _PREFIX_BYTES: Final = 1024 * 1024
-"""Of segments in front of logs so much is read at once, and no more while followers have as much to take."""
+"""The octets of prefix segments that are read at once; none while as many wait for a follower's socket."""
 
 
 class FeedFollower(Protocol):
-    """A follower that has a link, as the feed sees it."""
+    """A follower with a link, as the feed sees it; the notes are only for a follower that is not live."""
 
     @property
     def is_live(self) -> bool:
-        """Whether it is sent each frame as it is cut."""
+        """Whether it receives each frame at its cut."""
 
     @property
     def node_id(self) -> str:
-        """Which node it is."""
+        """The id of the node."""
 
     def send_frame(self, position: int, pieces: list[Octets], octets: int) -> None:
-        """The frame of the cut that ends at that position, with so many octets of changes; only if it is live."""
+        """Send a live follower the frame of the cut that ends at that position, with so many octets of changes."""
 
     def note_appended(self, name: str) -> None:
-        """There is more in a log; only if it is not live."""
+        """Note that a log has new records."""
 
     def note_dropped(self, name: str, first_offset: int) -> None:
-        """A log begins later; only if it is not live."""
+        """Note that a log begins at this offset now."""
 
     def note_deleted(self, name: str) -> None:
-        """A log is gone; only if it is not live."""
+        """Note that a log was deleted."""
 
     def note_begun(self, name: str) -> None:
-        """A log began anew; only if it is not live."""
+        """Note that a log began anew."""
 
     def note_truncated(self, name: str, offset: int) -> None:
-        """A log was cut; only if it is not live."""
+        """Note that a log was truncated."""
 
     def note_prepended(self, name: str, until: int) -> None:
-        """A segment stands in front of a log that began at `until`; only if it is not live."""
+        """Note that a log which began at `until` received a prefix segment."""
 
     def note_file(self, name: str, octets: bytes | None) -> None:
-        """A state file was replaced or removed; only if it is not live."""
+        """Note that a state file was replaced, or removed (None)."""
 
     @property
     def waiting_bytes(self) -> int:
-        """Octets that it has not taken from its link."""
+        """The octets that its socket has not taken."""
 
 
 class Feed:
-    """storage.tree.Changes, and what the group commit asks before it keeps promises; see the module.
+    """storage.tree.Changes, and the group commit's replication barrier; see the module.
 
     Attributes:
-        position: octets of changes that were cut so far, and 1.
-        records: records in them.
-        in_sync: which followers a promise waits for.
-        followers: all that are told.
-        prefixes: the logs in front of which segments were moved, and how far those are sent to live followers.
+        position: the octets of all changes cut so far, plus 1.
+        records: the number of records in these changes.
+        in_sync: the followers that promises wait for.
+        followers: all followers with a link.
+        prefixes: the logs that received prefix segments, and the part of those that live followers were sent.
         compresses: whether frames are compressed.
-        elapsed_ms: the time of `in_sync`; the time of day may be set back, and a late follower would not be dropped.
+        elapsed_ms: the clock of `in_sync`; the time of day may be set back, and a late follower would not be dropped.
     """
 
     def __init__(
@@ -96,11 +96,11 @@ class Feed:
         may_promise: Callable[[], bool] = lambda: True,
         elapsed_ms: Callable[[], int] = elapsed_ms,
     ) -> None:
-        """Follow what changes in `tree` from now on. Without `waits` a promise waits for no follower.
+        """Follow the changes of `tree` from now on. Without `waits` promises wait for no follower.
 
-        Nothing is promised while `may_promise` says no: this node may have been replaced.
+        No promise is kept while `may_promise` returns False: this node may have been replaced.
         """
-        # Position 0 is that of a follower that has not begun to stream.
+        # A follower that has not begun to stream has position 0.
         self.position = 1
         self.records = 0
         self.in_sync = in_sync
@@ -121,14 +121,14 @@ class Feed:
         in_sync.shipped(self.position, elapsed_ms())
         tree.changes = self
 
-    # -- what the tree tells ------------------------------------------------------------------
+    # -- changes of the tree ------------------------------------------------------------------
 
     def appended(self, name: str, segment: int, header: Header, octets: list[Octets]) -> None:
         """See storage.tree.Changes."""
         self._has_changed = True
         if self._live:
             number = self._number(name)
-            # What a follower appends, and passes on to its own, is in its link's buffer, which it needs again.
+            # The octets of a follower with followers lie in its link's buffer, which is reused.
             kept: list[Octets] = [each if isinstance(each, bytes) else bytes(each) for each in octets]
             self._frame.add(log_change(ChangeKind.APPEND, number, segment), kept, header.records)
         if self._live < len(self.followers):
@@ -153,7 +153,7 @@ class Feed:
         for follower in self.followers:
             if not follower.is_live:
                 follower.note_deleted(name)
-        # The epochs that queues' logs are named after never come back: so a name would stay for nothing.
+        # Queues' logs are named after epochs, which never come back: the name would stay unused.
         self._numbers.pop(name, None)
         self.prefixes.pop(name, None)
 
@@ -175,7 +175,7 @@ class Feed:
                 follower.note_truncated(name, offset)
 
     def prepended(self, name: str, until: int) -> None:
-        """See storage.tree.Changes; what stands in front is read from disk, see `read_prefixes`."""
+        """See storage.tree.Changes; `read_prefixes` reads the prefix from disk."""
         if self._live and name not in self.prefixes:
             self.prefixes[name] = PrefixPosition(until, until)
         for follower in self.followers:
@@ -183,7 +183,7 @@ class Feed:
                 follower.note_prepended(name, until)
 
     def read_prefixes(self) -> None:
-        """Have the next part of what stands in front of logs since then in the frame, unless a follower is behind."""
+        """Add the next part of new prefixes to the frame, unless a follower is behind."""
         for name, at in tuple(self.prefixes.items()):
             log = self._tree.logs.get(name)
             waiting = max((each.waiting_bytes for each in self.followers if each.is_live), default=0)
@@ -197,7 +197,7 @@ class Feed:
             try:
                 self.prefixes[name] = read_prefix(self._frame, self._number(name), log, at, _PREFIX_BYTES)
             except StorageError as error:
-                # The log's owner finds the damage; the copies go on without what is in front.
+                # The log's owner finds the damage; the copies continue without the prefix.
                 logger.error("prefix_not_sent log=%s error=%s", name, error)
                 del self.prefixes[name]
 
@@ -213,7 +213,7 @@ class Feed:
     # -- names --------------------------------------------------------------------------------
 
     def _number(self, name: str) -> int:
-        """What stands for the log in frames; where it is new, the frame says so first."""
+        """Return the log's number in frames; a new number is first defined in the frame."""
         number = self._numbers.get(name)
         if number is None:
             self._last_number += 1
@@ -222,17 +222,17 @@ class Feed:
         return number
 
     def name_all(self, frame: Frame) -> None:
-        """All numbers that frames may use without saying so again."""
+        """Define all present numbers in a frame; later frames use them."""
         for name, number in self._numbers.items():
             frame.add(name_change(number, name))
 
     # -- frames -------------------------------------------------------------------------------
 
     def cut(self) -> int:
-        """Send what changed since the last cut; the position behind it.
+        """Send the changes since the last cut; return the position behind them.
 
-        What nobody is sent has a position, too. A promise must not be bound to the last one before it: a follower that
-        is gone may have acked that, and be recorded as in sync until a smaller record is written.
+        Changes have a position even without a live follower. A promise must not be bound to the position before them: a
+        follower that is gone may have acked that one, and stays recorded as in sync until a smaller record is written.
         """
         frame = self._frame
         if frame.octets or self._has_changed:
@@ -252,10 +252,10 @@ class Feed:
         return self.position
 
     def begin_live(self) -> int:
-        """A follower goes live: a position that none has acked yet, also where nothing was cut meanwhile.
+        """Return the position at which a follower goes live: a new one, which no follower has acked yet.
 
-        What it was sent while it caught up has no position. Were the present one its own, an ack that it sent
-        before would say that it has all that.
+        The records that it received while it caught up have no position. If it joined at the present position, an
+        earlier ack of that position would seem to cover those records.
         """
         self.position += 1
         self.in_sync.shipped(self.position, self.elapsed_ms())
@@ -265,32 +265,32 @@ class Feed:
         return self.position
 
     def heartbeat(self) -> list[Octets]:
-        """A frame without changes: says that the leader is there, and how far it is."""
+        """Return a frame without changes, as a sign of life with the leader's position."""
         return Frame().message(self.position, self.records, self._clock_ms())
 
     def records_at(self, position: int) -> int:
-        """How many records are up to a position, about; those of a position long ago count as the oldest known."""
+        """Return the approximate number of records up to a position; an old position counts as the oldest sample."""
         index = bisect_right(self._samples, position, key=lambda sample: sample[0])
         return (
             self._samples[index - 1][1] if index else (self._samples[0][1] if self._samples else self.records)
         )
 
     def count_live(self) -> None:
-        """To be called when a follower begins or ceases to be live, right after a cut."""
+        """Count the live followers; called right after a cut when a follower begins or ceases to be live."""
         self._live = sum(follower.is_live for follower in self.followers)
         if not self._live:
             self.prefixes.clear()
 
-    # -- what the group commit asks -----------------------------------------------------------
+    # -- the replication barrier --------------------------------------------------------------
 
     def committed(self) -> int:
-        """The position up to which promises may be kept."""
+        """Return the position up to which promises may be kept."""
         if not self._may_promise():
             return -1
         return self.in_sync.committed() if self._waits else self.position
 
     def confirmable(self) -> int:
-        """The position up to which publishers may be told."""
+        """Return the position up to which publishes may be confirmed."""
         if not self._may_promise():
             return -1
         return self.in_sync.confirmable() if self._waits else self.position

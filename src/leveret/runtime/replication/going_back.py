@@ -1,8 +1,8 @@
-"""A delayed follower goes back to a time: its logs end where they ended then, and what was removed since is back.
+"""The return of a delayed follower to a time: its logs get their ends of that time, and removed data come back.
 
-Each step may be made again: a log that is cut already stays as it is, and what was kept stays kept until the end. So a
-call that was broken off, even by a crash, is repeated; until one has ended the node says on disk that it is no copy of
-its leader (`Applier.begin_rewriting`).
+Each step may be repeated: a log that is truncated already stays unchanged, and kept data stay kept until the end. So an
+interrupted call, even by a crash, is repeated; until one has ended, the node records on disk that it is no copy of its
+leader (`Applier.begin_rewriting`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from leveret.wire.link import ChangeKind, LogChange
 
 
 class _KeptLog(NamedTuple):
-    """What a frame destroyed: the files of a log are kept under the frame's offset."""
+    """The kept files of a log that a frame destroyed; they are stored under the frame's offset `at`."""
 
     at: int
     noted: Noted
@@ -25,13 +25,13 @@ class _KeptLog(NamedTuple):
 
 @dataclass(slots=True)
 class PastLogs:
-    """How all was at a time.
+    """The state at a time.
 
     Attributes:
-        ends: where each log ended.
-        drops: where logs began then, as far as a drop still waits.
-        kept: of each log what was destroyed since, in order.
-        files: of each state file that was replaced since, what it held; None if there was none.
+        ends: the end of each log.
+        drops: the first offsets of logs whose drops still wait.
+        kept: for each log the kept files of later frames, in order.
+        files: the content of each state file that was replaced later; None if it did not exist.
     """
 
     ends: dict[str, int]
@@ -57,7 +57,7 @@ class PastLogs:
 
 
 def past(index: DelayIndex, base: Base, until_ms: int) -> PastLogs:
-    """How all was when the leader had done what it did by a time; the window begins with `base`.
+    """Return the state after the leader's changes up to a time; the window begins with `base`.
 
     Raises:
         StorageError: the index cannot be read.
@@ -75,7 +75,7 @@ def past(index: DelayIndex, base: Base, until_ms: int) -> PastLogs:
 
 
 async def go_back(then: PastLogs, index: DelayIndex, applier: Applier, quarantine: QuarantineFactory) -> None:
-    """Have all as it was; what came since is quarantined. Nothing is appended meanwhile.
+    """Restore the state; later records are quarantined. The caller appends nothing meanwhile.
 
     Raises:
         StorageError: the disk refuses it; the call may be repeated.
@@ -103,13 +103,13 @@ async def go_back(then: PastLogs, index: DelayIndex, applier: Applier, quarantin
 
 
 def _restore(name: str, kept: list[_KeptLog], end: int | None, index: DelayIndex, applier: Applier) -> None:
-    """Put a log back as it was before the first of what destroyed it; what came after `end` is cut off by others.
+    """Restore a log to its state before the first destruction; the caller truncates it at `end` afterwards.
 
-    Backwards, so that what each of them left is quarantined: its log then takes that one's place.
+    Destructions are undone backwards: the log after each one is quarantined, and the kept log takes its place.
     """
     tree = applier.tree
     if end is not None and all(each.kind is NotedKind.CUT and end <= each.offset for _, each in kept):
-        # It was cut behind its end of then only.
+        # All truncations were behind the log's end at that time.
         return
     for at, noted in reversed(kept):
         if not index.has_kept(at, name):
@@ -126,7 +126,7 @@ def _restore(name: str, kept: list[_KeptLog], end: int | None, index: DelayIndex
 
 
 def _cut_quarantined(next_offset: int, end: int | None, name: str, noted: Noted, applier: Applier) -> None:
-    """Cut off what is quarantined since the leader had the log cut, or quarantined."""
+    """Truncate the records that are in quarantine since the leader had the log truncated, or quarantined."""
     if noted.kind is NotedKind.QUARANTINED and end is None:
         applier.apply(LogChange(ChangeKind.DELETE, name))
         return

@@ -36,15 +36,15 @@ _NODE_ID_BYTES: Final = 12
 
 
 class LinkEnd(NamedTuple):
-    """This node, as nodes that follow it, or that it follows, meet it over a link.
+    """This node, as its followers and its leader see it over a link.
 
     Attributes:
-        secret: that all of them have.
-        identity: who it is, and was.
+        secret: the shared secret.
+        identity: the node's identity and history.
         name: such as `rabbit@host`.
-        own_uri: where others follow it; empty if they cannot.
+        own_uri: returns the address for followers; empty without a listener.
         tls: makes a context for a `tls://` leader.
-        cluster: the id of the cluster whose node has these data, or had them; empty for a node alone.
+        cluster: returns the id of the cluster whose node has, or had, these data; empty outside a cluster.
     """
 
     secret: Secret
@@ -55,7 +55,7 @@ class LinkEnd(NamedTuple):
     cluster: Callable[[], str] = str
 
     def handshake(self, kind: Kind, channel: bytes, passed_on: PassedOn | None = None) -> FollowerHandshake:
-        """Begin to prove who this node is to one that it has connected to, over that channel."""
+        """Begin the handshake with a node that this one has connected to, over that channel."""
         return FollowerHandshake(
             bytes(self.secret.octets),
             kind=kind,
@@ -67,7 +67,7 @@ class LinkEnd(NamedTuple):
         )
 
     def prove(self, handshake: FollowerHandshake, hello: HandshakeMessage) -> HandshakeMessage:
-        """Answer the hello of the node that this one has connected to, with this node's leadership."""
+        """Return the answer, with this node's leadership, to the hello of the node that it has connected to."""
         identity = self.identity.identity
         return handshake.answer_hello(
             hello,
@@ -82,7 +82,7 @@ class StoredLogs(NamedTuple):
     """The logs on a node's disk, compared with its definitions.
 
     Attributes:
-        missing: the epochs of the queues that have a log, as the definitions record, and whose log is not here.
+        missing: the epochs of the queues whose logs are recorded in the definitions, and missing on disk.
         definitions_end: the offset up to which the definitions are on disk.
     """
 
@@ -91,27 +91,28 @@ class StoredLogs(NamedTuple):
 
 
 class NodeIdentity(msgspec.Struct, kw_only=True):
-    """What is remembered.
+    """The stored identity and history.
 
     Attributes:
-        node_id: drawn at the first start.
-        role: what the node was last.
-        epoch: of its data: the epoch of the leader it is, or follows.
-        leader_id: who leads, or led, in that epoch; empty if that was not noted.
-        seen_epoch, seen_leader_id: the latest leadership it has heard of.
-        followed_epoch: of the leader that it was last in step with; 0 for none.
-        starts: how often this node began to lead in its epoch.
-        rewriting: whether logs of this node were being cut or begun anew for a leader, or a damaged one was put away,
-            and not all of that is done: it may lack what was promised, and must not lead.
-        led: whether it was a leader since then, so that it may have what no other node has.
-        replaced_by: the URI of the leader with `seen_epoch`, if it said so.
-        had_followers: whether one was in step with it since it leads in its epoch: that one may have been promoted.
-        followers: URIs of those that were in step with it since then, the last one first: to be asked when it starts.
-        former_leaders: URIs of those that lead or led before this node, the last one first: to be told when it leads.
-        missing_logs: the epochs of the queues whose logs this node lacked when it last had all that its leader had, or
-            began to lead itself; None: an older version did not record them.
+        node_id: a random id from the first start.
+        role: the last role of the node.
+        epoch: the epoch of its data: its own as a leader, or its leader's.
+        leader_id: the leader in that epoch; empty if unknown.
+        seen_epoch, seen_leader_id: the latest leadership that this node knows.
+        followed_epoch: the epoch of the last leader with which it finished a join; 0 for none.
+        starts: the number of this node's starts as leader in its epoch.
+        rewriting: whether logs were being truncated or begun anew for a leader, or a damaged log was quarantined, and
+            that has not ended: the node may lack promised changes, and must not lead.
+        led: whether it has led since that join, so that it may have records that no other node has.
+        replaced_by: the URI of the leader with `seen_epoch`, if known.
+        had_followers: whether a follower finished a join since this node leads in its epoch: it may have been promoted.
+        followers: the URIs of these followers, the last one first; this node asks them when it starts.
+        former_leaders: the URIs of present and earlier leaders, the last one first; this node notifies them when it
+            leads.
+        missing_logs: the epochs of the queues whose logs this node lacked when it last had all records of its leader,
+            or began to lead; None: an older version did not record them.
         definitions_end: the offset up to which it had the definitions then.
-        cluster: the id of the cluster whose node it follows, or followed before it led; empty for a node alone.
+        cluster: the id of the cluster whose node it follows, or followed before it led; empty outside a cluster.
     """
 
     node_id: str = ""
@@ -134,25 +135,25 @@ class NodeIdentity(msgspec.Struct, kw_only=True):
 
     @property
     def stamp(self) -> int:
-        """The epoch of the chunks that are appended now.
+        """The epoch of newly appended chunks.
 
-        A leader that lost with the power what it had sent already, and starts again in its epoch, must not write
-        chunks that look like those; see core.replication.join.
+        A leader may lose sent chunks in a power failure and start again in its epoch. It must not write chunks that
+        look like the lost ones; see core.replication.join.
         """
         return self.epoch << STARTS_BITS | self.starts
 
     @property
     def leadership(self) -> Leadership:
-        """That of its data."""
+        """The leadership of its data."""
         return Leadership(self.epoch, self.leader_id)
 
     @property
     def seen(self) -> Leadership:
-        """The latest that it knows of."""
+        """The latest leadership that it knows."""
         return max(Leadership(self.seen_epoch, self.seen_leader_id), self.leadership)
 
     def see(self, leadership: Leadership) -> None:
-        """It has heard of this one."""
+        """Note a leadership that this node has learned of."""
         self.seen_epoch, self.seen_leader_id = max(self.seen, leadership)
 
     @property
@@ -161,7 +162,7 @@ class NodeIdentity(msgspec.Struct, kw_only=True):
         return (self.seen_epoch, self.seen_leader_id) > (self.epoch, self.leader_id)
 
     def note_follower(self, uri: str) -> bool:
-        """A follower is in step, and has its listener there if it has one; tell whether that is news."""
+        """Note a follower that finished its join, and its listener's URI or ""; return whether that is new."""
         is_known = self.had_followers and (not uri or uri in self.followers)
         self.had_followers = True
         if uri and not is_known:
@@ -170,23 +171,23 @@ class NodeIdentity(msgspec.Struct, kw_only=True):
 
     @property
     def is_clean(self) -> bool:
-        """Whether all it has is its last leader's."""
+        """Whether all its records came from its last leader."""
         return not self.led
 
     def note_whole(self, stored: StoredLogs) -> None:
-        """This node has all that its leader has, or leads: what it lacks now, it has not lost."""
+        """Note that this node leads, or has all records of its leader: logs that are missing now are not lost."""
         self.missing_logs, self.definitions_end = sorted(stored.missing), stored.definitions_end
 
     def lost_logs(self, stored: StoredLogs) -> frozenset[int]:
-        """The epochs of the queues whose logs were here when this node was last whole, or came since, and are gone.
+        """Return the epochs of the queues whose logs were lost since this node was last whole.
 
-        A log's names are durable before the definitions record, here as at the leader, that there is a log
-        (`Log.append_raw`). So a recorded log that is not here was lost after it had come.
+        A log's names are durable before the definitions record the log, at the leader and at followers alike
+        (`Log.append_raw`). So a recorded log that is missing was lost after it had come.
         """
         return frozenset() if self.missing_logs is None else stored.missing.difference(self.missing_logs)
 
     def lost_definitions(self, stored: StoredLogs) -> bool:
-        """Whether definitions are gone that were on this disk when this node was last whole."""
+        """Return whether definitions are gone that were on this disk when this node was last whole."""
         return stored.definitions_end < self.definitions_end
 
 
@@ -194,14 +195,14 @@ class IdentityFile:
     """The identity on disk.
 
     Attributes:
-        identity: as it is; change it and `save`.
+        identity: the present identity; callers change it and call `save`.
     """
 
     def __init__(self, data_dir: Path) -> None:
-        """Read it, or draw a new one.
+        """Read the identity, or make a new one.
 
         Raises:
-            StorageError: it cannot be read or written, or is damaged.
+            StorageError: the file cannot be read or written, or is damaged.
         """
         self._file = StateFile(data_dir / FILE)
         found = self._file.load()
@@ -214,7 +215,7 @@ class IdentityFile:
             self.save()
 
     def save(self) -> None:
-        """Have it on disk when this returns.
+        """Save the identity; it is on disk on return.
 
         Raises:
             StorageError: the disk refuses it.

@@ -1,7 +1,7 @@
 """The follower's side of the link: it connects, reports its logs, applies received changes, and acks them once on disk.
 
-The link is begun anew whenever it ends or a frame does not fit. Records that are here already are never sent again, so
-a new link costs a round trip.
+The follower connects again whenever the link ends or a frame is invalid. The leader never sends present records again,
+so a new link costs a round trip.
 """
 
 from __future__ import annotations
@@ -54,25 +54,25 @@ _SLICE_S: Final = 0.01
 
 
 class Followed(Protocol):
-    """The node whose data it is, as far as the link cares."""
+    """The following node, as the link sees it."""
 
     def files(self) -> Iterable[str]:
-        """Names of the state files that are here."""
+        """Return the names of the present state files."""
 
     def leader_epoch(self, leader: ProvenLeader) -> None:
-        """A leader was found; its epoch may be higher than this node's."""
+        """Take a proven leader, whose epoch may be higher than this node's."""
 
 
 @dataclass(slots=True)
 class LeaderProgress:
-    """The leader as this node knows it.
+    """The leader and the progress of replication, as this node knows them.
 
     Attributes:
         state: connecting, joining, catching_up, streaming or failed; see `error`.
-        position, records: of the leader's feed as last told.
-        applied_position, applied_records: as far as this node has applied.
-        bytes_left, bytes_copied: of what this node lacked when it connected, while it is catching up.
-        cut_at_ms: when the last frame that was applied was cut, by the leader's clock; 0 for none.
+        position, records: the last known position and number of records of the leader's feed.
+        applied_position, applied_records: the same of the applied part.
+        bytes_left, bytes_copied: while catching up, the missing octets, and those copied so far.
+        cut_at_ms: the time at which the leader cut the last applied frame, by its clock; 0 for none.
         is_torn: whether a link ended while this node was catching up.
     """
 
@@ -99,8 +99,8 @@ class Inbound:
     """See the module.
 
     Attributes:
-        progress: how it goes.
-        questions: asks the leader.
+        progress: the progress of replication.
+        questions: the questions to and from the leader.
     """
 
     def __init__(
@@ -116,11 +116,11 @@ class Inbound:
         on_hopeless: Callable[[LeveretError], None],
         on_damage: Callable[[Corrupt], None],
     ) -> None:
-        """Connect nowhere yet.
+        """Start without a connection.
 
-        `data` does what the leader says, `answer` answers the leader's questions. `on_hopeless` is told of what no
-        further attempt can mend: the leader proves another secret. `on_damage` is told of a log that is damaged or
-        gone here.
+        `data` applies the leader's frames, `answer` answers the leader's questions. `on_hopeless` is called with an
+        error that no further attempt can cure: the leader has another secret. `on_damage` is called with the error of a
+        damaged or missing log of this node.
         """
         self._on_hopeless = on_hopeless
         self._on_damage = on_damage
@@ -140,10 +140,10 @@ class Inbound:
         self._asks_to_take_over = False
         self._telling: asyncio.Task[None] | None = None
 
-    # -- life of the link ---------------------------------------------------------------------
+    # -- the link -----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Follow, for ever; a link that ends is begun again."""
+        """Follow the leader, for ever; connect again after each link."""
         failures = 0
         while not self._stops:
             began_s = asyncio.get_running_loop().time()
@@ -183,13 +183,13 @@ class Inbound:
             return
         link = ReceivingLink(peer, self._data, ReceivePhase.JOINING, self._commits, self._durable)
         self._link, peer.receiver = link, self
-        # Kept, or it may be collected.
+        # Without a reference the task may be garbage-collected.
         self._telling = loop.create_task(self._send_inventory(peer))
         await link.beat(self._ended)
         await self._ended.wait()
 
     def copying(self) -> dict[str, Any] | None:
-        """The progress of catching up: octets done and in all, a second, seconds left; None if it does not catch up."""
+        """Return the progress of catching up, see `progress_row`; None if this node does not catch up."""
         progress = self.progress
         if progress.state != "catching_up":
             return None
@@ -197,9 +197,9 @@ class Inbound:
         return progress_row(done, done + left, (self._clock_ms() - progress.copying_since_ms) / 1000)
 
     async def take_over(self, epoch: int) -> bool:
-        """Have the leader send all it has, and promise nothing from then on; whether it did.
+        """Have the leader send all its changes, and promise none from then on; return whether it did.
 
-        A leader that is away, or does not answer, cannot be asked: then what it did last is lost.
+        The last changes of a leader that is away, or does not answer, are lost.
         """
         if self._link is None or self.progress.state != "streaming":
             return False
@@ -211,7 +211,7 @@ class Inbound:
             done, _ = await asyncio.wait(
                 waits, timeout=TAKE_OVER_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED
             )
-            # As long as what it had sent before still comes in, the answer is on its way.
+            # As long as earlier frames still arrive, the answer is in flight.
             if done or self.progress.position == position:
                 break
         for wait in waits:
@@ -220,7 +220,7 @@ class Inbound:
 
     @property
     def state(self) -> str:
-        """Of this follower: that of the link, but `delayed` when it keeps what its leader removes."""
+        """The state of this follower: that of the link, but `delayed` for a streaming delayed follower."""
         state = self.progress.state
         return "delayed" if state == "streaming" and self._data.apply_delay_ms else state
 
@@ -231,26 +231,26 @@ class Inbound:
         return self.progress.error or (extent.error if extent is not None else "")
 
     def delayed_changes(self) -> WaitingChanges | None:
-        """The changes that can be left out; None for a node without a delay."""
+        """Return the changes that can be left out; None for a node without a delay."""
         return self._data.delayed_changes()
 
     @property
     def is_connected(self) -> bool:
-        """Whether the leader can be asked."""
+        """Whether the leader can receive questions."""
         return self._link is not None and self.progress.leader is not None
 
     async def ask(self, what: str, about: dict[str, str | int | bool]) -> dict[str, Any]:
-        """What the leader found; see answering.
+        """Return the leader's answer to a question.
 
         Raises:
-            Unanswered: nothing.
+            Unanswered: there is no answer.
         """
         if self._link is None:
             raise Unanswered("the replication link to the leader is down")
         return await self.questions.ask(self._link.peer, what, about)
 
     def stop(self) -> None:
-        """End the link and begin no other."""
+        """End the link, and connect no more."""
         self._stops = True
         if self._link is not None:
             self._link.peer.close()
@@ -264,7 +264,7 @@ class Inbound:
         """See link_peer.Receiver."""
         progress = self.progress
         if progress.state == "streaming" and self._link is not None:
-            # A leader that fell silent was gone long before that was noticed.
+            # A silent leader was lost long before the end of the link.
             progress.lost_at_ms = self._clock_ms() - round(self._link.silent_s * 1000)
         elif progress.state == "catching_up":
             progress.is_torn = True
@@ -282,7 +282,7 @@ class Inbound:
         self._link = None
         self._ended.set()
 
-    # -- what the leader says -----------------------------------------------------------------
+    # -- messages of the leader ---------------------------------------------------------------
 
     def received(self, kind: Type, payload: memoryview) -> None:
         """See link_peer.Receiver."""
@@ -312,7 +312,7 @@ class Inbound:
                 raise LinkError(f"message {kind.name} is not due from a leader")
 
     def _begin_joining(self, leader: ProvenLeader) -> None:
-        """Raise HandshakeRefused if that leader was replaced."""
+        """Begin a join with the leader; raise HandshakeRefused if it was replaced."""
         epoch = self._own.identity.identity.epoch
         if leader.epoch < epoch:
             raise HandshakeRefused(
@@ -328,7 +328,7 @@ class Inbound:
         logger.info("replication_connected leader=%s name=%s epoch=%d", self.uri, leader.name, leader.epoch)
 
     async def _send_inventory(self, peer: LinkPeer) -> None:
-        """Of thousands of logs in slices: each has a header to be read."""
+        """Send the extents of all logs, in slices of time: there may be thousands, each with a header to read."""
         loop, delay_ms = asyncio.get_running_loop(), self._data.apply_delay_ms
         part: list[LogExtent] = []
         until_s = loop.time() + _SLICE_S
@@ -351,7 +351,7 @@ class Inbound:
     def _make(self, head: FrameHead, changes: list[LogChange], size: int) -> None:
         progress = self.progress
         if progress.state != "catching_up" and not head.position:
-            # The leader sends what it reads from disk: this node lacks something.
+            # The leader sends records from disk: this node lacks some.
             progress.state, progress.copying_since_ms = "catching_up", self._clock_ms()
         if not head.position:
             progress.bytes_left = head.records
@@ -374,7 +374,7 @@ class Inbound:
         progress.bytes_left = progress.bytes_copied = 0
         logger.info("replication Files synced leader=%s position=%d", self.uri, position)
         logger.info("replication Streaming changes leader=%s", self.uri)
-        # What it is now in step with must be known before anybody counts on it.
+        # The leadership that this node has joined must be on disk before the ack, on which promises rely.
         self._data.joined()
         link.acknowledge()
 
@@ -383,5 +383,5 @@ class Inbound:
         try:
             self._data.drop_due()
         except StorageError as error:
-            # It is due again when more is durable. What is acked next is on disk all the same.
+            # The drop is due again after the next sync. The acked records are on disk in any case.
             logger.warning("dropped_later error=%s", error)

@@ -1,4 +1,4 @@
-"""A node's replication listener: it accepts followers, and holds the state that all of them share."""
+"""A node's replication listener: accepts followers, and has the state that all of them share."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class ReplicationListener:
     """See the module.
 
     Attributes:
-        address: where it listens; None while it does not.
-        links: everybody who is connected.
+        address: the listening address; None while it does not listen.
+        links: all connections.
     """
 
     def __init__(self, leading: Leading) -> None:
-        """Listen nowhere yet."""
+        """Start without a socket."""
         self.address: Address | None = None
         self.links: list[Outbound] = []
         self._leading = leading
@@ -44,14 +44,14 @@ class ReplicationListener:
 
     @property
     def followers(self) -> list[Outbound]:
-        """Those that have proven who they are."""
+        """The links whose followers have proven the secret."""
         return [link for link in self.links if link.follower is not None]
 
     async def start(self, ip: str, port: int, tls: ssl.SSLContext | None) -> None:
         """Listen, with TLS if there is a context for it.
 
         Raises:
-            LeveretError: the address cannot be had.
+            LeveretError: the address is not available.
         """
         try:
             listening = listen(ip, port)
@@ -79,7 +79,7 @@ class ReplicationListener:
             self._send_away(link, LinkError("too many replication links"))
 
     def _proven(self, link: Outbound) -> None:
-        """A follower has one link: acks of another one, or of a copy of the node, say nothing of what it has."""
+        """End other links of the same node: the acks of an older link, or of a copy of the node, do not count."""
         for other in [
             other for other in self.followers if other.node_id == link.node_id and other is not link
         ]:
@@ -93,7 +93,7 @@ class ReplicationListener:
             self._send_away(other, LinkError("a node with the same id has connected since"))
 
     def send_away_all(self, why: str) -> None:
-        """End the links of all followers, which may come again: this node is not what it was when they came."""
+        """End the links of all followers, which may connect again: this node has changed since they joined."""
         for link in self.followers:
             self._send_away(link, LinkError(f"follow this node anew: {why}"))
 
@@ -112,7 +112,7 @@ class ReplicationListener:
         try:
             await self._tick_on()
         except Exception as bug:
-            # Nobody would be dropped for its silence any more, and publishers would wait for ever.
+            # No silent follower would be dropped any more, and publishers would wait for ever.
             logger.critical("replication_failed action=stop", exc_info=True)
             self._leading.commits.fail(bug)
 
@@ -124,7 +124,7 @@ class ReplicationListener:
             feed = self._leading.feed
             for node_id in feed.in_sync.tick(feed.elapsed_ms()):
                 logger.warning("follower_not_in_sync node_id=%s reason=it_does_not_acknowledge", node_id)
-            # What is appended outside a flush, to outgoing logs, is not to wait for the next one.
+            # Records that are appended outside of a flush, to outgoing logs, must not wait for the next flush.
             feed.read_prefixes()
             feed.cut()
             self._leading.commits.keep()
@@ -135,7 +135,7 @@ class ReplicationListener:
                     link.beat()
 
     async def stop(self) -> None:
-        """Listen no more, and end every link."""
+        """Stop listening, and end every link."""
         if self._ticking is not None:
             self._ticking.cancel()
         if self._server is not None:

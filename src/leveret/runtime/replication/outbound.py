@@ -1,13 +1,13 @@
-"""The leader's end of the link to one follower: it admits the follower, and hears what it has and acks.
+"""The leader's end of the link to one follower: admits the follower, and receives its reports and acks.
 
 The scope of the link is the whole node, see sent_node. Operators see its phases as states:
 
-    joining        its inventory is waited for, or compared with the leader's logs, see core.replication.join
-    catching_up    missing records are read and sent, see catching_up; no promise waits for it
-    streaming      it is sent each frame as it is cut, and is in sync once it has acked the position where that began
-    delayed        as streaming, but it is never in sync, as it may go back in time
+    joining        the leader waits for the inventory, or compares it with its logs, see core.replication.join
+    catching_up    missing records are read and sent, see catching_up; no promise waits for the follower
+    streaming      the follower receives each frame at its cut; it is in sync once it has acked the first position
+    delayed        as streaming, but never in sync, because the follower may go back in time
 
-A follower so slow that frames pile up here goes back to catching_up: the frames are on disk anyway.
+If frames pile up for a slow follower, it goes back to catching_up: the frames are on disk anyway.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Outbound(SendingLink):
     """See the module.
 
     Attributes:
-        sending: what is sent to the follower; None before it has proven itself.
+        sending: the scope of the link; None before the follower has proven the secret.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Outbound(SendingLink):
         on_proven: Callable[[Outbound], None],
         on_ended: Callable[[Outbound], None],
     ) -> None:
-        """Serve who has just connected; `on_proven` is told once it is known which follower that is."""
+        """Serve a new connection; `on_proven` is called once its node has proven the secret as a follower."""
         super().__init__(peer, "", "the follower", leading.feed.elapsed_ms)
         self.sending: SentNode | None = None
         self.questions = Questions(in_thread(leading.answer))
@@ -74,22 +74,22 @@ class Outbound(SendingLink):
 
     @property
     def follower(self) -> ProvenFollower | None:
-        """Who it is; None before it has proven itself."""
+        """The follower; None before it has proven the secret."""
         return self.sending.follower if self.sending is not None else None
 
     @property
     def node_id(self) -> str:
-        """The follower's, empty before it has proven itself."""
+        """The follower's id; empty before it has proven the secret."""
         return self.node
 
     @property
     def acked_position(self) -> int:
-        """The last cut that it has acked."""
+        """The last acked cut; 0 for none."""
         return max(0, self.sender.acks.cut)
 
     @property
     def state(self) -> str:
-        """See the module; empty before it has proven itself."""
+        """The follower's state, see the module; empty before it has proven the secret."""
         return self.sending.state if self.sending is not None else ""
 
     # -- messages -----------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class Outbound(SendingLink):
             self.peer.say(refusal(reason))
             self.peer.close()
             return
-        # Who comes to follow is told of what it will have; who leads, of any later leader.
+        # A follower learns the leadership of the data that it will receive; another leader, the latest leadership.
         leadership = own.leadership if follower.kind == "follow" else own.seen
         self.peer.say(
             self._handshake.welcome(
@@ -155,12 +155,12 @@ class Outbound(SendingLink):
         )
 
     def begin(self, follower: ProvenFollower) -> None:
-        """This follower has proven itself: it is to report what it has."""
+        """Begin the scope of a proven follower, which reports its logs next."""
         self.node = follower.node_id
         self.sending = SentNode(self, self._leading, follower)
 
     def _let_in(self, by: ProvenFollower) -> None:
-        """Serve the client that a node passes on; from then on the connection is no link."""
+        """Serve a client that a node passes on; from then on the connection is no link."""
         own = self._leading.own
         serve = welcome_client(
             self._leading.let_in,
@@ -173,7 +173,7 @@ class Outbound(SendingLink):
             serve()
 
     def _why_not(self, follower: ProvenFollower, own: NodeIdentity, *, is_replaced: bool) -> str:
-        """Why nobody, or not this one, can follow this node now; empty if it can."""
+        """Return why this follower cannot follow this node now; empty if it can."""
         if is_replaced:
             return f"this node was replaced by one with epoch {follower.epoch}: follow that one"
         if own.role == "follower" and (own.rewriting or not own.followed_epoch):
@@ -201,12 +201,12 @@ class Outbound(SendingLink):
         self._on_ended(self)
 
     def leave(self) -> None:
-        """No promise waits for the follower because of this link any more."""
+        """Have promises no longer wait for the follower because of this link."""
         if self.sending is not None:
             self.sending.leave()
 
     def _hand_over(self, sending: SentNode, epoch: int) -> None:
-        """The follower is about to lead: it gets all that is here, and nothing is promised from now on."""
+        """Hand over to a follower that is about to lead: send it all changes, and promise none from now on."""
         if not sending.is_live:
             raise LinkError("a follower takes over that does not stream")
         if epoch <= self._leading.own.identity.identity.epoch:
@@ -221,7 +221,7 @@ class Outbound(SendingLink):
         sending.acked(acked.position)
 
     def beat(self) -> None:
-        """Say that the leader is there; end the link of one that is not."""
+        """Send a heartbeat; end the link of a silent follower."""
         if self.end_if_silent():
             return
         if self.sending is not None:
@@ -229,10 +229,10 @@ class Outbound(SendingLink):
         elif asyncio.get_running_loop().time() - self._began_s > HANDSHAKE_TIMEOUT_S:
             self.peer.abort(LinkError(f"it did not say who it is within {HANDSHAKE_TIMEOUT_S:.0f} s"))
 
-    # -- how it is ----------------------------------------------------------------------------
+    # -- status -------------------------------------------------------------------------------
 
     def row(self) -> dict[str, Any]:
-        """One row of `followers` in the node's status; of one that has proven itself."""
+        """Return the row of a proven follower in `followers` of the node's status."""
         sending, feed = self.sending, self._leading.feed
         assert sending is not None
         lag, behind = (

@@ -1,8 +1,8 @@
-"""A segment that is copied in front of a copy of a log: beside the log first, moved in when it is whole.
+"""A segment of a copy's prefix: copied beside the log first, and moved into the log when it is whole.
 
     .mirroring/<name of the log>/<first offset>/<first offset>.segment
 
-Until then the segment is a log of its own, so it is written, verified, synced and recovered as any other. Moving it in
+Until then the segment is a separate log, so it is written, verified, synced and recovered like any other. Moving it in
 is one rename (`Log.prepend`), done only once all of it is on disk: whenever the node dies, the log is contiguous, with
 the segment or without it, and the copied part of the segment remains for the copy to continue.
 """
@@ -28,15 +28,15 @@ class PrefixPiece:
     """See the module.
 
     Attributes:
-        segment: the offset that the segment begins with.
-        log: what there is of it.
+        segment: the first offset of the segment.
+        log: the copied part, as a log.
     """
 
     def __init__(self, directory: Path, segment: int) -> None:
-        """Open what is there, or begin.
+        """Open the copied part, or begin one.
 
         Raises:
-            StorageError: the disk refuses it, or it is damaged.
+            StorageError: the disk refuses it, or the copied part is damaged.
         """
         self.segment = segment
         self.log = Log(directory / f"{segment:020d}", epoch=0)
@@ -44,32 +44,32 @@ class PrefixPiece:
 
     @property
     def next_offset(self) -> int:
-        """Behind the last chunk that was copied."""
+        """The offset behind the last copied chunk."""
         return self.log.next_offset
 
     def extent(self, name: str) -> LogExtent | None:
-        """What there is, for the leader; None for nothing. Raises StorageError."""
+        """Return the extent of the copied part, for the leader; None without chunks. Raises StorageError."""
         for _, octets in self.log.headers_before(self.next_offset, 1):
             return LogExtent(name, self.segment, self.next_offset, octets)
         return None
 
     def append(self, chunk: Chunk, octets: Octets) -> None:
-        """The next chunk. Raises StorageError."""
+        """Append the next chunk. Raises StorageError."""
         self.log.append_raw(chunk.header, octets, self.segment)
 
     def remove(self, removed: RemovedFiles) -> None:
-        """It is superfluous, or was moved in. Raises StorageError."""
+        """Remove the piece, because it is superfluous or was moved in. Raises StorageError."""
         self.log.close()
         remove_directory(self.log.directory, removed)
 
 
 def pieces_directory(data_dir: Path, name: str) -> Path:
-    """The directory of a log's pieces."""
+    """Return the directory of a log's pieces."""
     return data_dir / DIRECTORY / name
 
 
 def newest_piece(directory: Path, before: int, removed: RemovedFiles) -> PrefixPiece | None:
-    """What was copied of a segment that begins before an offset, and is not whole; all others are removed.
+    """Return the newest unfinished piece that begins before an offset, None without one; remove all others.
 
     Raises:
         StorageError: the disk refuses it.
@@ -90,7 +90,7 @@ def newest_piece(directory: Path, before: int, removed: RemovedFiles) -> PrefixP
 
 
 def _opened(directory: Path, segment: int) -> PrefixPiece | None:
-    """None for one that is damaged: it is copied anew."""
+    """Open a piece; return None if it is damaged: the segment is copied anew."""
     try:
         return PrefixPiece(directory, segment)
     except StorageError:
@@ -98,7 +98,7 @@ def _opened(directory: Path, segment: int) -> PrefixPiece | None:
 
 
 def remove_directory(directory: Path, removed: RemovedFiles) -> None:
-    """Remove pieces. Raises StorageError."""
+    """Remove a directory of pieces. Raises StorageError."""
     try:
         removed.remove(directory)
     except OSError as error:
@@ -106,7 +106,7 @@ def remove_directory(directory: Path, removed: RemovedFiles) -> None:
 
 
 class CopiedPrefix:
-    """What is being copied to stand in front of one log, the newest segment first; see the module."""
+    """The prefix that is being copied for one log, the newest segment first; see the module."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class CopiedPrefix:
         failed: Callable[[StorageError], None],
         moved_in: Callable[[], None] = lambda: None,
     ) -> None:
-        """Of a log of the tree; `failed` is told of what cannot be moved in, `moved_in` of a segment that was."""
+        """Begin for a log of the tree; `moved_in` is called after each move of a segment, `failed` with its error."""
         self._name = name
         self._tree = tree
         self._commits = commits
@@ -129,18 +129,18 @@ class CopiedPrefix:
         self._looked = False
 
     def holds(self, log: Log) -> bool:
-        """Whether that is a piece of it."""
+        """Return whether the log is a piece of this prefix."""
         pieces = (*self._whole, *([self._piece] if self._piece is not None else []))
         return any(piece.log is log for piece in pieces)
 
     @property
     def first_offset(self) -> int:
-        """Where the copy begins, with all that is moved in before anything that is received next is acked."""
+        """The first offset of the copy, with the whole pieces: they are moved in before the next ack."""
         log = self._tree.logs.get(self._name)
         return self._whole[-1].segment if self._whole else log.first_offset if log is not None else 0
 
     def piece(self) -> PrefixPiece | None:
-        """What there is of a segment that is not whole. Raises StorageError."""
+        """Return the unfinished piece; None without one. Raises StorageError."""
         if not self._looked:
             self._looked = True
             if not self._whole:
@@ -150,10 +150,10 @@ class CopiedPrefix:
         return self._piece
 
     def is_next(self, segment: int, chunk: Chunk) -> bool:
-        """Whether a chunk of a segment in front continues what is here; else it came before, or its begin did not.
+        """Return whether a chunk continues the prefix; if not, it is repeated, or its segment's begin did not come.
 
         Raises:
-            StorageError: what is here cannot be read.
+            StorageError: the piece cannot be read.
         """
         if chunk.header.next_offset > self.first_offset:
             return False
@@ -164,10 +164,10 @@ class CopiedPrefix:
         return continues or chunk.header.chunk_id == segment
 
     def append(self, segment: int, chunk: Chunk, octets: Octets) -> None:
-        """The next chunk of the segment in front.
+        """Append the next chunk of a segment of the prefix.
 
         Raises:
-            StorageError: it does not fit what is here, or the disk refuses it.
+            StorageError: the chunk does not continue the prefix, or the disk refuses it.
         """
         piece = self.piece()
         if chunk.header.chunk_id == segment:
@@ -184,11 +184,11 @@ class CopiedPrefix:
         if piece.next_offset == self.first_offset:
             self._whole.append(piece)
             self._piece = None
-            # Before the ack of the frame that brought it, which is promised next.
+            # The piece is moved in before the ack of this frame, which the next `when_durable` sends.
             self._commits.when_durable(self._take_in)
 
     def _take_in(self) -> None:
-        """The oldest of what is whole is durable."""
+        """Move the first of the whole pieces, which is durable now, into the log."""
         if not self._whole:
             return
         piece, log = self._whole.pop(0), self._tree.logs.get(self._name)
@@ -196,7 +196,7 @@ class CopiedPrefix:
             until = piece.next_offset
             if log is not None and self._dropped_to < until == log.first_offset:
                 log.prepend(piece.log)
-                # That it is sealed gives it a summary, with the next round.
+                # The segment is sealed: the next round of the group commit writes its summary.
                 self._commits.appended(log)
                 self._tree.prepended(log, until)
                 self._moved_in()
@@ -212,14 +212,14 @@ class CopiedPrefix:
         piece.remove(self._tree.removed)
 
     def drop(self, first_offset: int) -> None:
-        """The log begins later: what ends before is superfluous. Raises StorageError."""
+        """Note that the log begins at this offset now, and remove a superfluous piece. Raises StorageError."""
         self._dropped_to = max(self._dropped_to, first_offset)
         piece = self.piece()
         if piece is not None and piece.segment < first_offset:
             self._remove(piece)
 
     def forget(self) -> None:
-        """Use no piece any more; they stay on disk."""
+        """Close all pieces; they stay on disk."""
         for piece in (*self._whole, *([self._piece] if self._piece is not None else [])):
             self._commits.forget(piece.log)
             piece.log.close()
@@ -227,7 +227,7 @@ class CopiedPrefix:
         self._piece, self._looked = None, False
 
     def remove(self) -> None:
-        """Nothing that was copied to stand in front is of use. Raises StorageError."""
+        """Remove all pieces from disk. Raises StorageError."""
         self.forget()
         self._looked, self._dropped_to = True, 0
         remove_directory(self._directory, self._tree.removed)

@@ -1,4 +1,4 @@
-"""The progress of a replica that is sent what it lacks."""
+"""The progress of a replica that catches up."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _AT_ONCE_S: Final = 0.001
 
 
 def progress_row(done_bytes: int, total_bytes: int, seconds: float) -> dict[str, Any]:
-    """Bytes done and in all, bytes a second, and seconds left; None while nobody can tell."""
+    """Return bytes done and in total, bytes a second, and seconds left; None while that is unknown."""
     rate = done_bytes / max(_AT_ONCE_S, seconds)
     return {
         "bytes_done": done_bytes,
@@ -23,15 +23,15 @@ class SynchronisingProgress:
     """The progress since this was made.
 
     Attributes:
-        total_bytes: what was to be sent.
+        total_bytes: the bytes to send.
     """
 
     def __init__(self, total_bytes: int = 0) -> None:
-        """It begins now."""
+        """Begin now."""
         self.total_bytes = total_bytes
         self._began_s = time.monotonic()
 
     def row(self, left_bytes: int) -> dict[str, Any]:
-        """See `progress_row`, with so many bytes left."""
+        """Return `progress_row` for so many bytes left."""
         total = max(self.total_bytes, left_bytes)
         return progress_row(total - left_bytes, total, time.monotonic() - self._began_s)

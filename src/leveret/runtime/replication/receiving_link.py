@@ -1,6 +1,6 @@
-"""The connection on which a leader's changes come: its frames are taken, and acked once this node's disk has them.
+"""The connection that brings a leader's changes: its frames are applied, and acked once this node's disk has them.
 
-Each connection has an object of its own, so nothing that was taken or acked on an earlier one counts.
+Each connection has a new object, so the frames and acks of an earlier connection do not count.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from leveret.runtime.logs.commit import GroupCommit
 from leveret.wire.link import Acked, FrameHead, LinkError, LogChange, Type, decode_frame, pack
 
 SILENCE_S: Final = 10.0
-"""A leader says something every second; one that is silent for so long is gone."""
+"""A leader sends a message every second; one that is silent for this time is lost."""
 _ACK_AGAIN_S: Final = 1.0
 
 
@@ -24,7 +24,7 @@ class ReceivingLink:
 
     Attributes:
         peer: the connection.
-        receiver: what came on it.
+        receiver: the account of the received frames.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class ReceivingLink:
         commits: GroupCommit,
         on_durable: Callable[[int], None],
     ) -> None:
-        """`on_durable` is called when everything up to a number is durable, before that is acked."""
+        """Start without a frame; `on_durable` is called with each number that is durable, before its ack."""
         self.peer = peer
         self.receiver = ReplicationReceiver(logs, phase)
         self._commits = commits
@@ -45,15 +45,15 @@ class ReceivingLink:
 
     @property
     def silent_s(self) -> float:
-        """How long nothing has been heard of the leader."""
+        """The time since the leader's last message."""
         return self._loop.time() - self._heard_at_s
 
     def heard(self) -> None:
-        """Something was received."""
+        """Note that a message was received."""
         self._heard_at_s = self._loop.time()
 
     async def beat(self, ended: asyncio.Event) -> None:
-        """Say every second that this side is there, and end the link of a leader that is not; until `ended`."""
+        """Repeat the last ack every second, and end the link of a silent leader; until `ended`."""
         while not ended.is_set():
             try:
                 async with asyncio.timeout(_ACK_AGAIN_S):
@@ -65,11 +65,11 @@ class ReceivingLink:
                 self._say_acked(self.receiver.acked, self.peer.received_bytes)
 
     def take(self, payload: memoryview, make: Callable[[FrameHead, list[LogChange]], None]) -> FrameHead:
-        """Have the changes of a frame made, if all of it fits, and ack them once they are on disk.
+        """Have the changes of a frame made, if the whole frame is valid, and ack it once they are on disk.
 
         Raises:
-            PeerError: it does not fit, and nothing of it was made.
-            StorageError: `make` raised that.
+            PeerError: the frame is invalid, and none of its changes was made.
+            StorageError: `make` raised it.
         """
         head, decoded = decode_frame(payload, self.receiver.names)
         changes = list(decoded())
@@ -80,13 +80,13 @@ class ReceivingLink:
         return head
 
     def acknowledge(self) -> None:
-        """Ack what was taken once it is on disk."""
+        """Ack the accepted frames once they are on disk."""
         number, received_bytes = self.receiver.number, self.peer.received_bytes
         self._commits.when_durable(lambda: self._durable(number, received_bytes))
         self._commits.begin()
 
     def _durable(self, number: int, received_bytes: int) -> None:
-        """All up to there is on disk, or the leader was told of the logs of which it is not."""
+        """Ack a number: all changes up to it are on disk, except of logs whose failure was reported to the leader."""
         self._on_durable(number)
         if not self.peer.is_closed:
             self.receiver.acked = number

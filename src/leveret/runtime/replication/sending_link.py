@@ -1,7 +1,7 @@
-"""The leader's end of a link: what was sent and acked on it, and the steps in which the peer is sent what it lacks.
+"""The leader's end of a link: the account of sent and acked frames, and the steps that send missing records.
 
-A step takes about a millisecond of the event loop, and the next one waits until the socket has taken it. So nothing
-here delays a publisher, and what is live waits behind one step at most. Of several scopes each has its turn.
+A step takes about a millisecond of the event loop, and the next one waits until the socket has taken it. So no step
+delays a publisher, and live frames wait behind one step at most. Several scopes take turns.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from leveret.wire.link import LinkError, Type, pack
 logger = logging.getLogger(__name__)
 
 LIVE_BYTES_MAX: Final = 64 * 1024 * 1024
-"""With so much of what is live waiting for the socket, a peer goes back to being sent it from disk."""
+"""If more octets of live frames wait for the socket, the peer goes back to catching up from disk."""
 SILENCE_S: Final = 15.0
 _REST_MS_MAX: Final = 1000
 
@@ -30,13 +30,13 @@ class SteppedScope(Protocol):
 
     @property
     def is_ended(self) -> bool:
-        """Whether nothing of it is sent any more."""
+        """Whether the scope sends no more."""
 
     def wait_ms(self, now_ms: int) -> int:
-        """How long its next step has to wait."""
+        """Return the milliseconds that its next step has to wait."""
 
     async def step(self, now_ms: Callable[[], int]) -> bool:
-        """Do some of what is to be done; whether there is more. Raises LeveretError."""
+        """Do a part of the work; return whether more is left. Raises LeveretError."""
 
 
 class SendingLink:
@@ -45,11 +45,11 @@ class SendingLink:
     Attributes:
         node: the other node, empty before it is known.
         peer: the connection.
-        sender: what was sent, and what the peer has acked.
+        sender: the account of sent and acked frames.
     """
 
     def __init__(self, peer: LinkPeer, node: str, said: str, now_ms: Callable[[], int]) -> None:
-        """Nothing was sent; `said` names the node in errors, and `now_ms` is a time that never goes back."""
+        """Start without a sent frame; `said` names the node in errors, and `now_ms` is a clock that never goes back."""
         self.node = node
         self.peer = peer
         self.sender = ReplicationSender(said)
@@ -62,18 +62,18 @@ class SendingLink:
         self._takes_steps = True
 
     def heard(self) -> None:
-        """Something was received."""
+        """Note that a message was received."""
         self._heard_at_s = self._loop.time()
 
     def end_if_silent(self) -> bool:
-        """End the link of a peer that is gone; whether it was."""
+        """End the link of a silent peer; return whether it was silent."""
         silent_s = self._loop.time() - self._heard_at_s
         if silent_s > SILENCE_S:
             self.peer.abort(LinkError(f"nothing was heard of it for {silent_s:.0f} s"))
         return silent_s > SILENCE_S
 
     def ask(self, probe: wire.ProbeHeaders) -> None:
-        """Ask the peer for headers of its copy."""
+        """Request headers of the peer's copy."""
         self.peer.write(pack(Type.PROBE, probe))
 
     @property
@@ -83,24 +83,24 @@ class SendingLink:
 
     @property
     def is_too_slow(self) -> bool:
-        """Whether too much of what is live waits for the socket."""
+        """Whether too many octets of live frames wait for the socket."""
         return self.peer.waiting_bytes > LIVE_BYTES_MAX
 
     # -- steps --------------------------------------------------------------------------------
 
     def wake(self, scope: SteppedScope) -> None:
-        """It has something to do."""
+        """Schedule the scope's steps."""
         self._busy[scope] = None
         self._work.set()
         if self._stepping is None and self._takes_steps:
             self._stepping = self._loop.create_task(self._take_steps())
 
     def drop(self, scope: SteppedScope) -> None:
-        """It has nothing to do any more."""
+        """Cancel the scope's steps."""
         self._busy.pop(scope, None)
 
     def stop_steps(self) -> None:
-        """Take none any more."""
+        """End all steps."""
         self._takes_steps = False
         if self._stepping is not None:
             self._stepping.cancel()
@@ -123,13 +123,13 @@ class SendingLink:
                 if wait_ms:
                     await self._rest(wait_ms)
         except Exception as error:
-            # Whatever it is, a link that goes on without this would never be caught up.
+            # Without the steps the peer would never catch up: any error ends the link.
             is_bug = not isinstance(error, LeveretError | OSError)
             logger.error("replica_not_caught_up node=%s error=%s", self.node, error, exc_info=is_bug)
             self.peer.close(error)
 
     async def _rest(self, wait_ms: int) -> None:
-        """Until there is something new to be done, or what waits is due."""
+        """Wait for new work, or until a waiting step is due."""
         self._work.clear()
         try:
             async with asyncio.timeout(wait_ms / 1000 if self._busy else None):

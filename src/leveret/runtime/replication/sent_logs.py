@@ -1,12 +1,12 @@
-"""The logs of one scope on their way to one peer: compared with its copies, read from disk, then live.
+"""The logs of one scope, sent to one peer: compared with its copies, read from disk, then live.
 
-core.replication.sender says in which phase a scope is; each step here does some of what its phase is for. A whole node
-(sent_node) and one log of a cluster (mirroring.mirror_stream) are such scopes. They differ in what follows from a
-comparison, in what is little enough to be sent in one turn, and in how they go live.
+core.replication.sender has the phase of a scope; each step of this class does a part of the phase's work. A whole node
+(sent_node) and one log of a cluster (mirroring.mirror_stream) are such scopes. They differ in the results of a
+comparison, in the amount that is sent in one turn, and in the way to go live.
 
-A comparison is decided log by log in core.replication.join, with headers from disk. A header takes a read of its log's
-file, so it is done in slices, and all else goes on in between: a decision holds for the moment in which it is made,
-and what happens to the log later is noted (catching_up).
+core.replication.join decides a comparison log by log, with headers from disk. A header takes a read of its log's file,
+so the comparison runs in slices, between other work: a decision holds for its moment, and later changes of the log are
+noted (catching_up).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SLICE_S: Final = 0.01
 
 
 def check_name(tree: Tree, name: str) -> None:
-    """See that a name from a peer can be one of a log or state file.
+    """Check that a peer's name can name a log or state file.
 
     Raises:
         LinkError: it cannot, and might lead out of the data directory.
@@ -46,16 +46,16 @@ def check_name(tree: Tree, name: str) -> None:
 
 
 class SentLogs(ABC):
-    """See the module; also sending_link.SteppedScope, and core.replication.join.LeaderLogs for what is here.
+    """See the module; also sending_link.SteppedScope, and core.replication.join.LeaderLogs of this node.
 
     Attributes:
         link: the connection to the peer.
-        tree: the leader's.
-        scope: how far it is.
-        plan: what the peer lacks.
-        pace: of what is read from disk for the peer.
-        progress: since it was known what the peer lacks.
-        verdict: the result of the comparison, as far as it goes.
+        tree: the leader's tree.
+        scope: the account of the scope.
+        plan: the missing records of the peer.
+        pace: the pace of reading from disk for the peer.
+        progress: the progress since the missing records are known.
+        verdict: the result of the comparison so far.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class SentLogs(ABC):
         pace: SyncPace,
         numbers: Iterator[int] | None = None,
     ) -> None:
-        """Nothing is compared; `numbers` are those that logs may get in frames, see CatchUpPlan."""
+        """Start without a comparison; `numbers` yields the numbers of logs in frames, see CatchUpPlan."""
         self.link = link
         self.tree = tree
         self.scope = link.sender.begin(name)
@@ -82,72 +82,72 @@ class SentLogs(ABC):
     def _lacks(self, sent: dict[str, int]) -> CatchUpPlan:
         return CatchUpPlan(self.tree, sent, self.spared(), self.unreadable, self._numbers)
 
-    # -- what differs -------------------------------------------------------------------------
+    # -- differences of scopes ----------------------------------------------------------------
 
     @abstractmethod
     def paths(self) -> Iterable[str]:
-        """The names of the logs that the peer is to have; see core.replication.join.LeaderLogs."""
+        """Return the names of the logs that the peer is to have; see core.replication.join.LeaderLogs."""
 
     @abstractmethod
     def spared(self) -> set[str]:
-        """The logs that this node cannot read: nothing of them is sent."""
+        """Return the logs that this node cannot read: none of their records is sent."""
 
     @abstractmethod
     def unreadable(self, name: str, error: StorageError) -> None:
-        """This node cannot read one of the logs, which is spared from now on; unless that raises."""
+        """Take the error of an unreadable log, which is spared from now on, unless this raises."""
 
     def revised(self, step: Step) -> Step | None:
-        """The step to take in place of one that the comparison has led to; None for none."""
+        """Return the step to take in place of one of the comparison; None for none."""
         return step
 
     def compared(self) -> None:
-        """The comparison has its verdict."""
+        """Take the verdict at the end of the comparison."""
         self.scope.happens(self.verdict)
 
     def noted(self) -> None:
-        """It is known what the peer lacks."""
+        """Begin the progress, now that all missing records are noted."""
         self.progress.total_bytes = self.plan.bytes_left()
 
     @property
     @abstractmethod
     def step_bytes(self) -> int:
-        """Read and sent in one turn of the loop."""
+        """The octets that are read and sent in one turn of the loop."""
 
     @property
     @abstractmethod
     def limit_bytes_s(self) -> int:
-        """Most that is read from disk for the peer in a second; 0 for no limit."""
+        """The most octets that are read from disk for the peer in a second; 0 for no limit."""
 
     @property
     def batch_records(self) -> int:
-        """Most records that are sent in one step."""
+        """The most records that are sent in one step."""
         return 1 << 62
 
     @property
     def is_paced(self) -> bool:
-        """Whether the limit is for what is sent next."""
+        """Whether the limit applies to the next step."""
         return self.scope.phase is SendPhase.CATCHING_UP
 
     @abstractmethod
     def is_little(self) -> bool:
-        """Whether so little is missing that it is sent in one turn of the loop."""
+        """Return whether so little is missing that it is sent in one turn of the loop."""
 
     @abstractmethod
     def cut(self) -> None:
-        """Send what was appended since the last cut."""
+        """Send the records that were appended since the last cut."""
 
     @abstractmethod
     def send(self, frame: Frame) -> None:
-        """Send what was read from disk."""
+        """Send a frame of records from disk."""
 
     @abstractmethod
     def go_live(self) -> None:
-        """All was sent: from here on each cut is."""
+        """Send each cut from now on, because all missing records were sent."""
 
-    # -- comparing ----------------------------------------------------------------------------
+    # -- comparison ---------------------------------------------------------------------------
 
     def compare(self, extents: Sequence[LogExtent], *, is_clean: bool) -> None:
-        """Begin to compare what the peer has; from now on what changes is noted.
+        """Begin to compare the peer's copies; from now on changes of the logs are noted.
 
         Raises:
             LinkError: a log comes twice.
@@ -158,7 +158,7 @@ class SentLogs(ABC):
         self._join = Join(self, is_clean=is_clean)
         for path in spared:
             self._join.spare(path)
-        # Definitions go first: taken from the end.
+        # `popitem` takes from the end: definitions come first.
         ordered = sorted(extents, key=lambda each: each.path == DEFINITIONS)
         self._due = {each.path: each for each in ordered}
         if len(self._due) < len(extents):
@@ -168,14 +168,14 @@ class SentLogs(ABC):
         self._is_compared = False
 
     def is_undecided(self, path: str) -> bool:
-        """Whether what the peer has of a log may be divergent, for all that is known: it is not to be deleted."""
+        """Return whether the peer's copy of a log may still prove divergent, and so must not be deleted."""
         return path in self._due or self._join.is_undecided(path)
 
     async def _compare_all(self) -> bool:
-        """Compare all logs, once; whether all is decided.
+        """Compare all logs, once; return whether all decisions are made.
 
         Raises:
-            LeveretError: the peer told what cannot be, or this node is nothing without a log that it cannot read.
+            LeveretError: the peer's report is impossible, or this node cannot go on without an unreadable log.
         """
         until_s = time.perf_counter() + SLICE_S
         while self._due and not self.is_ended:
@@ -195,16 +195,16 @@ class SentLogs(ABC):
             check_name(self.tree, extent.path)
         steps = self._join.compare(extent)
         if extent.path == DEFINITIONS and any(not isinstance(step, Continue | DropBefore) for step in steps):
-            # That a log is gone is the definitions' word. If the peer's do not lead to this node's, it is this node
-            # that lost something: it came back from an old copy, or with nothing.
+            # Only definitions delete logs. If the peer's are not a prefix of this node's, this node lost records: it
+            # came back from an old copy, or empty.
             self._join.doubt()
         self._take(steps)
 
     def probed(self, found: wire.Headers) -> None:
-        """The peer's answer.
+        """Take the peer's answer to a `Probe`.
 
         Raises:
-            PeerError: it is none, or is not due.
+            PeerError: the answer is invalid, or not due.
         """
         if self.scope.phase is not SendPhase.COMPARING:
             raise LinkError(f"headers of log {found.path!r:.300} came that were not asked for")
@@ -279,7 +279,7 @@ class SentLogs(ABC):
         if not self.is_little():
             self._send_step(now_ms)
             return
-        # What was appended and not cut is on disk, and sent from there: no later frame may have it too.
+        # Appended records before the cut are sent from disk: no later frame may contain them again.
         self.cut()
         while not self.plan.is_nothing and not self.is_ended:
             self._send_step(now_ms)
@@ -289,14 +289,14 @@ class SentLogs(ABC):
 
     def _send_step(self, now_ms: Callable[[], int]) -> None:
         is_paced, limit = self.is_paced, self.limit_bytes_s
-        # What may be sent in a second is sent at once, at most.
+        # One step sends at most the octets of one second.
         frame = self.plan.step(min(self.step_bytes, limit or self.step_bytes), self.batch_records)
         self.send(frame)
         if is_paced:
             self.pace.sent(frame.octets, now_ms())
 
     def goes_back(self, cut: int, *, has: int, end: int) -> None:
-        """Everything up to that cut is on its way; from here on the peer is sent what follows from disk again."""
+        """Go back to catching up: everything up to that cut is in flight, and later records are sent from disk."""
         self.plan = self._lacks({name: self.tree.logs[name].next_offset for name in self.paths()})
         self.scope.falls_behind(cut, has=has, end=end)
         self.link.sender.waits(self.scope)

@@ -1,8 +1,8 @@
-"""A whole node on its way to one follower: all its logs and state files, as one scope of a link.
+"""A whole node, sent to one follower: all its logs and state files, as one scope of a link.
 
-Records that are read from disk go out in frames without a number; the end of them is told with a position of the feed
-(core.replication.sender). From there on the follower is sent each cut, and counts for promises once it has acked
-that position; a delayed follower never does, as it may go back in time.
+Records from disk are sent in frames without a number; their end is sent with a position of the feed
+(core.replication.sender). From that position on the follower receives each cut, and it counts for promises once it has
+acked the position; a delayed follower never counts, because it may go back in time.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ logger = logging.getLogger(__name__)
 
 STEP_BYTES: Final = 1024 * 1024
 FINAL_BYTES: Final = 8 * 1024 * 1024
-"""With so little missing the rest is sent in one turn of the loop: a few milliseconds."""
+"""If no more octets are missing, the rest is sent in one turn of the loop: a few milliseconds."""
 FINAL_LOGS: Final = 256
-"""And with so few logs that have something missing."""
+"""The same for the number of logs with missing records."""
 
 
 @dataclass(slots=True)
@@ -42,11 +42,11 @@ class Leading:
     """The state that all followers of a node share.
 
     Attributes:
-        damaged: names of logs that this node has lost or cannot read.
-        unreadable: told of another one, and why; raises that if this node is nothing without it.
-        hand_over: told that a follower takes over in an epoch; promises nothing more when it returns.
-        noticed: called often, and when a follower is in sync or is not any more.
-        met: told of every node that comes, and its epoch and URI; returns whether this node was replaced.
+        damaged: returns the names of logs that this node has lost or cannot read.
+        unreadable: called with another such log and the error; raises the error if the node cannot go on without it.
+        hand_over: called when a follower takes over in an epoch; on return this node promises no more.
+        noticed: called often, and when a follower becomes in sync or ceases to be.
+        met: called with each connecting node, its epoch and URI; returns whether this node was replaced.
         let_in: takes a client whose connection another node passes on.
     """
 
@@ -70,14 +70,14 @@ class SentNode(SentLogs):
 
     Attributes:
         follower: the node at the other end.
-        apply_delay_ms: how long it keeps what is removed here; 0 for one that is not delayed.
-        joined_ms: how long its first join took, since it has proven itself; None before that has ended.
-        raw_bytes: octets of frames before they were compressed.
-        skipped: logs that were closed when it came: once one of them is open again, it has to come again.
+        apply_delay_ms: the time for which it keeps removed data; 0 if it is not delayed.
+        joined_ms: the duration of its first join, from its proof on; None before the end of that join.
+        raw_bytes: octets of frames before compression.
+        skipped: logs that were closed during its join: once one of them is open again, it has to join again.
     """
 
     def __init__(self, link: SendingLink, leading: Leading, follower: ProvenFollower) -> None:
-        """It is to report what it has."""
+        """Begin; the follower reports its logs next."""
         self.follower = follower
         self.apply_delay_ms = 0
         self.joined_ms: int | None = None
@@ -117,7 +117,7 @@ class SentNode(SentLogs):
     # -- joining ------------------------------------------------------------------------------
 
     def reported(self, inventory: wire.Inventory) -> None:
-        """The follower tells what it has, or a part of it; with the last part it is compared.
+        """Take a part of the follower's report; the comparison begins with the last part.
 
         Raises:
             LinkError: a log comes twice.
@@ -142,7 +142,7 @@ class SentNode(SentLogs):
         return step
 
     def compared(self) -> None:
-        """See SentLogs: copies of a cluster's node get what is in front of them later than what is behind."""
+        """See SentLogs: copies of a cluster's node receive their prefixes after the records behind."""
         super().compared()
         extents, self._extents = self._extents, []
         for extent in extents if self._leading.own.cluster() else ():
@@ -174,7 +174,7 @@ class SentNode(SentLogs):
 
     def is_little(self) -> bool:
         """See SentLogs."""
-        # More are allowed from time to time: where thousands of queues are busy it would never end.
+        # The limit grows with time: with thousands of busy queues the catch-up would never end otherwise.
         logs_max = FINAL_LOGS + self._steps_taken // FINAL_LOGS
         return self.plan.logs_left <= logs_max and self.plan.bytes_left(exactly=True) <= FINAL_BYTES
 
@@ -198,7 +198,7 @@ class SentNode(SentLogs):
         """See SentLogs."""
         feed, identity = self._feed, self._leading.own.identity
         if identity.identity.note_follower(self.follower.uri):
-            # On disk before it knows that it has everything, and may take over.
+            # On disk before the follower learns that it has everything, and may take over.
             identity.save()
         frame = Frame()
         feed.name_all(frame)
@@ -240,17 +240,17 @@ class SentNode(SentLogs):
             self.plan.precede(name, at.top)
         self._feed.count_live()
         self._feed.in_sync.left(self.node_id)
-        # Not now: a frame is being handed out, and what a promise changes in the tree belongs into the next one.
+        # Not now: a frame is being sent, and the changes that a kept promise makes in the tree belong to the next one.
         asyncio.get_running_loop().call_soon(self._leading.commits.keep)
         self._steps_taken = 0
 
     def acked(self, position: int) -> None:
-        """The follower has acked that position; 0 while it catches up."""
+        """Take the follower's ack of a position; 0 while it catches up."""
         if not self.is_live or position == 0 or self.apply_delay_ms:
             return
         feed, now_ms = self._feed, self._feed.elapsed_ms()
         if feed.in_sync.lag(self.node_id, now_ms) is None:
-            # It was dropped for its silence, and is back.
+            # The follower was dropped because it did not ack in time, and acks again.
             feed.in_sync.joined(self.node_id, feed.position, now_ms)
             self._counts = False
         feed.in_sync.acked(self.node_id, position, now_ms)
@@ -260,7 +260,7 @@ class SentNode(SentLogs):
             self._leading.noticed()
 
     def beat(self) -> None:
-        """Say that the leader is there; send a follower away that has to come again."""
+        """Send a heartbeat; end the link of a follower that has to join again."""
         if self.skipped and self.skipped & self.tree.logs.keys():
             self.link.peer.abort(
                 LinkError("follow this node anew: a log is open that was closed when you came")
@@ -271,7 +271,7 @@ class SentNode(SentLogs):
             self.link.peer.write(*self._message(Frame()))
 
     def leave(self) -> None:
-        """Its link has ended, or counts as if it had."""
+        """Note that the link has ended, or counts as ended."""
         feed = self._feed
         if self in feed.followers:
             feed.followers.remove(self)
@@ -279,7 +279,7 @@ class SentNode(SentLogs):
             if not any(other.is_live and other.node_id == self.node_id for other in feed.followers):
                 feed.in_sync.left(self.node_id)
 
-    # -- what happens in the tree while it catches up -----------------------------------------
+    # -- changes of the tree while the follower catches up ------------------------------------
 
     def note_appended(self, name: str) -> None:
         """See feed.FeedFollower."""
@@ -291,7 +291,7 @@ class SentNode(SentLogs):
 
     def note_deleted(self, name: str) -> None:
         """See feed.FeedFollower."""
-        # What the follower has of a log that is compared may be divergent: then it is not to be deleted.
+        # The follower's copy may still prove divergent: then it must not be deleted.
         if not self.is_undecided(name):
             self.plan.deleted(name)
 

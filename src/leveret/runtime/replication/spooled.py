@@ -1,8 +1,8 @@
-"""The spool of an older Leveret's delayed follower becomes what this one has: it is applied, each frame with its time.
+"""The conversion of an older Leveret's spool: a delayed follower applies the spooled frames, each with its time.
 
-The note lags behind what is applied, so after a crash some changes are made again, and that must do no harm: chunks
-that are there are skipped, and a change that begins or removes a log has the same result as before. Only a change that
-quarantines would also take later chunks: the note is updated behind each.
+The spool's note lags behind the applied changes, so after a crash some changes are made again. That is harmless:
+present chunks are skipped, and a change that begins or removes a log has the same result as before. Only a repeated
+quarantine would also take later chunks: the note is updated after each.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _ALONE: Final = _NOTED | {ChangeKind.BEGIN, ChangeKind.DELETE}
 
 
 class FrameTaker(Protocol):
-    """A Delaying."""
+    """A taker of frames with their times: a Delaying."""
 
     def joining(self, leader: ProvenLeader) -> None:
-        """A leader compares what it has with what this node has."""
+        """Begin a join: the leader compares its logs with the copies."""
 
     def take_at(self, at_ms: int, head: FrameHead, changes: list[LogChange]) -> None:
-        """A frame that the leader cut at a time. Raises StorageError."""
+        """Take a frame that the leader cut at `at_ms`. Raises StorageError."""
 
     def joined(self) -> None:
-        """This node was sent all that the leader has."""
+        """End the join: this node has received all records of the leader."""
 
 
 async def take_over(spool: Spool, taker: FrameTaker, applier: Applier, commits: GroupCommit) -> None:
-    """Apply all that waits in a spool, and have none any more.
+    """Apply all waiting changes of a spool, and remove it.
 
     Raises:
-        StorageError: it cannot be read, or the disk refuses it; the next start goes on with it.
+        StorageError: the spool cannot be read, or the disk refuses it; the next start continues.
     """
     await asyncio.to_thread(spool.open)
     joining = spool.note.joining
@@ -70,7 +70,7 @@ async def take_over(spool: Spool, taker: FrameTaker, applier: Applier, commits: 
 
 
 def _parts(entries: list[SpoolEntry]) -> Iterable[list[SpoolEntry]]:
-    """Changes that may be made together; one after which a log is another one, and a mark of a join, is alone."""
+    """Yield changes that may be made together; one that replaces or removes a log, or marks a join, is alone."""
     part: list[SpoolEntry] = []
     for entry in entries:
         if entry.kind in _ALONE:
@@ -98,7 +98,7 @@ def _apply(
 
 
 def _fits(change: LogChange, ends: dict[str, int | None], applier: Applier) -> bool:
-    """Whether what the change goes on with is here: a log may be damaged, and comes anew from the leader."""
+    """Return whether the change continues the present log; a damaged one is copied anew from the leader."""
     name = change.name
     log = applier.tree.logs.get(name)
     if name not in ends:
@@ -109,7 +109,7 @@ def _fits(change: LogChange, ends: dict[str, int | None], applier: Applier) -> b
         if header.chunk_id != (change.offset if end is None else end):
             return False
         if log is not None and end == log.next_offset and change.offset not in (log.newest_segment, end):
-            # By chance: it goes on with a log that was deleted later.
+            # The offsets agree by chance: the chunk belongs to a log that was deleted later.
             return False
         ends[name] = header.next_offset
     elif change.kind is ChangeKind.CUT:
