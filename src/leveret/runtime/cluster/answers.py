@@ -1,4 +1,4 @@
-"""The answers of this node to questions of other nodes of its cluster (links.AskedLinks)."""
+"""The answers of this node to requests of other nodes of its cluster (links.AskedLinks)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from leveret.runtime.standby.downstream import StandbyDownstream
 from leveret.runtime.standby.site import STANDBY
 
 AnswerOperator = Callable[[str, Any], Awaitable[Any]]
-"""(what, about) -> what was found."""
+"""(name of the request, its arguments) -> the answer."""
 
 
 class AnsweringNode(Protocol):
@@ -43,7 +43,7 @@ class ClusterAnswers:
         stream_replicas: StreamReplicas,
         stream_groups: ClusterStreamGroups,
     ) -> None:
-        """Nothing is answered for operators until `answer_operators_with`."""
+        """Answer no operator's request until `answer_operators_with`."""
         self._member = member
         self._engine = engine
         self._queues = queues
@@ -55,14 +55,14 @@ class ClusterAnswers:
         self._answer_operator: AnswerOperator = _unknown
 
     def answer_operators_with(self, answer: AnswerOperator) -> None:
-        """From now on this answers what nodes ask for the sake of operators: all that is not asked by the nodes."""
+        """Answer the requests that are not the nodes' own, but made for operators, with `answer` from now on."""
         self._answer_operator = answer
 
     async def answer(self, node: str, what: str, about: Any) -> Any:
-        """Answer another node, or this one.
+        """Answer a request of another node, or of this one.
 
         Raises:
-            LeveretError: it cannot be answered.
+            LeveretError: the request has no answer.
         """
         match what:
             case "applied":

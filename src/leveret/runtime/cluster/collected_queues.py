@@ -1,4 +1,4 @@
-"""The incarnations under which the queues of a cluster are collected for a standby, in etcd."""
+"""The incarnations under which a cluster collects its queues for a standby, stored in etcd."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 WRITTEN_AT_ONCE: Final = 100
 COUNTS_MAX: Final = 16
-"""The most earlier incarnations that a new leader ends once more; those before were ended long ago."""
+"""The number of earlier incarnations that a new leader ends once more; those before ended long ago."""
 
 
 class CollectedQueues:

@@ -42,19 +42,19 @@ class Coordinator:
     """See the module."""
 
     def __init__(self, node: Node, parts: ClusterParts) -> None:
-        """Of this node, which has not recovered anything yet."""
+        """Take the parts of a node that has not recovered anything yet."""
         self._node = node
         self._member = parts.member
         self._parts = parts
         self._tasks: list[asyncio.Task[None]] = []
         self._mirror_events = MirrorEvents(parts.member.name)
 
-    # -- life ---------------------------------------------------------------------------------
+    # -- begin and end ------------------------------------------------------------------------
 
     def take_definitions(self, stored: d.Definitions) -> None:
-        """Give the broker what the cluster has; what the node's own log has otherwise is logged with the next flush.
+        """Apply the cluster's definitions to the broker; the next flush logs how they differ from the node's, `stored`.
 
-        The founder has what it has, and shares it.
+        The founder keeps its own definitions, and publishes them.
         """
         broker = self._node.broker
         broker.epochs.last = max(broker.epochs.last, self._member.state.epoch)
@@ -78,7 +78,7 @@ class Coordinator:
         broker.changes = [*gone, *new]
 
     async def begin(self) -> None:
-        """The node has recovered: follow what happens, and see to its queues.
+        """Apply changes and place queues from now on; the node has recovered.
 
         Raises:
             LeveretError: etcd does not answer.
@@ -88,7 +88,7 @@ class Coordinator:
         self._member.take_with(self._take)
         self._parts.links.know(self._member.state.alive)
         await self._parts.listener.start()
-        # Before others come: what they publish waits for the mirrors of its queue from the first message on.
+        # Before other nodes connect: their messages wait for the mirrors of the queue from the first message on.
         await self._parts.placement_controller.begin()
         await self._member.serve(self._parts.links, str(self._parts.listener.uri))
         self._tasks += [
@@ -99,7 +99,7 @@ class Coordinator:
         await self._parts.schema_decisions.keep()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Work that lasts as long as the node: without it the node is none."""
+        """Start a task that lasts as long as the node; its failure stops the node."""
         task = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(self._ended)
         return task
@@ -110,7 +110,7 @@ class Coordinator:
             self._node.failed.set()
 
     async def _tick(self) -> None:
-        """Keep promises that a renewed lease allows, and tell mirrors what no flush tells them."""
+        """Keep promises that a renewed lease allows, and send mirrors the updates that no flush sends."""
         while True:
             await asyncio.sleep(_TICK_S)
             self._parts.sources.cut()
@@ -119,7 +119,7 @@ class Coordinator:
             self._parts.port.tick()
 
     async def stop(self) -> None:
-        """Decide nothing more."""
+        """Stop all tasks and links."""
         for task in self._tasks:
             task.cancel()
         self._parts.publication.stop()
@@ -134,18 +134,18 @@ class Coordinator:
         await self._parts.forwarding.stop()
 
     async def hand_over_all(self) -> None:
-        """The node stops in order: whoever has all of a queue leads it from now on."""
+        """Hand over the queues at an orderly stop: from now on a complete mirror of each one leads it."""
         await self._parts.placement_controller.leave()
 
     def go_on(self) -> None:
-        """This node may change definitions: clients that wait for that go on, here and at other nodes."""
+        """Continue the clients' requests, here and at other nodes, that waited for this node's definitions lock."""
         self._node.amqp.go_on()
         self._parts.forwarding.go_on()
 
-    # -- what others decide -------------------------------------------------------------------
+    # -- changes of other nodes ---------------------------------------------------------------
 
     def _take(self, changes: list[Changed]) -> None:
-        # Who came and went while this node saw nothing left no trace but in this.
+        # This number alone remembers queues that came and went while this node saw no changes.
         epochs = self._node.broker.epochs
         epochs.last = max(epochs.last, self._member.state.epoch)
         self._apply(changes)
@@ -175,7 +175,7 @@ class Coordinator:
         self._node.engine.touch()
 
     def _apply(self, changes: list[Changed]) -> None:
-        """Definitions that another node decided on; to be logged here, and not shared again."""
+        """Apply definitions that another node changed: this node logs them, and does not publish them again."""
         broker = self._node.broker
         for each in changes:
             if isinstance(each, DefinitionChanged):
@@ -186,9 +186,9 @@ class Coordinator:
                 self._parts.placement_controller.definition_changed(each.change)
 
     async def drained(self, draining: bool) -> None:
-        """The node goes into maintenance, or is back: it gets no new queues, and gives away those it can.
+        """Begin or end maintenance: the node gets no new queues meanwhile, and hands over those it can.
 
-        Etcd has it on return, so that other nodes place no queue here; leaders are handed over afterwards.
+        On return etcd has the change, so other nodes place no queue here; leaders are handed over afterwards.
         """
         try:
             await self._member.set_draining(draining)
@@ -205,14 +205,14 @@ class Coordinator:
             logger.error("leaders_not_handed_over error=%s", error)
 
     def streams_of(self, name: str, tls: bool) -> tuple[str, int] | None:
-        """Where clients of streams find another node."""
+        """Return host and port of another node's stream listener; None if it has none."""
         presence = self._member.state.alive.get(name)
         if presence is None:
             return None
         return presence.streams_tls if tls else presence.streams
 
     def streams_open(self) -> None:
-        """Clients of streams may come here: all nodes are told where."""
+        """Announce this node's stream listeners to all nodes: clients may connect now."""
         self._tasks.append(self._spawn(self._announce_streams()))
 
     async def _announce_streams(self) -> None:
@@ -231,12 +231,12 @@ class Coordinator:
 
 
 def take(broker: Broker, change: d.Change) -> None:
-    """Apply what another node decided, and share it with nobody; what is still to be shared is left as it is.
+    """Apply a change of another node without publishing it; this node's own unpublished changes stay unpublished.
 
-    Who was cut off for a while may see one put where there were a delete and a put.
+    A node that was cut off for a while may see one put in place of a delete and a put.
 
     Raises:
-        Refusal: it contradicts what is here.
+        Refusal: the change contradicts a definition here.
     """
     own = len(broker.shared or ())
     try:
@@ -262,7 +262,7 @@ def _take(broker: Broker, change: d.Change) -> None:
 
 
 def _make_way(broker: Broker, exchange: d.Exchange) -> None:
-    """Replace an exchange that is there otherwise; bindings that stayed as they were are not told again."""
+    """Replace an exchange that has another definition; unchanged bindings are not announced again."""
     topology = broker.topology(exchange.vhost)
     state = topology.exchanges.get(exchange.name)
     if state is None or state.definition == exchange:

@@ -23,14 +23,14 @@ logger = logging.getLogger(__name__)
 
 _RETRY_S: Final = 0.1
 _NEVER: Final = 1 << 62
-"""A revision that no key was ever written at."""
+"""A revision at which no key was ever written."""
 
 
 class DefinitionsLockHolder:
     """See the module.
 
     Attributes:
-        is_here: whether this node holds it, and has told the broker so.
+        is_here: whether this node holds the lock, and its broker knows that.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class DefinitionsLockHolder:
         state: ClusterState,
         me: str,
     ) -> None:
-        """Nobody here wants it yet."""
+        """Start without the lock, and without a reason to acquire it."""
         self.is_here = False
         self._store = store
         self._state = state
@@ -62,28 +62,28 @@ class DefinitionsLockHolder:
         is_busy: Callable[[], bool] = lambda: False,
         on_arrived: Callable[[], None] = lambda: None,
     ) -> None:
-        """Fetch it for this broker; `is_busy` while changes are on their way; `on_arrived` after what was put off."""
+        """Acquire the lock for this broker, keep it while `is_busy`, and call `on_arrived` after each arrival."""
         self._lock, self._is_busy, self._on_arrived = definitions_lock, is_busy, on_arrived
         definitions_lock.is_here = self.is_here
         definitions_lock.on_wanted = self.want
 
     def want(self) -> None:
-        """Somebody here waits for it."""
+        """Acquire the lock: a change at this node waits for it."""
         self._wants = True
         self._wake.set()
 
     def look(self) -> None:
-        """Who has it, who wants it, or whether this node is busy, may have changed."""
+        """Check again: the holder, the requests of other nodes, or whether this node is busy may have changed."""
         self._arrive_if_due()
         self._wake.set()
 
     @property
     def lock_condition(self) -> Unchanged:
-        """The condition that this node still has it."""
+        """The condition of a transaction that this node still holds the lock."""
         return Unchanged(self._key, self._taken_at or _NEVER)
 
     async def fetched(self) -> None:
-        """Wait until it is here."""
+        """Wait until this node holds the lock."""
         if not self.is_here:
             waits: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(waits)
@@ -92,7 +92,7 @@ class DefinitionsLockHolder:
 
     @contextmanager
     def pinned(self) -> Iterator[None]:
-        """It stays here as long as this lasts."""
+        """Keep the lock here within this context."""
         self._pins += 1
         try:
             yield
@@ -101,7 +101,7 @@ class DefinitionsLockHolder:
             self.look()
 
     async def run(self) -> None:
-        """Fetch and give away, for ever."""
+        """Acquire the lock and hand it over, for ever."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -144,7 +144,7 @@ class DefinitionsLockHolder:
         self._wake.set()
 
     async def _hand_over(self) -> None:
-        """All that it changed has been taken by all nodes, this one too (sharing): from here on it changes nothing."""
+        """Release the lock: all nodes have applied this node's changes, and from here on it changes nothing."""
         lock_condition = self.lock_condition
         self.is_here = self._lock.is_here = False
         self._taken_at = 0

@@ -29,7 +29,7 @@ class DefinitionsPublication:
     """See the module."""
 
     def __init__(self, member: ClusterMember, broker: Broker, placed: Callable[[d.Queue], Placement]) -> None:
-        """Share nothing yet; `placed` is where a queue that was put is."""
+        """Publish nothing yet; `placed` returns the placement of a queue whose definition was put."""
         self._member = member
         self._broker = broker
         self._placed = placed
@@ -38,18 +38,18 @@ class DefinitionsPublication:
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything that this node changed is not known to all others yet."""
+        """Whether another node may lack a change of this node."""
         broker = self._broker
         return self._task is not None or bool(broker.shared) or bool(broker.changes_in_flight)
 
     def share(self, changes: list[d.Change], known: Callable[[], None]) -> None:
-        """Tell all nodes; `known` when they have it."""
+        """Publish changes to all nodes; `known` is called when each has them."""
         self._waiting.append(_Shared(changes, known))
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def stop(self) -> None:
-        """Share no more."""
+        """Publish no more."""
         if self._task is not None:
             self._task.cancel()
 
@@ -59,7 +59,7 @@ class DefinitionsPublication:
             try:
                 revision = await self._write([change for each in shared for change in each.changes])
             except Exception as error:
-                # Whatever it is: what was decided here is nowhere else: only the others' state counts.
+                # Whatever the error is: no other node has these changes, and only the others' state counts.
                 self._member.lost(f"definitions could not be shared: {error}")
                 return
             if revision is None:
@@ -72,7 +72,7 @@ class DefinitionsPublication:
         self._member.definitions_lock.look()
 
     async def _write(self, changes: list[d.Change]) -> int | None:
-        """Write them; the revision of the last one, None if this node may not."""
+        """Write the changes; return the revision of the last one, or None if this node lost the lock."""
         member, state = self._member, self._member.state
         keys = state.keys
         writes: dict[str, PutKey | DeleteKey] = {}
@@ -80,7 +80,7 @@ class DefinitionsPublication:
             entity = change.entity if isinstance(change, d.Put) else None
             placed = self._placed(entity) if isinstance(entity, d.Queue) else None
             for write in definition_writes(keys, change, placed):
-                # What is deleted and put again is replaced: no node sees a moment without it.
+                # A delete and a put of one key become one put: no node sees a moment without the entity.
                 writes.pop(write.key, None)
                 writes[write.key] = write
         last = PutKey(keys.epoch, encode(max(self._broker.epochs.last, state.epoch)))

@@ -39,9 +39,9 @@ from leveret.runtime.coordination.lease import attempt_timeout_s
 def leader_without(
     name: str, placement: Placement, members: Collection[str], alive: Collection[str]
 ) -> str | None:
-    """Who leads a queue whose leader is forgotten; None: nobody has it, and it is gone.
+    """Return the next leader of a queue whose leader is forgotten; None: no node has a copy, and the queue is gone.
 
-    What a mirror has it keeps when it is started, so one that runs may lead; the last to go has most.
+    A started mirror keeps its records, so a running one may lead; the mirror that stopped last has most.
     """
     copies = [
         node
@@ -53,7 +53,7 @@ def leader_without(
 
 
 def undecided(key: tuple[str, str], asked: PendingSurvey) -> PreconditionFailed:
-    """Why a node cannot be forgotten yet."""
+    """Return the error that says why a node cannot be forgotten yet."""
     nodes = ", ".join(asked.silent)
     return PreconditionFailed(
         f"queue '{key[1]}' in vhost '{key[0]}': a majority of its mirrors had what was confirmed, so who has all of it "
@@ -62,23 +62,23 @@ def undecided(key: tuple[str, str], asked: PendingSurvey) -> PreconditionFailed:
 
 
 def row(key: tuple[str, str], leader: str | None) -> dict[str, Any]:
-    """What became of a queue, for the operator."""
+    """Return the outcome for a queue, for operators."""
     return {"vhost": key[0], "name": key[1], "leader": leader}
 
 
 async def forget_stopped(config: Config, name: str, data_dir: Path | None = None) -> list[dict[str, Any]]:
-    """Take a node out of a cluster of which no node runs.
+    """Remove a node from a cluster of which no node runs.
 
     Args:
-        config: a member's.
+        config: the configuration of a member.
         name: the node that is forgotten.
-        data_dir: that member's, if it is at hand: it must belong to the same cluster.
+        data_dir: that member's data directory, if available: it must belong to the same cluster.
 
     Returns:
-        The queues that were led there, each with vhost, name, and leader once that is started, None if it is gone.
+        The queues that the node led: vhost, name, and the leader once it is started, None if the queue is gone.
 
     Raises:
-        LeveretError: it is no member, a node runs, it is another cluster, or etcd does not answer; it may be repeated.
+        LeveretError: not a member, a running node, another cluster, or no answer of etcd; may be repeated.
     """
     options = config.etcd
     etcd = Etcd(options.endpoints, attempt_timeout_s(options.lease_ttl_ms / 1000), etcd_context(options))
@@ -88,7 +88,7 @@ async def forget_stopped(config: Config, name: str, data_dir: Path | None = None
         changes = state.apply(differences({}, found.entries, found.revision), found.revision)
         _check(state, name, config.node_name, data_dir)
         rows, writes = _changes(state, name, changes)
-        # No node that starts meanwhile may have read what is being changed.
+        # A node that started meanwhile may have read the old records.
         nobody = [
             Unchanged(state.keys.definitions_lock, 0),
             *(Unchanged(state.keys.alive(each), 0) for each in state.names),
@@ -126,7 +126,7 @@ def _check(state: ClusterState, name: str, me: str, data_dir: Path | None) -> No
 def _changes(
     state: ClusterState, name: str, changes: Iterable[Changed]
 ) -> tuple[list[dict[str, Any]], tuple[PutKey | DeleteKey, ...]]:
-    """What becomes of the queues that a node led, and all that is to be written."""
+    """Return a row for each queue that the node led, and all writes."""
     rows: list[dict[str, Any]] = []
     writes: list[PutKey | DeleteKey] = []
     gone: list[tuple[str, str]] = []
@@ -150,7 +150,7 @@ def _changes(
 def _without(
     state: ClusterState, gone: Iterable[tuple[str, str]], changes: Iterable[Changed]
 ) -> list[d.Change]:
-    """Queues are deleted with what hangs on them: bindings, and exchanges that nothing is bound to any more."""
+    """Delete the queues with their bindings and unused auto-delete exchanges; return the changes to write."""
 
     def make_queue(definition: d.Queue, read: Reader, exclusive: bool) -> Queue:
         placed = state.placements.get((definition.vhost, definition.name))

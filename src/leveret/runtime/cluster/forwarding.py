@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 UNCONFIRMED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Publishers are not read from while leaders have not confirmed more than this."""
+"""Publishers are not read while leaders have not confirmed more than this."""
 LINK_BYTES_MAX: Final = 16 * 1024 * 1024
-"""The same while a link has so much to send."""
+"""Publishers are not read while one link has more than this to send."""
 _TICK_S: Final = 0.1
 
 
@@ -46,20 +46,20 @@ class Dial(Protocol):
     """Makes links; see runtime.cluster.links."""
 
     def __call__(self, node: str, kind: Kind, *, vhost: str) -> Coroutine[Any, Any, LinkPeer]:
-        """A link to a node, whose receiver is to be set next. Raises LeveretError."""
+        """Return a new link to a node; the caller sets its receiver next. Raises LeveretError."""
 
 
 class Forwarding:
     """See the module.
 
     Attributes:
-        leaders: what it does without sockets.
+        leaders: the part of forwarding without sockets.
         accepted: links of other nodes to this one.
-        engine, host: the node's.
+        engine, host: of this node.
     """
 
     def __init__(self, name: str, node: Node, dial: Dial, incarnation: str) -> None:
-        """Nothing is led elsewhere yet; `incarnation` is this run's of the node `name`."""
+        """Know no remote queue yet; `incarnation` identifies this run of the node `name`."""
         self._name = name
         self.engine = node.engine
         self.host: ConnectionHost = node.amqp_host
@@ -78,72 +78,72 @@ class Forwarding:
     # -- queues, as log_store.QueueStoring ------------------------------------------------------
 
     def append_messages(self, queue: Queue) -> None:
-        """Hand what the queue gathered to its leader."""
+        """Send the queue's gathered messages to its leader."""
         if isinstance(queue, RemoteQueue):
             self.leaders.append_messages(queue)
 
     def append_settlements(self, queue: Queue) -> None:
-        """Nothing is settled here."""
+        """Do nothing: only a leader settles messages."""
 
     def delete(self, queue: Queue) -> None:
-        """The queue is gone: what no leader confirmed will not be."""
+        """Drop the messages of a deleted queue that no leader confirmed; they never will be."""
         self.leaders.ceased(queue)
         self.engine.touch()
 
-    # -- who leads ----------------------------------------------------------------------------
+    # -- leaders of queues --------------------------------------------------------------------
 
     def led_by(self, queue: RemoteQueue, leader: str) -> None:
-        """Another node leads the queue now."""
+        """Send the queue's messages to another node, which leads it now."""
         self.leaders.led_by(queue, leader)
         self.engine.touch()
 
     def led_here(self, before: Queue, queue: Queue) -> None:
-        """This node leads it: `queue` is in the broker, where `before` stood for it.
+        """Send the queue's messages to `queue`, which this node leads now, in the place of the placeholder `before`.
 
-        What was published and not confirmed is gathered before this returns.
+        All published and unconfirmed messages are gathered before this returns.
         """
         self.leaders.led_here(before, queue)
         self.engine.touch()
 
     def waits(self, before: Queue, stands: RemoteQueue) -> None:
-        """This node led `before`, for which `stands` stands now; `led_by` or `led_here` is to follow."""
+        """Keep messages: `stands` replaces `before`, which this node led, until `led_by` or `led_here` is called."""
         self.leaders.waits(before, stands)
         self.engine.touch()
 
     def down(self, queue: RemoteQueue) -> None:
-        """Its leader is gone, and no other node can lead it: it is refused until `led_by` or `led_here`."""
+        """Refuse messages until `led_by` or `led_here`: the leader is gone, and no other node can lead the queue."""
         self.leaders.down(queue)
         self.engine.touch()
 
-    # -- what waits ---------------------------------------------------------------------------
+    # -- confirms and flow control ------------------------------------------------------------
 
     def when_confirmed(
         self, queue: RemoteQueue, notify: Callable[[bool], None], place: int | None = None
     ) -> None:
-        """Tell once its leader has confirmed all that was published to it so far; False: it has refused some of it.
+        """Call back once the leader has confirmed all messages so far; False: it refused some of them.
 
-        With a `place` of a message in the queue (RemoteQueue.place) what became of that one.
+        With a `place` of a message in the queue (RemoteQueue.place), the argument is the outcome of that message.
         """
         self.leaders.when_confirmed(queue, notify, place)
 
     def when_batch_confirmed(self, batch: ConfirmBatch, notify: Callable[[bool], None]) -> None:
-        """The same of all of a batch that is led elsewhere, settlements too; none is told if nothing is."""
+        """Do the same for the remote queues of a batch, settlements included; call nothing back if there is none."""
         self.leaders.when_batch_confirmed(batch, notify)
 
     @property
     def unconfirmed_bytes(self) -> int:
-        """Octets of bodies that leaders have not confirmed yet."""
+        """The octets of bodies that leaders have not confirmed yet."""
         return self.leaders.kept.size_bytes
 
     def is_overloaded(self) -> bool:
-        """Whether publishers should wait for the leaders of queues; for a queue that is down nobody waits."""
+        """Whether publishers should wait for leaders; messages for a queue that is down do not count."""
         kept = self.leaders.kept
         if kept.size_bytes > UNCONFIRMED_BYTES_MAX < kept.expected_bytes:
             return True
         return any(link.peer.waiting_bytes > LINK_BYTES_MAX for link in self._links.values())
 
     def when_relieved(self, callback: Callable[[], None]) -> None:
-        """Call back once they have caught up."""
+        """Call back once `is_overloaded` is False."""
         self._relieved.append(callback)
 
     def _relieve(self) -> None:
@@ -153,7 +153,7 @@ class Forwarding:
                 callback()
 
     def go_on(self) -> None:
-        """Things have changed, such as who may change definitions: what other nodes' clients ask may go on."""
+        """Continue blocked requests of other nodes' clients, for instance because the definitions lock has arrived."""
         for link in list(self.accepted):
             link.go_on()
 
@@ -162,7 +162,7 @@ class Forwarding:
             link.alarms_changed()
 
     def alarms_elsewhere(self) -> None:
-        """A leader has told that it is short of memory or disk, or no longer: publishers wait for that."""
+        """A leader's memory or disk alarm began or ended: publishers wait for its end."""
         short = {each: None for leader_client in self._links for each in leader_client.blocked_by}
         self._alarms.set_elsewhere(tuple(short))
 
@@ -178,7 +178,7 @@ class Forwarding:
         keeper.add_done_callback(self._keepers.discard)
 
     async def _keep(self, leader_client: LeaderClient) -> None:
-        """Have a link to a leader for as long as it is wanted."""
+        """Keep a link to a leader for as long as it is wanted."""
         failures = 0
         while self.leaders.wants(leader_client):
             try:
@@ -198,7 +198,7 @@ class Forwarding:
         self.leaders.discard(leader_client)
 
     def link_ended(self, dialled: DialledEnd) -> None:
-        """See Owner; what went over it waits, and is sent again."""
+        """See ForwardingOwner; unconfirmed messages are kept, and sent again."""
         self._links.pop(dialled.leader_client, None)
         if not self._is_stopped:
             self.leaders.lost(dialled.leader_client)
@@ -209,14 +209,14 @@ class Forwarding:
     # -- links of others ----------------------------------------------------------------------
 
     def accept(self, peer: LinkPeer, caller: ClusterPeer) -> Receiver:
-        """Another node's forwarding connection: a connection of this node's engine."""
+        """Make a connection of this node's engine from another node's forwarding connection."""
         self._begin_ticks()
         link = AcceptedEnd(self, peer, caller.name)
         self.accepted.add(link)
         return link
 
     def forget(self, accepted: AcceptedEnd) -> None:
-        """See Owner."""
+        """See ForwardingOwner."""
         self.accepted.discard(accepted)
 
     # -- time and end -------------------------------------------------------------------------
@@ -238,7 +238,7 @@ class Forwarding:
             self._relieve()
 
     async def stop(self) -> None:
-        """End all links; what was not confirmed is forgotten, and its publishers are not told."""
+        """End all links; unconfirmed messages are dropped, and their publishers get no answer."""
         self._is_stopped = True
         tasks = [*self._keepers, *([self._ticker] if self._ticker is not None else [])]
         for task in tasks:

@@ -1,4 +1,4 @@
-"""The ends of forwarding connections: to leaders, from other nodes, and the short way inside this node."""
+"""The ends of forwarding connections: to leaders, from other nodes, and the short path inside this node."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from leveret.session.forwarding.leaders import RemoteLeaders
 from leveret.wire.link import LENGTH, LinkError, Type
 
 WRITE_BUFFER_HIGH_BYTES: Final = 4 * 1024 * 1024
-"""No deliveries to another node for which more than this waits."""
+"""A link to another node with more unsent octets than this gets no deliveries."""
 IDLE_MS: Final = 120_000
 """A link without channels ends after this."""
 _AMQP: Final = bytes((Type.AMQP,))
@@ -31,10 +31,10 @@ def write_amqp(peer: LinkPeer, octets: bytes) -> None:
 
 
 def amqp_of(kind: Type, payload: memoryview) -> bytes:
-    """The frames in a message.
+    """Return the frames in a message.
 
     Raises:
-        LinkError: it holds something else.
+        LinkError: the message is of another kind.
     """
     if kind is not Type.AMQP:
         raise LinkError(f"{kind.name} on a relay")
@@ -42,31 +42,31 @@ def amqp_of(kind: Type, payload: memoryview) -> bytes:
 
 
 class ForwardingOwner(Protocol):
-    """The owner of the ends; runtime.cluster.forwarding."""
+    """The owner of the ends: runtime.cluster.forwarding."""
 
     leaders: RemoteLeaders
     engine: Engine
     host: ConnectionHost
 
     def link_ended(self, dialled: DialledEnd) -> None:
-        """A link to a leader is gone."""
+        """A link to a leader has ended."""
 
     def alarms_elsewhere(self) -> None:
-        """A leader is short of something, or not any more."""
+        """An alarm of a leader began or ended."""
 
     def forget(self, accepted: AcceptedEnd) -> None:
-        """A link of another node is gone."""
+        """A link of another node has ended."""
 
 
 class DialledEnd:
     """A link to a leader (link_peer.Receiver, engine.Peer).
 
     Attributes:
-        is_over: set when it is gone.
+        is_over: set when the link has ended.
     """
 
     def __init__(self, owner: ForwardingOwner, leader_client: LeaderClient, peer: LinkPeer) -> None:
-        """Everything that waits for it goes on."""
+        """Send everything that waits for this link."""
         self.leader_client = leader_client
         self.peer = peer
         self.is_over = asyncio.Event()
@@ -92,7 +92,7 @@ class DialledEnd:
         self._owner.link_ended(self)
 
     def write(self, octets: bytes, *, hold: int) -> None:
-        """See engine.Peer; nothing is promised to a leader, so nothing is held."""
+        """See engine.Peer; this node promises a leader nothing, so it holds no octets back."""
         write_amqp(self.peer, octets)
 
     def release(self, hold: int) -> None:
@@ -103,7 +103,7 @@ class DialledEnd:
         self.peer.close()
 
     def tick(self, now_ms: int) -> None:
-        """End it when nothing has gone over it for long."""
+        """End the link if it had no channel for IDLE_MS."""
         if self.leader_client.channels:
             self._used_at_ms = now_ms
         elif now_ms - self._used_at_ms > IDLE_MS:
@@ -114,7 +114,7 @@ class AcceptedEnd:
     """Another node's link to this one, as a leader (link_peer.Receiver, engine.Peer)."""
 
     def __init__(self, owner: ForwardingOwner, peer: LinkPeer, node: str) -> None:
-        """Wait for what it asks."""
+        """Wait for requests."""
         self.peer = peer
         self.connection = ForwardedConnection(owner.host, node=node, now_ms=elapsed_ms())
         self.connection.wake = self._wake
@@ -130,7 +130,7 @@ class AcceptedEnd:
         self._settle()
 
     def ended(self, error: Exception | None) -> None:
-        """See Receiver: what its clients had returns to the queues."""
+        """See Receiver: deliveries that its clients have not settled return to the queues."""
         owner = self._owner
         owner.engine.peers.pop(self.connection, None)
         owner.leaders.serving.pop(self.connection, None)
@@ -149,19 +149,19 @@ class AcceptedEnd:
         asyncio.get_running_loop().call_soon(self.go_on)
 
     def go_on(self) -> None:
-        """Things have changed: what is blocked may go on."""
+        """Continue requests that were blocked."""
         if not self.peer.is_closed:
             self.connection.go_on(elapsed_ms())
             self._settle()
 
     def alarms_changed(self) -> None:
-        """Tell the other node what this one is short of."""
+        """Report this node's alarms to the other node."""
         if not self.peer.is_closed:
             self.connection.alarms_changed(elapsed_ms())
             self._settle()
 
     def tick(self, now_ms: int) -> None:
-        """A goodbye must not take for ever; and who waits to change definitions asks whether it may."""
+        """Bound the time of a close, and retry a request that waits to change definitions."""
         self.connection.tick(now_ms)
         if self.connection.state is AmqpState.CLOSED:
             self.end()
@@ -204,13 +204,13 @@ class AcceptedEnd:
 
 
 class InsideEnd:
-    """The way to a queue that this node leads by now, for messages published while another node led: direct.
+    """The path inside this node to a queue that it leads by now, for messages published while another node led.
 
-    It goes the same way as what other nodes send, so what the queue has already is left out.
+    These messages go through a ForwardedConnection like those of other nodes, so the queue skips those it has.
     """
 
     def __init__(self, owner: ForwardingOwner, leader_client: LeaderClient, node: str) -> None:
-        """The way is open when this returns."""
+        """Open the path."""
         self._owner = owner
         self._leader_client = leader_client
         self._output = BufferedOutput()
@@ -222,11 +222,11 @@ class InsideEnd:
         leader_client.up()
 
     def push(self) -> None:
-        """Take what waits to be sent."""
+        """Pass on all octets that wait to be sent."""
         self.take(self._leader_client.take_output())
 
     def take(self, octets: bytes) -> None:
-        """Take what was sent."""
+        """Pass on the sender's octets."""
         if octets:
             self._connection.receive(octets, elapsed_ms())
             self._owner.engine.touch(self._connection)
@@ -251,11 +251,11 @@ class InsideEnd:
         self._owner.engine.touch()
 
     def end(self) -> None:
-        """See engine.Peer; it stays for as long as the node."""
+        """See engine.Peer; the path stays as long as the node."""
 
 
 class _Inwards:
-    """The engine's output for the octets of an asking end."""
+    """The engine's output for the octets of a leader client."""
 
     def __init__(self, inside: InsideEnd) -> None:
         self._inside = inside

@@ -1,4 +1,4 @@
-"""Links from this node to the others of its cluster: one for questions to each running node, and dialled ones.
+"""Links from this node to the others of its cluster: one for requests to each running node, and dialled ones.
 
     links, asked = MemberLinks(config.cluster, credentials), AskedLinks(answer)
     listener = ClusterListener(config.cluster, credentials, {"member": asked.accept, ...})
@@ -7,8 +7,8 @@
     peer = await links.dial("rabbit@b", "mirror")
     peer.receiver = copies                                   # earlier messages were kept for the receiver
 
-Each node asks over its own link, so two nodes have two links between them. A link that ends is dialled again, with
-a growing delay, for as long as etcd lists the node as alive.
+Each node sends requests over its own link, so two nodes have two links between them. A link that ends is dialled
+again, with a growing delay, for as long as etcd lists the node as alive.
 """
 
 from __future__ import annotations
@@ -39,19 +39,21 @@ logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 3.0
 LINK_WAIT_S: Final = 5.0
-"""Who asks a node waits for the link until it has been missing for so long: an operator who asks need not wait for
-each answer of a node that has been cut off for longer."""
+"""A request waits for a link that has been missing for less than this; later ones fail at once.
+
+So an operator's request does not wait for each answer of a node that has been cut off for longer.
+"""
 
 Answer: TypeAlias = Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any]]]
-"""(node that asks, what, about) -> what was found; what it raises is told."""
+"""(requesting node, name of the request, its arguments) -> the answer; the requester gets the errors, too."""
 
 
 class NoSuchNode(LeveretError):
-    """A node does not run, as far as is known, or is another one than was thought."""
+    """A node does not run, as far as this node knows, or another node is at its address."""
 
 
 class MemberLinks:
-    """See the module. All of it in one event loop."""
+    """See the module. All calls come from one event loop."""
 
     def __init__(self, settings: Cluster, credentials: NodeCredentials) -> None:
         """Connect nowhere yet."""
@@ -61,7 +63,7 @@ class MemberLinks:
         self._dialled: dict[str, _MemberLink] = {}
 
     def know(self, alive: Mapping[str, Presence]) -> None:
-        """Be linked to these nodes, this one and those without an address aside, and to no other."""
+        """Keep links to exactly these nodes, except this one and those without an address."""
         me = self._credentials.name
         self._alive = {name: presence for name, presence in alive.items() if name != me and presence.uri}
         for name, link in list(self._dialled.items()):
@@ -76,14 +78,14 @@ class MemberLinks:
                 self._dialled[name] = _MemberLink(self, name, presence)
 
     def connected(self) -> list[str]:
-        """The nodes that can be asked at this moment."""
+        """Return the nodes that have a link now."""
         return [name for name, link in self._dialled.items() if link.peer is not None]
 
     async def ask(self, node: str, what: str, about: dict[str, Any]) -> dict[str, Any]:
-        """What another node answers.
+        """Return another node's answer.
 
         Raises:
-            Unanswered: it cannot, does not in time, or is gone.
+            Unanswered: the node cannot answer, does not in time, or is gone.
         """
         link = self._dialled.get(node)
         if link is None:
@@ -91,10 +93,10 @@ class MemberLinks:
         return await link.ask(what, about)
 
     async def dial(self, node: str, kind: Kind, *, vhost: str = "") -> LinkPeer:
-        """A new link to a node; nothing is received of it until its `receiver` is set, which is to be done next.
+        """Return a new link to a node; it delivers nothing until its `receiver` is set, which the caller does next.
 
         Raises:
-            LeveretError: it does not run, is not reached, or wants nothing to do with this node.
+            LeveretError: the node does not run, is not reached, or refuses this node.
         """
         presence = self._alive.get(node)
         if presence is None:
@@ -102,7 +104,7 @@ class MemberLinks:
         return await self.dial_presence(node, presence, kind, vhost)
 
     async def dial_presence(self, node: str, presence: Presence, kind: Kind, vhost: str = "") -> LinkPeer:
-        """See `dial`; to the node that was found there."""
+        """See `dial`; connect to the node at the address in `presence`."""
         try:
             uri = parse_node_uri(presence.uri, CLUSTER_PORT)
         except ValueError:
@@ -149,22 +151,22 @@ class MemberLinks:
         )
 
     def stop(self) -> None:
-        """End all links over which others are asked; those that were dialled are their dialler's."""
+        """End all links for requests; dialled links belong to their diallers."""
         for link in self._dialled.values():
             link.stop()
         self._dialled, self._alive = {}, {}
 
 
 class AskedLinks:
-    """The links over which other nodes ask this one."""
+    """The links over which other nodes send requests to this one."""
 
     def __init__(self, answer: Answer) -> None:
-        """Nobody asks yet; `answer` answers."""
+        """Start without a link; `answer` answers requests."""
         self._answer = answer
         self._accepted: list[LinkPeer] = []
 
     def accept(self, peer: LinkPeer, caller: ClusterPeer) -> Receiver:
-        """Another node asks over this link; the handler of the listener for `member`."""
+        """Answer another node's requests over this link; the listener's handler for `member`."""
         self._accepted = [link for link in self._accepted if not link.is_closed]
         self._accepted.append(peer)
 
@@ -174,17 +176,17 @@ class AskedLinks:
         return _Asked(peer, Questions(find))
 
     def stop(self) -> None:
-        """End them all."""
+        """End all links."""
         for peer in self._accepted:
             peer.close()
         self._accepted = []
 
 
 class _MemberLink:
-    """Keeps the link over which one node is asked (link_peer.Receiver).
+    """Keeps the link for requests to one node (link_peer.Receiver).
 
     Attributes:
-        presence: where the node is found.
+        presence: the presence of the node, with its address.
         peer: None while the link is down.
     """
 
@@ -208,7 +210,7 @@ class _MemberLink:
             try:
                 await self._once()
             except Exception as error:
-                # Whatever it is, nobody would ask that node any more.
+                # Any other error, too: without this loop the node would get no more requests.
                 if not isinstance(error, LeveretError):
                     logger.exception("cluster_link_failed node=%s", self._name)
                 self._note(str(error))
@@ -263,7 +265,7 @@ class _MemberLink:
         self._ended.set()
 
     def stop(self) -> None:
-        """The node is gone, or is found elsewhere."""
+        """End the link: the node is gone, or has another address."""
         self._is_stopped = True
         self._running.cancel()
         self._questions.ended()
@@ -278,7 +280,7 @@ async def _nothing(what: str, about: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Asked:
-    """A link over which another node asks (link_peer.Receiver)."""
+    """A link over which another node sends requests (link_peer.Receiver)."""
 
     def __init__(self, peer: LinkPeer, questions: Questions) -> None:
         self._peer = peer

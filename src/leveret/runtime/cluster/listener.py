@@ -1,8 +1,11 @@
-"""Where other nodes of the cluster connect: one listener, one handshake, then the handler for the link's kind.
+"""The listener for other nodes of the cluster: one handshake, then the handler for the link's kind.
 
-listener = ClusterListener(config.cluster, credentials, {"member": links.answer, "mirror": sources, "relay":
-forwarding}) await listener.start()
-announce(listener.uri)
+    handlers = {"member": asked.accept, "mirror": mirror, "relay": forwarding.accept}
+    listener = ClusterListener(config.cluster, credentials, handlers)
+    await listener.start()
+    announce(listener.uri)
+
+Other nodes connect to the announced address.
 """
 
 from __future__ import annotations
@@ -42,17 +45,17 @@ logger = logging.getLogger(__name__)
 
 TLS_PREFIX: Final = "cluster.ssl_options"
 NOBODY: Final = Leadership(0, "")
-"""Who leads in a handshake of two nodes of a cluster."""
+"""The leader in a handshake of two nodes of a cluster."""
 
 
 class NodeCredentials(NamedTuple):
     """This node's identity and secret, for other nodes.
 
     Attributes:
-        secret: that all nodes of the cluster have.
-        node_id: of its data.
-        name: in the cluster, such as `rabbit@host`.
-        incarnation: of this run.
+        secret: the secret that all nodes of the cluster have.
+        node_id: the id of this node's data.
+        name: the name in the cluster, such as `rabbit@host`.
+        incarnation: the id of this run.
     """
 
     secret: Secret
@@ -62,7 +65,7 @@ class NodeCredentials(NamedTuple):
 
 
 class ClusterPeer(NamedTuple):
-    """Which node came, and what for; `vhost` of a forwarding connection, which is as clients named it."""
+    """A connected node and the kind of its link; `vhost` of a forwarding connection, as clients named it."""
 
     kind: Kind
     name: str
@@ -72,16 +75,16 @@ class ClusterPeer(NamedTuple):
 
 
 Handler: TypeAlias = Callable[[LinkPeer, ClusterPeer], Receiver]
-"""Takes a link whose two ends have proven themselves; what it raises as LeveretError ends the link."""
+"""Takes a link after the handshake; a LeveretError ends the link."""
 
 
 class ClusterListener:
     """See the module.
 
     Attributes:
-        address: where it listens; None while it does not.
-        links: everybody who is connected, those too who have not proven themselves.
-        let_in: takes clients that another node passes on; no node does before it is set.
+        address: the listening address; None while the listener is closed.
+        links: all connected peers, also those before the end of their handshake.
+        let_in: takes clients that another node passes on; until it is set, other nodes cannot pass on clients.
     """
 
     def __init__(
@@ -91,13 +94,13 @@ class ClusterListener:
         handlers: Mapping[Kind, Handler],
         why_not: Callable[[ClusterPeer], str] = lambda caller: "",
     ) -> None:
-        """Listen nowhere yet.
+        """Open no socket yet.
 
         Args:
-            settings: where to listen.
-            credentials: what to prove, and what others have to.
-            handlers: who takes a link, by what it is for.
-            why_not: why a node that has proven itself cannot come now; empty if it can. It is told.
+            settings: the address to listen on.
+            credentials: for both sides of the handshake.
+            handlers: a handler for each kind of link.
+            why_not: returns the reason to refuse a node after its handshake, which that node receives; empty: none.
         """
         self.address: Address | None = None
         self.links: list[LinkPeer] = []
@@ -110,10 +113,10 @@ class ClusterListener:
         self._server: Acceptor | None = None
 
     async def start(self) -> None:
-        """Listen, with TLS if there is a certificate for it.
+        """Listen, with TLS if a certificate is configured.
 
         Raises:
-            LeveretError: the address cannot be had, or the certificate not be read.
+            LeveretError: the address cannot be bound, or the certificate cannot be read.
         """
         settings = self._settings
         tls = server_context(settings.tls, TLS_PREFIX) if settings.tls.certfile else None
@@ -134,7 +137,7 @@ class ClusterListener:
 
     @property
     def uri(self) -> NodeUri:
-        """Where the other nodes find this one, once it listens."""
+        """The address of this node for the other nodes. Raises LeveretError unless the node listens."""
         if self._settings.advertised_uri is not None:
             return self._settings.advertised_uri
         if self.address is None:
@@ -143,7 +146,7 @@ class ClusterListener:
         return NodeUri(scheme, self.address.ip, self.address.port)
 
     async def stop(self) -> None:
-        """Listen no more, and end every link."""
+        """Close the listener, and end every link."""
         if self._server is not None:
             self._server.close()
         for peer in list(self.links):
@@ -160,7 +163,7 @@ class ClusterListener:
 
 
 class _Arrival:
-    """A link whose peer has not proven itself (link_peer.Receiver)."""
+    """A link whose handshake has not ended (link_peer.Receiver)."""
 
     def __init__(self, listener: ClusterListener, peer: LinkPeer) -> None:
         own = listener.credentials
@@ -189,7 +192,7 @@ class _Arrival:
             self._pass_on(follower)
 
     def _let_in(self, by: ProvenFollower) -> None:
-        """Serve the client that a node passes on; from then on the connection is no link."""
+        """Serve the client that a node passes on; from then on the connection carries the client's protocol."""
         assert self._listener.let_in is not None
         serve = welcome_client(
             self._listener.let_in,

@@ -55,21 +55,21 @@ _INCARNATION_BYTES: Final = 9
 _ASK_AGAIN_S: Final = 0.05
 
 Answer = Callable[[str, str, Any], Awaitable[Any]]
-"""(node that asks, what, about) -> what was found."""
+"""(requesting node, name of the request, its arguments) -> the answer."""
 
 
 class ClusterMember:
     """See the module.
 
     Attributes:
-        state: what etcd held, as far as it was taken.
-        store: etcd.
-        definitions_lock: fetches the definitions lock.
-        is_founder: whether this node is the first there ever was.
-        incarnation: of this run.
-        node_id: of its data.
-        http_uri: where this node's management is found.
-        found_with: what holds on schema replication in a cluster that this node founds.
+        state: the contents of etcd, as far as this node has applied them.
+        store: the client of etcd.
+        definitions_lock: acquires the definitions lock.
+        is_founder: whether this node founds the cluster.
+        incarnation: the id of this run.
+        node_id: the id of this node's data.
+        http_uri: the address of this node's management API.
+        found_with: the decisions on schema replication with which this node would found a cluster.
     """
 
     def __init__(
@@ -84,9 +84,9 @@ class ClusterMember:
         absence: EtcdAbsence | None = None,
         copied_cluster: str = "",
     ) -> None:
-        """Enter nothing yet; `on_lost` is told when this node must begin anew. For the rest see ClusterStore.
+        """Enter nothing yet; `on_lost` gets the reason why this node must begin anew. For the rest see ClusterStore.
 
-        `copied_cluster`: the data are a copy of a node of that cluster; empty for data of this node's own.
+        `copied_cluster`: the data are a copy of a node of that cluster; empty if the data are this node's own.
         """
         self.state = ClusterState(ClusterKeys.under(config.etcd.prefix))
         self.is_founder = False
@@ -117,16 +117,16 @@ class ClusterMember:
 
     @property
     def name(self) -> str:
-        """This node's."""
+        """The name of this node."""
         return self._config.node_name
 
     # -- entering and leaving -----------------------------------------------------------------
 
     async def enter(self) -> None:
-        """Be one of the cluster's nodes, or its first; others know that this one runs when this returns.
+        """Enter the cluster, or found it; when this returns, other nodes know that this one runs.
 
         Raises:
-            LeveretError: etcd does not answer, or this node cannot be one of that cluster; says what to do.
+            LeveretError: etcd does not answer, or this node cannot belong to that cluster; the text has the remedy.
         """
         self._file.begin()
         remembered = self._file.cluster_id
@@ -146,7 +146,7 @@ class ClusterMember:
                     f"{self.state.keys.prefix} has none: have all nodes' copies make one cluster first (leveretctl "
                     "describe_copy, rebuild_cluster), or promote this copy alone"
                 )
-            # Who founds keeps it until what it has is stored: then the others find a cluster to join.
+            # The founder keeps the lock until its definitions are stored: then the others find a cluster to join.
             self._founding.enter_context(self.definitions_lock.pinned())
             await self.definitions_lock.fetched()
             self.is_founder = not self.state.cluster_id
@@ -155,7 +155,7 @@ class ClusterMember:
         self._check_identity(remembered)
 
     def _check_identity(self, remembered: str) -> None:
-        """Refuse to mix what does not belong together."""
+        """Refuse to start with data, a name or a secret that do not belong to this cluster."""
         state, me = self.state, self.name
         record = state.members.get(me)
         is_rebuilt = record is not None and record.node_id == self.node_id
@@ -192,7 +192,7 @@ class ClusterMember:
                 f"{self._data_dir} has definitions of its own, and cluster {state.cluster_id} has others: to join, "
                 "start with an empty data directory"
             )
-        # No node would let it in, and all would wait for it as long as it runs.
+        # No node would accept its links, and all would wait for it as long as it runs.
         if state.proof and not hmac.compare_digest(state.proof, self._proof(state.cluster_id)):
             path = self._data_dir / SECRET_FILE
             raise PreconditionFailed(
@@ -203,7 +203,7 @@ class ClusterMember:
         return cluster_proof(self._secret.octets, cluster_id)
 
     async def joined(self) -> None:
-        """This node has all definitions, or founded the cluster with its own: it is a member from now on.
+        """Record this node as a member: it has all definitions, or founds the cluster with its own.
 
         Raises:
             LeveretError: etcd does not answer.
@@ -214,7 +214,7 @@ class ClusterMember:
             puts.append(PutKey(keys.cluster, encode(cluster_id)))
             puts.append(PutKey(keys.proof, encode(self._proof(cluster_id))))
             if self.found_with != SchemaDecided():
-                # With it, or who joins first might follow an upstream that this node was promoted over.
+                # Without this key, the first node to join could follow an upstream over which this node was promoted.
                 puts.append(PutKey(keys.schema_sync, encode(self.found_with)))
         if self.name not in self.state.members:
             member = MemberRecord(self.name, self.node_id, self._started_at_ms)
@@ -222,21 +222,21 @@ class ClusterMember:
         if puts:
             revision = await self.store.transact(StoreTransaction((), tuple(puts)))
             while self.is_founder and revision is not None and self.state.revision < revision:
-                # What it founded the cluster with is on its way back here: that is not another node's.
+                # The events of the founder's own records are on their way back: they are no changes of another node.
                 self._changed.clear()
                 await self._changed.wait()
-        # Not before: etcd may decline, and who remembers a cluster that does not know it is sent away. Who is killed in
-        # between finds itself among its members.
+        # Not before the write: etcd may decline, and a node that remembers a cluster without its record is refused. A
+        # node that is killed in between finds its record among the members.
         self._file.entered(cluster_id)
         self._founding.close()
 
     async def serve(self, links: MemberLinks, uri: str) -> None:
-        """Other nodes reach this one here: they wait for it from now on."""
+        """Announce this node's address: other nodes wait for it from now on."""
         self._links, self._uri = links, uri
         await self.store.announce(self._presence(uri))
 
     async def set_draining(self, draining: bool) -> None:
-        """This node is in maintenance, or is not any more.
+        """Announce that this node is in maintenance, or no longer.
 
         Raises:
             LeveretError: etcd does not answer.
@@ -245,7 +245,7 @@ class ClusterMember:
         await self.store.announce(self._presence(self._uri))
 
     async def set_streams(self, place: tuple[str, int] | None, tls_place: tuple[str, int] | None) -> None:
-        """Clients of the stream protocol find this node here, without TLS and with it.
+        """Announce the listeners for stream clients: host and port, without TLS and with it.
 
         Raises:
             LeveretError: etcd does not answer.
@@ -254,7 +254,7 @@ class ClusterMember:
         await self.store.announce(self._presence(self._uri))
 
     async def leave(self) -> None:
-        """End: whoever waits for this node need not any more."""
+        """Leave: no other node needs to wait for this one any more."""
         for task in self._tasks:
             task.cancel()
         for _, waits in self._waiting:
@@ -263,7 +263,7 @@ class ClusterMember:
         await self.store.stop()
 
     def lost(self, reason: str) -> None:
-        """This node must begin anew."""
+        """Report that this node must begin anew."""
         logger.error("cluster_left reason=%s action=begin_anew", reason)
         self._on_lost(reason)
 
@@ -283,11 +283,11 @@ class ClusterMember:
     def _spawn(self, work: Any) -> None:
         self._tasks.append(asyncio.get_running_loop().create_task(work))
 
-    # -- what happens -------------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------
 
     def _take_events(self, events: list[Event], revision: int) -> None:
-        # Nobody else changes definitions while the definitions lock is here: the broker has these, and may have undone
-        # them by now.
+        # While this node holds the definitions lock, no other node changes definitions: the broker has these changes,
+        # and may have undone them by now.
         is_own = self.definitions_lock.is_here
         changes = self.state.apply(events, revision)
         self._pending += [each for each in changes if not (is_own and isinstance(each, DefinitionChanged))]
@@ -297,12 +297,12 @@ class ClusterMember:
         self.definitions_lock.look()
 
     def take_with(self, taker: Callable[[list[Changed]], None]) -> None:
-        """Hand on what happens from now on, beginning with what has happened since `pending` was asked last."""
+        """Pass changes to `taker` from now on, beginning with those since the last call of `pending`."""
         self._taker = taker
         self._hand_on(taker)
 
     def pending(self) -> list[Changed]:
-        """What has happened so far and was handed to nobody, once."""
+        """Return the changes that no taker has received yet, once."""
         pending, self._pending = self._pending, []
         return pending
 
@@ -316,7 +316,7 @@ class ClusterMember:
                 waits.set_result(None)
 
     async def has_taken(self, revision: int) -> None:
-        """Wait until all up to a revision has been handed on."""
+        """Wait until the taker has received all changes up to a revision."""
         if self._taker is None or self.state.revision < revision:
             waits: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append((revision, waits))
@@ -325,7 +325,7 @@ class ClusterMember:
     # -- the others ---------------------------------------------------------------------------
 
     def cluster_view(self) -> ClusterView:
-        """The cluster as it is known now."""
+        """Return the cluster as this node knows it now."""
         alive = self.state.alive
         if self.name not in alive:
             alive = alive | {self.name: self._presence("")}
@@ -335,9 +335,9 @@ class ClusterMember:
         return ClusterView(self.name, self.incarnation, members, alive, _shuffled)
 
     def why_not(self, caller: ClusterPeer) -> str:
-        """Why a node may not connect to this one; empty if it may.
+        """Return the reason why a node may not connect to this one; empty if it may.
 
-        Only who runs, as far as is known here, may come; who is not known yet comes again.
+        Only a node that runs, as far as this one knows, may connect; one that is not known yet tries again.
         """
         presence = self.state.alive.get(caller.name)
         if presence is None or presence.incarnation != caller.incarnation:
@@ -345,19 +345,19 @@ class ClusterMember:
         return ""
 
     async def ask(self, node: str, what: str, about: Any) -> Any:
-        """What another node answers.
+        """Return another node's answer.
 
         Raises:
-            LeveretError: it does not.
+            LeveretError: the node does not answer.
         """
         if self._links is None:
             raise LeveretError("this node is not in the cluster")
         return await self._links.ask(node, what, about)
 
     async def all_have(self, revision: int) -> None:
-        """Wait until every other node that serves has taken a revision; one that falls silent, until its lease ends."""
+        """Wait until every other serving node has applied a revision; for a silent node, until its lease ends."""
         if self._taker is not None:
-            # So that this node knows its own changes for its own, whoever may change definitions next.
+            # This node then recognises its own changes as its own, whichever node has the definitions lock next.
             await self.has_taken(revision)
         others = [name for name, presence in self.state.alive.items() if name != self.name and presence.uri]
         await asyncio.gather(*(self._has(name, revision) for name in others))

@@ -17,7 +17,7 @@ NAME: Final = "cluster.json"
 
 
 class MembershipFile:
-    """See the module; all of it raises StorageError if the file is damaged or cannot be written."""
+    """See the module; all methods raise StorageError if the file is damaged or cannot be written."""
 
     def __init__(self, data_dir: Path) -> None:
         """Name the file; it need not exist."""
@@ -26,7 +26,7 @@ class MembershipFile:
 
     @property
     def cluster_id(self) -> str:
-        """The cluster that this node belongs to; empty if to none."""
+        """The cluster that this node belongs to; empty if it belongs to none."""
         return str(self._file.load().get("cluster_id", ""))
 
     @property
@@ -35,16 +35,16 @@ class MembershipFile:
         return bool(self._file.load().get("had_data", (self._data_dir / "definitions").exists()))
 
     def begin(self) -> None:
-        """This node tries to enter; to be said before it writes anything else."""
+        """Store that this node tries to enter; must precede all its other writes."""
         if not self._file.load():
             self._file.save({"had_data": self.had_data})
 
     def entered(self, cluster_id: str) -> None:
-        """This node is a member."""
+        """Store that this node is a member."""
         if self.cluster_id != cluster_id:
             self._file.save({"cluster_id": cluster_id})
 
     def give_up(self) -> None:
-        """This node serves without a cluster: what it has is its own from now on."""
+        """Remove the file: this node serves without a cluster, and its data are its own from now on."""
         if not self.cluster_id:
             self._file.remove()

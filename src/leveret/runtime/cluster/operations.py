@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _KINDS: Final = (CLASSIC, QUORUM, STREAM)
 _COPY_S: Final = 60
-"""So long another node may take to read what its copy of a log holds."""
+"""The time, in seconds, that another node has to read its copy of a log."""
 
 
 class ClusterCommands:
@@ -42,7 +42,7 @@ class ClusterCommands:
     is_member: Final = True
 
     def __init__(self, node: Node, parts: ClusterParts) -> None:
-        """Of this node, with what it has as a member."""
+        """Take the node and its parts as a member."""
         self._node = node
         self._parts = parts
         self._member = parts.member
@@ -118,7 +118,7 @@ class ClusterCommands:
             and queue_type(queue.definition.arguments) == QUORUM
             and isinstance(policy.params, int)
         ):
-            # Not those in whose place others have come.
+            # Without the members that others have replaced.
             copies = copies[: policy.params - 1]
         state = "running" if placement.leader in alive else "down"
         if state == "running" and self._parts.roles.is_synchronising(queue_key):
@@ -144,7 +144,7 @@ class ClusterCommands:
         return [_mirror_state(row) for row in self._parts.sources.rows(log_name(queue))]
 
     def _queue(self, key: QueueKey) -> Queue | None:
-        """The queue, or what stands for it; None if there is none."""
+        """The queue, or its placeholder; None if there is none."""
         return self._node.broker.queues.get(key)
 
     # -- other nodes --------------------------------------------------------------------------
@@ -188,7 +188,7 @@ class ClusterCommands:
         self._parts.sources.cancel_synchronise(self._mirrored_here(vhost, name))
 
     def _mirrored_here(self, vhost: str, name: str) -> str:
-        """The name of the queue's log."""
+        """Return the name of the queue's log. Raises NotFound, or PreconditionFailed if the queue is not led here."""
         queue = self._queue((vhost, name))
         placement = self._parts.locations.known((vhost, name))
         if queue is None or placement is None:
@@ -200,7 +200,7 @@ class ClusterCommands:
         return log_name(queue)
 
     async def rebalance(self, kind: str, vhost_pattern: str, queue_pattern: str) -> list[dict[str, Any]]:
-        """See ClusterOperations: each node moves what it leads too much of, asked by this one."""
+        """See ClusterOperations: each node moves its surplus queues at this node's request."""
         try:
             vhosts, queues = compiled(vhost_pattern), compiled(queue_pattern)
         except PatternError as error:
@@ -224,9 +224,9 @@ class ClusterCommands:
         return counts
 
     async def _move_some(self, kind: str, vhosts: Pattern, queues: Pattern) -> None:
-        """From the node that leads most to a synchronised mirror that leads fewer, as long as that evens them out.
+        """Move queues from the node that leads most to synchronised mirrors that lead fewer, while that evens them out.
 
-        As at RabbitMQ, the queues with the fewest messages first.
+        As in RabbitMQ, queues with the fewest messages move first.
         """
 
         def chosen(key: QueueKey) -> bool:
@@ -253,7 +253,7 @@ class ClusterCommands:
                 led[fewest] += 1
 
     async def _all_lengths(self) -> Counter[QueueKey]:
-        """How many messages queues have; 0 for those of a node that does not answer."""
+        """Return the numbers of messages in queues; 0 for queues of a node that does not answer."""
         others = [node for node in self.alive() if node != self.name]
         asked = (self.ask(node, "lengths", {}) for node in others)
         reported = [self._lengths(), *await asyncio.gather(*asked, return_exceptions=True)]
@@ -264,7 +264,7 @@ class ClusterCommands:
         return lengths
 
     def _lengths(self) -> list[tuple[str, str, int]]:
-        """Vhost, name and messages of the queues that this node leads."""
+        """Return vhost, name and number of messages of each queue that this node leads."""
         found = []
         for key, (placement, _) in self._member.state.placements.items():
             queue = self._queue(key) if placement.leader == self.name else None
@@ -273,7 +273,7 @@ class ClusterCommands:
         return found
 
     async def ask_to_move(self, key: QueueKey, placement: Placement, to: str) -> None:
-        """Have a queue led by another node, which has all of it."""
+        """Request the leader to hand a queue over to another node, which has all of it."""
         about = {"vhost": key[0], "name": key[1], "to": to}
         if placement.leader == self.name:
             await self._parts.answers.answer(self.name, "move", about)
@@ -368,7 +368,7 @@ class ClusterCommands:
         async with self.changing():
             led = [(key, each.placement) for key, each in state.placements.items()]
             led = [(key, placement) for key, placement in led if placement.leader == name]
-            # First of all, so that where one cannot be told nothing has changed.
+            # Decide all before the first write: if one leader is undecided, nothing has changed.
             leaders = [await self._leader_without(name, key, placement) for key, placement in led]
             for (key, placement), leader in zip(led, leaders, strict=True):
                 rows.append(await self._lead_without(name, key, placement, leader))
@@ -379,10 +379,10 @@ class ClusterCommands:
         return rows
 
     async def _leader_without(self, name: str, key: QueueKey, placement: Placement) -> str | None:
-        """Who is to lead a queue when `name` is forgotten.
+        """Return the next leader of a queue when `name` is forgotten.
 
         Raises:
-            PreconditionFailed: nobody can tell who has all of it.
+            PreconditionFailed: the nodes that answer cannot decide which copy is complete.
         """
         state = self._member.state
         asked = asked_without(name, placement, state.members, state.alive)
@@ -399,7 +399,7 @@ class ClusterCommands:
     async def _lead_without(
         self, name: str, key: QueueKey, placement: Placement, leader: str | None
     ) -> dict[str, Any]:
-        """A mirror leads the queue, or one that was stopped does once it starts; without any the queue is gone."""
+        """Make a mirror the leader, at once or once it starts; delete a queue that has none."""
         state = self._member.state
         queue = self._queue(key)
         if leader is not None:
@@ -417,7 +417,7 @@ class ClusterCommands:
         return row(key, leader)
 
     async def join(self, node: str) -> bool:
-        """See ClusterOperations: this node is a member already."""
+        """See ClusterOperations: this node is already a member."""
         if node not in self._member.state.members:
             raise NotFound(f"node '{node}' is no member of the cluster at {self._member.state.keys.prefix}")
         return False
@@ -431,7 +431,7 @@ def _others(placement: Placement) -> tuple[str, ...]:
 
 
 def _mirror_state(row: dict[str, Any]) -> dict[str, Any]:
-    """As operators know it."""
+    """Return a mirror's state with the names that operators know."""
     states = {
         MirrorState.LIVE: "synchronised",
         MirrorState.SYNCHRONISING: "syncing",

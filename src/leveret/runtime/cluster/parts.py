@@ -1,4 +1,4 @@
-"""The parts of a cluster's node, beside those of a single node."""
+"""The parts of a cluster's node, in addition to those of a single node."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from leveret.runtime.mirroring.sources import MirrorSources
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterParts:
-    """The parts that a cluster's node has beside a single node's, in the order of their making."""
+    """The parts that a cluster's node has beside a single node's, in the order in which they are made."""
 
     member: ClusterMember
     records: Mapping[QueueKey, Placement]

@@ -1,9 +1,9 @@
-"""Brings up a cluster from copies of its nodes, when the cluster and its etcd are gone: core.replication.rebuilding.
+"""Starts a cluster from copies of its nodes, after the loss of the cluster and its etcd: core.replication.rebuilding.
 
-    describe(data_dir, node)       what a copy has, read while no node runs on it
-    rebuild(config, copies, ...)   the records of a new cluster in etcd, in which each copy is a node
+    describe(data_dir, node)       the content of a copy, read while no node runs on it
+    rebuild(config, copies, ...)   writes the records of a new cluster to etcd, in which each copy is a node
 
-The nodes are then started on the copies as nodes of a cluster: the record of the members names the id of their data.
+The nodes are then started on the copies as nodes of a cluster: the member records name the ids of their data.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ def _copy_proof(secret: Secret) -> str:
 
 
 def describe(data_dir: Path, node: str, clock_ms: int) -> DescribedCopy:
-    """What the data of a node, or of a follower, have; no process may run on them.
+    """Describe the data of a node, or of a follower; no process may run on them.
 
     Args:
-        data_dir: the data, which are recovered as by a start.
-        node: the name that they are to have in the new cluster.
+        data_dir: the data, which are recovered as at a start.
+        node: the node's name in the new cluster.
         clock_ms: the time.
 
     Raises:
-        LeveretError: they cannot be read, or it is not decided yet which changes they have; says what to do.
+        LeveretError: the data cannot be read, or their pending changes are undecided; the text has the remedy.
     """
     if not (data_dir / "definitions").is_dir():
         raise PreconditionFailed(f"{data_dir} has no definitions: it is no copy of a node")
@@ -98,7 +98,7 @@ def _lacks(identity: NodeIdentity, damaged: dict[str, StorageError]) -> str:
 
 
 def _logs(tree: Tree, complete: frozenset[str] | None) -> dict[int, DescribedLog]:
-    """The copies by the epoch of their queue; all are complete if a node alone had them."""
+    """Return the copies by the epoch of their queue; all are complete if the node was not in a cluster."""
     found = {}
     for name, log in tree.logs.items():
         kind, _, directory = name.partition("/")
@@ -117,14 +117,14 @@ async def rebuild(
     """Write the records of a new cluster of which each copy is a node; no node of it may run yet.
 
     Args:
-        config: of one of its nodes: where etcd is, and the prefix, below which nothing may be yet.
-        data_dir: of one of its nodes: has the secret.
+        config: the configuration of one of its nodes, with etcd and the prefix, below which no key may exist.
+        data_dir: the data directory of one of its nodes, with the secret.
         copies: see `describe`.
-        dry_run: only tell what would be written.
-        force: also take copies that are no copies of any moment.
+        dry_run: only return the records.
+        force: also accept incomplete copies.
 
     Raises:
-        LeveretError: the copies do not belong together, there is a cluster below that prefix, or etcd does not answer.
+        LeveretError: the copies do not belong together, the prefix has a cluster already, or etcd does not answer.
     """
     secret = read(data_dir)
     check(copies, _copy_proof(secret), force=force)
@@ -160,7 +160,7 @@ async def rebuild(
 def _writes(
     keys: ClusterKeys, found: RebuiltCluster, copies: Sequence[DescribedCopy], secret: Secret, cluster_id: str
 ) -> Iterable[PutKey | DeleteKey]:
-    """All records; the cluster's id last, so that no node takes the first of them for a cluster."""
+    """Yield all records; the cluster's id comes last, so that no node takes the first ones for a cluster."""
     placed = {queue.key: queue.placement for queue in found.queues}
     for entity in found.definitions.entities():
         placement = placed.get((entity.vhost, entity.name)) if isinstance(entity, d.Queue) else None

@@ -24,7 +24,7 @@ class ClusterRecoveryPort:
 
     @property
     def name(self) -> str:
-        """This node."""
+        """The name of this node."""
         return self._member.name
 
     def check_recoverer(self, vhost: str, node: str, term: int) -> None:

@@ -26,14 +26,14 @@ from leveret.runtime.mirroring.sources import MirrorSources
 from leveret.session.forwarding.remote_ports import RemotePorts
 
 _WAITING_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Publishers are not read from while a mirror has so much before it that it was sent."""
+"""Publishers are not read while a mirror has more than this to receive."""
 
 
 class ClusterBarrier:
-    """commit.ReplicationBarrier: nothing is promised without the lease, and each round cuts a batch for the mirrors.
+    """commit.ReplicationBarrier: promises need the lease, and each round ends a batch for the mirrors.
 
-    A node that has followers beyond the cluster promises nothing that those in sync lack, be it a confirm or an ack to
-    the leader of a queue that is mirrored here. So a confirm waits for the followers of every node that it waits for.
+    A node with followers beyond the cluster promises nothing that those in sync lack, be it a confirm or an ack to the
+    leader of a queue that is mirrored here. So a confirm waits for the followers of every node that it waits for.
     """
 
     def __init__(
@@ -42,13 +42,13 @@ class ClusterBarrier:
         cut: Callable[[], int],
         followers: ReplicationBarrier | None = None,
     ) -> None:
-        """`cut` sends what was appended since the last cut to mirrors; `followers` are those of this node."""
+        """`cut` sends mirrors the appends since the last cut; `followers` is the barrier of this node's followers."""
         self._holds_lease = holds_lease
         self._cut = cut
         self._followers = followers
 
     def cut(self) -> int:
-        """See commit.ReplicationBarrier; mirrors are not waited for by positions."""
+        """See commit.ReplicationBarrier; positions do not cover mirrors."""
         self._cut()
         return self._followers.cut() if self._followers is not None else 0
 
@@ -80,7 +80,7 @@ class ClusterPort:
         *,
         waits_for_mirrors: bool,
     ) -> None:
-        """Nobody waits yet; publishers wait for mirrors that are slow if it `waits_for_mirrors`."""
+        """Start without waiting callbacks; if `waits_for_mirrors`, publishers wait for slow mirrors."""
         self._holds_lease = holds_lease
         self._roles = roles
         self._sources = sources
@@ -117,7 +117,7 @@ class ClusterPort:
             has_all = part()
 
             def notify() -> None:
-                # The disk's part asked for the lease when the disk was done; mirrors may be done long after that.
+                # The disk's part checked the lease when the disk was done; mirrors may be done long after that.
                 if self._holds_lease():
                     has_all(True)
 
@@ -138,25 +138,25 @@ class ClusterPort:
             self._forwarding.when_relieved(callback)
 
     def tick(self) -> None:
-        """Time has gone by: call back those that wait for mirrors, if these have caught up."""
+        """Call back publishers that wait for slow mirrors, if these have caught up."""
         if self._slowed and not self._mirrors_are_slow():
             slowed, self._slowed = self._slowed, []
             for callback in slowed:
                 callback()
 
     def taken_down(self, queue: Queue) -> None:
-        """See engine.ReplicationPort: a mirror that has all of it leads instead."""
+        """See engine.ReplicationPort: a complete mirror becomes the leader."""
         self._due.look([(queue.key[0], queue.key[1])])
 
     def flushed(self, queue: Queue) -> None:
-        """See engine.ReplicationPort: mirrors are told what consumers may have, and need not have what is settled."""
+        """See engine.ReplicationPort: mirrors learn the cursor and the floor."""
         name = self._roles.led_name(queue)
         if name is not None:
             self._sources.delivered(name, queue.handed_out_before)
             self._sources.floor(name, queue.log_floor)
 
     def committed(self, stream: Stream) -> None:
-        """More of a stream is committed: mirrors are told, for readers there, though nothing more may be published."""
+        """Report a stream's new committed end to the mirrors, for readers there, even if no further publish comes."""
         name = self._roles.led_name(stream)
         if name is not None:
             self._sources.delivered(name, stream.handed_out_before)

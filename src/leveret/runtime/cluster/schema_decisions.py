@@ -1,8 +1,8 @@
 """The operator's decisions on schema replication, shared by all nodes of a cluster; see runtime.schema_sync.decisions.
 
-They are one key in etcd. Each node keeps a copy, so that a node that is started alone later does not fall back to
-its configuration. Both a node that applies a delta and a node that decides need the definitions lock, so each of
-them knows all earlier decisions.
+The decisions are one key in etcd. Each node keeps a copy, so that a node that is started alone later does not fall
+back to its configuration. Both a node that applies a delta and a node that decides need the definitions lock, so each
+of them knows all earlier decisions.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ logger = logging.getLogger(__name__)
 
 
 class ForAll:
-    """See the module; schema_deciding.Deciding."""
+    """See the module; schema_sync.decisions.Deciding."""
 
     def __init__(self, member: ClusterMember, own: Deciding) -> None:
-        """Of this member, which keeps its copy as it would alone; if it founds the cluster, that begins with it."""
+        """Serve this member, with `own` as its copy; a cluster that it founds begins with those decisions."""
         self._member = member
         self._own = own
         self._keeping = asyncio.Lock()
@@ -34,13 +34,13 @@ class ForAll:
 
     @property
     def decided(self) -> SchemaDecided:
-        """See Deciding; what each node decided alone holds until anything is decided for all."""
+        """See Deciding; the node's own decisions hold until the cluster has some."""
         decided = self._member.state.schema_sync
         return self._own.decided if decided is None else decided
 
     @property
     def follower(self) -> str:
-        """See Deciding: who came first of those that serve."""
+        """See Deciding: of the nodes that serve, the one that joined first."""
         cluster_view = self._member.cluster_view()
         return next(
             (
@@ -55,7 +55,7 @@ class ForAll:
         """See Deciding.
 
         Raises:
-            ResourceLocked: whoever has the definitions lock does not hand it over.
+            ResourceLocked: the holder of the definitions lock does not hand it over.
             LeveretError: etcd does not answer.
         """
         member = self._member
@@ -68,7 +68,7 @@ class ForAll:
                     f"nothing can be decided for the cluster now: {member.state.definitions_lock or 'nobody'} may "
                     f"change definitions, and did not hand over in {DEFINITIONS_LOCK_TIMEOUT_S:g} s"
                 ) from None
-            # With the definitions lock here, all that was decided before is known here.
+            # With the definitions lock, this node knows all earlier decisions.
             write = PutKey(member.state.keys.schema_sync, encode(change(self.decided)))
             revision = await member.store.transact(
                 StoreTransaction((member.definitions_lock.lock_condition,), (write,))
@@ -79,12 +79,12 @@ class ForAll:
         await self.keep()
 
     async def keep(self) -> None:
-        """Keep a copy of what holds now, if anything was decided for all."""
+        """Copy the present decisions, if the cluster has any."""
         async with self._keeping:
             while self.decided != self._own.decided:
                 try:
                     await self._own.decide(lambda _: self.decided)
                 except StorageError as error:
-                    # What counts is in etcd.
+                    # Only the decisions in etcd count.
                     logger.error("schema_sync_decided_not_copied error=%s", error)
                     return

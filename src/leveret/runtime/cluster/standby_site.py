@@ -1,8 +1,8 @@
 """The downstream side of a cluster: its decisions and the owners of its vhosts, in etcd (standby.site.StandbySite).
 
-Decisions are one key, and each vhost's owner is another one. Every write is on condition that the key has not
-changed, so concurrent writers lose nothing. The node that joined first of those that run gives vhosts to nodes; any
-other would give them as well.
+The decisions are one key, and the owner of each vhost is another one. Every write is on condition that the key has not
+changed, so concurrent writers lose nothing. Of the running nodes, the one that joined first gives vhosts to nodes; any
+other node would give them in the same way.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ClusterStandbySite:
         own: StandbyDecided,
         vhosts: Callable[[], list[str]],
     ) -> None:
-        """Use this member's store; `own` are the decisions of this node, until the cluster has some."""
+        """Use this member's store; the decisions `own` of this node hold until the cluster has some."""
         self._member = member
         self._config = config
         self._own = own
@@ -55,7 +55,7 @@ class ClusterStandbySite:
         self._seen_s = 0.0
         self._trouble = ""
 
-    # -- what is known ----------------------------------------------------------------------------
+    # -- present state ----------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
@@ -64,7 +64,7 @@ class ClusterStandbySite:
 
     @property
     def decided(self) -> SiteDecisions:
-        """See SharedDecisions; what this node decided alone holds until anything is decided for all."""
+        """See SharedDecisions; the node's own decisions hold until the cluster has some."""
         shared = self._member.state.standby
         return self._own.own if shared is None else shared
 
@@ -107,7 +107,7 @@ class ClusterStandbySite:
         """See SharedDecisions.
 
         Raises:
-            ResourceLocked: other nodes decide all the time.
+            ResourceLocked: other nodes decided at each attempt.
             LeveretError: etcd does not answer.
         """
         member, key = self._member, self._member.state.keys.standby
@@ -171,14 +171,14 @@ class ClusterStandbySite:
             return
 
     def look(self) -> None:
-        """Something changed."""
+        """Check the owners again."""
         self._changed.set()
         self._look.set()
 
-    # -- who owns what ----------------------------------------------------------------------------
+    # -- owners of vhosts -------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Give vhosts to nodes, while this node is the one that does so."""
+        """Give vhosts to nodes for ever, whenever this is the node that joined first."""
         error = ""
         while True:
             try:
@@ -217,7 +217,7 @@ class ClusterStandbySite:
         await self._write(next_owners(self._vhosts(), self.owners, view))
 
     async def _settle_settings(self) -> None:
-        """Have the settings of this node, which joined first, count for all."""
+        """Make the settings of this node, which joined first, count for all."""
         configured = OperatingMode(self._config.standby.operating_mode)
         is_stored = self._member.state.standby is not None
         if self.decided.configured == configured and is_stored:
@@ -227,7 +227,7 @@ class ClusterStandbySite:
         await self.decide(lambda site: replace(site, configured=configured))
 
     def _concerns_anybody(self) -> bool:
-        """Whether a node is configured as a downstream, or was decided to be something alone."""
+        """Whether a node is configured as a downstream, or this node has decisions of its own."""
         modes = {presence.standby_mode for presence in self._member.state.alive.values()}
         return OperatingMode.DOWNSTREAM in modes or self._own.own != SiteDecisions()
 

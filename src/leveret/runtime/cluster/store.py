@@ -43,28 +43,28 @@ from leveret.runtime.coordination.lease import RETRY_S, KeptLease, attempt_timeo
 logger = logging.getLogger(__name__)
 
 ANNOUNCE_LEASES: Final = 3
-"""How many lease times we wait for our previous incarnation to expire."""
+"""The wait, in lease times, for the lease of this node's previous incarnation to expire."""
 LOOK_S: Final = 0.25
-"""How often we check that the watch is on the endpoint that answers and is not behind."""
+"""The interval of checks that the watch is at the endpoint that answers, and not behind."""
 STUCK_ATTEMPTS: Final = 2
 """A watch that stays behind a known revision for the time of this many attempts is replaced."""
 _NO_LEASE: Final = 5
 
 
 class LeaseLost(EtcdAway):
-    """This node's lease is over, or was never granted: it is to begin anew."""
+    """This node's lease is over, or was never granted: the node must begin anew."""
 
 
 class NameTaken(LeveretError):
-    """Another node with this node's name runs."""
+    """Another running node has this node's name."""
 
 
 class ClusterStore:
-    """See the module. All of it in one event loop.
+    """See the module. All calls come from one event loop.
 
     Attributes:
-        keys: where everything is.
-        revision: etcd's, up to which has been told what happened; 0 before the start.
+        keys: the names of all keys.
+        revision: the revision of etcd up to which events were reported; 0 before the start.
     """
 
     def __init__(
@@ -77,19 +77,18 @@ class ClusterStore:
         absence: EtcdAbsence | None = None,
         clock_s: Callable[[], float] = boot_clock_s,
     ) -> None:
-        """Ask nobody yet.
+        """Connect to nothing yet.
 
         Args:
-            config: whose `etcd` and `node_name` matter.
-            on_events: told what happened to keys, and the revision of that; none of it may have been of interest.
-                If it raises, this node knows no more what the others do: its lease is given up.
-            on_lost: told why, in words, once, when the lease is over, but for `stop`. Nothing may be promised from
-                then on. It is called from the event loop as soon as that has its turn; `holds_lease_now` says so
-                earlier.
-            former: leases that this process has given up and etcd has not ended yet, of this store and those before it:
-                `start` has them ended, so that this node does not wait for itself.
-            absence: what was logged of an etcd that is away, by this store and those before it.
-            clock_s: seconds that go on while the machine sleeps.
+            config: its `etcd` and `node_name` are used.
+            on_events: receives the events of one revision, possibly none, and the revision. If it raises, this node no
+                longer knows the state of the cluster, and gives up its lease.
+            on_lost: receives the reason, once, when the lease is over for any other reason than `stop`. Nothing may be
+                promised from then on. The event loop calls it in its next turn; `holds_lease_now` is false before that.
+            former: leases of this process that it gave up and etcd has not ended yet, of this store and earlier ones:
+                `start` ends them, so that this node does not wait for itself.
+            absence: the log's state of an absent etcd, of this store and earlier ones.
+            clock_s: a clock in seconds that goes on while the machine sleeps.
 
         Raises:
             ConfigError: the authorities for etcd's certificates cannot be read.
@@ -119,14 +118,14 @@ class ClusterStore:
         self._turn_modified = 0
         self._turn_number = 0
 
-    # Life.
+    # Begin and end.
 
     async def start(self) -> None:
-        """Get a lease, and tell all there is as the first thing that happens; what comes later waits for `announce`.
+        """Get a lease, and report all keys as the first events; later events wait for `announce`.
 
         Raises:
-            EtcdError: etcd does not answer, or refuses; it may be tried again.
-            UnreadableState: as `on_events` says.
+            EtcdError: etcd does not answer, or refuses; the call may be repeated.
+            UnreadableState: raised by `on_events`.
         """
         for lease_id in list(self._former):
             await self._etcd.revoke(lease_id)
@@ -146,13 +145,13 @@ class ClusterStore:
         logger.info("cluster_lease ttl_s=%g endpoint=%s", self._ttl_s, self._etcd.endpoint)
 
     async def announce(self, presence: Presence) -> None:
-        """Have this node be among those that live, or be so with another presence; then follow what happens.
+        """Add this node to the living ones, or change its presence; then report events.
 
-        Waits for the end of the lease of another incarnation, which was killed perhaps.
+        Waits for the end of the lease of another incarnation, which may have been killed.
 
         Raises:
-            NameTaken: that goes on living: it is another node with this name.
-            LeaseLost: it took too long.
+            NameTaken: that incarnation lives on: it is another node with this name.
+            LeaseLost: this took too long.
             EtcdRefused: etcd refuses.
         """
         key = self.keys.alive(self._name)
@@ -178,12 +177,12 @@ class ClusterStore:
             else:
                 await asyncio.sleep(RETRY_S)
         if self._following is None:
-            # Before it was announced others could take over what this node leads: what it knew then does not count.
+            # Until the announcement, others could take over this node's queues: older state does not count.
             await self._look_surely()
             self._following = asyncio.get_running_loop().create_task(self._follow())
 
     async def stop(self) -> None:
-        """End the lease, and with it what is bound to it, and all connections; without etcd it ends by itself."""
+        """End the lease, the keys bound to it, and all connections; without etcd the lease ends by itself."""
         lease, self._lease = self._lease, None
         following, self._following = self._following, None
         if following is not None:
@@ -199,11 +198,11 @@ class ClusterStore:
     # The lease.
 
     def holds_lease_now(self) -> bool:
-        """Whether no other node can have taken over yet, by the clock: cheap, to be asked before each promise."""
+        """Whether no other node can have taken over yet, by the clock. Cheap: call it before each promise."""
         return self._lease is not None and self._lease.is_held_now()
 
     def lease_left_s(self) -> float:
-        """How long it will be so, if no keepalive comes; 0 without a lease."""
+        """Return the remaining time of the lease without another keepalive, in seconds; 0 without a lease."""
         return max(0.0, self._lease.left_s) if self._lease is not None else 0.0
 
     def _own_lease(self) -> KeptLease:
@@ -219,11 +218,11 @@ class ClusterStore:
             self._following.cancel()
         loop.call_soon(self._on_lost, reason)
         if lease is not None:
-            # Nothing is promised any more, so the others need not wait for the lease's end.
+            # This node promises nothing any more, so the others need not wait for the lease's end.
             self._revoking = loop.create_task(self._give_back(lease))
 
     async def _give_back(self, lease: KeptLease) -> None:
-        """Have etcd end a lease that this node relies on no more, now or at the next start."""
+        """Revoke a lease on which this node relies no more, now or at the next start."""
         self._former.add(lease.id)
         if await lease.revoke():
             self._former.discard(lease.id)
@@ -233,10 +232,10 @@ class ClusterStore:
         self._last_error = error
 
     def status(self) -> dict[str, Any]:
-        """How it is with etcd.
+        """Return the state of the connection to etcd.
 
-        endpoints (without passwords), endpoint (that is asked first), holds_lease, lease_ttl_ms, lease_left_ms or
-        null, revision, last_error or null
+        endpoints (without passwords), endpoint (that gets the next request first), holds_lease, lease_ttl_ms,
+        lease_left_ms or null, revision, last_error or null
         """
         holds = self.holds_lease_now()
         return {
@@ -252,13 +251,13 @@ class ClusterStore:
     # Writing.
 
     async def transact(self, transaction: StoreTransaction) -> int | None:
-        """Do the writes if the conditions hold: the revision they made, or None when one did not hold.
+        """Do the writes if the conditions hold; return their revision, or None if a condition did not hold.
 
-        It tries for as long as this node has its lease, so it lasts while etcd is away.
+        The call tries for as long as this node has its lease, so it lasts while etcd is away.
 
         Raises:
-            LeaseLost: whether they were done is not known; from now on they will not be.
-            EtcdRefused: they were not done, as when etcd's disk is full or there are too many of them.
+            LeaseLost: whether the writes were done is unknown; from now on they will not be.
+            EtcdRefused: the writes were not done, for instance because etcd's disk is full or they are too many.
         """
         async with self._writing:
             self._turn_number += 1
@@ -266,7 +265,7 @@ class ClusterStore:
             while True:
                 revision = await self._take_turn(transaction, done)
                 if revision is None and await self._take_turn(StoreTransaction((), ()), missed) is not None:
-                    # The turn is taken without the writes: no attempt at them is still to come.
+                    # The turn is taken without the writes: a late attempt at them fails.
                     return None
                 if revision is None:
                     revision = await self._find_turn(done)
@@ -275,7 +274,7 @@ class ClusterStore:
                     return revision
 
     async def _take_turn(self, transaction: StoreTransaction, value: bytes) -> int | None:
-        """One attempt, repeated until there is an answer; None: the turn was another's, or a condition did not hold."""
+        """Attempt until etcd answers; None: the turn was taken already, or a condition did not hold."""
         conditions = (*transaction.conditions, Unchanged(self._turn, self._turn_modified))
         guarded = StoreTransaction(conditions, (*transaction.writes, PutKey(self._turn, value, leased=True)))
         while True:
@@ -296,7 +295,7 @@ class ClusterStore:
             return revision
 
     async def _find_turn(self, done: bytes) -> int | None:
-        """The revision in which this turn was taken after all; None if it was an earlier one that came late."""
+        """Return the revision of this turn if a late attempt took it; None if an earlier turn stands there."""
         while True:
             self._own_lease()
             try:
@@ -311,7 +310,7 @@ class ClusterStore:
     # Following.
 
     def expect(self, revision: int) -> None:
-        """This revision exists: if it is not told soon, the watch is given up for another one."""
+        """Note that this revision exists: if its events do not arrive soon, another watch replaces this one."""
         if revision > max(self._expected, self.revision):
             if self._expected <= self.revision:
                 self._moved_at_s = self._clock_s()
@@ -329,7 +328,7 @@ class ClusterStore:
                 return
 
     async def _look(self) -> None:
-        """Read everything, and tell what is not known yet."""
+        """Read all keys, and report the changes that are not known yet."""
         snapshot = await self._etcd.read(self.keys.prefix)
         self._take(differences(self._known, snapshot.entries, snapshot.revision), snapshot.revision)
 
@@ -347,7 +346,7 @@ class ClusterStore:
         self._on_events(relevant, revision)
 
     async def _follow(self) -> None:
-        """Tell what happens, for as long as there is a lease."""
+        """Report events for as long as there is a lease."""
         while self._lease is not None:
             endpoint = self._etcd.endpoint
             self._moved_at_s = self._clock_s()

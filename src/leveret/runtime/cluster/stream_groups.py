@@ -1,10 +1,10 @@
 """Single active consumers of a stream whose readers are at several nodes: the leader of the stream has the groups.
 
-A reader of a replica joins its group at the leader; for the leader it is a member like its own
-clients' subscriptions. The leader activates members, and asks them to step down, at whichever node they are.
+A reader of a replica joins its group at the leader; for the leader it is a member like the subscriptions of its own
+clients. The leader activates members, and requests them to step down, at any node.
 
 A group ends with the leadership. Every member at a replica learns that its subscription has ended, and subscribes
-again: so the next leader activates a member only of those that have joined it.
+again: so the next leader activates only members that have joined it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GroupKey = tuple[str, str, str]
 
 
 class _Joined(NamedTuple):
-    """A member here of a group at another node."""
+    """A member, at this node, of a group at another node."""
 
     key: GroupKey
     member: GroupMember
@@ -41,7 +41,7 @@ class _Joined(NamedTuple):
 
 
 class _Notice(NamedTuple):
-    """A message to a node; `failed` is called if the node does not get it."""
+    """A message to a node; `failed` is called if the node does not receive it."""
 
     what: str
     about: dict[str, Any]
@@ -52,7 +52,7 @@ class ForwardedMember:
     """core.queues.stream_groups.GroupMember: a subscription at another node."""
 
     def __init__(self, groups: ClusterStreamGroups, node: str, number: int, key: GroupKey) -> None:
-        """Of the node's member with that number."""
+        """Represent the node's member with that number."""
         self.node = node
         self.number = number
         self.key = key
@@ -67,10 +67,10 @@ class ForwardedMember:
 
 
 class ClusterStreamGroups:
-    """See the module; runtime.clients.stream_host.StreamGroups of streams that other nodes lead."""
+    """See the module; runtime.clients.stream_host.StreamGroups for streams that other nodes lead."""
 
     def __init__(self, member: ClusterMember, node: Node) -> None:
-        """There is no member at another node."""
+        """Start without a member at another node."""
         self._me = member.name
         self._ask_node = member.ask
         self._alive = member.state.alive
@@ -83,11 +83,11 @@ class ClusterStreamGroups:
         self._sending: dict[str, asyncio.Task[None]] = {}
 
     def stop(self) -> None:
-        """Tell nothing more."""
+        """Send no more."""
         for task in self._sending.values():
             task.cancel()
 
-    # -- telling other nodes, in order --------------------------------------------------------
+    # -- messages to other nodes, in order ----------------------------------------------------
 
     def _send(self, node: str, notice: _Notice) -> None:
         self._to_send.setdefault(node, deque()).append(notice)
@@ -118,7 +118,7 @@ class ClusterStreamGroups:
     # -- at the reader's node -----------------------------------------------------------------
 
     def join(self, key: GroupKey, member: GroupMember, partition: int | None) -> int:
-        """See StreamGroups: have a subscription here join its group at the leader; its number there."""
+        """See StreamGroups: join a subscription here to its group at the leader; return its number there."""
         queue = self._broker.queues.get(key[:2])
         leader = queue.leader if isinstance(queue, RemoteQueue) else self._me
         number = next(self._numbers)
@@ -135,7 +135,7 @@ class ClusterStreamGroups:
             self._send(joined.leader, _Notice("leave_group", self._about(number, key), _ignore))
 
     def stepped_down(self, key: GroupKey, member: GroupMember) -> None:
-        """See StreamGroups: the leader hears that it has stopped."""
+        """See StreamGroups: report to the leader that the member has stopped."""
         number = self._number_of(member)
         if number is not None:
             notice = _Notice("stepped_down", self._about(number, key), lambda: self._end(number))
@@ -154,7 +154,7 @@ class ClusterStreamGroups:
             joined.member.end()
 
     def leader_changed(self, key: QueueKey) -> None:
-        """A stream has another leader: its groups there are new."""
+        """End the members of a stream's groups: its next leader has new ones."""
         for number, joined in list(self._joined.items()):
             if joined.key[:2] == key:
                 self._end(number)
@@ -162,7 +162,7 @@ class ClusterStreamGroups:
     # -- at the leader ------------------------------------------------------------------------
 
     def activate(self, member: ForwardedMember, *, active: bool) -> None:
-        """Let a member at another node read, or ask it to stop."""
+        """Activate a member at another node, or request it to stop."""
         about = {"number": member.number, "active": active}
         self._send(member.node, _Notice("activate_consumer", about, lambda: self._leave(member)))
 
@@ -171,12 +171,12 @@ class ClusterStreamGroups:
             self._led.leave(member.key, member)
 
     def node_changed(self, name: str) -> None:
-        """A node came or went: what it had joined is gone with it."""
+        """Remove the members of a node that came or went: they ended with its previous run."""
         for member in [each for each in self._members.values() if each.node == name]:
             self._leave(member)
 
     def answer(self, node: str, what: str, about: Any) -> dict[str, Any]:
-        """Take what another node tells.
+        """Handle another node's message.
 
         Raises:
             LedElsewhere: this node does not lead the stream.
@@ -203,4 +203,4 @@ class ClusterStreamGroups:
 
 
 def _ignore() -> None:
-    """The member has left: nothing is to be done if its leader is gone."""
+    """Do nothing: a member that has left does not need its leader."""

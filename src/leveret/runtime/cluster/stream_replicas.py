@@ -1,8 +1,8 @@
-"""This node's copies of streams that other nodes lead, as readers use them.
+"""This node's copies of streams that other nodes lead, for readers.
 
-A reader gets chunks as they stand in the copy's file, up to the committed end: what a majority of the replicas has. The
-leader tells its mirrors of that end with the live records, as it tells them what a queue's consumers may have had. So
-no fail-over takes back what a reader of any replica has seen.
+A reader gets chunks unchanged from the copy's file, up to the committed end: the records that a majority of the
+replicas has. The leader sends its mirrors that end with the live records, like the cursor of a queue. So no fail-over
+takes back a record that a reader of any replica has seen.
 
 Readers' offsets are stored at the leader, in the stream itself. A reader of a replica stores and finds them there.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _ASK_AGAIN_S: Final = 0.2
 _ASKED_S: Final = 5.0
-"""So long the leader is asked for an offset, also while there is none."""
+"""The time, in seconds, for which the leader is asked for an offset, also while there is no leader."""
 _FUTURE: Final = 1 << 62
 
 
@@ -40,7 +40,7 @@ class ReplicaLog(CommittedLog):
     """A copy of a stream's log, up to the committed end; copies.CopyReader."""
 
     def __init__(self, log: Log, committed_offset: int, *, ended: LeveretError) -> None:
-        """Of an open log, committed up to an offset that may be behind its end.
+        """Read an open log, committed up to an offset that may be behind its end.
 
         Raises:
             StorageError: the log cannot be read.
@@ -53,7 +53,7 @@ class ReplicaLog(CommittedLog):
 
     @property
     def end_offset(self) -> int:
-        """The leader knows which offset is the future's: here a reader waits for it."""
+        """Only the leader knows the first future offset; here a reader that asks for one waits for it."""
         return _FUTURE
 
     def appended(self, header: Header) -> None:
@@ -80,17 +80,17 @@ class ReplicaLog(CommittedLog):
 
 
 class StreamReplica:
-    """runtime.clients.stream_host.StreamHandle of a stream that another node leads.
+    """runtime.clients.stream_host.StreamHandle for a stream that another node leads.
 
     Attributes:
         log: the copy here.
-        groups: those at the leader.
+        groups: the groups at the leader.
     """
 
     is_replica = True
 
     def __init__(self, queue: Queue, log: ReplicaLog, offsets: LeaderOffsets, groups: StreamGroups) -> None:
-        """Of a stream with this copy."""
+        """Serve a stream from this copy."""
         self.log = log
         self.groups = groups
         self._queue = queue
@@ -109,7 +109,7 @@ class StreamReplica:
         raise self._elsewhere()
 
     def publish(self, batch: StreamBatch) -> None:
-        """See StreamHandle; only the leader takes it."""
+        """See StreamHandle; fails, because only the leader accepts publishes."""
         batch.done(self._elsewhere())
 
     def store_offset(self, reference: str, offset: int) -> None:
@@ -122,10 +122,10 @@ class StreamReplica:
 
 
 class LeaderOffsets:
-    """Readers' offsets of streams that other nodes lead: stored and found at the leaders."""
+    """Stores and finds readers' offsets of streams that other nodes lead, at the leaders."""
 
     def __init__(self, member: ClusterMember, node: Node) -> None:
-        """Nothing is to be stored."""
+        """Start with no offset to store."""
         self._ask_node = member.ask
         self._broker = node.broker
         self._engine = node.engine
@@ -139,21 +139,21 @@ class LeaderOffsets:
         task.add_done_callback(self._tasks.discard)
 
     def stop(self) -> None:
-        """Ask nothing more."""
+        """Cancel all requests."""
         for task in tuple(self._tasks):
             task.cancel()
 
     # -- at the reader's node -----------------------------------------------------------------
 
     def store(self, key: QueueKey, reference: str, offset: int) -> None:
-        """Store an offset at the leader, soon, and again if there is none now."""
+        """Store an offset at the leader, soon, and repeat while there is no leader."""
         self._waiting.setdefault(key, {})[reference] = offset
         if key not in self._sent:
             self._sent[key] = {}
             self._begin(self._send(key))
 
     async def _send(self, key: QueueKey) -> None:
-        """Send offsets until all are stored; the newest of each reader is sent."""
+        """Send offsets until all are stored; of each reader only the newest."""
         try:
             while offsets := self._waiting.pop(key, None):
                 self._sent[key] = offsets
@@ -176,7 +176,7 @@ class LeaderOffsets:
             self.store_here(key, offsets)
 
     def ask(self, key: QueueKey, reference: str, then: OffsetFound) -> None:
-        """Call back with the offset that a reader stored last."""
+        """Call back with the last offset that a reader stored."""
         for known in (self._waiting.get(key, {}), self._sent.get(key, {})):
             if reference in known:
                 then(known[reference])
@@ -212,7 +212,7 @@ class LeaderOffsets:
         """Store offsets in a stream that this node leads.
 
         Raises:
-            LedElsewhere, NotFound: the node does not lead it.
+            LedElsewhere, NotFound: this node does not lead the stream.
         """
         stream = self._led(key)
         for reference, offset in offsets.items():
@@ -221,7 +221,7 @@ class LeaderOffsets:
         self._engine.touch()
 
     def stored_here(self, key: QueueKey, reference: str) -> int | None:
-        """The offset that a reader stored in a stream that this node leads. Raises LedElsewhere, NotFound."""
+        """Return a reader's stored offset in a stream that this node leads. Raises LedElsewhere, NotFound."""
         return self._led(key).offset_of(reference.encode())
 
     def _led(self, key: QueueKey) -> Stream:
@@ -236,7 +236,7 @@ class StreamReplicas:
     """See the module; runtime.clients.stream_host.StreamReplicating.
 
     Attributes:
-        offsets: readers' offsets, at the leaders.
+        offsets: readers' offsets at the leaders.
     """
 
     def __init__(
@@ -247,7 +247,7 @@ class StreamReplicas:
         locations: QueueLocations,
         groups: StreamGroups,
     ) -> None:
-        """Nothing is read yet; `groups` are those at the leaders."""
+        """Start without a reader; `groups` are the groups at the leaders."""
         self.offsets = LeaderOffsets(member, node)
         self._alive = member.state.alive
         self._copies = copies
@@ -277,7 +277,7 @@ class StreamReplicas:
         return StreamReplica(queue, reader, self.offsets, self._groups)
 
     def answer(self, what: str, about: Any) -> dict[str, Any]:
-        """Answer a node with a replica.
+        """Answer a request of a node with a replica.
 
         Raises:
             LeveretError: this node does not lead the stream.

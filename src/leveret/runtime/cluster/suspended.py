@@ -15,12 +15,12 @@ DOWN: Final = "down"
 
 
 class Suspended:
-    """See the module. Who runs is not known, nor who leads what by now."""
+    """See the module. The running nodes and the present leaders are unknown."""
 
     is_member: Final = True
 
     def __init__(self, name: str, options: EtcdOptions, state: ClusterState) -> None:
-        """`state` is what the node `name` knew when it lost its lease."""
+        """`state` is the last state that the node `name` knew before it lost its lease."""
         self.name = name
         self._options = options
         self._state = state
@@ -30,7 +30,7 @@ class Suspended:
         return self._state.names or (self.name,)
 
     def alive(self) -> Collection[str]:
-        """Nobody, for all that is known."""
+        """No node, as far as this one knows."""
         return ()
 
     def status(self) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class Suspended:
         return {"name": name, "alive": False, "joined_at_ms": joined_at_ms, **unknown}
 
     def placement(self, key: tuple[str, ...]) -> QueuePlacement:
-        """Where the queue was when that was known."""
+        """The last known placement of the queue."""
         placed = self._state.placements.get((key[0], key[1]))
         if placed is None:
             return QueuePlacement(self.name, state=DOWN)
@@ -70,10 +70,10 @@ class Suspended:
         )
 
     def mirror_states(self, key: tuple[str, ...]) -> list[dict[str, Any]]:
-        """None."""
+        """An empty list."""
         return []
 
-    # -- nothing is done, and nobody asked ----------------------------------------------------
+    # -- no commands, and no requests to other nodes ------------------------------------------
 
     @property
     def _why(self) -> str:
@@ -89,7 +89,7 @@ class Suspended:
         raise PreconditionFailed(self._why)
 
     def answer_with(self, answer: Callable[[str, Any], Awaitable[Any]]) -> None:
-        """Nobody asks."""
+        """Do nothing: no node sends requests."""
 
     def changing(self) -> AbstractAsyncContextManager[None]:
         """See ClusterOperations."""

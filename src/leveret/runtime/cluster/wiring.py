@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 
 
 def enter_cluster(member: ClusterMember, node: Node, secret: Secret, let_in: LetIn) -> Coordinator:
-    """Have a node that has recovered nothing yet be this member of a cluster.
+    """Make a node that has recovered nothing yet work as this member of a cluster.
 
-    `let_in` takes clients that another node passes on.
-    Followers of the node that are there already are sent all that it changes, and waited for.
+    `let_in` takes clients that another node passes on. Followers that the node has already get all its changes, and its
+    promises wait for them.
     """
     parts = _parts(member, node, secret)
     parts.listener.let_in = let_in
@@ -93,7 +93,7 @@ def _parts(member: ClusterMember, node: Node, secret: Secret) -> ClusterParts:
     broker, engine, settings = node.broker, node.engine, node.config.cluster
     credentials = NodeCredentials(secret, member.node_id, member.name, member.incarnation)
 
-    # Logs to mirrors, and from leaders.
+    # Mirroring: logs to mirrors, and from leaders.
     due = DueQueues()
     queues = ClusterQueues(member.name, node, due)
     grace = ReconnectGrace(queues, due)
@@ -118,7 +118,7 @@ def _parts(member: ClusterMember, node: Node, secret: Secret) -> ClusterParts:
     )
     forwarding = Forwarding(member.name, node, links.dial, member.incarnation)
 
-    # Where queues are, and who sees to that.
+    # Placement: the nodes of queues.
     locations = QueueLocations(settings, member.state, broker, member.cluster_view)
     stream_groups = ClusterStreamGroups(member, node)
     stream_replicas = StreamReplicas(member, node, copies, locations, stream_groups)
@@ -133,7 +133,7 @@ def _parts(member: ClusterMember, node: Node, secret: Secret) -> ClusterParts:
     broker.may_deliver = member.store.holds_lease_now
     broker.nodes = lambda: max(1, len(member.cluster_view().members))
 
-    # What this node tells the others.
+    # Changes for the other nodes.
     publication = DefinitionsPublication(member, broker, locations.first)
     port = ClusterPort(
         member.store.holds_lease_now,
@@ -150,7 +150,7 @@ def _parts(member: ClusterMember, node: Node, secret: Secret) -> ClusterParts:
     schema_decisions = ForAll(member, node.schema_sync.deciding)
     standby_site = ClusterStandbySite(member, node.config, node.standby.decided, node.standby.vhosts)
 
-    # What the others ask.
+    # Requests of the other nodes.
     answers = ClusterAnswers(
         member, engine, queues, roles, placement_controller, node, stream_replicas, stream_groups
     )

@@ -1,10 +1,11 @@
-"""The file `complete_copies.json`: the logs of queues that this node leads, or mirrors with all that was confirmed.
+"""The file `complete_copies.json`: the logs of queues that this node leads, or mirrors with all confirmed messages.
 
-Followers of the node copy the file with the logs. It is for the day when only copies are left, and etcd's records of
-the synchronised mirrors are gone with the cluster: a mirror that was not synchronised may have the last messages of a
+Followers of the node copy the file with the logs. It is needed when only copies are left, and etcd's records of the
+synchronised mirrors are lost with the cluster: a mirror that was not synchronised may have the last messages of a
 queue and lack the first (core.replication.rebuilding).
 
-A log is named late, and struck out in time: a copy that begins anew is struck out before anything is appended to it.
+A log may be added late, but must be removed in time: if a copy begins anew, its name is removed before the first
+append to it.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ logger = logging.getLogger(__name__)
 
 FILE: Final = "complete_copies.json"
 _LATER_S: Final = 0.5
-"""Records of thousands of queues may change at once; the file names all logs."""
+"""The delay of a write: records of thousands of queues may change at once, and the file lists all logs."""
 
 
 def complete_copies(tree: Tree) -> frozenset[str] | None:
-    """The named logs; None where no node of a cluster wrote the file: then all logs are complete.
+    """Return the listed logs; None if no node of a cluster wrote the file: then all logs are complete.
 
     Raises:
         StorageError: the file is damaged.
@@ -40,31 +41,31 @@ class CompleteCopies:
     """See the module."""
 
     def __init__(self, file: StateFile) -> None:
-        """Name nothing; what was named by a run before is struck out with the first change."""
+        """List no log; the first change removes the names that a previous run listed."""
         self._file = file
         self._names: set[str] = set()
         self._saving: asyncio.TimerHandle | None = None
 
     def add(self, name: str) -> None:
-        """The log is complete: name it soon."""
+        """List a complete log, soon."""
         if name not in self._names:
             self._names.add(name)
             self._save_later()
 
     def discard(self, name: str) -> None:
-        """The log is not complete, or not here; soon is soon enough, as nothing is taken from it."""
+        """Remove a log that is incomplete, or not here, soon: its records stay, so the list may be late."""
         if name in self._names:
             self._names.discard(name)
             self._save_later()
 
     def strike_out(self, name: str) -> None:
-        """The log begins anew: this is on disk before the log's next record is acked, and at followers before it."""
+        """Remove a log that begins anew: durably, before its next record is acked or reaches followers."""
         if name in self._names:
             self._names.discard(name)
             self._save()
 
     def stop(self) -> None:
-        """Name nothing more."""
+        """Write no more."""
         if self._saving is not None:
             self._saving.cancel()
 

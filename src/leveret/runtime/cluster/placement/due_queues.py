@@ -1,4 +1,4 @@
-"""Queues that are due for the placement controller; made before the parts that report them."""
+"""Queues that are due for the placement controller; exists before the parts that report them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class DueQueues:
     """The due queues, oldest first; `placement_controller` handles them.
 
     Attributes:
-        records: queues whose records are to be followed: they were written, or their copies here are gone.
-        looks: queues that are to be looked at: something that their records depend on has changed.
+        records: queues whose records are to be followed: their records were written, or their copies here are gone.
+        looks: queues to be looked at: a node, policy or mirror that their records depend on has changed.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class DueQueues:
         self._changed = asyncio.Event()
 
     def follow(self, key: QueueKey) -> None:
-        """Do what the record of a queue says, and look at the queue after that."""
+        """Follow the record of a queue, and look at the queue after that."""
         self.records[key] = None
         self.look([key])
 
@@ -33,10 +33,10 @@ class DueQueues:
         self.again()
 
     def again(self) -> None:
-        """Begin another pass over what is due."""
+        """Start another pass over the due queues."""
         self._changed.set()
 
     async def wait(self) -> None:
-        """Return once anything became due since the last return."""
+        """Return once a queue became due since the last return."""
         await self._changed.wait()
         self._changed.clear()

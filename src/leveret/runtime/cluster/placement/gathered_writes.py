@@ -1,7 +1,7 @@
-"""Records of single queues, written together: those that come while a transaction is under way are the next one.
+"""Records of single queues, written together: those that arrive during a transaction form the next one.
 
-A node that stops hands over thousands of queues, and nobody serves a queue from the end of its hand-over here until its
-record stands. One transaction for each, one after the other, would keep a queue waiting for all that came before it.
+A node that stops hands over thousands of queues, and no node serves a queue between the end of its hand-over here and
+the write of its record. With one transaction for each queue, a queue would wait for all queues before it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from leveret.runtime.cluster.store import ClusterStore
 from leveret.runtime.coordination.etcd import EtcdRefused
 
 AT_ONCE: Final = 40
-"""Queues whose records one transaction writes: etcd takes 128 conditions or writes."""
+"""The number of queues whose records one transaction writes: etcd takes 128 conditions or writes."""
 
 
 class _Waiting(NamedTuple):
@@ -26,13 +26,13 @@ class GatheredWrites:
     """See the module."""
 
     def __init__(self, store: ClusterStore) -> None:
-        """Nothing is to be written yet."""
+        """Wait for the first record."""
         self._store = store
         self._waiting: list[_Waiting] = []
         self._writing: asyncio.Task[None] | None = None
 
     async def transact(self, transaction: StoreTransaction) -> int | None:
-        """Do the writes if the conditions hold, as ClusterStore.transact; no other may write the same key meanwhile."""
+        """See ClusterStore.transact; until this returns, no other call may write the same key."""
         loop = asyncio.get_running_loop()
         waiting = _Waiting(transaction, loop.create_future())
         self._waiting.append(waiting)
@@ -54,7 +54,7 @@ class GatheredWrites:
                     raise
 
     async def _write(self, batch: list[_Waiting]) -> None:
-        """Write them together, or, where that is refused, one by one: a condition of one concerns no other."""
+        """Write a batch together, or, if etcd declines, one by one: a failed condition affects only its own queue."""
         conditions = dict.fromkeys(condition for each in batch for condition in each.transaction.conditions)
         writes = tuple(write for each in batch for write in each.transaction.writes)
         try:

@@ -1,4 +1,4 @@
-"""The interface through which placement changes this node's queues; `queue_roles.ModelQueueRoles` implements it."""
+"""The interface through which placement changes this node's queues; `queue_roles.QueueRoles` implements it."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ QueueKey = tuple[str, str]
 
 
 class Lack(NamedTuple):
-    """Records that a mirror lacks: `messages` unsettled ones, in front of `begins_at` and behind its copy."""
+    """The records that a mirror lacks: `messages` unsettled ones, before `begins_at` and behind its copy."""
 
     begins_at: int
     messages: int
 
 
 class LocalQueues(Protocol):
-    """This node's queues, as placement changes them by the records."""
+    """This node's queues, which placement changes by the records."""
 
     def ready(self, key: QueueKey) -> frozenset[str]:
-        """Mirrors of a queue that is led here which have all of it, and are told of each change."""
+        """Return the mirrors of a queue led here that are complete, and receive each change."""
 
     def joined(self, key: QueueKey) -> frozenset[str]:
-        """Mirrors of a queue that is led here whose copies were compared with it since they connected."""
+        """Return the mirrors of a queue led here whose copies were compared with it since they connected."""
 
     def is_damaged(self, key: QueueKey) -> bool:
-        """Whether this node leads or mirrors the queue by its record, and cannot read what it has of it."""
+        """Whether this node leads or mirrors the queue by its record, and cannot read its own copy."""
 
     async def follow(self, key: QueueKey, placement: Placement | None) -> None:
-        """Lead, mirror or stand in for the queue, as the record says; None: it is gone."""
+        """Lead, mirror or represent the queue, by its record; None: the queue is deleted."""
 
     def lead_by(
         self,
@@ -42,40 +42,41 @@ class LocalQueues(Protocol):
         waits: RequiredMirrors,
         then: Callable[[], None] | None = None,
     ) -> None:
-        """A queue that is led here has this policy, and its confirms wait for these mirrors from now on.
+        """Apply this policy to a queue that is led here; its confirms wait for these mirrors from now on.
 
-        `then` is called when they have all that may have been confirmed before, unless this is called again first.
+        `then` is called when the mirrors have all messages that may have been confirmed before, unless this method is
+        called again first.
         """
 
     async def end_of(self, node: str, key: QueueKey, placement: Placement) -> tuple[int, int]:
-        """Epoch of the last chunk that a node has of a queue's log, and the offset behind it; (0, 0) for nothing.
+        """Return the epoch of the last chunk in a node's copy of a queue's log, and the offset behind it; else (0, 0).
 
         Raises:
-            LeveretError: it does not say.
+            LeveretError: the node does not answer.
         """
 
     def leader_is(self, key: QueueKey, *, alive: bool) -> None:
-        """The node that leads the queue by its record runs, or it does not and there is no other."""
+        """Note whether the queue's leader runs; `alive` is False if it does not, and no other node can lead."""
 
     async def hand_over_to(
         self, key: QueueKey, node: str, recorded: frozenset[str], *, loses: bool = False
     ) -> frozenset[str]:
-        """Serve the queue no more, and return when the node has all of it, and those recorded all that was confirmed.
+        """Stop serving the queue; wait until the node is complete, and recorded mirrors have all confirmed messages.
 
-        If it `loses` what the node lacks, it is sent that for a moment, and as much as it has by then is what it has.
+        If the hand-over `loses` messages, the node gets missing records only for a moment, and leads without the rest.
 
         Returns:
-            Which of the recorded have all of it.
+            Those of the recorded mirrors that are complete.
 
         Raises:
-            LeveretError: it does not come to have it.
+            LeveretError: the node did not become complete.
         """
 
     def begins_at(self, key: QueueKey, placement: Placement) -> int:
-        """Where what this node has of a queue that it does not lead begins; 0 for nothing."""
+        """Return the first offset of this node's copy of a queue that it does not lead; 0 if it has none."""
 
     def lacks(self, key: QueueKey, node: str) -> Lack:
-        """What a mirror lacks of a queue that was led here and is being given to it."""
+        """Return the records that a mirror lacks of a queue that was led here and is being handed over to it."""
 
     def take_back(self, key: QueueKey) -> None:
-        """Serve it again: the record could not be changed."""
+        """Serve the queue again: the record was not changed."""

@@ -59,19 +59,19 @@ from leveret.runtime.cluster.store import ClusterStore
 logger = logging.getLogger(__name__)
 
 _LOOKED_AT: Final = 500
-"""Queues that are looked at before the loop may do something else."""
+"""The number of queues that are looked at in one turn of the event loop."""
 _MOVES_AT_ONCE: Final = 32
 _RETRY_S: Final = 0.1
 _FIRST_LISTED_S: Final = 1.0
 
 
 def report_mirrors(key: QueueKey, text: str) -> None:
-    """Log something of a mirrored queue, as RabbitMQ words it."""
+    """Log an event of a mirrored queue in RabbitMQ's words."""
     logger.info("Mirrored queue '%s' in vhost '%s': %s", key[1], key[0], text)
 
 
 class RecordWrite(NamedTuple):
-    """A record to be written, on condition that the one before stands, and that `absent` do not run."""
+    """A record to write, on condition that the previous record stands, and that the nodes in `absent` do not run."""
 
     key: QueueKey
     before: Placement
@@ -93,8 +93,8 @@ class PlacementController:
     """See the module.
 
     Attributes:
-        is_held: whether nothing is to be changed of queues that are led here, as the node stops.
-        led_on: told of a node that does not run, and how many of its queues are led here from now on.
+        is_held: whether the queues led here must not change, because the node stops.
+        led_on: called with a node that does not run, and the number of its queues that this node leads from now on.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class PlacementController:
         cluster_view: Callable[[], ClusterView],
         due: DueQueues,
     ) -> None:
-        """Do nothing yet; `due` is what others say is to be done."""
+        """Do nothing yet; other parts add queues to `due`."""
         self.is_held = False
         self.led_on: Callable[[str, int], None] = lambda node, queues: None
         self._locations = locations
@@ -125,7 +125,7 @@ class PlacementController:
         self._patient_since_s: dict[QueueKey, float] = {}
         self._calm = asyncio.Event()
 
-    # -- what is due --------------------------------------------------------------------------
+    # -- due queues ---------------------------------------------------------------------------
 
     def changed(self, key: QueueKey) -> None:
         """The record of a queue was written."""
@@ -133,7 +133,7 @@ class PlacementController:
         self._due.follow(key)
 
     def node_changed(self, name: str) -> None:
-        """A node came or went: all queues that it has, or that are led here, may be concerned."""
+        """Look at all queues that a node has, or that are led here, because the node came or went."""
         me = self._cluster_view().me
         self._due.look(
             key
@@ -142,13 +142,13 @@ class PlacementController:
         )
 
     def is_at_rest(self, key: QueueKey) -> bool:
-        """Whether the record of a queue that is led here is the one that was followed, and none is being written."""
+        """Whether the record of a queue led here was followed, and no write of it is under way."""
         return not any(
             key in each for each in (self._in_flight, self._unobserved, self._due.records, self._due.looks)
         )
 
     def definition_changed(self, change: d.Change) -> None:
-        """What a policy says of the mirrors of a vhost's queues may be another by now."""
+        """Look at the queues of a vhost again, because a change may alter what policies say of their mirrors."""
         match change:
             case d.Put(d.Policy(vhost=vhost)) | d.Put(d.Parameter(vhost=vhost, component=d.OPERATOR_POLICY)):
                 self._vhost_changed(vhost)
@@ -159,9 +159,9 @@ class PlacementController:
         self._due.look(key for key in self._state.placements if key[0] == vhost)
 
     async def run(self) -> None:
-        """Do what is due, for ever."""
+        """Handle due queues, for ever."""
         while True:
-            # Set for those that wait for it now; who comes later waits for the next pass.
+            # Wakes the present waiters; later ones wait for the next pass.
             self._calm.set()
             self._calm.clear()
             await self._due.wait()
@@ -174,7 +174,7 @@ class PlacementController:
                 self._due.again()
 
     async def begin(self) -> None:
-        """Do what the records say: before clients are let in, for what is led here must wait for its mirrors."""
+        """Follow all records before clients are let in: the queues led here must wait for their mirrors."""
         for key in self._state.placements:
             self.changed(key)
         await self._follow_records()
@@ -185,7 +185,7 @@ class PlacementController:
             key = next(iter(records))
             del records[key]
             if self._unobserved.get(key, 0) > self._state.revision:
-                # It was replaced; it is followed when that is seen.
+                # This record was replaced; its successor is followed once it arrives.
                 continue
             self._unobserved.pop(key, None)
             placed = self._state.placements.get(key)
@@ -196,7 +196,7 @@ class PlacementController:
                 self._retry(key, error)
             finally:
                 self._in_flight.discard(key)
-                # What confirms have waited for is another now, even if it is the same again later.
+                # Confirms wait for another set now, even if the same set returns later.
                 self._fulfilled.pop(key, None)
 
     async def _write_records(self) -> None:
@@ -236,14 +236,14 @@ class PlacementController:
             await self._write([RecordWrite(key, placement, after, must_be_gone(placement, promoted))])
 
     def _retry(self, key: QueueKey, error: LeveretError) -> None:
-        """Other queues need not wait for one that cannot be placed now."""
+        """Retry one queue later: other queues need not wait for it."""
         logger.warning("queue_not_placed vhost=%s queue=%s error=%s action=retry", *key, error)
         asyncio.get_running_loop().call_later(_RETRY_S, self.changed, key)
 
     def _look_at(self, key: QueueKey, definition: d.Queue, placement: Placement, found: _Found) -> None:
         if key in self._moving or key in self._unobserved or key in self._due.records:
-            # It is looked at again when that is over: nothing is decided by a record that does not stand any more,
-            # or was not followed yet.
+            # The queue is looked at again once that is over: a record that is replaced, or not followed yet, decides
+            # nothing.
             return
         cluster_view = self._cluster_view()
         policy = self._locations.policy(definition)
@@ -273,7 +273,8 @@ class PlacementController:
     def _look_at_led(self, key: QueueKey, placement: Placement, policy: MirrorPolicy, found: _Found) -> None:
         cluster_view = self._cluster_view()
         if self._local_queues.is_damaged(key):
-            # As good as gone; but that no mirror has all is no reason to lead it with less than may yet be mended.
+            # The leader counts as gone. But a copy that may still be repaired is better than a mirror that lacks
+            # messages.
             others = {
                 name: presence for name, presence in cluster_view.alive.items() if name != cluster_view.me
             }
@@ -292,7 +293,7 @@ class PlacementController:
             found.moves.append((key, move_to))
 
     def _is_turn_of(self, key: QueueKey, node: str, policy: MirrorPolicy) -> bool:
-        """Whether a queue moves to this node now: the first that its policy lists has a moment to be ready first."""
+        """Whether a queue moves to this node now: the first node of its policy has a moment to become ready before."""
         cluster_view, loop = self._cluster_view(), asyncio.get_running_loop()
         listed = policy.params if isinstance(policy.params, tuple) else ()
         since_s = self._patient_since_s.setdefault(key, loop.time())
@@ -317,7 +318,7 @@ class PlacementController:
     def _with_loss(
         self, key: QueueKey, before: Placement, promoted: QueuePromotion, after: Placement
     ) -> Placement:
-        """The record says if messages are lost: so that copies from before keep them when they come back."""
+        """Note lost messages in the record, so that copies from before keep them when they come back."""
         if promoted.is_complete:
             return after
         begins_at = (
@@ -328,7 +329,7 @@ class PlacementController:
     async def _most_advanced(
         self, key: QueueKey, placement: Placement, promoted: QueuePromotion
     ) -> Placement:
-        """See core.replication.placement.led_by_most_complete. Raises LeveretError: too few say what they have."""
+        """See core.replication.placement.led_by_most_complete. Raises LeveretError if too few nodes answer."""
         asked = (promoted.leader or "", *promoted.asks)
         ends = await self.ends(asked, key, placement)
         after = led_by_most_complete(placement, promoted, ends, self._cluster_view())
@@ -340,7 +341,7 @@ class PlacementController:
     async def ends(
         self, nodes: Sequence[str], key: QueueKey, placement: Placement
     ) -> dict[str, tuple[int, int]]:
-        """The ends of a queue on those of these nodes that answer; see placement.led_by_most_complete."""
+        """Return the ends of a queue at those of these nodes that answer; see placement.led_by_most_complete."""
         found = await asyncio.gather(
             *(self._local_queues.end_of(node, key, placement) for node in nodes), return_exceptions=True
         )
@@ -355,7 +356,7 @@ class PlacementController:
     def _prepared(
         self, key: QueueKey, before: Placement, wanted: Placement, policy: MirrorPolicy
     ) -> Placement:
-        """What may be written now of what is wanted, see replication.placement.step; confirms wait for that."""
+        """Return the next permitted step to the wanted record (replication.placement.step); confirms wait for it."""
         found = step(before, wanted, self._fulfilled.get(key))
         if self._fulfilled.get(key) != found.waits:
             self._fulfilled.pop(key, None)
@@ -368,7 +369,7 @@ class PlacementController:
         return found.placement
 
     def _is_first(self, cluster_view: ClusterView) -> bool:
-        """Whether this node is the one that tidies up after others."""
+        """Whether this node cleans up the records of nodes that are gone."""
         return (
             next((name for name in cluster_view.members if name in cluster_view.alive), "") == cluster_view.me
         )
@@ -387,12 +388,12 @@ class PlacementController:
             await self._write_some(writes[at : at + AT_ONCE])
 
     def _stands(self, key: QueueKey, looked_at: Placement) -> bool:
-        """Whether the record is still the one that was looked at: what came since was not decided upon."""
+        """Whether the record still is the one that was looked at: a newer one was not decided upon."""
         placed = self._state.placements.get(key)
         return placed is not None and placed.placement is looked_at
 
     async def _write_some(self, writes: list[RecordWrite]) -> None:
-        # What came meanwhile is due itself.
+        # A record that arrived meanwhile is due itself.
         writes = [each for each in writes if self._stands(each.key, each.before)]
         if not writes:
             return
@@ -410,11 +411,11 @@ class PlacementController:
             self._tell_led_on(writes, cluster_view.me)
             return
         if len(writes) > 1:
-            # One of them is not as it was; the others may be.
+            # One of the records or nodes has changed; the other writes may succeed.
             for write in writes:
                 await self._write_some([write])
         else:
-            # What came instead is on its way here.
+            # The newer record has not arrived yet.
             asyncio.get_running_loop().call_later(_RETRY_S, self._due.look, [writes[0].key])
 
     def _tell_led_on(self, writes: Sequence[RecordWrite], me: str) -> None:
@@ -425,18 +426,18 @@ class PlacementController:
             self.led_on(node, queues)
 
     def _wrote(self, key: QueueKey, revision: int) -> None:
-        """Nothing is decided by an older record of that queue from now on."""
+        """Let no older record of that queue decide anything from now on."""
         if self._state.revision < revision:
             self._unobserved[key] = revision
 
     async def move(self, key: QueueKey, to: str, *, loses: bool = False) -> bool:
-        """Have another node lead a queue that is led here: one that has all of it, or that `loses` the rest.
+        """Hand a queue that is led here over to a complete mirror, or to one that `loses` the rest.
 
         Returns:
-            Whether it does.
+            Whether the mirror leads now.
 
         Raises:
-            LeveretError: it does not come to have it.
+            LeveretError: the mirror did not become complete.
         """
         await self._until_at_rest(key)
         placed = self._state.placements.get(key)
@@ -473,7 +474,7 @@ class PlacementController:
                 write = placement_write(self._state.keys, key, after)
                 revision = await self._gathered.transact(StoreTransaction(conditions, (write,)))
         finally:
-            # Where it is not known whether that was written, the lease is lost, and nothing is promised any more.
+            # If the outcome of the write is unknown, the lease is lost, and nothing is promised any more.
             self._moving.discard(key)
             if revision is not None:
                 self._wrote(key, revision)
@@ -483,12 +484,12 @@ class PlacementController:
         return revision is not None
 
     async def change(self, key: QueueKey, change: Callable[[Placement], Placement]) -> None:
-        """Change what operators decide in the record of a queue that is led here.
+        """Apply an operator's change to the record of a queue that is led here.
 
-        `change` returns the next record, or raises what is wrong.
+        `change` returns the next record, or raises an error that says why it cannot.
 
         Raises:
-            PreconditionFailed: the record is another one by now.
+            PreconditionFailed: the record has changed meanwhile.
         """
         await self._until_at_rest(key)
         placed = self._state.placements.get(key)
@@ -513,17 +514,17 @@ class PlacementController:
             await self._calm.wait()
 
     async def leave(self) -> None:
-        """The node stops in order: it takes with it what nobody may lead instead."""
+        """Hand over all queues at an orderly stop, and record the stop for those that no mirror may lead."""
         self.is_held = True
         closed = await self.hand_over()
         try:
             await self._write(closed)
         except LeveretError as error:
-            # Not written, this stop counts as a failure, and `ha-promote-on-failure` decides.
+            # Without the record, this stop counts as a failure, and `ha-promote-on-failure` decides.
             logger.warning("closed_not_recorded queues=%d error=%s", len(closed), error)
 
     async def hand_over(self) -> list[RecordWrite]:
-        """Have each queue that is led here led by whom its policy allows; what to write of those that nobody may."""
+        """Hand each queue that is led here over to its successor by policy; return records for queues without one."""
         cluster_view = self._cluster_view()
         others = {name: presence for name, presence in cluster_view.alive.items() if name != cluster_view.me}
         moves: list[tuple[QueueKey, QueuePromotion]] = []
@@ -555,7 +556,7 @@ class PlacementController:
                     logger.warning("queue_not_handed_over vhost=%s queue=%s error=%s", *key, reason)
 
         await asyncio.gather(*(move(key, promoted) for key, promoted in moves))
-        # As they are recorded now: a mirror may have been taken out meanwhile.
+        # From the present records: a mirror may have been removed meanwhile.
         found = [(key, placed.placement) for key in staying if (placed := self._state.placements.get(key))]
         return [
             RecordWrite(key, placement, msgspec.structs.replace(placement, closed=True))
@@ -565,4 +566,4 @@ class PlacementController:
 
 
 HAND_OVER_S: Final = 10.0
-"""A stop in order waits no longer for one queue: it would not end while etcd is too slow to show what was written."""
+"""The wait of an orderly stop for one queue: it would never end while etcd is too slow to report the writes."""

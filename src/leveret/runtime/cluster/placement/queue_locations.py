@@ -1,4 +1,4 @@
-"""The nodes of queues: where each queue is, where a new queue goes, and the mirrors that its policy asks for."""
+"""The nodes of queues: present leaders and mirrors, the location of a new queue, and its policy's mirrors."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class QueueLocations:
     def __init__(
         self, settings: Cluster, state: ClusterState, broker: Broker, cluster_view: Callable[[], ClusterView]
     ) -> None:
-        """All queues are where their records say."""
+        """Take all placements from the records."""
         self._settings = settings
         self._state = state
         self._broker = broker
         self._cluster_view = cluster_view
         self._fresh: dict[QueueKey, Placement] = {}
-        """Where queues are to be that were declared here and are not recorded yet."""
+        """Placements of queues that were declared here and are not recorded yet."""
 
     def placement_of(self, definition: d.Queue, exclusive: bool) -> Placement:
-        """Where a queue is; a new one is placed by its locator, and recorded with its definition."""
+        """Return a queue's placement; a locator places a new queue, which is recorded with its definition."""
         key = (definition.vhost, definition.name)
         placed = self._state.placements.get(key)
         if placed is not None and placed.placement.epoch == definition.epoch:
@@ -97,7 +97,7 @@ class QueueLocations:
         )
 
     def policy(self, definition: d.Queue, applied: Mapping[str, Any] | None = None) -> MirrorPolicy:
-        """What is said of a queue's mirrors. Queues that end with their node have none."""
+        """Return the mirror policy of a queue. A queue that is not durable ends with its node, and has no mirrors."""
         kind = queue_type(definition.arguments)
         if not definition.durable:
             return NOT_MIRRORED
@@ -115,7 +115,7 @@ class QueueLocations:
         return mirror_policy(applied, is_exclusive=is_exclusive, batch_messages=batch_messages)
 
     def _stream_policy(self, definition: d.Queue) -> MirrorPolicy:
-        """Of a stream that is placed; a policy of another one does not say where it is."""
+        """Return the policy of a placed stream; for an earlier stream of that name, no mirrors."""
         placement = self.known((definition.vhost, definition.name))
         if placement is None or placement.epoch != definition.epoch:
             return NOT_MIRRORED
@@ -126,17 +126,17 @@ class QueueLocations:
         return stream_policy(members, batch_messages=self._settings.sync_batch_size)
 
     def known(self, key: QueueKey) -> Placement | None:
-        """Where a queue is, or is about to be recorded to be."""
+        """Return a queue's placement, recorded or about to be recorded."""
         placed = self._state.placements.get(key)
         return placed.placement if placed is not None else self._fresh.get(key)
 
     def first(self, definition: d.Queue) -> Placement:
-        """The first record of a queue that was declared here."""
+        """Return the first record of a queue that was declared here."""
         key = (definition.vhost, definition.name)
         return self._fresh.get(key) or self._state.placements[key].placement
 
     def recorded(self, key: QueueKey) -> None:
-        """Where a queue is stands in its record."""
+        """Drop the unrecorded placement: the record has it now."""
         self._fresh.pop(key, None)
 
 
@@ -145,7 +145,7 @@ def _is_stream(definition: d.Queue) -> bool:
 
 
 def _serving(cluster_view: ClusterView) -> list[str]:
-    """The nodes that run and take connections of other nodes."""
+    """Return the nodes that run and accept links of other nodes."""
     return [
         name for name in cluster_view.members if name in cluster_view.alive and cluster_view.alive[name].uri
     ]

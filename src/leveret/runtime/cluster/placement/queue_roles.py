@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _ALL: Final = 1 << 63
-"""An offset behind all that there are."""
+"""An offset behind all others."""
 _ASK_AGAIN_S: Final = 0.2
 _LOSING_S: Final = 3.0
-"""So long a mirror that is to lead without all of a queue is sent what it lacks, while nobody serves the queue."""
+"""The time, in seconds, that an incomplete next leader is sent missing records, while no node serves the queue."""
 
 
 class QueueRoles:
@@ -52,9 +52,9 @@ class QueueRoles:
         forwarding: Forwarding,
         on_other_leader: Callable[[QueueKey], None],
     ) -> None:
-        """Nothing is led or mirrored yet by this node, which is that member of a cluster.
+        """Start without a role in any queue; this node is `member` of a cluster.
 
-        `on_other_leader` is called with each queue that another node, or this one, leads from now on.
+        `on_other_leader` is called with each queue that gets another leader, this node included.
         """
         self._me = member.name
         self._ask = member.ask
@@ -73,7 +73,7 @@ class QueueRoles:
         self._discarding: dict[str, asyncio.Task[None]] = {}
 
     def make_queue(self, definition: d.Queue, read: Reader, exclusive: bool = False) -> Queue:
-        """See Broker.make_queue: what serves a queue here, or stands for one that is led elsewhere.
+        """See Broker.make_queue: make the queue if it is led here, else its placeholder.
 
         A queue that is declared now, and is led here, waits for its mirrors from the first message on.
         """
@@ -87,18 +87,18 @@ class QueueRoles:
         return queue
 
     def led_name(self, queue: Queue) -> str | None:
-        """The name of the log of a queue that is led here and may have mirrors; else None."""
+        """Return the log name of a queue that is led here and may have mirrors; else None."""
         name = self._queues.names.get((queue.key[0], queue.key[1]))
         return name if name is not None and not queue.is_remote and name in self._sources.led else None
 
     def is_synchronising(self, key: QueueKey) -> bool:
-        """Whether a mirror of a queue that is led here is being sent what it lacks."""
+        """Whether a mirror of a queue that is led here is receiving missing records."""
         led = self._sources.led.get(self._queues.names.get(key, ""))
         return led is not None and any(
             each.state is MirrorState.SYNCHRONISING for each in led.streams.values()
         )
 
-    # -- what placing asks --------------------------------------------------------------------
+    # -- state for the placement controller ---------------------------------------------------
 
     def ready(self, key: QueueKey) -> frozenset[str]:
         """See local_queues.LocalQueues."""
@@ -137,7 +137,7 @@ class QueueRoles:
         name = log_name(queue) if queue is not None else ""
         is_gone = queue is None and placement is None
         if is_gone or self._queues.names.get(key, name) != name:
-            # Not what was declared since: that may be led here before its record has come.
+            # Not a queue that was declared since: it may be led here before its record has arrived.
             await self._forget(key)
         if placement is None or queue is None or queue.epoch != placement.epoch:
             return
@@ -150,7 +150,7 @@ class QueueRoles:
             await self._stand_by(key, queue, placement)
 
     async def _forget(self, key: QueueKey) -> None:
-        """The queue is gone; if it was led here, the engine removes its log."""
+        """Forget a deleted queue; if it was led here, the engine removes its log."""
         name = self._queues.forget(key)
         self._grace.forget(key)
         if name is not None:
@@ -164,8 +164,8 @@ class QueueRoles:
             if name is not None:
                 await self._copies.release(name)
                 await self._commits.settle()
-                # Now: what had been received may have said more of it. A leader that was lost may have handed out
-                # anything since it told of that last, of a quorum queue as well: its consumers do not wait for mirrors.
+                # Only now: records received before may raise the cursor. A leader that was lost may have handed out
+                # any message since its last report, also of a quorum queue: its consumers do not wait for mirrors.
                 sent_everything = queue.leader in placement.mirrors
                 heard = self._copies.cursor(name)
                 delivered = heard if sent_everything and heard is not None else _ALL
@@ -174,7 +174,7 @@ class QueueRoles:
                 return
             is_lossy = placement.lost is not None and placement.lost.term == placement.term
             if name is not None and is_lossy:
-                # It may never have been sent anything; but that is all there is now.
+                # This node may never have received a record; but its copy is all there is now.
                 self._queues.begin_if_missing(name)
             led = self._queues.lead(queue, placement.term, delivered)
             if is_lossy:
@@ -193,12 +193,12 @@ class QueueRoles:
         else:
             committed = 0
         if self.is_damaged(key):
-            # Mirrors are told nothing of what is here: they would take themselves for divergent.
+            # Mirrors get nothing of a damaged log: they would take themselves for divergent.
             return
         if name is not None:
             self._queues.complete.add(name)
             policy = self._locations.policy(queue.definition)
-            # All of them, until the placement controller has looked at it; not while the queue is handed over.
+            # Wait for all mirrors until the placement controller has looked at the queue; not during a hand-over.
             is_mirrored = policy.is_mirrored or bool(placement.mirrors)
             if key not in self._queues.handed_over and (is_mirrored or name in self._sources.led):
                 self._begin_leading(key, name, policy, placement)
@@ -208,7 +208,7 @@ class QueueRoles:
             self._queues.commit_recovered(queue, committed)
         served = self._broker.queues.get(key)
         if served is not None and not served.is_remote:
-            # Not before its mirrors are waited for: a downstream gets what they have.
+            # Only once promises wait for its mirrors: a downstream gets the records that they have.
             self._collector.led(served)
 
     async def _stand_by(self, key: QueueKey, queue: Queue, placement: Placement) -> None:
@@ -248,10 +248,10 @@ class QueueRoles:
             self._discard_later(key, name)
 
     def _discard_later(self, key: QueueKey, name: str) -> None:
-        """Delete a copy that the record does not name, when its leader says so, unless it is named again by then.
+        """Delete a copy that the record does not name once its leader agrees, unless the record names it again.
 
-        Not at once: its leader may have taken this node in again, and counted on what it has, before this node heard
-        that it had been dropped.
+        Not at once: the leader may have added this node again, and counted on its copy, before this node learned of
+        its removal.
         """
         if name not in self._discarding:
             work = self._discard(key, name)
@@ -262,7 +262,7 @@ class QueueRoles:
             record = self._queues.records[key]
             try:
                 found = await self._ask(record.leader, "may_discard", {"log": name})
-                # Said of an older record it does not hold: this node may have been named since, and dropped again.
+                # An agreement on an older record does not count: this node may since have been added and removed again.
                 if found["may"] and self._queues.records.get(key) is record:
                     if record.lost is not None:
                         await self._copies.quarantine(name, record.leader, first_epoch(record.lost.term))
@@ -282,7 +282,7 @@ class QueueRoles:
         )
 
     def may_discard(self, name: str, node: str) -> bool:
-        """Whether a node may delete its copy of a log that is led here, as nobody counts on that copy, nor will."""
+        """Whether a node may delete its copy of a log that is led here: no record counts on that copy, nor will one."""
         key = self._queues.key_of(name)
         placement = self._queues.records.get(key) if key is not None else None
         if key is None or placement is None or placement.leader != self._me:
@@ -290,7 +290,7 @@ class QueueRoles:
         return not self._is_named(key, node) and self._sources.state(name, node) is MirrorState.GONE
 
     def stop(self) -> None:
-        """Delete nothing more."""
+        """Stop all deletions."""
         self._queues.complete.stop()
         for task in self._discarding.values():
             task.cancel()
@@ -316,7 +316,7 @@ class QueueRoles:
         return found["epoch"], found["next_offset"]
 
     async def end(self, name: str) -> tuple[int, int]:
-        """What this node has on its disk of a log that it does not lead: epoch of the last chunk, offset behind it.
+        """Return the epoch of the last durable chunk of a log that this node does not lead, and the offset behind it.
 
         Raises:
             StorageError: the node stops.
@@ -377,7 +377,7 @@ class QueueRoles:
     async def hand_over_to(
         self, key: QueueKey, node: str, recorded: frozenset[str], *, loses: bool = False
     ) -> frozenset[str]:
-        """See local_queues.LocalQueues: what is published from here on waits for the next leader."""
+        """See local_queues.LocalQueues: messages that arrive from here on wait for the next leader."""
         queue = self._broker.queues[key]
         name = self._queues.names[key]
         self._engine.flush()
@@ -389,7 +389,7 @@ class QueueRoles:
             if not has_all.done():
                 has_all.set_result(None)
 
-        # Who is recorded must have all that was confirmed, whoever leads next.
+        # Every recorded mirror must have all confirmed messages, whichever of them leads next.
         self._sources.wait_for(name, recorded, frozenset({node}))
         self._sources.when_acked([name], notify)
         self._commits.begin()
@@ -408,13 +408,13 @@ class QueueRoles:
         return frozenset(each for each in recorded & self.ready(key) if self._sources.has_all(name, each))
 
     def _lost(self, key: QueueKey) -> tuple[int, int]:
-        """From where on, and from which epoch on, this queue has all that it has."""
+        """Return `lost_before` and `lost_epoch` of a queue (wire.link.Mirroring); (0, 0) if it lost nothing."""
         placement = self._queues.records.get(key)
         lost = placement.lost if placement is not None else None
         return (lost.before, first_epoch(lost.term)) if lost is not None else (0, 0)
 
     def _stand_in(self, led: Queue) -> RemoteQueue:
-        """Serve a queue no more: what its consumers had returns to it, and is logged as far as it was settled."""
+        """Stop serving a queue: unsettled deliveries return to it, and gathered settlements are logged."""
         self._collector.pause(led)
         stands = self._queues.stand_in(led, self._me)
         self._forwarding.waits(led, stands)

@@ -47,14 +47,14 @@ class ClusterQueues:
     """See the module; mirroring.log_table.LogTable.
 
     Attributes:
-        names: the logs of queues that have records here, in the tree.
-        records: what the records of queues said when they were followed last.
-        handed_over: queues that were led here, and that another node is to lead as soon as it has all of them.
+        names: the log names, in the tree, of queues that have records here.
+        records: the records of queues, as they were last followed.
+        handed_over: queues that were led here, and that another node leads as soon as it has all of them.
         complete: the logs that are complete here, for followers beyond the cluster.
     """
 
     def __init__(self, me: str, node: Node, due: DueQueues) -> None:
-        """Of the node `me`, which has recovered nothing yet; `due` has a queue's record followed again."""
+        """Serve the node `me`, which has recovered nothing yet; `due` gets queues to follow again."""
         self.names: dict[QueueKey, str] = {}
         self.records: dict[QueueKey, Placement] = {}
         self.handed_over: dict[QueueKey, Queue] = {}
@@ -68,20 +68,20 @@ class ClusterQueues:
         self._due = due
         self.complete = CompleteCopies(node.tree.file(node.tree.root / COMPLETE_COPIES))
 
-    # -- whose a log is -----------------------------------------------------------------------
+    # -- the queue of a log -------------------------------------------------------------------
 
     def name(self, definition: d.Queue) -> str:
-        """Know a durable queue by the log that it has, or may have; its name in the tree."""
+        """Register the log that a durable queue has, or may have; return its name in the tree."""
         key = (definition.vhost, definition.name)
         name = self.names[key] = log_name_of(definition)
         self._keys[name] = key
         return name
 
     def log_of(self, key: QueueKey, placement: Placement) -> str:
-        """The name of the log that a record is of.
+        """Return the name of the log that a record belongs to.
 
         Raises:
-            NotFound: the queue is gone, or another one by now.
+            NotFound: the queue was deleted, or declared anew.
         """
         queue = self._broker.queues.get(key)
         if queue is None or queue.epoch != placement.epoch:
@@ -89,7 +89,7 @@ class ClusterQueues:
         return log_name(queue)
 
     def forget(self, key: QueueKey) -> str | None:
-        """The queue is gone, and its log is no queue's; the name of that, if it has one."""
+        """Forget a deleted queue and its log; return the log's name, if it has one."""
         name = self.names.pop(key, None)
         self.handed_over.pop(key, None)
         self.records.pop(key, None)
@@ -109,7 +109,7 @@ class ClusterQueues:
         return queue is not None and (not queue.is_remote or key in self.handed_over)
 
     def begin_segment(self, name: str) -> int:
-        """See LogTable; not of a queue that is handed over, whose log must not grow any more."""
+        """See LogTable; fails for a queue that is handed over, whose log must not grow any more."""
         key = self._keys.get(name)
         queue = self._broker.queues.get(key) if key is not None else None
         if queue is None or queue.is_remote:
@@ -131,15 +131,15 @@ class ClusterQueues:
         self.complete.strike_out(name)
 
     def copy_again(self, name: str) -> None:
-        """See LogTable: what the record of the queue says is done once more."""
+        """See LogTable: the record of the queue is followed again."""
         key = self._keys.get(name)
         if key is not None:
             self._due.follow(key)
 
-    # -- what serves a queue ------------------------------------------------------------------
+    # -- queues and placeholders --------------------------------------------------------------
 
     def new(self, definition: d.Queue, read: Reader, placement: Placement) -> Queue:
-        """What serves a queue here, or stands for one that is led elsewhere."""
+        """Make the queue if it is led here, else its placeholder."""
         if placement.leader == self._me:
             queue = queue_types.make_queue(definition, read)
             if definition.durable:
@@ -151,23 +151,23 @@ class ClusterQueues:
         return queue
 
     def has_nothing(self, queue: Queue) -> bool:
-        """Whether nothing was ever put into a queue that is led here: it has no log."""
+        """Whether a queue that is led here never had a message: it has no log."""
         return not self._tree.path_of(log_name(queue)).exists()
 
     def stand_in(self, queue: Queue, leader: str) -> RemoteQueue:
-        """Have something stand for a queue that was served here until now."""
+        """Replace a queue that was served here until now by a placeholder, and return that."""
         stands = RemoteQueue(queue.definition, leader)
         self._broker.replace_queue(stands)
         return stands
 
     def _stamp(self, term: int) -> int:
-        """The epoch of chunks of a term: beyond any that this node gave when it was alone, and another each start."""
+        """Return the epoch of chunks of a term: above all that this node used alone, and new at each start."""
         return first_epoch(term) | self._tree.epoch & _STARTS_MASK
 
     def lead(self, queue: Queue, term: int, delivered: int) -> Queue:
-        """Serve a queue from its log here, which nothing else writes to any more.
+        """Serve a queue from its log here, to which nothing else writes any more.
 
-        Messages before the offset `delivered` may have been handed out by the leader before: they are redelivered.
+        The previous leader may have handed out messages before the offset `delivered`: they are marked as redelivered.
         """
         definition = queue.definition
         led = queue_types.make_queue(definition, self._stores.read)
@@ -187,16 +187,16 @@ class ClusterQueues:
         return led
 
     def commit_recovered(self, queue: Queue, committed_offset: int) -> None:
-        """Serve a stream that is led here up to this offset, and the rest once its mirrors have that. StorageError."""
+        """Serve a stream led here up to this offset, and the rest once its mirrors have it. Raises StorageError."""
         if isinstance(queue, Stream) and queue.damage is None:
             self._stores.streams.commit_recovered(queue, committed_offset)
 
     def begin_if_missing(self, name: str) -> None:
-        """Have a log of that name, an empty one if there is none. Raises StorageError."""
+        """Make an empty log of that name if there is none. Raises StorageError."""
         directory = self._tree.path_of(name)
         if name not in self._tree.logs and not (directory.exists() and has_segments(directory)):
             self._tree.log(directory).open().make()
 
     def step_down(self, queue: Queue) -> None:
-        """A queue that something stands for by now was served here: its log is closed, and may be a mirror's."""
+        """Close the log of a queue that a placeholder has replaced; it may become a mirror's copy."""
         self._stores.step_down(queue)

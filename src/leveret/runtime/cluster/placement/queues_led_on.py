@@ -1,4 +1,4 @@
-"""Puts queues of a lost node that are led on here into the node's history: one event a loss, not one a queue."""
+"""Records queues that changed from a lost leader to this node in the event history: one event for each loss."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Final
 from leveret.runtime.process.event_history import EventHistory
 
 GATHERED_S: Final = 5.0
-"""Thousands of queues are led on within a second or two."""
+"""Thousands of queues change their leader within a second or two."""
 
 
 class QueuesLedOn:
-    """Counts them until no more come."""
+    """Counts these queues until no more come."""
 
     def __init__(self, history: EventHistory) -> None:
-        """None yet."""
+        """Start at zero."""
         self._history = history
         self._counts: Counter[str] = Counter()
         self._keeping: asyncio.Task[None] | None = None
 
     def take(self, node: str, queues: int) -> None:
-        """So many more queues of a node that does not run are led here."""
+        """Count further queues of a node that does not run, which this node leads now."""
         self._counts[node] += queues
         if self._keeping is None:
             self._keeping = asyncio.get_running_loop().create_task(self._keep(), name="queues led on")

@@ -1,4 +1,4 @@
-"""Reports of the mirrors of queues led here, and the time that mirrors have to connect to a new leader."""
+"""Reports on the mirrors of queues led here, and the time that mirrors have to connect to a new leader."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.runtime.mirroring.log_table import LogTable
 
 _RECONNECT_GRACE_S: Final = 3.0
-"""So long a mirror that is recorded as synchronised may take to connect to a node that begins to lead."""
+"""The time, in seconds, that a mirror recorded as synchronised has to connect to a new leader."""
 
 
 class ReconnectGrace:
-    """Mirrors that are recorded as synchronised count as that for a moment, before they have connected."""
+    """Counts recorded mirrors as synchronised for a moment, before they have connected."""
 
     def __init__(self, logs: LogTable, due: DueQueues) -> None:
-        """Of a node that leads nothing yet."""
+        """Start for a node that leads nothing yet."""
         self._logs = logs
         self._due = due
         self._expected: dict[QueueKey, tuple[set[str], float]] = {}
 
     def begin(self, key: QueueKey, nodes: Iterable[str]) -> None:
-        """This node leads the queue from now on; the record of it has these mirrors as synchronised."""
+        """Start the grace of these mirrors: this node leads the queue, whose record has them as synchronised."""
         loop = asyncio.get_running_loop()
         self._expected[key] = set(nodes), loop.time() + _RECONNECT_GRACE_S
         loop.call_later(_RECONNECT_GRACE_S + 0.01, self._due.look, [key])
 
     def expected(self, key: QueueKey) -> frozenset[str]:
-        """The mirrors that have not connected yet, while they still have time to."""
+        """Return the mirrors that have not connected yet, while they still have time."""
         nodes, until_s = self._expected.get(key, (set(), 0.0))
         return frozenset(nodes) if nodes and asyncio.get_running_loop().time() < until_s else frozenset()
 
     def forget(self, key: QueueKey) -> None:
-        """The queue is gone."""
+        """Forget a deleted queue."""
         self._expected.pop(key, None)
 
     def mirror_changed(self, name: str, node: str, state: MirrorState) -> None:
-        """See sources.OnState. A mirror that is gone again, or has not everything, is not expected any more."""
+        """See sources.OnState. A mirror that left again, or is incomplete, has no grace any more."""
         key = self._logs.key_of(name)
         if key is not None:
             if state in (MirrorState.GONE, MirrorState.UNSYNCHRONISED):
