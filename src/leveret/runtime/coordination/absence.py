@@ -1,4 +1,4 @@
-"""What the log says of an etcd that is away: each reason once and then now and then, and its return.
+"""Log lines for an etcd that is away: each reason once and then every 30 seconds, and the return of etcd.
 
 A node without etcd tries several times a second, in several ways, and each way has an error of its own.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 REMIND_S: Final = 30.0
-"""A reason that goes on is logged again after this time."""
+"""The interval at which a lasting reason is logged again."""
 _REASONS_MAX: Final = 50
 
 
@@ -18,13 +18,13 @@ class EtcdAbsence:
     """See the module; it outlives the connections, leases and nodes of one process."""
 
     def __init__(self, logger: logging.Logger, clock_s: Callable[[], float]) -> None:
-        """Etcd is there, as far as is known."""
+        """Assume that etcd is there."""
         self._logger = logger
         self._clock_s = clock_s
         self._reported_at_s: dict[tuple[str, str], float] = {}
 
     def away(self, event: str, error: str) -> None:
-        """A request failed; `event` names the log line."""
+        """Log a failed request unless the same was logged lately; `event` names the log line."""
         now_s = self._clock_s()
         reported_at_s = self._reported_at_s.get((event, error))
         if reported_at_s is not None and now_s - reported_at_s < REMIND_S:
@@ -35,7 +35,7 @@ class EtcdAbsence:
         self._logger.warning("%s error=%s action=retry", event, error)
 
     def reached(self, endpoint: object) -> None:
-        """A request was answered: the next absence is told anew."""
+        """A request was answered: log that once; the next failure is logged at once."""
         if self._reported_at_s:
             self._reported_at_s.clear()
             self._logger.info("etcd_reached endpoint=%s", endpoint)

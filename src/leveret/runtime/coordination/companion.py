@@ -4,14 +4,14 @@
     companion.look()                                         # starts it; later, starts it again if it has ended
     companion.release()                                      # the lease is over, or given back
 
-Without it a lease outlasts its holder by up to its whole time, and nobody else leads meanwhile, though the kernel knows
-of the death at once. companion_process is the program. docs/adr/0032-companion.md has the reason why two nodes never
-confirm at once: the companion ends the lease only if the kernel says that this process has ended. A process that
-hangs, or is stopped, keeps its lease until it ends by itself. A companion that is killed, hangs, or cannot be started
-costs the time of the lease, as before.
+Without it a lease outlasts its holder by up to its whole time, and no other node leads meanwhile, although the kernel
+knows of the death at once. companion_process is the program. docs/adr/0032-companion.md has the reason why two nodes
+never confirm at once: the companion ends the lease only if the kernel says that this process has ended. A process that
+hangs, or is stopped, keeps its lease until it ends by itself. If the companion is killed, hangs, or cannot be started,
+other nodes wait for the end of the lease, as without a companion.
 
-The companion gets etcd's addresses and credentials through a pipe, and this process as a descriptor (pidfd): neither
-arguments nor environment tell anything.
+The companion gets etcd's addresses and credentials through a pipe, and this process as a descriptor (pidfd): arguments
+and environment contain no secret.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from leveret.wire.tls import FORWARD_SECRET
 logger = logging.getLogger(__name__)
 
 STARTS_MAX: Final = 5
-"""Of one lease: a companion that ends by itself over and over is not started for ever."""
+"""The starts for one lease: a companion that keeps ending by itself is not started for ever."""
 _KEPT_VARIABLES: Final = ("LD_LIBRARY_PATH",)
 _PORTS: Final = {"http": 80, "https": 443}
 
@@ -50,11 +50,11 @@ class LeaseCompanion:
 
     @property
     def pid(self) -> int:
-        """Its process; 0 while there is none."""
+        """The companion's process id; 0 while it does not run."""
         return self._process.pid if self._process is not None else 0
 
     def look(self) -> None:
-        """Start it if it does not run; it is only worth having, so it raises nothing."""
+        """Start the companion if it does not run; a failure is only logged, because the lease works without it."""
         process = self._process
         if process is not None:
             if process.poll() is None:
@@ -84,7 +84,7 @@ class LeaseCompanion:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=(pidfd,),
-                # No signal that a terminal sends to all processes of this one, and no directory kept.
+                # The companion gets no signal that a terminal sends to this process group, and keeps no directory.
                 start_new_session=True,
                 cwd="/",
                 env={name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ},
@@ -92,12 +92,12 @@ class LeaseCompanion:
         finally:
             os.close(pidfd)
         assert process.stdin is not None
-        # Far less than a pipe holds, so that it never blocks. The pipe stays open.
+        # The brief is far smaller than a pipe's buffer, so this never blocks. The pipe stays open.
         process.stdin.write(self._brief)
         process.stdin.flush()
 
     def release(self) -> None:
-        """End it: the lease is over, or is being ended by this process."""
+        """End the companion: the lease is over, or this process is ending it."""
         if self._process is not None:
             self._process.kill()
             self._forget()
@@ -110,12 +110,12 @@ class LeaseCompanion:
             with suppress(OSError):
                 process.stdin.close()
         process.kill()
-        # It was killed, or has ended: there is nothing to wait for.
+        # The process was killed, or has ended: this returns at once.
         process.wait()
 
 
 def _brief(options: EtcdOptions, lease_id: int, ttl_s: float) -> bytes:
-    """What the companion needs to know, as companion_process reads it."""
+    """Return the brief for companion_process."""
     lines = [_endpoint(each) for each in options.endpoints]
     if options.cacertfile is not None:
         lines.append(f"authorities {_hex(str(options.cacertfile.absolute()))}")

@@ -10,9 +10,10 @@ process holds open. The brief has a word and its values on each line, texts in h
     ciphers SUITES                               of TLS 1.2
     lease ID TTL_S                               the lease, last
 
-Only the kernel's word counts: PIDFD becomes readable when the last thread of the process has ended, so no instruction
-of the process is carried out any more. The end of the pipe alone means nothing: the companion then waits for the
-kernel's word as long as the lease could last, and ends. After the death it tries for the lease's time, and ends too.
+Only the kernel's report counts: PIDFD becomes readable when the last thread of the process has ended, so no
+instruction of the process is carried out any more. The end of the pipe alone means nothing: the companion then waits
+for the kernel's report as long as the lease could last, and ends. After the death of the process the companion tries
+for the lease's time, and ends too.
 
 The program imports little, and nothing of the project: it waits for months and takes a few megabytes.
 """
@@ -38,7 +39,7 @@ class Endpoint:
     """A member of etcd."""
 
     def __init__(self, scheme: str, host: str, port: str, path: str, login: str) -> None:
-        """From the words of the brief."""
+        """Take the words of the brief."""
         self.is_tls = scheme == "https"
         self.host = _text(host)
         self.port = int(port)
@@ -47,14 +48,14 @@ class Endpoint:
 
 
 class Brief:
-    """What is known so far of the lease, and of etcd.
+    """The parts of the brief received so far: the lease, and etcd.
 
     Attributes:
-        lease_id: 0 while none is known.
+        lease_id: 0 until it is received.
     """
 
     def __init__(self) -> None:
-        """Nothing is known."""
+        """Start without a lease."""
         self.endpoints: list[Endpoint] = []
         self.authorities = ""
         self.ciphers = ""
@@ -79,7 +80,7 @@ class Brief:
                 self._trust()
 
     def _trust(self) -> None:
-        """Read the authorities now: after the death nothing but etcd is needed."""
+        """Read the authorities now: after the death only etcd is needed."""
         if not any(each.is_tls for each in self.endpoints):
             return
         import ssl  # It takes two megabytes, which most companions save.
@@ -94,7 +95,7 @@ class Brief:
         self._context = context
 
     def connected(self, endpoint: Endpoint) -> socket.socket:
-        """A connection to a member of etcd. Raises OSError."""
+        """Return a connection to a member of etcd. Raises OSError."""
         connection = socket.create_connection((endpoint.host, endpoint.port), _ATTEMPT_S)
         if not endpoint.is_tls:
             return connection
@@ -113,7 +114,7 @@ def _text(digits: str) -> str:
 
 
 def _post(brief: Brief, endpoint: Endpoint, path: str, body: bytes, token: bytes) -> tuple[int, bytes]:
-    """One request on a connection of its own; its status, and its answer with the head. Raises OSError."""
+    """Send one request on its own connection; return status, and head with body. Raises OSError."""
     head = f"POST {endpoint.path}/v3/{path} HTTP/1.1\r\nHost: {endpoint.host}:{endpoint.port}\r\n"
     head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
     authorization = b"Authorization: " + token + b"\r\n" if token else b""
@@ -132,7 +133,7 @@ def _post(brief: Brief, endpoint: Endpoint, path: str, body: bytes, token: bytes
 
 
 def _login(brief: Brief, endpoint: Endpoint) -> bytes:
-    """The token that later requests show; empty where nobody asks for one. Raises OSError."""
+    """Return the token for later requests; empty if etcd does not authenticate. Raises OSError."""
     if not endpoint.login:
         return b""
     status, answer = _post(brief, endpoint, "auth/authenticate", endpoint.login, b"")
@@ -158,12 +159,12 @@ def _revoke_at(brief: Brief, endpoint: Endpoint, until_s: float) -> None:
         except (OSError, IndexError):
             time.sleep(_RETRY_S)
         else:
-            # One member has done it, so the other threads need not.
+            # One member has ended the lease, so the other threads need not.
             os._exit(0)
 
 
 def give_back(brief: Brief) -> None:
-    """Have all members of etcd end the lease, at the same time; one that hangs keeps no other."""
+    """End the lease at all members of etcd at the same time; a member that hangs delays no other."""
     until_s = time.monotonic() + brief.ttl_s
     for endpoint in brief.endpoints:
         _thread.start_new_thread(_revoke_at, (brief, endpoint, until_s))
@@ -171,10 +172,10 @@ def give_back(brief: Brief) -> None:
 
 
 def is_over(pidfd: int, pipe: int, brief: Brief) -> bool:
-    """Wait for the end of the process; return False if there is nothing to wait for any more.
+    """Wait for the end of the process; return False if no end can be expected any more.
 
     Two nodes never confirm at once, because the lease is ended for this reason only (docs/adr/0032-companion.md): a
-    process whose last thread has ended confirms nothing, and what it had sent before, its lease covered.
+    process whose last thread has ended confirms nothing, and its lease covered all that it had sent before.
     """
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
@@ -195,7 +196,7 @@ def is_over(pidfd: int, pipe: int, brief: Brief) -> bool:
 def main() -> None:
     """See the module."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        # Service managers send these to all processes of a service of which the main one has ended.
+        # Service managers send these to all processes of a service after the main process has ended.
         signal.signal(number, signal.SIG_IGN)
     brief = Brief()
     if is_over(int(sys.argv[1]), 0, brief) and brief.lease_id:

@@ -1,4 +1,4 @@
-"""A node whose role etcd decides: it leads while it has the lease, and otherwise follows the node that has it.
+"""A node whose role etcd decides: it leads while it has the lease, and otherwise follows the holder of the lease.
 
 Only a node that the record lists as in sync may win, so the record is written ahead of every promise: see
 core.replication.in_sync for the order, and `election.Election.holds_lease_now` for the check before each promise.
@@ -31,13 +31,13 @@ class ElectionCandidate(Protocol):
 
     @property
     def is_torn(self) -> bool:
-        """Whether it may lack what was promised, whatever the record says."""
+        """Whether the node may lack promised records, whatever the record says."""
 
     def standing_for(self) -> tuple[str, str, int]:
-        """Its id, where it is followed, and the highest epoch it has led or followed in."""
+        """Return the node's id, its address for followers, and the highest epoch in which it led or followed."""
 
     async def lead_in(self, epoch: int, recorded: frozenset[str]) -> None:
-        """Lead from now on; promises wait for all that are recorded."""
+        """Lead from now on; promises wait for all recorded nodes."""
 
     async def follow_leader(self, uri: NodeUri) -> None:
         """Follow this leader from now on."""
@@ -50,7 +50,7 @@ class Elected:
     """See the module."""
 
     def __init__(self, settings: EtcdOptions, candidate: ElectionCandidate) -> None:
-        """Ask nobody yet.
+        """Connect to nothing yet.
 
         Raises:
             ConfigError: the authorities for etcd's certificates cannot be read.
@@ -61,7 +61,7 @@ class Elected:
         self._fencing: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Do what etcd says, for ever."""
+        """Follow etcd's decisions, for ever."""
         self._election.start()
         async for leader in self._election.watch_leader():
             try:
@@ -87,7 +87,7 @@ class Elected:
                 await candidate.follow_leader(uri)
 
     async def campaign(self, *, force: bool) -> str:
-        """Try to lead; why that did not succeed, empty if it did.
+        """Try to lead; return the reason of the failure, empty after success.
 
         Raises:
             LeveretError: etcd does not answer, or the node cannot be started.
@@ -102,9 +102,9 @@ class Elected:
         return outcome.reason
 
     def _deposed(self, why: str) -> None:
-        """The lease is gone; nothing was promised since, see `may_promise`."""
+        """Stop serving: the lease is gone, and `may_promise` has been False since its end."""
         logger.error("deposed reason=%s action=stop_serving", why)
-        # Kept, or it may be collected.
+        # The reference protects the task from garbage collection.
         self._fencing = asyncio.get_running_loop().create_task(self._candidate.fence())
 
     def may_promise(self) -> bool:
@@ -112,7 +112,7 @@ class Elected:
         return self._election.holds_lease_now()
 
     def record(self, in_sync: InSync, recorded: Callable[[], None]) -> None:
-        """Have etcd name those that are in sync; `recorded` is called when it does."""
+        """Record the nodes in sync in etcd, and call `recorded` once that is done."""
         if (self._recording is None or self._recording.done()) and in_sync.wanted is not None:
             self._recording = asyncio.get_running_loop().create_task(self._record(in_sync, recorded))
 
@@ -133,7 +133,7 @@ class Elected:
         recorded()
 
     async def stop(self) -> None:
-        """Let another node lead."""
+        """End the lease, so that another node can lead."""
         await self._election.close()
 
     def status(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Automatic fail-over: a leader's lease in etcd, and who may have it next.
+"""Automatic fail-over: the lease of a leader in etcd, and the choice of the next leader.
 
     election = Election(config.etcd, on_deposed=lambda why: roles.fence(why))
     election.start()
-    async for leader in election.watch_leader():             # a `ElectedLeader`, or None while nobody leads
+        async for leader in election.watch_leader():             # an `ElectedLeader`, or None while no node leads
         if leader is None:
             outcome = await election.campaign(node_id, "tcp://10.0.0.2:5679", own_epoch)
             if isinstance(outcome, Won):
@@ -13,10 +13,10 @@
     await election.resign()                                  # a graceful stop: the next one leads at once
     await election.close()
 
-What is decided is in core/replication/election; this asks etcd (runtime/coordination/etcd) and has the lease kept
-alive (runtime/coordination/lease), whose clock is asked at the moment of a promise.
+core.replication.election decides; this module sends requests to etcd (runtime.coordination.etcd) and keeps the lease
+alive (runtime.coordination.lease), which reads its clock at the moment of a promise.
 
-While etcd is away nobody is elected, and the leader gives up when its lease ends. When it is back all goes on.
+While etcd is away no node is elected, and the leader stops when its lease ends. After its return elections continue.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from leveret.runtime.coordination.lease import RETRY_S, KeptLease, attempt_timeo
 logger = logging.getLogger(__name__)
 
 READ_EVERY_S_MAX: Final = 2.0
-"""What etcd holds is read this often, or twice in a lease's time, though the bell did not ring."""
+"""etcd's keys are read this often, or twice in a lease's time, even without an event of the watch."""
 CANDIDACIES_MAX: Final = 5
-"""Of one campaign; each but the first means that others changed what etcd holds meanwhile."""
+"""The attempts of one campaign; after each failed one, other nodes have changed the keys meanwhile."""
 
 
 class Deposed(LeveretError):
@@ -54,7 +54,7 @@ class Won(NamedTuple):
     """This node leads.
 
     Attributes:
-        epoch: higher than any that there was, and than the node's own; to be made durable before it serves.
+        epoch: higher than all earlier ones, and than the node's own; must be durable before the node serves.
         in_sync: the other nodes that the record names: one of them may win next, so nothing may be promised
             without them before `record_in_sync` has returned with fewer (`recorded` of core/replication/in_sync).
     """
@@ -64,14 +64,14 @@ class Won(NamedTuple):
 
 
 class LeadershipLost(NamedTuple):
-    """This node does not lead: why, and who does, if that is why."""
+    """This node does not lead: the reason, and the leader if another node leads."""
 
     reason: str
     leader: ElectedLeader | None = None
 
 
 class _Term:
-    """One time of leading, from the win to the end of the lease."""
+    """One leadership, from the win to the end of the lease."""
 
     def __init__(
         self, leader: ElectedLeader, lease: KeptLease, in_sync: frozenset[str], modified: int
@@ -80,11 +80,11 @@ class _Term:
         self.lease = lease
         self.in_sync = in_sync
         self.modified = modified
-        """The revision that wrote the record of who is in sync last, as far as is known."""
+        """The revision that last wrote the record of the nodes in sync, as far as this node knows."""
 
 
 class Election:
-    """This node's part in the election; see the module. All of it in one event loop."""
+    """This node's part in the election; see the module. All calls come from one event loop."""
 
     def __init__(
         self,
@@ -94,15 +94,14 @@ class Election:
         tls: ssl.SSLContext | None = None,
         clock_s: Callable[[], float] = boot_clock_s,
     ) -> None:
-        """Ask nobody yet.
+        """Connect to nothing yet.
 
         Args:
             settings: the endpoints of etcd, at least one, the prefix of the keys and the lease's time.
-            on_deposed: told why, in words, once each time that this node has lost the lead; not after `resign`.
-                Nothing may be promised from then on. It is called from the event loop as soon as that has its
-                turn; `holds_lease_now` says so earlier.
-            tls: for `https`: whom to trust other than the system does, and which certificate to show.
-            clock_s: seconds that go on while the machine sleeps.
+            on_deposed: receives the reason, once for each loss of the lead; not after `resign`. Nothing may be promised
+                from then on. The event loop calls it in its next turn; `holds_lease_now` is false before that.
+            tls: for `https`: trusted authorities other than the system's, and the client certificate.
+            clock_s: a clock in seconds that goes on while the machine sleeps.
         """
         self._settings = settings
         self._ttl_s = settings.lease_ttl_ms / 1000
@@ -126,14 +125,14 @@ class Election:
         self._ringing_endpoint: EtcdEndpoint | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    # Life.
+    # Begin and end.
 
     def start(self) -> None:
-        """Begin to watch who leads."""
+        """Begin to watch for the leader."""
         self._spawn(self._observe())
 
     async def close(self) -> None:
-        """Give up the lead, if this node has it, and end all connections; `watch_leader` ends."""
+        """Resign if this node leads, and end all connections; `watch_leader` ends."""
         self._is_closed = True
         self._wake()
         await self.resign()
@@ -149,18 +148,18 @@ class Election:
     async def campaign(
         self, node_id: str, uri: str, epoch: int, *, is_torn: bool = False, force: bool = False
     ) -> Won | LeadershipLost:
-        """Try to lead, now; it takes a few requests to etcd.
+        """Try to lead, now; this takes a few requests to etcd.
 
         Args:
             node_id: this node.
-            uri: where its followers connect.
-            epoch: the highest that it has led or followed in.
+            uri: its address for followers.
+            epoch: the highest epoch in which it led or followed.
             is_torn: see Candidate.
-            force: also when it was not in sync, so that confirmed messages may be lost; for an operator's wish.
+            force: lead even if it was not in sync, so that confirmed messages may be lost; at an operator's request.
 
         Raises:
-            EtcdError: etcd does not answer, or refuses; `watch_leader` gives the occasion for another try.
-            UnreadableState: what etcd holds is not ours.
+            EtcdError: etcd does not answer, or refuses; `watch_leader` yields again when another try is due.
+            UnreadableState: the keys in etcd are not Leveret's.
         """
         async with self._writing:
             if self._term is not None and self.holds_lease_now():
@@ -195,18 +194,18 @@ class Election:
                 self._spawn(self._give_back(lease))
 
     async def _give_back(self, lease: KeptLease) -> None:
-        """Have etcd end a lease that nobody relies on, as soon as it answers: a restart of etcd begins it anew."""
+        """Revoke a lease that no node relies on, until etcd answers: a restart of etcd would renew it."""
         is_over = await lease.revoke()
         while not is_over:
             await asyncio.sleep(RETRY_S)
             is_over = await lease.revoke()
 
     async def _take(self, candidacy: core.Candidacy, lease: KeptLease) -> _Term | None:
-        """Write what makes this node the leader; None when that did not happen."""
+        """Write the records that make this node the leader; None if they were not written."""
         with suppress(EtcdAway):
             await self._etcd.transact(candidacy.transaction, lease.id)
-        # The answer of an attempt that was carried out may have been lost, so what counts is what is there.
-        # If it is carried out later, then with a lease that nobody keeps alive.
+        # The answer of a successful attempt may have been lost, so only the present keys count.
+        # A later success would use a lease that is not kept alive.
         observed = await self._read()
         is_late = self._is_closed or not lease.is_held_now()
         if is_late or observed.leader_lease != lease.id:
@@ -215,18 +214,18 @@ class Election:
         return _Term(candidacy.leader, lease, candidacy.in_sync, modified)
 
     def holds_lease_now(self) -> bool:
-        """Whether this node leads at this moment, by the clock: cheap, to be asked before each promise."""
+        """Whether this node leads at this moment, by the clock. Cheap: call it before each promise."""
         return self._term is not None and self._term.lease.is_held_now()
 
     async def record_in_sync(self, followers: frozenset[str]) -> None:
-        """Have etcd name these nodes, and this one, as those that may lead next; return when it does.
+        """Record in etcd that these nodes, and this one, may lead next; return once the record is written.
 
-        Once it has returned, no earlier call that was cut off can change the record any more. It tries for as
+        Once the call has returned, no earlier call that was cut off can change the record any more. It tries for as
         long as this node leads, so it lasts while etcd is away, a lease's time at most.
 
         Raises:
-            Deposed: this node does not lead; the record is as it was, or as its new leader has it.
-            EtcdRefused: etcd does not take it, as when its disk is full or the user may not write.
+            Deposed: this node does not lead; the record is unchanged, or its new leader has written it.
+            EtcdRefused: etcd declines, for instance because its disk is full or the user may not write.
         """
         async with self._writing:
             while True:
@@ -246,9 +245,9 @@ class Election:
                     return
 
     async def resign(self) -> None:
-        """Let the next one lead at once: for a graceful stop, when nothing is promised any more.
+        """Let the next node lead at once: for a graceful stop, when this node promises nothing any more.
 
-        Where etcd does not answer the lease ends by itself.
+        If etcd does not answer, the lease ends by itself.
         """
         term, self._term = self._term, None
         if term is not None:
@@ -256,15 +255,15 @@ class Election:
             logger.info("leader_resigned epoch=%d", term.leader.epoch)
             await term.lease.revoke()
 
-    # What is seen.
+    # Events.
 
     async def watch_leader(self) -> AsyncIterator[ElectedLeader | None]:
-        """Yield who leads, this node included, and again at each change; None while nobody does.
+        """Yield the leader, this node included, and again at each change; None while no node leads.
 
-        Who is slow gets the latest only. While nobody leads, None comes again once in a lease's time: the
-        occasion to repeat a campaign that failed. Nothing comes while etcd is away; when it is back, who leads
-        is told again. After a quick restart this node's own lease of before may last a little longer: it then
-        reads here that it leads, until that ends, though `holds_lease_now` says no. Ends with `close`.
+        A slow caller gets only the latest leader. While no node leads, None comes again once in a lease's time: a
+        failed campaign can then be repeated. Nothing comes while etcd is away; after its return the leader is yielded
+        again. After a quick restart, the lease of this node's previous run may last a little longer: until its end
+        this node is yielded as the leader, though `holds_lease_now` is False. Ends with `close`.
         """
         seen = 0
         while True:
@@ -276,12 +275,12 @@ class Election:
             yield self._reported
 
     def status(self) -> dict[str, Any]:
-        """What a node's status says of etcd.
+        """Return the state of the connection to etcd, for a node's status.
 
             endpoints (without passwords), reachable, leader {node_id, uri, epoch} or null, epoch (the highest),
             in_sync [node ids] or null, holds_lease, lease_ttl_ms, lease_left_ms or null, last_error or null
 
-        All but the lease is as it was when etcd last answered.
+        All values but the lease's are of the last answer of etcd.
         """
         leader = self._reported
         holds = self.holds_lease_now()
@@ -314,21 +313,21 @@ class Election:
         return self._term
 
     def _deposed(self, term: _Term, reason: str) -> None:
-        """The lease is over against this node's will."""
+        """End the term: the lease is over against this node's will."""
         if self._term is term:
             self._term = None
         logger.warning("leader_deposed epoch=%d reason=%s", term.leader.epoch, reason)
         asyncio.get_running_loop().call_soon(self._on_deposed, reason)
-        # Nothing is promised any more, so the others need not wait for the lease's end.
+        # This node promises nothing any more, so the others need not wait for the lease's end.
         self._spawn(self._give_back(term.lease))
 
     def _note(self, error: str) -> None:
         self._last_error = error
 
-    # Looking.
+    # Observing.
 
     async def _observe(self) -> None:
-        """Read what etcd holds, when the bell rings and once in a while, and tell what is new."""
+        """Read etcd's keys at each event of the watch and at intervals, and report a changed leader."""
         while True:
             self._bell.clear()
             term = self._term
@@ -347,20 +346,20 @@ class Election:
                     await self._bell.wait()
 
     async def _read(self) -> core.Observed:
-        """What etcd holds now; ends the term of this node if that is over."""
+        """Read etcd's keys; end this node's term if another node's lease, or none, is recorded."""
         term = self._term
         snapshot = await self._etcd.read(self._keys.prefix)
         observed = core.observe(self._keys, snapshot.entries)
         self._revision = snapshot.revision
         self._memory = self._memory.after(observed)
-        # A term that began while the read was under way is not to be seen in it.
+        # This read may be older than a term that began meanwhile.
         if term is not None and self._term is term and observed.leader_lease != term.lease.id:
             who = f"node {observed.leader.node_id} leads" if observed.leader else "etcd has ended the lease"
             term.lease.lose(who)
         return observed
 
     def _report(self, leader: ElectedLeader | None) -> None:
-        """Wake those who watch, if there is something to say."""
+        """Wake the watchers if the leader changed, a reminder is due, or etcd is back."""
         if not self._is_reachable:
             logger.info("etcd_reached endpoint=%s", self._etcd.endpoint)
         now_s = self._clock_s()
@@ -376,7 +375,7 @@ class Election:
         self._changed = asyncio.Event()
 
     def _failed(self, error: Exception) -> None:
-        """Tell of the first failure of many."""
+        """Log only the first of successive failures."""
         text = str(error)
         if not isinstance(error, LeveretError):
             logger.error("etcd_read_failed error=%s", text, exc_info=error)
@@ -386,7 +385,7 @@ class Election:
         self._is_reachable = False
 
     def _listen(self) -> None:
-        """Have the bell rung by the endpoint that answers."""
+        """Watch at the endpoint that answers."""
         ringer = self._ringer
         if ringer is not None and not ringer.done() and self._ringing_endpoint is self._etcd.endpoint:
             return

@@ -1,9 +1,9 @@
 """A client of etcd, for elections and for clusters: read, transact, lease, watch.
 
-etcd (3.4 and later) answers JSON over HTTP at the port of its own protocol; this speaks that through httpx's
-transport. There are several endpoints: a request goes to the one that answered last, then to each of the
-others, and no attempt takes longer than `attempt_timeout_s`. A connection on which something went wrong is
-not used again. Only a linearizable read counts as what etcd holds; a watch tells what happened since, late perhaps.
+etcd (3.4 and later) answers JSON over HTTP at the port of its own protocol; this client uses httpx's transport. A
+request goes to the endpoint that answered last, then to each of the others, and no attempt takes longer than
+`attempt_timeout_s`. A connection with an error is not used again. Only a linearizable read shows the present keys; a
+watch reports later changes, possibly late.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ __all__ = [
 ]
 
 CONNECT_SHARE: Final = 0.45
-"""Of an attempt's time, for TCP and for TLS each."""
+"""The share of an attempt's time for TCP, and the same for TLS."""
 PAGE: Final = 1000
-"""Keys that are read at once: a few hundred kilobytes of them."""
+"""The keys of one read: a few hundred kilobytes of them."""
 READS_MAX: Final = 3
-"""Tries to read all pages before their revision is forgotten."""
+"""Attempts to read all pages before etcd compacts their revision."""
 _NOT_FOUND: Final = 5
 _OUT_OF_RANGE: Final = 11
 _UNAUTHENTICATED: Final = 16
@@ -77,10 +77,10 @@ Answer = TypeVar("Answer")
 
 
 def etcd_context(options: EtcdOptions) -> ssl.SSLContext | None:
-    """Whom to trust to be etcd; None for whom the system trusts.
+    """Return the TLS context for the configured authorities of etcd; None for the system's.
 
     Raises:
-        ConfigError: the file is missing, or holds no certificates.
+        ConfigError: the file is missing, or has no certificates.
     """
     if options.cacertfile is None:
         return None
@@ -89,10 +89,10 @@ def etcd_context(options: EtcdOptions) -> ssl.SSLContext | None:
 
 
 class Etcd:
-    """The client; close it when it is no longer needed.
+    """The client; close it after use.
 
     Attributes:
-        endpoint: the one that the next request goes to first.
+        endpoint: the next request goes to this one first.
     """
 
     def __init__(
@@ -101,12 +101,12 @@ class Etcd:
         attempt_timeout_s: float,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """Connect to nothing yet; reads the system's certificates where an endpoint is `https`.
+        """Connect to nothing yet; reads the system's certificates if an endpoint is `https`.
 
         Args:
             endpoints: members of one etcd, at least one.
-            attempt_timeout_s: how long one endpoint has for an answer.
-            tls: whom to trust instead of whom the system trusts, and which certificate to show.
+            attempt_timeout_s: the time in which one endpoint must answer.
+            tls: trusted authorities other than the system's, and the client certificate.
         """
         self._endpoints = list(endpoints)
         self._attempt_timeout_s = attempt_timeout_s
@@ -119,7 +119,7 @@ class Etcd:
         self._tokens: dict[str, str] = {}
 
     async def close(self) -> None:
-        """End the connections; what is under way gets a moment for that."""
+        """End the connections; requests under way get CLOSE_TIMEOUT_S to end."""
         if self._shared is not None:
             await self._shared.retire()
         if self._under_way:
@@ -129,10 +129,10 @@ class Etcd:
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
     async def read(self, prefix: str, page: int = PAGE) -> Snapshot:
-        """All keys that begin with `prefix`, as a majority of etcd has them, read `page` at a time.
+        """Return all keys that begin with `prefix`, as a majority of etcd has them, read `page` at a time.
 
         Raises:
-            EtcdError: it cannot be had.
+            EtcdError: etcd does not answer, or refuses.
         """
         for _ in range(READS_MAX):
             with suppress(EtcdCompacted):
@@ -153,47 +153,47 @@ class Etcd:
                 raise
             for pair in answer.kvs:
                 entries[pair.name] = StoredValue(pair.value, pair.mod_revision, pair.lease)
-            # All further pages are of the revision of the first.
+            # All further pages are read at the revision of the first.
             revision = int(str(question.setdefault("revision", answer.header.revision)))
             if not answer.more:
                 return Snapshot(revision, entries)
             question["key"] = answer.kvs[-1].key + b"\0"
 
     async def transact(self, transaction: StoreTransaction, lease_id: int = 0) -> int | None:
-        """Do the writes if the conditions hold: the revision they made, or None when one did not hold.
+        """Do the writes if the conditions hold; return their revision, or None if a condition did not hold.
 
-        None may also mean that an attempt at another endpoint did them, whose answer was lost: the caller has
-        to read what etcd holds. Deletes of what there is not make no revision: then it is an earlier one.
+        None may also mean that an attempt at another endpoint did them and its answer was lost: the caller must read
+        the keys. Deletes of missing keys make no revision: then the result is an earlier one.
 
         Raises:
-            EtcdAway: whether they were done is not known; they may yet be, for as long as the conditions hold.
-            EtcdRefused: they were not done; code 5 when the lease is over.
+            EtcdAway: whether the writes were done is unknown; they may still be, for as long as the conditions hold.
+            EtcdRefused: the writes were not done; code 5 if the lease is over.
         """
         answer = await self._call("kv/txn", transaction_body(transaction, lease_id), Transacted)
         return answer.header.revision if answer.succeeded else None
 
     async def grant(self, ttl_s: int) -> GrantedLease:
-        """A new lease.
+        """Return a new lease.
 
         Raises:
-            EtcdError: there is none to be had.
+            EtcdError: etcd does not answer, or refuses.
         """
         answer = await self._call("lease/grant", {"TTL": ttl_s}, Granted)
         return GrantedLease(answer.id, answer.ttl_s)
 
     async def keep_alive(self, lease_id: int) -> int:
-        """Have a lease begin anew: the seconds it lasts from now, 0 when it is over.
+        """Renew a lease; return its remaining time in seconds, 0 if it is over.
 
         Raises:
-            EtcdError: it may last or not.
+            EtcdError: the lease may or may not have been renewed.
         """
         return (await self._call("lease/keepalive", {"ID": lease_id}, Renewed)).result.ttl_s
 
     async def revoke(self, lease_id: int) -> None:
-        """End a lease, and with it the keys that are tied to it; nothing happens when it is over.
+        """End a lease, and with it the keys that are bound to it; does nothing if the lease is over.
 
         Raises:
-            EtcdError: it may last until it ends by itself.
+            EtcdError: the lease may last until it ends by itself.
         """
         try:
             await self._call("lease/revoke", {"ID": lease_id}, Revoked)
@@ -202,18 +202,18 @@ class Etcd:
                 raise
 
     async def watch(self, prefix: str, revision: int) -> AsyncGenerator[WatchEvents, None]:
-        """Yield what happens to the keys under `prefix` behind `revision`, in order and without gaps; ends never.
+        """Yield the changes of keys under `prefix` after `revision`, in order and without gaps; never ends by itself.
 
-        The watch begins at `revision` itself, which is known already. Begun behind it, at a revision to which etcd has
-        been compacted, a watch of older etcds does not report what that revision deleted, and nobody is told (etcd's
-        issue 18089): begun so, it is refused.
+        The watch begins at the known `revision` itself. If it began behind that, at a revision to which etcd has been
+        compacted, older etcds would silently omit the deletions of that revision (etcd's issue 18089). Begun at
+        `revision`, such a watch is refused.
 
-        On a connection of its own. A peer that is gone is noticed in seconds; one that hangs, or a member of
-        etcd without the others, is not: ask for something else from time to time, at the same endpoint.
+        The watch has its own connection. A peer that is gone is noticed in seconds. A peer that hangs, or a member that
+        is cut off from the rest of etcd, is not: send other requests to the same endpoint from time to time.
 
         Raises:
-            EtcdCompacted: what happened behind `revision` may be forgotten: read, and watch from there.
-            EtcdError: there is no more to be had here.
+            EtcdCompacted: changes after `revision` may be lost: read all keys, and watch from there.
+            EtcdError: this endpoint has ended the watch.
         """
         endpoint, own = self.endpoint, ConnectionPool(self._tls)
         try:
@@ -243,7 +243,7 @@ class Etcd:
             await own.retire()
 
     async def _connect(self, connections: ConnectionPool, endpoint: EtcdEndpoint, prefix: str) -> str:
-        """Leave a connection that the next request finds; return what that is to show."""
+        """Leave a connection for the next request to find; return the request's token."""
         async with connections as transport:
             token = await self._token(transport, endpoint)
             question = {**prefix_range(prefix), "serializable": True, "count_only": True}
@@ -251,7 +251,7 @@ class Etcd:
             return token
 
     async def _call(self, path: str, body: object, kind: type[Answer]) -> Answer:
-        """Ask one endpoint after the other; the first answer counts."""
+        """Send a request to one endpoint after the other; the first answer counts."""
         failures: list[str] = []
         begin = self._endpoints.index(self.endpoint)
         for endpoint in self._endpoints[begin:] + self._endpoints[:begin]:
@@ -270,10 +270,10 @@ class Etcd:
         )
 
     async def _in_time(self, attempt: Coroutine[Any, Any, Answer]) -> Answer:
-        """Wait for an attempt as long as it may take.
+        """Wait for an attempt until its timeout.
 
-        Nobody's waiting any more does not cut it off, as that would leave a socket behind that was about to
-        connect: it ends by its own timeouts.
+        A cancelled caller does not cancel the attempt, which would leak a socket that was about to connect: the
+        attempt ends by its own timeouts.
         """
         task = asyncio.get_running_loop().create_task(attempt)
         self._under_way.add(task)
@@ -284,7 +284,7 @@ class Etcd:
     def _over(self, task: asyncio.Task[Any]) -> None:
         self._under_way.discard(task)
         if not task.cancelled():
-            task.exception()  # Nobody waits for it any more, perhaps: then it is no news.
+            task.exception()  # Retrieved, because possibly no caller waits any more.
 
     async def _ask(
         self,
@@ -294,7 +294,7 @@ class Etcd:
         body: object,
         kind: type[Answer],
     ) -> Answer:
-        """Ask one endpoint, logging in where it wants that, and anew when it has forgotten the login."""
+        """Send a request to one endpoint; log in if necessary, and again if the endpoint has forgotten the token."""
         async with connections as transport:
             token = await self._token(transport, endpoint)
             try:
@@ -308,7 +308,7 @@ class Etcd:
             return await post(transport, self._request(endpoint, path, body, token), kind)
 
     async def _token(self, transport: httpx.AsyncHTTPTransport, endpoint: EtcdEndpoint) -> str:
-        """What shows an endpoint who we are; empty where nobody asks."""
+        """Return the token for an endpoint; empty if etcd does not authenticate."""
         if not endpoint.username:
             return ""
         if endpoint.url not in self._tokens:

@@ -35,24 +35,24 @@ _ALIVE: Final = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
 )
-"""A machine that is gone is noticed within five seconds, though nothing is sent to it: a watch only listens."""
+"""Keepalives detect a lost machine within five seconds although nothing is sent: a watch only receives."""
 
 Answer = TypeVar("Answer")
 
 
 class EtcdError(LeveretError):
-    """etcd did not do what it was asked."""
+    """A request to etcd failed."""
 
 
 class EtcdAway(EtcdError):
-    """No endpoint answered in time. Whether what was asked for happened is not known."""
+    """No endpoint answered in time; whether the request took effect is unknown."""
 
 
 class EtcdRefused(EtcdError):
-    """etcd answered that it will not.
+    """etcd refused a request.
 
     Attributes:
-        code: gRPC's.
+        code: gRPC's code.
     """
 
     def __init__(self, code: int, text: str) -> None:
@@ -65,7 +65,7 @@ class EtcdCompacted(EtcdAway):
 
 
 class EndpointFailed(Exception):
-    """This endpoint does not answer as it should; the text says how."""
+    """An endpoint gave no proper answer; the text has the reason."""
 
 
 FAILURES: Final = (httpx.HTTPError, OSError, TimeoutError, EndpointFailed)
@@ -79,20 +79,20 @@ class Snapshot(NamedTuple):
 
 
 class WatchEvents(NamedTuple):
-    """All that one revision of etcd did to the keys that are watched."""
+    """All changes of watched keys in one revision of etcd."""
 
     revision: int
     events: list[Event]
 
 
 class GrantedLease(NamedTuple):
-    """A lease that etcd gave; `ttl_s` may be more than was asked for."""
+    """A lease that etcd granted; `ttl_s` may be longer than requested."""
 
     id: int
     ttl_s: int
 
 
-# What etcd answers, as far as it is asked. Zeros are left out, 64-bit numbers are strings, octets are base64.
+# The used parts of etcd's answers. etcd omits zeros, encodes 64-bit numbers as strings, and octets in base64.
 
 
 class ResponseHeader(msgspec.Struct):
@@ -102,7 +102,7 @@ class ResponseHeader(msgspec.Struct):
 
 
 class KeyValue(msgspec.Struct):
-    """A key, its value, the revision that wrote it and the lease it ends with."""
+    """A key, its value, the revision that wrote it and the lease that it is bound to."""
 
     key: bytes
     mod_revision: int
@@ -111,7 +111,7 @@ class KeyValue(msgspec.Struct):
 
     @property
     def name(self) -> str:
-        """The key as text; one that is none is not ours."""
+        """The key as text; a key that is no text is not Leveret's."""
         return self.key.decode(errors="replace")
 
 
@@ -169,7 +169,7 @@ class Happened(msgspec.Struct):
 
     @property
     def event(self) -> Event:
-        """As the rest of the node sees it."""
+        """The change as an Event."""
         return Event(self.kv.name, None if self.type == "DELETE" else self.kv.value, self.kv.mod_revision)
 
 
@@ -183,13 +183,13 @@ class Watching(msgspec.Struct):
     events: list[Happened] = []
 
     def batches(self) -> Iterator[WatchEvents]:
-        """What happened, one revision after the other."""
+        """Yield the changes, one revision after the other."""
         for revision, events in groupby(self.events, key=lambda event: event.kv.mod_revision):
             yield WatchEvents(revision, [one.event for one in events])
 
 
 class Watched(msgspec.Struct):
-    """One of a stream of what a watch tells."""
+    """One message of a watch's stream."""
 
     result: Watching
 
@@ -209,16 +209,16 @@ class _Problem(msgspec.Struct):
 
 
 class ConnectionPool:
-    """Connections that several requests share; once something went wrong, until the last of them is done.
+    """Connections that several requests share; after an error, until the last of these requests ends.
 
     Attributes:
-        transport: what makes, keeps and uses them.
-        is_retired: no other request is to begin here.
+        transport: makes, keeps and uses the connections.
+        is_retired: whether new requests must use another pool.
     """
 
     def __init__(self, tls: ssl.SSLContext | None) -> None:
-        # No limit: a connection that was given up while it was made would count for ever. And without a
-        # context there is no https endpoint, so there is nothing to verify.
+        # No limit: a connection that was given up while it was made would count for ever. Without a context there is
+        # no https endpoint, so there is nothing to verify.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         self.transport = httpx.AsyncHTTPTransport(
             verify=tls or False, limits=limits, trust_env=False, socket_options=_ALIVE
@@ -236,34 +236,34 @@ class ConnectionPool:
             await self.retire()
 
     async def retire(self) -> None:
-        """Close them now, or when they are no longer used: what is closed while it connects is not closed at all."""
+        """Close the connections now, or after their last use: closing does not work while one connects."""
         self.is_retired = True
         if not self._users:
-            # A peer that hangs does not keep us.
+            # A peer that hangs must not delay the caller.
             with suppress(httpx.HTTPError, OSError, TimeoutError):
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     await self.transport.aclose()
 
 
 async def sent(transport: httpx.AsyncHTTPTransport, request: httpx.Request) -> httpx.Response:
-    """A request whose answer begins.
+    """Send a request; return the response once its head has arrived.
 
     Raises:
-        FAILURES: it does not.
+        FAILURES: this endpoint does not answer.
     """
     try:
         return await transport.handle_async_request(request)
     except AttributeError as error:
-        # httpcore sets options of the new connection's socket, which is gone if it was reset by then.
+        # httpcore sets options of the new connection's socket, which is gone if the peer has reset it by then.
         raise EndpointFailed("the connection was reset as it was made") from error
 
 
 async def post(transport: httpx.AsyncHTTPTransport, request: httpx.Request, kind: type[Answer]) -> Answer:
-    """One request and its answer.
+    """Send a request and return its answer.
 
     Raises:
-        EtcdRefused: as etcd says.
-        Failed: this endpoint cannot answer now, or is no etcd.
+        EtcdRefused: etcd refuses the request.
+        EndpointFailed: this endpoint cannot answer now, or is no etcd.
     """
     response = await sent(transport, request)
     async with aclosing(response):
@@ -271,7 +271,7 @@ async def post(transport: httpx.AsyncHTTPTransport, request: httpx.Request, kind
 
 
 def decoded(response: httpx.Response, octets: bytes, kind: type[Answer]) -> Answer:
-    """An answer, or a piece of one, as `post` describes it."""
+    """Decode an answer, or a piece of one; for errors see `post`."""
     try:
         if response.status_code == HTTPStatus.OK:
             with suppress(msgspec.ValidationError):
@@ -290,13 +290,13 @@ def decoded(response: httpx.Response, octets: bytes, kind: type[Answer]) -> Answ
 
 
 def prefix_range(prefix: str) -> dict[str, bytes]:
-    """All keys with this prefix: those from it to before the next text of its length."""
+    """Return the range of all keys with this prefix: those from it to before the next text of its length."""
     octets = prefix.encode()
     return {"key": octets, "range_end": octets[:-1] + bytes((octets[-1] + 1,))}
 
 
 def transaction_body(transaction: StoreTransaction, lease_id: int) -> dict[str, object]:
-    """A transaction in etcd's words."""
+    """Return a transaction in etcd's format."""
     return {
         "compare": [_compare(condition) for condition in transaction.conditions],
         "success": [_request(write, lease_id) for write in transaction.writes],
@@ -320,6 +320,6 @@ def _request(write: PutKey | DeleteKey, lease_id: int) -> dict[str, object]:
 
 
 def words(error: BaseException) -> str:
-    """An error in words; some of those of time have none."""
+    """Return an error's text; some timeouts have none."""
     is_late = isinstance(error, TimeoutError | httpx.TimeoutException)
     return str(error) or ("no answer in time" if is_late else type(error).__name__)

@@ -1,13 +1,13 @@
 """A lease of etcd that is kept alive, and checked against this node's own clock.
 
-    lease = await KeptLease.granted(etcd, 2.0, on_error=told)
+    lease = await KeptLease.granted(etcd, 2.0, on_error=note)
     lease.keep(on_lost=stop_serving)
     if lease.is_held_now(): ...                              # before a promise is kept, each time
     lease.end(); await lease.revoke()
 
-core.replication.election.Lease decides; this module asks etcd and reads the clock. The clock continues while the
-machine sleeps, and it is read at the moment of a promise. So a node that was stopped, or whose event loop stood
-still, for longer than its lease notices before it keeps the promise, and not only when a timer gets its turn.
+core.replication.election.LeaseClock decides; this module sends requests to etcd and reads the clock. The clock
+continues while the machine sleeps, and it is read at the moment of a promise. So a node that was stopped, or whose
+event loop stood still, for longer than its lease notices before it keeps the promise, and not only when a timer fires.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from leveret.runtime.coordination.etcd import Etcd, EtcdError
 logger = logging.getLogger(__name__)
 
 ATTEMPTS_PER_LEASE: Final = 3
-"""One endpoint has this part of a lease for an answer, so that there is time for others."""
+"""One endpoint has this part of a lease's time for an answer, so that time is left for others."""
 ATTEMPT_TIMEOUT_S_MAX: Final = 2.0
-"""Nor has an endpoint longer when leases are long."""
+"""The limit of an endpoint's time for an answer when leases are long."""
 RETRY_S: Final = 0.1
 TIMER_S_MIN: Final = 0.001
 
 
 def boot_clock_s() -> float:
-    """Seconds since the machine started, those included in which it slept."""
+    """Return seconds since the machine started, including those in which it slept."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def attempt_timeout_s(ttl_s: float) -> float:
-    """How long one endpoint of etcd has for an answer, where leases last for `ttl_s`."""
+    """Return the time that one endpoint of etcd has for an answer if leases last for `ttl_s`."""
     return min(ttl_s / ATTEMPTS_PER_LEASE, ATTEMPT_TIMEOUT_S_MAX)
 
 
 class KeptLease:
-    """See the module. All of it in one event loop.
+    """See the module. All calls come from one event loop.
 
     Attributes:
-        id: etcd's.
-        last_error: of a request about it; empty before there was one.
+        id: the lease's id in etcd.
+        last_error: the last error of a request about the lease; empty before there was one.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class KeptLease:
         clock_s: Callable[[], float],
         companion: LeaseCompanion | None,
     ) -> None:
-        """Of a lease that etcd gave; see `granted`."""
+        """Use a lease that etcd granted; see `granted`."""
         self._companion = companion
         self.id = lease_id
         self.last_error = ""
@@ -83,18 +83,18 @@ class KeptLease:
         clock_s: Callable[[], float] = boot_clock_s,
         options: EtcdOptions | None = None,
     ) -> Self:
-        """Get a lease; it is kept alive from `keep` on.
+        """Get a lease; `keep` begins to keep it alive.
 
         Args:
-            etcd: to be asked, now and later.
-            ttl_s: how long it lasts without being kept alive; whole seconds are asked for.
-            on_error: told in words of each request about it that failed.
-            clock_s: seconds that go on while the machine sleeps.
-            options: where a companion finds etcd, which ends the lease if this process is killed; None for no
+            etcd: the client for all requests.
+            ttl_s: the time of the lease without a keepalive, rounded to whole seconds.
+            on_error: receives the text of each failed request about the lease.
+            clock_s: a clock in seconds that goes on while the machine sleeps.
+            options: etcd's addresses for a companion, which ends the lease if this process is killed; None for no
                 companion.
 
         Raises:
-            EtcdError: there is none to be had.
+            EtcdError: etcd granted no lease.
         """
         sent_s = clock_s()
         lease_id, granted_s = await etcd.grant(round(ttl_s))
@@ -104,32 +104,32 @@ class KeptLease:
 
     @property
     def left_s(self) -> float:
-        """How long it may be relied on, if no keepalive comes; 0 or less when it is over."""
+        """The time for which the lease may be relied on without a keepalive, in seconds; 0 or less when it is over."""
         return self._lease.ends_s - self._clock_s()
 
     @property
     def is_fresh(self) -> bool:
-        """Whether enough is left of it for something new to begin."""
+        """Whether enough time is left for new work to begin."""
         return self._clock_s() < self._lease.fresh_until_s
 
     def is_held_now(self) -> bool:
-        """Whether nobody else can have what is tied to it yet, by the clock: cheap."""
+        """Whether no other node can have the keys bound to the lease yet, by the clock. Cheap."""
         if self._lease.is_held(self._clock_s()):
             return True
         self.lose(f"no keepalive of the lease in time; last error: {self.last_error or 'none'}")
         return False
 
     def keep(self, on_lost: Callable[[str], None]) -> None:
-        """Keep it alive until `end`; `on_lost` is told why, once, when it is over before that.
+        """Keep the lease alive until `end`; `on_lost` receives the reason, once, if it is over before that.
 
-        It is told from within `is_held_now`, or from the event loop as soon as that has its turn.
+        `on_lost` is called from within `is_held_now`, or from the event loop in its next turn.
         """
         self._on_lost = on_lost
         self._keeper = asyncio.get_running_loop().create_task(self._keep())
         self._set_timer()
 
     def lose(self, reason: str) -> None:
-        """It is over against this node's will: it is not held any more, whatever answer comes late."""
+        """Give the lease up against this node's will: a late answer does not revive it."""
         self._lease.give_up()
         on_lost, self._on_lost = self._on_lost, None
         self._stop()
@@ -137,15 +137,15 @@ class KeptLease:
             on_lost(reason)
 
     def end(self) -> None:
-        """Give it up: nobody is told."""
+        """Give the lease up without a call of `on_lost`."""
         self._on_lost = None
         self._lease.give_up()
         self._stop()
 
     async def revoke(self) -> bool:
-        """Have etcd end it now, so that others need not wait for its end; return False if it may last on.
+        """Revoke the lease, so that others need not wait for its end; return False if it may last on.
 
-        Without an answer it ends by itself, but begins anew with a restart of etcd: try again when etcd answers.
+        Without an answer the lease ends by itself, but a restart of etcd renews it: try again when etcd answers.
         """
         try:
             await self._etcd.revoke(self.id)
