@@ -1,11 +1,11 @@
-"""The mirror's end of all mirroring: copies of logs that other nodes lead, in this node's own tree.
+"""The mirror's part of mirroring: copies of logs that other nodes lead, in this node's own tree.
 
     mirror(name, leader)    copy that log from that node, from now on
-    await release(name)     stop, and keep the copy: it is to be led here, or no node leads it now
+    await release(name)     stop, and keep the copy: this node is to lead the log, or no node leads it now
     await discard(name)     stop, and delete the copy
 
-A log that is led here is none of these, and no link ever touches it. Records that are here and not at the leader are
-quarantined before anything is truncated (storage.quarantine).
+A log that is led here has no copy, and no link ever touches it. Divergent records are quarantined before a copy is
+truncated (storage.quarantine).
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ logger = logging.getLogger(__name__)
 
 
 class Ends(NamedTuple):
-    """What is here of a log.
+    """The extent of a log here.
 
     Attributes:
-        epoch: of its last chunk, 0 for none.
-        first_offset, next_offset: from where, and up to where.
-        last: the header of its last chunk, empty for none.
+        epoch: the epoch of its last chunk, 0 without a chunk.
+        first_offset, next_offset: its first offset, and the offset behind its last record.
+        last: the header of its last chunk, empty without a chunk.
     """
 
     epoch: int
@@ -66,12 +66,12 @@ class CopyReader(Protocol):
 
 
 class MirrorCopies:
-    """See the module; also what its links share, see copy_link.LinkedCopies.
+    """See the module; also the state that its links share, see copy_link.LinkedCopies.
 
     Attributes:
-        commits, dial: the node's.
-        damaged: logs that others count on to be here, and that cannot be opened.
-        readers: what reads a copy while it is made, by the log's name.
+        commits, dial: of this node.
+        damaged: logs that cannot be opened although other nodes count on their copies here.
+        readers: the readers of growing copies, by the log's name.
     """
 
     def __init__(
@@ -88,12 +88,12 @@ class MirrorCopies:
         """Mirror nothing yet.
 
         Args:
-            tree: the node's own; what is mirrored is open in it, as any log.
-            commits: make it durable.
-            data_dir: where what is divergent goes.
+            tree: the node's own tree; copies are open in it like other logs.
+            commits: makes copies durable.
+            data_dir: the directory for divergent records.
             dial: see copy_link.Dial; called with the leader's name and "mirror".
             node: this node's name.
-            logs: whose the node's logs are, and which of them it leads.
+            logs: the owners of the node's logs, and which of them the node leads.
             clock_ms: the time.
         """
         self.commits = commits
@@ -112,18 +112,18 @@ class MirrorCopies:
         self._serial = 0
         self._asides = asyncio.Lock()
 
-    # -- what is mirrored ---------------------------------------------------------------------
+    # -- begin and end of mirroring -----------------------------------------------------------
 
     def mirror(self, name: str, leader: str, *, is_counted_on: bool = False) -> None:
-        """Copy the log of that name from that node, from now on; also if it was copied from another one so far.
+        """Copy the log of that name from that node from now on, also if another node was its leader so far.
 
-        What is here of it already is kept as far as it is the leader's. What cannot be opened is put away; but not
-        while it is counted on to be here: then the log is `damaged`, and nothing is copied. So it is with one that is
+        The common part of an existing copy is kept. A copy that cannot be opened is put away; but if other nodes count
+        on it (`is_counted_on`), the log becomes `damaged`, and nothing is copied. The same holds for a copy that is
         missing, or was found to be damaged or gone since it was opened.
 
         Raises:
-            ValueError: it is led here.
-            StorageError: no log can have that name, or the disk refuses it.
+            ValueError: the log is led here.
+            StorageError: no log can have that name, or a disk operation fails.
         """
         if self._logs.is_led(name) or leader == self._node:
             raise ValueError(f"log {name} is led here: it cannot be mirrored from {leader}")
@@ -146,7 +146,7 @@ class MirrorCopies:
                 return
             if damage is not None:
                 self.put_away(name, str(damage))
-                # It may be a piece that is damaged; and none is of use in front of nothing.
+                # The damage may be in a segment of the prefix; and no segment is of use without the copy behind it.
                 remove_directory(pieces_directory(self._tree.root, name), self._tree.removed)
             self.damaged.discard(name)
             self._applier.forget(name)
@@ -160,11 +160,11 @@ class MirrorCopies:
         link.add(copy)
 
     def readable(self, name: str) -> Log | None:
-        """The log of a copy that is made here, for a reader; None if there is none that can be read."""
+        """Return the log of a growing copy for a reader; None if no copy can be read."""
         copy = self._copies.get(name)
         if copy is None or copy.is_busy or copy.damage is not None:
             return None
-        # Nothing was ever put into one that is not there.
+        # A missing log never had a record.
         return copy.log or self._applier.open(name)
 
     def _appended(self, name: str, log: Log, chunk: Chunk) -> None:
@@ -173,15 +173,15 @@ class MirrorCopies:
             reader.appended(chunk.header)
 
     def _end_reader(self, name: str) -> None:
-        """The copy is closed, or made anew."""
+        """End the reader of a copy that is closed, or begins anew."""
         reader = self.readers.pop(name, None)
         if reader is not None:
             reader.end()
 
     def gone(self, log: Log, error: Corrupt) -> bool:
-        """Files of a log were removed while it was open; whether it is a copy that is mirrored here.
+        """Note that files of an open log were removed; return whether the log is a copy.
 
-        Its leader hears of it before anything that was in them is acked.
+        The copy's leader learns of it before this node acks any record of these files.
         """
         copy = next((each for each in self._copies.values() if each.holds(log)), None)
         if copy is not None and copy.damage is None:
@@ -189,7 +189,7 @@ class MirrorCopies:
         return copy is not None
 
     def hold(self, name: str) -> None:
-        """Have a log open that this node neither leads nor mirrors for now: its followers are to have it, too."""
+        """Open a log that this node neither leads nor mirrors for now, so that the node's followers get it, too."""
         if name in self._copies or self._logs.is_led(name) or not self._tree.is_closed(name):
             return
         damage = self._open(name, is_counted_on=False)
@@ -197,14 +197,14 @@ class MirrorCopies:
             logger.error("damaged_copy log=%s error=%s action=left", name, damage)
 
     def _end_damaged(self, copy: MirrorCopy) -> None:
-        """Nothing of it is open any more; its files, if there are any, stay."""
+        """Close a damaged copy; its files, if there are any, stay."""
         del self._copies[copy.name]
         self._end_reader(copy.name)
         self._links[copy.leader].remove(copy.name)
         self._close(copy)
 
     def _open(self, name: str, *, is_counted_on: bool) -> StorageError | None:
-        """What is here is ready to be gone on with; or cannot be read, or is not here and should be."""
+        """Open the copy, if there is one; return the error if it cannot be read, or is missing and should exist."""
         directory, log = self._tree.path_of(name), self._tree.logs.get(name)
         if log is None and not (directory.exists() and has_segments(directory)):
             is_lost = is_counted_on and self._logs.has_log(name)
@@ -214,15 +214,15 @@ class MirrorCopies:
                 log = self._tree.log(directory).open(with_messages=False, sync=False)
         except Corrupt as error:
             return error
-        # What it tells that it has is on disk before it acks anything.
+        # The records that the node reports are on disk before it acks any.
         self.commits.appended(log)
         return None
 
     def put_away(self, name: str, damage: str) -> None:
-        """What is here of a log that nothing has open cannot be read, as `damage` says: it is kept beside all others.
+        """Move the files of an unreadable, closed log into quarantine; `damage` is the reason.
 
         Raises:
-            StorageError: the disk refuses it.
+            StorageError: a disk operation fails.
         """
         if not self._tree.path_of(name).exists():
             return
@@ -232,9 +232,9 @@ class MirrorCopies:
         self._tree.put_away(name, place)
 
     async def release(self, name: str) -> None:
-        """Stop copying that log and keep it; when this returns, what was received is in it, durable, and it is closed.
+        """Stop copying a log and keep the copy; on return all received records are durable, and the log is closed.
 
-        Whoever leads it opens it as on a start.
+        A node that leads it then opens it as at a start.
 
         Raises:
             StorageError: the node stops.
@@ -245,11 +245,11 @@ class MirrorCopies:
             self._close(copy)
 
     async def discard(self, name: str) -> None:
-        """This node is not a mirror of that log any more: stop copying it, and delete what is here.
+        """Stop copying a log and delete the copy: this node is no longer its mirror.
 
         Raises:
-            ValueError: it is led here.
-            StorageError: the disk refuses it.
+            ValueError: the log is led here.
+            StorageError: a disk operation fails.
         """
         if self._logs.is_led(name):
             raise ValueError(f"log {name} is led here: it is not deleted as a mirror")
@@ -266,12 +266,12 @@ class MirrorCopies:
         log.delete()
 
     async def quarantine(self, name: str, leader: str, lost_epoch: int) -> None:
-        """Keep a copy, which is to be deleted and not compared, if its leader began to lead in `lost_epoch` with less.
+        """Quarantine a copy before its deletion if its leader began to lead in `lost_epoch` without all messages.
 
-        It may be the only one of messages that were confirmed before that.
+        The copy may be the only one of messages that were confirmed before that.
 
         Raises:
-            StorageError: the disk refuses it; the copy must stay.
+            StorageError: a disk operation fails; the copy must stay.
         """
         ends = self.ends(name)
         if ends is None or name in self._copies or ends.epoch >= lost_epoch:
@@ -283,15 +283,15 @@ class MirrorCopies:
         self._warn_of_lost(name, found)
 
     async def contents(self, name: str) -> DivergentLog | None:
-        """What can be read of a log that is not led here; None for nothing. Raises StorageError."""
+        """Return the readable content of a log that is not led here; None if there is none. Raises StorageError."""
         return await asyncio.to_thread(contents, self._tree.path_of(name), name)
 
     async def quarantine_all(self, name: str, leader: str) -> None:
         """Quarantine all of a copy that its leader is about to give up.
 
         Raises:
-            ValueError: it is led here.
-            StorageError: the disk refuses it.
+            ValueError: the log is led here.
+            StorageError: a disk operation fails.
         """
         if self._logs.is_led(name):
             raise ValueError(f"log {name} is led here: it is not quarantined as a mirror")
@@ -337,7 +337,7 @@ class MirrorCopies:
         return copy
 
     def _close(self, copy: MirrorCopy) -> None:
-        """Have nothing of it in memory, unless it is mirrored again by now."""
+        """Close the copy's log, unless the node mirrors or leads it again by now."""
         copy.prefix.forget()
         name = copy.name
         if name in self._copies or self._logs.is_led(name):
@@ -349,22 +349,23 @@ class MirrorCopies:
             log.close()
 
     async def close(self) -> None:
-        """End every link; what is here stays as it is."""
+        """End every link; the copies stay unchanged."""
         for link in list(self._links.values()):
             link.stop()
         busy = [copy.busy for copy in self._copies.values() if copy.busy is not None]
         if busy:
             await asyncio.wait(busy)
 
-    # -- what is here -------------------------------------------------------------------------
+    # -- state of the copies ------------------------------------------------------------------
 
     def ends(self, name: str) -> Ends | None:
-        """What is here of a log that is not led here, mirrored or not; None for nothing.
+        """Return the extent of a log that is not led here, mirrored or not; None if there is none.
 
-        Of one that is open it is on disk with the next round; of another one it is, also what a killed process left.
+        The records of an open log are durable after the next round of the group commit. Those of a closed log are
+        durable already, also after a kill of the process.
 
         Raises:
-            StorageError: it cannot be read.
+            StorageError: the log cannot be read.
         """
         log = self._tree.logs.get(name)
         if log is not None:
@@ -379,14 +380,14 @@ class MirrorCopies:
             found.close()
 
     def cursor(self, name: str) -> int | None:
-        """Messages of that log before this offset may have been handed to consumers; None if nothing was heard of it.
+        """Return that log's cursor: messages before it may have been handed out; None if none was received.
 
-        So it is of a node that has begun anew, and leads before it has mirrored anything.
+        A node that begins to lead after a restart, before it has mirrored anything, has received none.
         """
         return self._cursors.get(name)
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row a log that is mirrored: name, leader, connected, error, and up to where it is here."""
+        """Return a row for each mirrored log: name, leader, connected, error, and the offsets of the copy."""
         rows = []
         for name, copy in sorted(self._copies.items()):
             log, link = copy.log, self._links[copy.leader]
@@ -402,7 +403,7 @@ class MirrorCopies:
             )
         return rows
 
-    # -- what links share: copy_link.LinkedCopies ---------------------------------------------------
+    # -- state shared by the links: copy_link.LinkedCopies ------------------------------------------
 
     def describe(self, copy: MirrorCopy) -> wire.Copy:
         """See copy_link.LinkedCopies."""
@@ -461,21 +462,22 @@ class MirrorCopies:
                 if kind is ChangeKind.DROP:
                     copy.prefix.drop(change.offset)
                 elif kind is ChangeKind.APPEND:
-                    # It is on disk with the chunk, before that is acked: nobody counts on more than that knows of it.
+                    # The existence record is on disk with the chunk, before the ack: before any node counts on the
+                    # chunk.
                     self._logs.record_existence(copy.name)
 
     async def _quarantine_range(self, copy: MirrorCopy, change: LogChange) -> None:
-        """What is divergent goes to quarantine in a thread, then it is cut, then the leader is told what is left."""
+        """Quarantine divergent records in a thread, truncate the copy, and report it to the leader again."""
         try:
             async with self._asides:
                 await self._quarantine_copy(copy, change)
         except Exception as error:
-            # Whatever it is, it must not be tried again and again without a rest.
+            # Any other error, too: an immediate retry would repeat it for ever.
             is_bug = not isinstance(error, LeveretError)
             logger.error("mirror_not_quarantined log=%s error=%s", copy.name, error, exc_info=is_bug)
             self._fail(copy, error)
         finally:
-            # From here on it is not busy.
+            # In the next turn of the loop the copy is not busy any more.
             asyncio.get_running_loop().call_soon(self._report_again, copy)
 
     def _fail(self, copy: MirrorCopy, error: Exception) -> None:
@@ -493,7 +495,8 @@ class MirrorCopies:
         is_lost = ends.epoch < copy.lost_epoch
         quarantine = self._quarantine(ends.epoch, copy.epoch, copy.leader, is_lost=is_lost)
         kept = await asyncio.to_thread(quarantine.add, copy.name, at, until)
-        # A crash up to here, or while it is cut: it is divergent again, and what is there already is taken up.
+        # After a crash up to here, or during the truncation, the records are divergent again, and the quarantine
+        # continues.
         self._forget(copy, change, log, is_head=is_head)
         await asyncio.to_thread(quarantine.finish)
         logger.warning(
@@ -502,7 +505,7 @@ class MirrorCopies:
         self._warn_of_lost(copy.name, kept)
 
     def _forget(self, copy: MirrorCopy, change: LogChange, log: Log, *, is_head: bool) -> None:
-        """What is kept elsewhere goes; of a log whose head is, the rest stays as far as it is whole segments."""
+        """Remove quarantined records from the copy; after a quarantined prefix whole segments of the rest stay."""
         if is_head:
             copy.prefix.remove()
             log.drop_before(copy.lost_before)
@@ -514,7 +517,7 @@ class MirrorCopies:
         if self._copies.get(copy.name) is not copy:
             return
         if copy.damage is not None:
-            # While it was busy nothing could be done about it.
+            # While the copy was busy, the damage could not be handled.
             self._logs.copy_again(copy.name)
         elif not copy.error:
             self._links[copy.leader].report(copy.name)

@@ -1,7 +1,8 @@
 """A mirror's end of the link to one leader: it connects, reports its logs, and writes and acks received records.
 
-A failure to write one log concerns that log only: its leader is told, and the log begins anew a little later. A frame
-that does not fit ends the link, and the link is begun anew: records that are here already are never sent again.
+If a log cannot be written, only that log is affected: its leader learns of that, and the copy begins anew a little
+later.
+An invalid frame ends the link, and the link is dialled again: records that are here already are never sent again.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ logger = logging.getLogger(__name__)
 _AT_ONCE: Final = 256
 _NAMES_MAX: Final = 1024
 Dial = Callable[[str, Kind], Awaitable[LinkPeer]]
-"""Connects to a node, for a kind of link, and comes back when both have proven themselves.
+"""Connects to a node, for a kind of link, and returns after the handshake.
 
 Raises OSError, TimeoutError, LeveretError.
 """
@@ -42,22 +43,22 @@ class LinkedCopies(Protocol):
     dial: Dial
 
     def change(self, copy: MirrorCopy, change: LogChange) -> None:
-        """Make a change of a copy. Raises StorageError, LinkError."""
+        """Apply a change to a copy. Raises StorageError, LinkError."""
 
     def drop_due(self) -> None:
-        """More is durable: what waited for that may be dropped."""
+        """Drop the segments that waited for more records to become durable."""
 
     def describe(self, copy: MirrorCopy) -> wire.Copy:
-        """What is here of a log. Raises StorageError."""
+        """Return the report of a copy to its leader. Raises StorageError."""
 
     def headers(self, name: str, before: int, count: int) -> list[bytes]:
-        """The headers of chunks before an offset, newest first. Raises StorageError."""
+        """Return the headers of up to `count` chunks before an offset, newest first. Raises StorageError."""
 
     def damaged_copy(self, copy: MirrorCopy) -> None:
-        """What is here of a log is damaged or gone: it is to begin anew."""
+        """Let a copy that is damaged or gone begin anew."""
 
     def idle(self, link: CopyLink) -> None:
-        """Nothing is to be mirrored by it any more."""
+        """Forget a link that has no log to mirror any more."""
 
 
 class CopyLink:
@@ -65,13 +66,13 @@ class CopyLink:
 
     Attributes:
         node: the leader's name.
-        copies: the logs that are to be mirrored from there, by name.
-        is_connected: whether the link stands.
-        error: why it does not; empty if it does.
+        copies: the logs to mirror from that node, by name.
+        is_connected: whether the link is up.
+        error: the reason why the link is down; empty if it is up.
     """
 
     def __init__(self, shared: LinkedCopies, node: str) -> None:
-        """Connect as long as there is something to be mirrored."""
+        """Connect for as long as there are logs to mirror."""
         self.node = node
         self.copies: dict[str, MirrorCopy] = {}
         self.error = ""
@@ -89,7 +90,7 @@ class CopyLink:
         """See the class."""
         return self._link is not None
 
-    # -- life of the link ---------------------------------------------------------------------
+    # -- begin and end of the link ------------------------------------------------------------
 
     async def _run(self) -> None:
         while self.copies:
@@ -126,7 +127,7 @@ class CopyLink:
             self._forget(link)
 
     def stop(self) -> None:
-        """End the link and begin no other."""
+        """End the link for good."""
         self._running.cancel()
         link = self._link
         if link is not None:
@@ -139,7 +140,7 @@ class CopyLink:
         self.error = error
 
     def _forget(self, link: ReceivingLink) -> None:
-        """Nothing that this link brings counts any more."""
+        """Ignore all that this link delivers from now on."""
         if self._link is not link:
             return
         self._link = None
@@ -156,10 +157,10 @@ class CopyLink:
             self._note_error(str(error or "the leader closed the link"))
             self._forget(self._link)
 
-    # -- what is told -------------------------------------------------------------------------
+    # -- reports to the leader ----------------------------------------------------------------
 
     async def _report_all(self, link: ReceivingLink) -> None:
-        """Of thousands of logs in slices: each has a header to be read."""
+        """Report all copies in slices: of each of thousands of logs a header is read."""
         names = list(self.copies)
         for at in range(0, len(names), _AT_ONCE):
             if link is self._link:
@@ -179,7 +180,7 @@ class CopyLink:
             self._link.peer.write(pack(Type.COPIES, wire.MirrorInventory(describe)))
 
     def report(self, name: str) -> None:
-        """Tell the leader what is here of a log, if there is a link; when there is one next, all is told."""
+        """Report a copy to the leader over the present link; a new link reports all copies."""
         retry = self._retries.pop(name, None)
         if retry is not None:
             retry.cancel()
@@ -187,13 +188,13 @@ class CopyLink:
             self._report([name])
 
     def add(self, copy: MirrorCopy) -> None:
-        """Mirror one more: its leader was there just now."""
+        """Mirror one more log; its leader is likely to be reachable."""
         self.copies[copy.name] = copy
         self._wanted.set()
         self.report(copy.name)
 
     def remove(self, name: str) -> None:
-        """Mirror one less."""
+        """Mirror a log no longer."""
         copy = self.copies.pop(name, None)
         retry = self._retries.pop(name, None)
         if retry is not None:
@@ -204,19 +205,20 @@ class CopyLink:
         link.peer.write(pack(Type.RELEASED, wire.LogNames([name])))
         names = link.receiver.names
         if len(names) > 2 * len(self.copies) + _NAMES_MAX:
-            # Their numbers never come back.
+            # The leader never uses the numbers of these logs again.
             for number in [at for at, each in names.items() if each != name and each not in self.copies]:
                 del names[number]
         if not self.copies:
             self._ended.set()
 
     def _fail(self, copy: MirrorCopy, error: Exception) -> None:
-        """Nothing more of it is taken before it was told of anew."""
+        """Take no more records of a copy until it is reported anew."""
         logger.error("mirror_not_written log=%s leader=%s error=%s", copy.name, self.node, error)
         copy.is_accepting = False
         copy.error = str(error)
         if self._link is not None:
-            # Before any ack of what came with it: its leader counts on nothing that is here of it from then on.
+            # Before any ack of records that came with the failed one: from here on the leader does not count on this
+            # copy.
             self._link.peer.write(pack(Type.FAILED, wire.CopyFailed(copy.name, str(error))))
         if isinstance(error, Corrupt):
             copy.damage = error
@@ -228,10 +230,10 @@ class CopyLink:
             self._retries[copy.name] = self._loop.call_later(wait_s, self.report, copy.name)
 
     def fail(self, copy: MirrorCopy, error: Exception) -> None:
-        """A copy of this link cannot be written; only known after it was taken."""
+        """Handle a failed write that became known only after the record was taken."""
         self._fail(copy, error)
 
-    # -- what the leader says -----------------------------------------------------------------
+    # -- messages of the leader ---------------------------------------------------------------
 
     def received(self, kind: Type, payload: memoryview) -> None:
         """See link_peer.Receiver."""
@@ -280,7 +282,7 @@ class CopyLink:
         for change in changes:
             copy = self.copies.get(change.name)
             if copy is None or not copy.is_accepting:
-                # It was said of what was told before, and what is told next is another answer's.
+                # The change answers an earlier report; only the answer to the next report counts.
                 continue
             try:
                 self._shared.change(copy, change)

@@ -15,7 +15,7 @@ from leveret.wire.link import LogExtent
 
 
 class MirrorState(StrEnum):
-    """See stream."""
+    """The states of a stream: see mirror_stream."""
 
     JOINING = "joining"
     SYNCHRONISING = "synchronising"
@@ -28,14 +28,14 @@ class LedLog:
     """A log that this node leads.
 
     Attributes:
-        automatic: whether a new mirror is sent the head without being asked to.
+        automatic: whether a new mirror is sent the prefix without a request.
         expected: the nodes that promises wait for.
-        batch_messages: most messages that are sent at once to synchronise.
-        floor: the first offset that is not settled, as far as was told: nobody needs to have what is before it.
+        batch_messages: the most messages that are sent at once to synchronise.
+        floor: the first unsettled offset, as far as the queue reported it: mirrors do not need earlier records.
         cursor: messages before it may have been handed to consumers.
-        ends: up to where it has, or had, chunks of each epoch (core.queues.chunk_epochs), as far as is known.
+        ends: the end offsets, as far as known, of present and past chunks by epoch (core.queues.chunk_epochs).
         lost_before, lost_epoch: see wire.link.Mirroring.
-        pace: of what its mirrors are sent to synchronise.
+        pace: the pace at which its mirrors are sent missing records.
     """
 
     __slots__ = (
@@ -53,10 +53,10 @@ class LedLog:
     )
 
     def __init__(self, name: str, cut: int, end: int) -> None:
-        """Nobody mirrors it; it ends there, at the last cut."""
+        """Start without a mirror; at the last cut, `cut`, the log ended at `end`."""
         self.name = name
         self._cuts = deque([(cut, end)])
-        """The last cuts that changed it, and its ends then."""
+        """The last cuts that changed the log, each with the log's end at that cut."""
         self.automatic = False
         self.expected: frozenset[str] = frozenset()
         self.batch_messages = SYNC_BATCH_MESSAGES
@@ -68,27 +68,28 @@ class LedLog:
 
     @property
     def cut(self) -> int:
-        """The last cut that changed it."""
+        """The last cut that changed the log."""
         return self._cuts[-1][0]
 
     def ends_at(self, cut: int, end: int, *, forget_to: int) -> None:
-        """It ends there since that cut; nobody asks any more for the end at a cut before `forget_to`."""
+        """Note the log's end since that cut; `end_at` is not called for cuts before `forget_to` any more."""
         cuts = self._cuts
         cuts.append((cut, end))
         while len(cuts) > 1 and cuts[1][0] <= forget_to:
             cuts.popleft()
 
     def end_at(self, cut: int) -> int:
-        """Where it ended at that cut."""
+        """Return the log's end at that cut."""
         index = bisect_right(self._cuts, cut, key=lambda each: each[0])
         return self._cuts[max(0, index - 1)][1]
 
     def is_late(self, extent: LogExtent, log: Log | None) -> bool:
-        """Whether a mirror whose last chunk was dropped here is late for certain, and not divergent.
+        """Whether a mirror whose last chunk was dropped here is certainly late, and not divergent.
 
-        Chunks of one epoch have one maker, one after the other: if there is one here of the epoch of the mirror's
-        last, and behind it, all that the mirror has once was here. What is looked at is the oldest one that is held,
-        and what is known of those that were.
+        All chunks of one epoch come from one leader, in order: if this log has, or had, a chunk of the epoch of the
+            mirror's
+        last chunk at or behind that, then all records of the mirror were once here. Evidence is the epoch of the oldest
+        present chunk, and the known ends of earlier epochs.
         """
         if log is None or not extent.last:
             return False
@@ -98,7 +99,7 @@ class LedLog:
         return theirs == ours or extent.next_offset <= self.ends.get(theirs, 0)
 
     def has_what_was_lost(self, extent: LogExtent) -> bool:
-        """Whether a mirror has messages in front that this log lacks, as it was led on without them."""
+        """Whether a mirror has earlier messages that this log lacks, because its leader began to lead without them."""
         if not extent.last or extent.first_offset >= self.lost_before:
             return False
         return decode_header(extent.last).epoch < self.lost_epoch

@@ -1,4 +1,4 @@
-"""Mirroring's questions to the node: the owner of a log, and whether the node serves it.
+"""Mirroring's interface to the node: the owner of a log, and whether the node leads it.
 
 This module is a port: mirroring knows logs and links, and no queues. `runtime.cluster.placement.queues` knows both.
 """
@@ -12,26 +12,26 @@ class LogTable(Protocol):
     """The logs of a node by their names in the tree, such as `queues/EPOCH`."""
 
     def key_of(self, name: str) -> tuple[str, str] | None:
-        """The vhost and name of the queue that a log is of; None if that is not known here."""
+        """Return vhost and name of a log's queue; None if this node does not know the queue."""
 
     def is_led(self, name: str) -> bool:
         """Whether this node leads the log."""
 
     def begin_segment(self, name: str) -> int:
-        """Begin a segment of a log that is led here, with a chunk that settles nothing; the offset of that.
+        """Begin a segment of a log that is led here, with a chunk that settles nothing; return that chunk's offset.
 
         Raises:
-            StorageError: that cannot be.
+            StorageError: the log is not led here, or a disk operation fails.
         """
 
     def has_log(self, name: str) -> bool:
-        """Whether the log was recorded here as one in which there is something."""
+        """Whether an existence record says that this node's log once had records."""
 
     def record_existence(self, name: str) -> None:
-        """Record that: should the log be missing one day, that is a loss, and no copy that has all of nothing."""
+        """Write the existence record: if the log is missing later, it counts as lost, not as an empty complete copy."""
 
     def begins_anew(self, name: str) -> None:
-        """The copy of a log is about to begin anew: it is not complete until the record says so."""
+        """Note that a copy is about to begin anew: it is incomplete until the queue's record names it again."""
 
     def copy_again(self, name: str) -> None:
-        """The copy of a log is damaged or gone: `MirrorCopies.mirror` is to be called for it again."""
+        """Request a new call of `MirrorCopies.mirror` for a log whose copy is damaged or gone."""

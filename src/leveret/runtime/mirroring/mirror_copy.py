@@ -1,4 +1,4 @@
-"""One log that this node mirrors: its copy, and what is being copied in front of that (replication.prefix_segment)."""
+"""One log that this node mirrors: its copy, and the prefix that is being copied (replication.prefix_segment)."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ class MirrorCopy:
     """See the module.
 
     Attributes:
-        name: of the log.
-        leader: the node that it comes from.
-        prefix: what is being copied in front of it.
-        serial: of what was told of it last.
-        is_accepting: whether what comes is the answer to that.
-        is_busy: what is divergent of it is being quarantined: nothing is told of it, and nothing taken.
-        busy: done when it is not busy any more; None if it never was.
-        epoch: the one in which its leader leads it, 0 before that is known.
+        name: the name of the log.
+        leader: the node that sends the log.
+        prefix: the segments that are being copied in front of the copy.
+        serial: the number of the last report.
+        is_accepting: whether incoming records answer that report.
+        is_busy: whether divergent records are being quarantined: nothing is reported or taken meanwhile.
+        busy: done when the quarantine ends; None if there was none.
+        epoch: the epoch in which its leader leads it, 0 until that is known.
         lost_before, lost_epoch: see wire.link.Mirroring.
-        damage: it is damaged or gone, while it was open: nothing is told of it or taken until it begins anew.
-        failures: how often it could not be written since it last was.
-        error: why it could not; empty for nothing.
+        damage: the copy is damaged or gone while it was open: nothing is reported or taken until it begins anew.
+        failures: the number of failed writes since the last successful one.
+        error: the last write error; empty for none.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class MirrorCopy:
         commits: GroupCommit,
         failed: Callable[[MirrorCopy, StorageError], None],
     ) -> None:
-        """Of a log that is open in the tree, if there is one; `failed` is told of what fails later."""
+        """Use the log that is open in the tree, if there is one; `failed` is called for later errors."""
         self.name = name
         self.leader = leader
         self.serial = 0
@@ -59,9 +59,9 @@ class MirrorCopy:
 
     @property
     def log(self) -> Log | None:
-        """The copy, if anything of it is here."""
+        """The copy's log; None if there is none."""
         return self._tree.logs.get(self.name)
 
     def holds(self, log: Log) -> bool:
-        """Whether it is this copy, or what is being copied to stand in front of it."""
+        """Whether a log is this copy, or a segment of its prefix."""
         return log is self.log or self.prefix.holds(log)

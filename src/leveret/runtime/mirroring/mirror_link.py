@@ -1,6 +1,6 @@
-"""The frames of the link to one mirror node: one a cut with what is live, of all its logs, and others between those.
+"""The frames of the link to one mirror node: one frame a cut with the live records of all logs, and others between.
 
-This is the lower half of source_link.SourceLink; the streams of its logs work on it.
+This is the lower half of source_link.SourceLink; the streams of its logs use it.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ class MirrorLeader(Protocol):
     logs: LogTable
 
     def touched(self, link: MirrorLink) -> None:
-        """It has something in the frame of this flush."""
+        """Note that a link has changes in the frame of this flush."""
 
     def number(self, octets: int) -> int:
-        """The number of a frame with so many octets of changes, higher than all before."""
+        """Return the number of a frame with so many octets of changes, higher than all before."""
 
     def replicas(self, name: str) -> ReplicaSet:
-        """The replicas of a log that is led here."""
+        """Return the replicas of a log that is led here."""
 
     def cut(self) -> int:
-        """Send what was appended since the last cut, to every mirror."""
+        """Send the appends since the last cut to every mirror."""
 
     def acked(self, node: str) -> None:
-        """A mirror has more of its logs: promises may be due."""
+        """Keep the promises that are due because a mirror has acked more."""
 
     def reported(self, name: str, node: str, state: MirrorState) -> None:
-        """The mirror of a log at a node is in another state."""
+        """Report the new state of a node's mirror of a log."""
 
     def ended(self, link: MirrorLink) -> None:
-        """It is gone."""
+        """Forget a link that has ended."""
 
 
 class MirrorLink(SendingLink, ABC):
@@ -55,18 +55,18 @@ class MirrorLink(SendingLink, ABC):
 
     Attributes:
         leader: see MirrorLeader.
-        numbers: what logs may be called in frames from now on.
+        numbers: the next numbers that logs get in frames.
     """
 
     def __init__(self, leader: MirrorLeader, peer: LinkPeer, node: str) -> None:
-        """Of a node that has proven itself."""
+        """Serve a node after its handshake."""
         super().__init__(peer, node, f"mirror {node}", leader.clock_ms)
         self.leader = leader
         self.numbers: Iterator[int] = count(1)
         self._frame = Frame()
 
     def add(self, head: bytes, chunk: list[Octets] | None = None, records: int = 0) -> None:
-        """Have a change in the frame of this flush."""
+        """Add a change to the frame of this flush."""
         frame = self._frame
         if not frame.octets:
             self.leader.touched(self)
@@ -74,11 +74,11 @@ class MirrorLink(SendingLink, ABC):
 
     @property
     def gathered(self) -> int:
-        """Octets of changes since the last cut."""
+        """The octets of changes since the last cut."""
         return self._frame.octets
 
     def cut(self, number: int) -> None:
-        """Send what was added since the last cut."""
+        """Send the changes since the last cut."""
         frame = self._frame
         if not frame.octets:
             return
@@ -89,7 +89,7 @@ class MirrorLink(SendingLink, ABC):
             self.fall_behind()
 
     def send(self, frame: Frame) -> int:
-        """Send a frame at once; its number."""
+        """Send a frame at once; return its number."""
         number = self.leader.number(frame.octets)
         self.sender.frame(number)
         self._write(frame, number)
@@ -100,8 +100,8 @@ class MirrorLink(SendingLink, ABC):
 
     @abstractmethod
     def fall_behind(self) -> None:
-        """Too much waits for the socket: what is live is sent from disk again."""
+        """Send live records from disk again, because too many octets wait for the socket."""
 
     @abstractmethod
     def end(self, name: str, *, reports: bool = True) -> None:
-        """That log is not sent any more."""
+        """Send that log no longer."""

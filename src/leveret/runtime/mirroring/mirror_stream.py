@@ -1,17 +1,17 @@
-"""One log on its way to one mirror: reads it, and sends what core.replication.sender says is due.
+"""One log on its way to one mirror: reads it, and sends the records that core.replication.sender says are due.
 
 Promises and records of etcd speak of states, which follow the phases of the scope:
 
     joining          the copy is compared with the log, or is all but complete
     synchronising    missing records are sent, from disk, beside live traffic
-    unsynchronised   it is sent each cut, and lacks the prefix: the records before the begin of its copy
-    live             it has everything, and is sent each cut
+    unsynchronised   the mirror is sent each cut, and lacks the prefix: the records before the begin of its copy
+    live             the mirror has everything, and is sent each cut
     gone             the scope has ended, or fell behind
 
 The common part of copy and log is kept, and records behind it are sent in order. A mirror without a copy
 begins at the log's *present end*, on a segment of its own: so it gets new records at once, however long the log is.
-The prefix is sent afterwards, if that is asked for, the newest segment first, at the allowed pace. A sync that was
-cancelled, or cut off, continues where it stopped. A short log is simply sent.
+The prefix is sent afterwards, on request or by policy, the newest segment first, at the allowed pace. A sync that was
+cancelled, or cut off, continues where it stopped. A short log is sent whole.
 
 A state is reported only after the mirror's ack, so the records are on the mirror's disk. Promises count on the mirror
 from the frame on with which it goes live, once it lacks no prefix.
@@ -38,9 +38,9 @@ from leveret.wire.link import ChangeKind, Frame, Octets, log_change, name_change
 logger = logging.getLogger(__name__)
 
 STEP_BYTES: Final = 256 * 1024
-"""Read and sent in one turn of the loop, less than a millisecond; what is live waits behind it."""
+"""The octets read and sent in one turn of the loop, less than a millisecond of work; live records wait behind it."""
 FINAL_BYTES: Final = 1024 * 1024
-"""With so little missing the rest is sent in one turn of the loop; a log so short is sent whole."""
+"""With less than this missing the rest is sent in one turn of the loop; a shorter log is sent whole."""
 
 
 class MirrorStream(SentLogs):
@@ -48,21 +48,21 @@ class MirrorStream(SentLogs):
 
     Attributes:
         led: the log.
-        prefix: how far its prefix is.
-        state: as it was told last.
-        syncs: whether it is to be sent its prefix.
+        prefix: the progress of its prefix.
+        state: the last reported state.
+        syncs: whether the mirror is to be sent the prefix.
     """
 
     link: MirrorLink
 
     def __init__(self, link: MirrorLink, led: LedLog, copy: wire.Copy) -> None:
-        """Of a mirror that has that copy of the log; it is compared at the first step."""
+        """Serve a mirror with that copy of the log; the first step compares them."""
         self.led = led
         super().__init__(link, led.name, link.leader.tree, led.pace, link.numbers)
         self.scope.happens(SendEvent.REPORTED)
         self.prefix = SentPrefix(copy.log.first_offset)
         self.state = MirrorState.JOINING
-        # Who is waited for counts as having everything: what it lacks it is sent, whatever the policy says of new ones.
+        # Promises count on the mirror as complete: it is sent missing records, whatever the policy says of new mirrors.
         self.syncs = led.automatic or link.node in led.expected
         self._number = 0
         self._counts = False
@@ -72,12 +72,12 @@ class MirrorStream(SentLogs):
 
     @property
     def node(self) -> str:
-        """The mirror's."""
+        """The mirror's node."""
         return self.link.node
 
     @property
     def log(self) -> Log | None:
-        """The log, if anything was ever put into it."""
+        """The log; None if it never had a record."""
         return self.tree.logs.get(self.led.name)
 
     def paths(self) -> Iterable[str]:
@@ -89,18 +89,18 @@ class MirrorStream(SentLogs):
         return set()
 
     def unreadable(self, name: str, error: StorageError) -> None:
-        """See SentLogs: it cannot be mirrored."""
+        """See SentLogs: the log cannot be mirrored."""
         logger.error("mirrored_log_unreadable log=%s node=%s error=%s", name, self.node, error)
         self.link.end(name)
 
     # -- the comparison -----------------------------------------------------------------------
 
     def _compare_copy(self) -> None:
-        """Begin to compare what the mirror told with what is here now."""
+        """Begin to compare the mirror's report with the log."""
         reported = self._reported
         self.prefix.first = reported.first_offset
         if self.led.has_what_was_lost(reported):
-            # It keeps that, and tells anew what else it has: nothing of it is dropped as if it were settled.
+            # The mirror quarantines these messages, and reports the rest anew: none of them may be dropped as settled.
             self.compare([], is_clean=False)
             self._take([QuarantineLog(self.led.name)])
             return
@@ -108,7 +108,7 @@ class MirrorStream(SentLogs):
         self.compare(extents, is_clean=bool(extents) and self.led.is_late(reported, self.log))
 
     def revised(self, step: Step) -> Step | None:
-        """See SentLogs: the mirror tells anew what it has after anything of it was quarantined."""
+        """See SentLogs: the mirror reports anew after records of its copy were quarantined."""
         match step:
             case Continue() if self.verdict is SendEvent.DIVERGED:
                 return None
@@ -138,11 +138,13 @@ class MirrorStream(SentLogs):
         return Begin(name, offset)
 
     def _present_end(self, name: str, log: Log) -> int:
-        """Where a mirror begins that lacks what is before: on a segment of its own, so that this is whole segments.
+        """Begin a segment for a mirror that lacks the records before it, so that the prefix is whole segments.
 
-        That begins with a chunk. Where all is settled nothing else may come for long, and a copy that is counted on
-        without a chunk in it would not know what it has: it could not be told from one that is lost, and what others
-        have of the log would look divergent to it.
+        The segment begins with a chunk. If everything is settled, no other chunk may come for long; and a mirror that
+        is
+        counted on, without a chunk, could not say which records it has: it would look like one that lost them, and the
+            other
+        nodes' records of the log would look divergent to it.
         """
         try:
             return self.link.leader.logs.begin_segment(name)
@@ -151,24 +153,25 @@ class MirrorStream(SentLogs):
             return log.first_offset
 
     def _puts_off(self, *, wipes: bool) -> bool:
-        """Whether what leaves the mirror with nothing has to wait: it is counted on to have everything.
+        """Whether a step that would leave the mirror without a copy must wait, because its copy is counted on.
 
-        It may have to lead at any moment, as long as it is recorded. Nobody is taken out of what promises wait for
-        before the record says so: so who is not waited for is not recorded.
+        The mirror may have to lead at any moment, as long as it is recorded. Promises stop waiting for a mirror only
+        after the
+        record dropped it: so a mirror that no promise waits for is not recorded.
         """
         if wipes and self.node in self.led.expected:
             self.verdict = SendEvent.POSTPONED
         return self.verdict is SendEvent.POSTPONED
 
     def expected_changed(self) -> None:
-        """Promises wait for others than before."""
+        """Continue a step that was put off, if promises do not wait for this mirror any more."""
         if self.scope.phase is SendPhase.PUT_OFF and self.node not in self.led.expected:
             self.link.wake(self)
 
     # -- steps --------------------------------------------------------------------------------
 
     async def step(self, now_ms: Callable[[], int]) -> bool:
-        """See SentLogs; of what is live the prefix."""
+        """See SentLogs; a live mirror is sent the prefix."""
         try:
             if self.scope.phase is SendPhase.PUT_OFF:
                 if self.node in self.led.expected:
@@ -186,7 +189,7 @@ class MirrorStream(SentLogs):
         super().compared()
         log = self.log
         if self.verdict is SendEvent.POSTPONED:
-            # Whoever is told of this takes it out of the record.
+            # The receiver of this report removes the mirror from the record.
             self._report(MirrorState.UNSYNCHRONISED)
         elif self.verdict is SendEvent.COMPARED and log is not None:
             self._paced_until = log.next_offset
@@ -204,7 +207,7 @@ class MirrorStream(SentLogs):
             self._report(MirrorState.SYNCHRONISING)
 
     def _resume_prefix(self, log: Log) -> None:
-        """Go on in the middle of a segment, if what the mirror has of it is what is here."""
+        """Continue in the middle of a segment, if the mirror's part of it equals this log's."""
         reported, top = self._reported_prefix, self.prefix.top
         if reported is None or not reported.last or reported.first_offset != log.segment_before(top):
             return
@@ -221,7 +224,7 @@ class MirrorStream(SentLogs):
 
     @property
     def limit_bytes_s(self) -> int:
-        """See SentLogs; of one log."""
+        """See SentLogs; the limit is for one log."""
         return self.link.leader.sync_bytes_s_max
 
     @property
@@ -231,14 +234,14 @@ class MirrorStream(SentLogs):
 
     @property
     def is_paced(self) -> bool:
-        """See SentLogs: what was there when it began; what was published since comes on top."""
+        """See SentLogs: records that existed at the begin are paced; later ones come on top."""
         if self.scope.phase is SendPhase.CATCHING_UP:
             return self.plan.sent.get(self.led.name, 0) < self._paced_until
         return self.scope.is_live
 
     @property
     def _final_bytes(self) -> int:
-        """As much is sent in one turn: of what is paced no more than what may be sent in a second."""
+        """The octets sent in one turn: of paced records no more than may be sent in a second."""
         return min(FINAL_BYTES, self.limit_bytes_s or FINAL_BYTES)
 
     def is_little(self) -> bool:
@@ -259,7 +262,7 @@ class MirrorStream(SentLogs):
         log, led, frame = self.log, self.led, Frame()
         self._number = next(self.link.numbers)
         frame.add(name_change(self._number, led.name))
-        # Also that nothing was handed out: who never heard of it has to take all as redelivered.
+        # Sent even if nothing was handed out: a mirror without a cursor must mark all messages as redelivered.
         frame.add(log_change(ChangeKind.CURSOR, self._number, led.cursor))
         self.scope.begins_live(self.link.send(frame), log.next_offset if log is not None else 0)
         self.link.sender.waits(self.scope)
@@ -270,18 +273,18 @@ class MirrorStream(SentLogs):
 
     @property
     def lacks_prefix(self) -> bool:
-        """Whether there is something in front of what it has that is not settled."""
+        """Whether unsettled records precede the mirror's copy."""
         log = self.log
         return log is not None and self.prefix.first > max(log.first_offset, self.led.floor)
 
     @property
     def has_prefix_to_send(self) -> bool:
-        """Whether it is to be sent something of it now."""
+        """Whether the mirror is to be sent a part of the prefix now."""
         log = self.log
         return self.syncs and self.scope.is_live and log is not None and self.prefix.top > log.first_offset
 
     def synchronise(self, *, wanted: bool) -> None:
-        """Send the prefix, or no more of it for now."""
+        """Send the prefix, or stop sending it for now."""
         self.syncs = wanted
         if wanted and self.scope.is_live:
             self.progress = SynchronisingProgress(self._prefix_left())
@@ -289,7 +292,7 @@ class MirrorStream(SentLogs):
         self._report_if_joined()
 
     def floor_rose(self) -> None:
-        """More of the log is settled, or dropped."""
+        """Note that more of the log is settled, or dropped."""
         log = self.log
         if log is not None:
             self.prefix.dropped(log.first_offset)
@@ -324,17 +327,17 @@ class MirrorStream(SentLogs):
             left -= log.bytes_from(prefix.part[0]) - log.bytes_from(prefix.part[1])
         return max(0, left)
 
-    # -- what happens in the tree -------------------------------------------------------------
+    # -- changes in the tree ------------------------------------------------------------------
 
     def appended(self, segment: int, chunk: list[Octets], records: int) -> None:
-        """A chunk stands at the end of the log."""
+        """Send, or plan to send, a chunk that was appended to the log."""
         if self.scope.is_live:
             self.link.add(log_change(ChangeKind.APPEND, self._number, segment), chunk, records)
         elif self.scope.phase is SendPhase.CATCHING_UP:
             self.plan.noted(self.led.name)
 
     def dropped(self, first_offset: int) -> None:
-        """The log begins later."""
+        """Note that records before this offset were dropped."""
         if self.scope.is_live:
             self.link.add(log_change(ChangeKind.DROP, self._number, first_offset))
         else:
@@ -342,11 +345,11 @@ class MirrorStream(SentLogs):
         self.floor_rose()
 
     def cursor_rose(self) -> None:
-        """More may have been handed to consumers."""
+        """Send the cursor: more messages may have been handed to consumers."""
         if self.scope.is_live:
             self.link.add(log_change(ChangeKind.CURSOR, self._number, self.led.cursor))
 
-    # -- what becomes of it -------------------------------------------------------------------
+    # -- acks, and the end --------------------------------------------------------------------
 
     def acked(self) -> None:
         """The mirror has acked frames that the scope or the prefix waited for."""
@@ -357,17 +360,17 @@ class MirrorStream(SentLogs):
 
     @property
     def acked_cut(self) -> int:
-        """The last cut that the mirror has acked, of this log or of others."""
+        """The last cut that the mirror has acked, of this log or others."""
         return self.link.sender.acks.cut
 
     @property
     def first(self) -> int:
-        """The offset at which what the mirror has on its disk begins."""
+        """The first offset of the records on the mirror's disk."""
         return self.prefix.first
 
     @property
     def has(self) -> int:
-        """The mirror has everything from `first` up to here on its disk."""
+        """The offset up to which the mirror has all records from `first` on its disk."""
         if self.scope.phase is SendPhase.JOINED:
             return self.led.end_at(self.acked_cut)
         return self.scope.has_read
@@ -381,7 +384,7 @@ class MirrorStream(SentLogs):
         if self.scope.phase is not SendPhase.JOINED:
             return
         if not self.lacks_prefix:
-            # For promises it counts only now: one that begins late does not have what was promised.
+            # For promises it counts only now: a mirror without the prefix lacks promised messages.
             if not self._counts:
                 self._counts = True
                 self.link.leader.replicas(self.led.name).joined(
@@ -398,7 +401,7 @@ class MirrorStream(SentLogs):
             self.link.leader.reported(self.led.name, self.node, state)
 
     def fall_behind(self) -> None:
-        """All that was cut is on its way; from here on it is read from disk again."""
+        """Read from disk again; the records of all cuts so far are on their way."""
         log = self.log
         self.goes_back(self.led.cut, has=self.has, end=log.next_offset if log is not None else 0)
         self._leave()
@@ -412,17 +415,17 @@ class MirrorStream(SentLogs):
             self.link.leader.replicas(self.led.name).left(self.node)
 
     def end(self, *, reports: bool = True) -> None:
-        """Nothing of it is sent any more."""
+        """Send the log no longer."""
         if self.state is not MirrorState.GONE:
             self._leave()
             if reports:
                 self._report(MirrorState.GONE)
             self.state = MirrorState.GONE
 
-    # -- how it is ----------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------
 
     def row(self, owed_since_s: float | None, now_s: float) -> dict[str, Any]:
-        """Node, state, how far it is behind, and how a synchronisation goes."""
+        """Return node, state, lag, and the progress of a synchronisation."""
         log = self.log
         end = log.next_offset if log is not None else 0
         left = self._prefix_left() if self.scope.is_live else self.plan.bytes_left()

@@ -1,8 +1,8 @@
-"""The leader's end of the link to one mirror node, carrying every log that the one leads and the other mirrors.
+"""The leader's end of the link to one mirror node, for every log that the one leads and the other mirrors.
 
-Live records go out once a flush, all logs in one frame with the number of the cut. Records that a mirror lacks go out
-between, in steps of their own, each log in its turn, in frames with numbers of their own. An ack of a number says that
-all of the link up to there is on the mirror's disk (core.replication.replica_set).
+Live records are sent once a flush, all logs in one frame with the number of the cut. Records that a mirror lacks are
+sent between, in steps of their own, one log after the other, in frames with numbers of their own. An ack of a number
+says that all frames of the link up to it are on the mirror's disk (core.replication.replica_set).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class MirroredLog(LedLog):
     __slots__ = ("streams",)
 
     def __init__(self, name: str, cut: int, end: int) -> None:
-        """Nobody mirrors it; it ends there, at the last cut."""
+        """Start without a mirror; at the last cut, `cut`, the log ended at `end`."""
         super().__init__(name, cut, end)
         self.streams: dict[str, MirrorStream] = {}
 
     def changed(self, cut: int, end: int) -> None:
-        """It ends there since that cut."""
+        """Note the log's end since that cut."""
         acked = (stream.acked_cut for stream in self.streams.values() if stream.scope.is_live)
         self.ends_at(cut, end, forget_to=min(acked, default=cut))
 
@@ -46,11 +46,11 @@ class SourceLink(MirrorLink):
 
     Attributes:
         wanted: names of the logs that the mirror wants of this node, led here or not.
-        streams: those that are under way, by the log's name.
+        streams: the streams under way, by the log's name.
     """
 
     def __init__(self, leader: MirrorLeader, led: dict[str, MirroredLog], peer: LinkPeer, node: str) -> None:
-        """Of a node that has proven itself; nothing is sent before it tells what it wants, of what is `led`."""
+        """Serve a node after its handshake; send nothing before it reports which of the `led` logs it wants."""
         super().__init__(leader, peer, node)
         self.wanted: set[str] = set()
         self.streams: dict[str, MirrorStream] = {}
@@ -74,7 +74,7 @@ class SourceLink(MirrorLink):
         if self.sender.acks.cut > before:
             self.leader.acked(self.node)
 
-    # -- what the mirror says -----------------------------------------------------------------
+    # -- messages of the mirror ---------------------------------------------------------------
 
     def received(self, kind: Type, payload: memoryview) -> None:
         """See link_peer.Receiver."""
@@ -112,7 +112,7 @@ class SourceLink(MirrorLink):
             return
         self.wanted.add(name)
         self.end(name)
-        # What waits for the cut is of the stream before this one: it must not come behind what begins now.
+        # Changes that wait for the cut belong to the previous stream: they must not follow the begin of the new one.
         self.leader.cut()
         log = tree.logs.get(name)
         epoch = log.epoch if log is not None else tree.epochs.get(name, tree.epoch)
@@ -130,12 +130,12 @@ class SourceLink(MirrorLink):
         self.wake(stream)
 
     def lead(self, name: str) -> None:
-        """This node leads that log from now on: if the mirror wants it, it is asked what it has."""
+        """Request a report on a log that this node leads from now on, if the mirror wants the log."""
         if name in self.wanted:
             self.peer.write(pack(Type.REPORT_AGAIN, wire.LogNames([name])))
 
     def end(self, name: str, *, reports: bool = True) -> None:
-        """That log is not sent any more."""
+        """Send that log no longer."""
         stream = self.streams.pop(name, None)
         if stream is not None:
             led = self._led.get(name)
@@ -158,12 +158,12 @@ class SourceLink(MirrorLink):
             self.end(name)
         self.leader.ended(self)
 
-    # -- what goes on by itself ---------------------------------------------------------------
+    # -- heartbeats ---------------------------------------------------------------------------
 
     def _beat(self) -> None:
-        """Say that the leader is there; end the link of a mirror that is not, or owes for too long."""
+        """Send a heartbeat; end the link of a mirror that is silent, or owes an ack for too long."""
         self._beating = asyncio.get_running_loop().call_later(BEAT_S, self._beat)
-        # Nobody waits for what is sent to synchronise, however long that takes.
+        # No promise waits for records that are sent to synchronise, however long that takes.
         since_ms = self.sender.owed_since_ms
         owed_ms = self.now_ms() - since_ms if since_ms is not None else 0
         if self.end_if_silent():
@@ -174,5 +174,5 @@ class SourceLink(MirrorLink):
             self.peer.write(*Frame().message(self.sender.sent, 0, self.now_ms()))
 
     def owed_since_ms(self, stream: MirrorStream) -> int | None:
-        """When the oldest cut was sent that the mirror has not acked, of a stream that lacks one; else None."""
+        """Return the time of the oldest unacked cut if the stream lacks a cut, in milliseconds; else None."""
         return self.sender.owed_since_ms if stream.led.cut > self.sender.acks.cut else None

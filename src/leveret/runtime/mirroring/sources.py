@@ -1,4 +1,4 @@
-"""The leader's end of all mirroring: appends to logs that this node leads are sent to their mirrors.
+"""The leader's part of mirroring: sends appends to logs that this node leads to their mirrors.
 
     appended -> the frame of each link that has the log live       (once a flush: one frame a link, by `cut`)
     acked    -> core.replication.promises: promises that are due are kept
@@ -9,10 +9,10 @@ The caller keeps the order in which a mirror is recorded as synchronised (core.r
     on_state(name, node, live)
     wait_for(name, recorded, recorded | {node}, then=record)    promises wait first,
     record: write it;    written: wait_for(name, recorded)      and only a node with every promised record is recorded
-    on_state(name, node, gone)
-    write the record without it;    written: wait_for(name, recorded)     taken out first, then waited for no longer
+        on_state(name, node, gone)
+        write the record without it;    written: wait_for(name, recorded)     taken out first, then waited for no longer
 
-A promise never looks at states: a node that is gone and recorded is waited for.
+    A promise does not depend on states: it waits for a recorded node that is gone.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ logger = logging.getLogger(__name__)
 
 OnAcked = Callable[[], None]
 OnState = Callable[[str, str, MirrorState], None]
-"""(log, node, state): what a node has of a log, or whether it gets it, changed.
+"""(log, node, state): a mirror's state for this log changed.
 
-Called from the loop, never while something of this module is being called.
+Called from the loop, never during a call of this module.
 """
 
 
@@ -51,12 +51,12 @@ class MirrorSources:
     """See the module; storage.tree.Changes.
 
     Attributes:
-        tree: the node's own.
-        logs: whose the node's logs are.
+        tree: the node's own tree.
+        logs: the owners of the node's logs.
         led: the logs that this node leads, by name.
-        sync_bytes_s_max: most that the mirrors of one log are sent in a second to synchronise, 0 for no limit; what
-            is published meanwhile comes on top. May be set at any time.
-        ack_timeout_ms: the link of a mirror that owes an ack for longer is ended, and so told of as gone.
+        sync_bytes_s_max: the most octets that the mirrors of one log are sent in a second to synchronise, 0 for no
+            limit; live records come on top. May be set at any time.
+        ack_timeout_ms: the link of a mirror that owes an ack for longer is ended, and the mirror reported as gone.
     """
 
     def __init__(
@@ -70,10 +70,11 @@ class MirrorSources:
         sync_bytes_s_max: int = 0,
         ack_timeout_ms: int = 10_000,
     ) -> None:
-        """Nothing is led. Whoever is told of the tree's changes so far is told on; `commits.fence` is left alone.
+        """Lead nothing yet.
 
-        `clock_ms` must never go back, as the time of day does: it says how long mirrors owe acks, and when more is sent
-        to synchronise them.
+        The tree's previous listener still gets all changes; the replication barrier of `commits` is left alone.
+        `clock_ms` must never go back, as the time of day does: it measures the age of unacked cuts, and paces the
+        records that are sent to synchronise mirrors.
         """
         self.logs = logs
         self.tree = tree
@@ -88,7 +89,7 @@ class MirrorSources:
         self._touched: dict[MirrorLink, None] = {}
         self._number = 0
         self._changed: dict[MirroredLog, None] = {}
-        """Logs that the next cut changes."""
+        """The logs with changes for the next cut."""
         self._promises: Promises[OnAcked] = Promises()
         self._promised: list[tuple[list[str], OnAcked]] = []
         self._cursors: dict[MirroredLog, None] = {}
@@ -96,7 +97,7 @@ class MirrorSources:
         self._next = tree.changes
         tree.changes = self
 
-    # -- what is led --------------------------------------------------------------------------
+    # -- led logs -----------------------------------------------------------------------------
 
     def lead(
         self,
@@ -107,21 +108,21 @@ class MirrorSources:
         ends: Mapping[int, int] | None = None,
         lost: tuple[int, int] = (0, 0),
     ) -> None:
-        """This node leads the log of that name; or goes on to lead it by another policy.
+        """Lead the log of that name from now on; or change the policy of a led log.
 
-        Its log is open, unless there is none yet: nothing was ever put into it. It is led in an epoch in which no
-        process has led it before, so that a mirror which is late can be told from one that is divergent.
+        The log is open, or does not exist yet because it never had a record. Its epoch is one in which no process has
+        led it before, so that a late mirror can be told from a divergent one.
 
         Args:
-            name: as in the tree: `queues/EPOCH`.
-            automatic: `ha-sync-mode`: whether a new mirror is sent what was there before it came.
+            name: the name in the tree: `queues/EPOCH`.
+            automatic: `ha-sync-mode`: whether a new mirror is sent earlier records.
             batch_messages: `ha-sync-batch-size`.
-            ends: see LedLog; without it as its last chunk says.
-            lost: its `lost_before` and `lost_epoch`.
+            ends: see LedLog; by default taken from the last chunk.
+            lost: `lost_before` and `lost_epoch`.
 
         Raises:
-            StorageError: its log is on disk, and not open: mirrors would be told that there is nothing. Or it cannot
-                be read.
+            StorageError: the log is on disk and not open, so that mirrors would take it for empty; or it cannot be
+                read.
         """
         directory = self.tree.path_of(name)
         if name not in self.tree.logs and directory.exists() and has_segments(directory):
@@ -129,7 +130,7 @@ class MirrorSources:
         led = self.led.get(name)
         if led is None:
             end = self._end(name)
-            # A replica that acks nothing has nothing, unless the log has nothing either.
+            # A replica without an ack has nothing, unless the log is empty as well.
             led = self.led[name] = MirroredLog(name, self.number(0) if end else 0, end)
             self._promises.lead(name)
             led.ends = ends if ends is not None else self._last_epoch(name)
@@ -147,7 +148,7 @@ class MirrorSources:
         return {header.epoch: header.next_offset for header, _ in last}
 
     def cease(self, name: str) -> None:
-        """This node does not lead that log any more: what waits for its mirrors is never told."""
+        """Lead that log no longer: callbacks that wait for its mirrors are never called."""
         self._forget(name)
         dropped = self._promises.cease(name)
         if dropped:
@@ -162,7 +163,7 @@ class MirrorSources:
             self._changed.pop(led, None)
 
     def accept(self, peer: LinkPeer, node: str, incarnation: str = "") -> Receiver:
-        """A mirror node has connected and proven itself; a link that it had before is gone with this."""
+        """Serve a mirror node after its handshake; this ends an earlier link of the node."""
         self._hang_up(node)
         link = self._links[node] = SourceLink(self, self.led, peer, node)
         self._incarnations[node] = incarnation
@@ -171,9 +172,9 @@ class MirrorSources:
         return link
 
     def runs(self, node: str, incarnation: str) -> None:
-        """This incarnation of a node runs, or none: what another one told does not count any more.
+        """Note the running incarnation of a node, or none: reports and acks of another one do not count any more.
 
-        The next one may have put its copy away, or lack it, before the old link is seen to be dead.
+        The next incarnation may have put its copy away, or lack it, before the old link is found to be dead.
         """
         if self._incarnations.get(node, incarnation) != incarnation:
             self._hang_up(node)
@@ -189,7 +190,7 @@ class MirrorSources:
         for link in list(self._links.values()):
             link.peer.close()
 
-    # -- what promises wait for ---------------------------------------------------------------
+    # -- promises -----------------------------------------------------------------------------
 
     def wait_for(
         self,
@@ -198,11 +199,11 @@ class MirrorSources:
         majority: bool | None = None,
         then: OnAcked | None = None,
     ) -> None:
-        """From now on promises of that log wait for exactly these: all of each set, or a majority of each.
+        """Let promises of that log wait for exactly these nodes from now on: all of each set, or a majority of each.
 
-        While the record of who is synchronised changes, hand in both the old and the new set. With None for `majority`
-        it stays as it is. `then` is called, once, when they have everything that may have been promised so far: from
-        then on they may be recorded. A later call takes its place.
+        While the record of the synchronised mirrors changes, pass both the old and the new set. With None `majority`
+        stays unchanged. `then` is called, once, when these nodes have all records that may have been promised so far:
+        from then on they may be recorded. A later call replaces `then`.
 
         Raises:
             KeyError: the log is not led here.
@@ -214,10 +215,10 @@ class MirrorSources:
         self._keep(self._promises.wait_for(name, sets, led.cut, majority=majority, then=then))
 
     def when_acked(self, names: Iterable[str], reported: OnAcked) -> None:
-        """Call `reported` once whoever is waited for has acked what the flush under way appends to each of these logs.
+        """Call `reported` once the expected nodes have acked the appends of the present flush to each of these logs.
 
-        That flush ends with the next `cut`, where nobody is told before. Of a log that is led elsewhere before,
-        it is never called; a log that is deleted needs nobody. The local disk is not asked: see GroupCommit.
+        The flush ends with the next `cut`; there is no call before that. If another node leads one of the logs first,
+        it is never called; a deleted log needs no acks. The local disk is not included: see GroupCommit.
         """
         self._promised.append((list(names), reported))
 
@@ -229,10 +230,10 @@ class MirrorSources:
         )
 
     def cut(self) -> int:
-        """Send what was appended since the last cut: one frame a link. To be called by the barrier of GroupCommit.
+        """Send the appends since the last cut: one frame a link. GroupCommit's replication barrier calls this.
 
         Returns:
-            Always 0: what waits for mirrors does not wait in GroupCommit.
+            Always 0: GroupCommit itself does not wait for mirrors.
         """
         if self._cursors:
             cursors, self._cursors = self._cursors, {}
@@ -268,14 +269,14 @@ class MirrorSources:
             for reported in promises:
                 reported()
         except Exception as bug:
-            # The others would never be told: whoever waits for them would wait for ever.
+            # The other callbacks would never be called: their promises would wait for ever.
             logger.critical("promise_failed action=stop", exc_info=True)
             self._commits.fail(bug)
 
-    # -- what the queue says ------------------------------------------------------------------
+    # -- reports of the queue -----------------------------------------------------------------
 
     def delivered(self, name: str, offset: int) -> None:
-        """Messages of that log before this offset may have been handed to consumers; mirrors hear it with the cut."""
+        """Set the cursor: messages before this offset may have been handed out; mirrors get it with the next cut."""
         led = self.led.get(name)
         if led is not None and offset > led.cursor:
             led.cursor = offset
@@ -283,7 +284,7 @@ class MirrorSources:
                 self._cursors[led] = None
 
     def floor(self, name: str, offset: int) -> None:
-        """Everything before this offset is settled: a mirror that begins there lacks nothing."""
+        """Set the floor: everything before this offset is settled, and a mirror that begins there lacks nothing."""
         led = self.led.get(name)
         if led is not None and offset > led.floor:
             led.floor = offset
@@ -291,13 +292,13 @@ class MirrorSources:
                 stream.floor_rose()
 
     def synchronise(self, name: str) -> None:
-        """Send the head of that log to those of its present mirrors that lack it."""
+        """Send the prefix of that log to those of its present mirrors that lack it."""
         self._synchronise(name, wanted=True)
 
     def cancel_synchronise(self, name: str) -> None:
-        """Send no more of the head for now: what was sent is kept, and a later sync goes on from there.
+        """Stop sending the prefix for now: mirrors keep the sent records, and a later sync continues there.
 
-        A mirror that has been there before, and has something in common with the log, is sent the rest all the same.
+        A returning mirror whose copy has a common part with the log is still sent the rest.
         """
         self._synchronise(name, wanted=False)
 
@@ -307,18 +308,19 @@ class MirrorSources:
             for stream in list(led.streams.values()):
                 stream.synchronise(wanted=wanted)
 
-    # -- how it is ----------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------
 
     def state(self, name: str, node: str) -> MirrorState:
-        """The state of a node's mirror of a log."""
+        """Return the state of a node's mirror of a log."""
         led = self.led.get(name)
         stream = led.streams.get(node) if led is not None else None
         return stream.state if stream is not None else MirrorState.GONE
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """A row a mirror of a log: node, state, first_offset, acked_offset, lag_records, lag_bytes, lag_s, progress.
+        """Return a row for each mirror of a log.
 
-        `progress` is None unless it synchronises: bytes_done, bytes_total, rate_bytes_s, seconds_left (None: unknown).
+        Columns: node, state, first_offset, acked_offset, lag_records, lag_bytes, lag_s, progress. `progress` is None
+            unless it synchronises: bytes_done, bytes_total, rate_bytes_s, seconds_left (None: unknown).
         """
         led, now_ms = self.led.get(name), self.clock_ms()
         rows = []
@@ -329,10 +331,10 @@ class MirrorSources:
 
     @property
     def waiting_bytes(self) -> int:
-        """Octets that the slowest mirror has not taken from its link."""
+        """The octets that the slowest mirror has not yet received from its link."""
         return max((link.peer.waiting_bytes for link in self._links.values()), default=0)
 
-    # -- what links say: mirror_link.MirrorLeader ---------------------------------------------------
+    # -- events of the links: mirror_link.MirrorLeader ----------------------------------------------
 
     def touched(self, link: MirrorLink) -> None:
         """See mirror_link.MirrorLeader."""
@@ -364,7 +366,7 @@ class MirrorSources:
         if self._links.get(link.node) is link:
             del self._links[link.node]
 
-    # -- what the tree tells: storage.tree.Changes --------------------------------------------
+    # -- changes of the tree: storage.tree.Changes --------------------------------------------
 
     def appended(self, name: str, segment: int, header: Header, octets: list[Octets]) -> None:
         """See storage.tree.Changes."""
@@ -376,7 +378,7 @@ class MirrorSources:
         self._changed[led] = None
         if not led.streams:
             return
-        # A recovery's chunks may be in the buffer of a link, which it needs again.
+        # A recovery's chunks may be in the buffer of a link, which reuses it.
         kept: list[Octets] = [each if isinstance(each, bytes) else bytes(each) for each in octets]
         for stream in led.streams.values():
             stream.appended(segment, kept, header.records)
@@ -391,24 +393,24 @@ class MirrorSources:
                 stream.dropped(first_offset)
 
     def deleted(self, name: str) -> None:
-        """See storage.tree.Changes; mirrors delete their copies when they hear it of the cluster."""
+        """See storage.tree.Changes; mirrors delete their copies once they learn of the queue's deletion from etcd."""
         if self._next is not None:
             self._next.deleted(name)
         self._forget(name)
         self._keep(self._promises.deleted(name))
 
     def begun(self, name: str, offset: int) -> None:
-        """See storage.tree.Changes; no log that is led here."""
+        """See storage.tree.Changes; never for a log that is led here."""
         if self._next is not None:
             self._next.begun(name, offset)
 
     def truncated(self, name: str, offset: int) -> None:
-        """See storage.tree.Changes; no log that is led here."""
+        """See storage.tree.Changes; never for a log that is led here."""
         if self._next is not None:
             self._next.truncated(name, offset)
 
     def prepended(self, name: str, until: int) -> None:
-        """See storage.tree.Changes; no log that is led here."""
+        """See storage.tree.Changes; never for a log that is led here."""
         if self._next is not None:
             self._next.prepended(name, until)
 
