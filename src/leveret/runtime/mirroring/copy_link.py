@@ -1,8 +1,8 @@
 """A mirror's end of the link to one leader: it connects, reports its logs, and writes and acks received records.
 
 If a log cannot be written, only that log is affected: its leader learns of that, and the copy begins anew a little
-later.
-An invalid frame ends the link, and the link is dialled again: records that are here already are never sent again.
+later. An invalid frame ends the link, and the link is dialled again: records that are here already are never sent
+again.
 """
 
 from __future__ import annotations

@@ -87,9 +87,8 @@ class LedLog:
         """Whether a mirror whose last chunk was dropped here is certainly late, and not divergent.
 
         All chunks of one epoch come from one leader, in order: if this log has, or had, a chunk of the epoch of the
-            mirror's
-        last chunk at or behind that, then all records of the mirror were once here. Evidence is the epoch of the oldest
-        present chunk, and the known ends of earlier epochs.
+        mirror's last chunk at or behind that, then all records of the mirror were once here. Evidence is the epoch of
+        the oldest present chunk, and the known ends of earlier epochs.
         """
         if log is None or not extent.last:
             return False

@@ -62,7 +62,8 @@ class MirrorStream(SentLogs):
         self.scope.happens(SendEvent.REPORTED)
         self.prefix = SentPrefix(copy.log.first_offset)
         self.state = MirrorState.JOINING
-        # Promises count on the mirror as complete: it is sent missing records, whatever the policy says of new mirrors.
+        # A mirror that promises wait for counts as complete: it is sent missing records, whatever the policy says of
+        # new mirrors.
         self.syncs = led.automatic or link.node in led.expected
         self._number = 0
         self._counts = False
@@ -141,10 +142,8 @@ class MirrorStream(SentLogs):
         """Begin a segment for a mirror that lacks the records before it, so that the prefix is whole segments.
 
         The segment begins with a chunk. If everything is settled, no other chunk may come for long; and a mirror that
-        is
-        counted on, without a chunk, could not say which records it has: it would look like one that lost them, and the
-            other
-        nodes' records of the log would look divergent to it.
+        is counted on, without a chunk, could not say which records it has: it would look like one that lost them, and
+        the other nodes' records of the log would look divergent to it.
         """
         try:
             return self.link.leader.logs.begin_segment(name)
@@ -156,8 +155,7 @@ class MirrorStream(SentLogs):
         """Whether a step that would leave the mirror without a copy must wait, because its copy is counted on.
 
         The mirror may have to lead at any moment, as long as it is recorded. Promises stop waiting for a mirror only
-        after the
-        record dropped it: so a mirror that no promise waits for is not recorded.
+        after the record dropped it: so a mirror that no promise waits for is not recorded.
         """
         if wipes and self.node in self.led.expected:
             self.verdict = SendEvent.POSTPONED
