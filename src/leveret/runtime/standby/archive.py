@@ -1,7 +1,7 @@
 """The archive of a downstream, which pipeline processes read and delete.
 
-The archive may be in a store on other machines; this node never touches it itself. An inspection is cheap (it reads
-the manifest alone), but needs a process: so its last answer is reused for a moment.
+The archive may be in a store on other machines; this node never accesses it directly. An inspection is cheap (it reads
+the manifest alone), but needs a process: so its last answer is reused for `_CACHE_S`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from leveret.session.message_json import payload_json, properties_json
 from leveret.wire.record import content_header
 
 SHOWN_BYTES_MAX: Final = 64 * 1024
-"""Of each body of a message that is looked at."""
+"""The most octets shown of a message's body."""
 _CACHE_S: Final = 2.0
 
 
@@ -25,11 +25,11 @@ class StandbyArchive:
     """The archive of a downstream.
 
     Attributes:
-        place: the fields of every job that say where the archive is.
+        place: the fields of every job that locate the archive.
     """
 
     def __init__(self, data_dir: str, work_dir: Path, node_name: str, spark: dict[str, Any]) -> None:
-        """Use the archive in `data_dir`, a path or URI, of the node of this name; reads nothing yet.
+        """Use the archive in `data_dir`, a path or URI, of the node of this name, without reading it yet.
 
         `work_dir` is for locks, logs and Spark's scratch files if the archive is in a store; `spark` are the
         pipeline's SparkSettings.
@@ -41,16 +41,16 @@ class StandbyArchive:
         self._contents: tuple[float, Event] = (0.0, {})
 
     async def list_vhosts_available(self) -> list[str]:
-        """The vhosts with data to recover."""
+        """Return the vhosts with data to recover."""
         return [row["vhost"] for row in (await self.contents())["vhosts"] if row["records"]]
 
     async def metrics(self) -> list[dict[str, Any]]:
-        """A row a queue: queue, timestamp (of the newest record, ms), vhost, messages, settled."""
+        """Return a row for each queue: queue, timestamp (of the newest record, ms), vhost, messages, settled."""
         rows: list[dict[str, Any]] = (await self.contents())["queues"]
         return rows
 
     async def disk_usage(self) -> list[dict[str, Any]]:
-        """A row a vhost: node, size, unit, vhost, bytes."""
+        """Return a row for each vhost: node, size, unit, vhost, bytes."""
         return [
             {
                 "node": self._node_name,
@@ -63,10 +63,10 @@ class StandbyArchive:
         ]
 
     async def inspect(self, report: Callable[[Event], None]) -> list[dict[str, Any]]:
-        """Messages by vhost, queue, exchange and routing key; reads the whole archive, and reports progress.
+        """Count messages by vhost, queue, exchange and routing key; reads the whole archive, and reports progress.
 
         Raises:
-            PipelineFailed: they cannot be counted; the text says why.
+            PipelineFailed: the messages cannot be counted; the text has the reason.
         """
         job = {**self.place, "spark": self._spark}
         rows: list[dict[str, Any]] = (await ask("inspect", job, report))["rows"]
@@ -75,30 +75,32 @@ class StandbyArchive:
     async def export(
         self, target: str, form: str, options: dict[str, str], report: Callable[[Event], None]
     ) -> list[dict[str, Any]]:
-        """Write messages to files in `target`, and report progress; a row a queue: vhost, queue, messages, pending.
+        """Write messages to files in `target`; return a row for each queue: vhost, queue, messages, pending.
 
-        `options` are those of a query of the table of messages.
+        `report` receives the progress; `options` are those of a query of the table of messages.
 
         Raises:
-            PipelineFailed: they are not exported; the text says why.
+            PipelineFailed: the export failed; the text has the reason.
         """
         job = {**self.place, "spark": self._spark, "target": target, "format": form, "options": options}
         rows: list[dict[str, Any]] = (await ask("export", job, report))["rows"]
         return rows
 
     async def moments(self) -> list[dict[str, Any]]:
-        """A row a vhost: virtual_host, and from earliest_ms to newest_ms it is known how its queues stood.
+        """Return a row for each vhost: virtual_host; earliest_ms and newest_ms bound the known states of its queues.
 
         Raises:
-            PipelineFailed: why that cannot be told.
+            PipelineFailed: the manifest cannot be read; the text has the reason.
         """
         return moments_of(await self.contents())
 
     async def messages(self, vhost: str, queue: str, from_ms: int, count: int) -> list[dict[str, Any]]:
-        """The first messages of a queue that came at `from_ms` or later, settled ones too; as divergent ones are shown.
+        """Return the first `count` messages of a queue that came at `from_ms` or later, settled ones included.
+
+        The rows have the form of divergent messages.
 
         Raises:
-            PipelineFailed: why they cannot be read.
+            PipelineFailed: the messages cannot be read; the text has the reason.
         """
         wanted = {"vhost": vhost, "queue": queue, "from_ms": from_ms, "count": count}
         job = {**self.place, **wanted, "body_bytes_max": SHOWN_BYTES_MAX}
@@ -106,16 +108,16 @@ class StandbyArchive:
         return [_message_row(vhost, queue, row) for row in rows]
 
     async def unfinished_plans(self) -> list[Event]:
-        """A row for each frozen plan of a promotion that was not carried out: vhost, plan_id, queues.
+        """Return a row for each frozen plan of a promotion that was not carried out: vhost, plan_id, queues.
 
         Raises:
-            PipelineFailed: they cannot be read; the text says why.
+            PipelineFailed: the plans cannot be read; the text has the reason.
         """
         rows: list[Event] = (await ask("plans", self.place))["rows"]
         return rows
 
     async def missing(self) -> dict[str, dict[str, int]]:
-        """By vhost, the numbers that the upstream dropped before their transfer: missing_records, missing_messages."""
+        """Return, by vhost, the counts that the upstream dropped untransferred: missing_records, missing_messages."""
         rows = await self._vhosts()
         return {
             row["vhost"]: {"missing_records": row["missing"], "missing_messages": row["missing_messages"]}
@@ -123,15 +125,15 @@ class StandbyArchive:
         }
 
     async def orphans(self, wanted: Collection[str]) -> list[str]:
-        """Archived vhosts that are not `wanted`, or that were made anew at the upstream."""
+        """Return the archived vhosts that are not `wanted`, or that were made anew at the upstream."""
         rows = await self._vhosts()
         return [row["vhost"] for row in rows if row["vhost"] not in wanted or row["is_replaced"]]
 
     async def forget(self, vhosts: list[str]) -> list[dict[str, Any]]:
-        """Delete the data of these vhosts, while no transfer runs; a row each: vhost, bytes.
+        """Delete the data of these vhosts, while no transfer runs; return a row for each: vhost, bytes.
 
         Raises:
-            PipelineFailed: they are not deleted; the text says why.
+            PipelineFailed: the data are not deleted; the text has the reason.
         """
         done = await ask("forget", {**self.place, "vhosts": vhosts})
         self._contents = (0.0, {})
@@ -139,30 +141,30 @@ class StandbyArchive:
         return rows
 
     async def delete_all(self) -> None:
-        """Delete everything, while no transfer runs.
+        """Delete the whole archive, while no transfer runs.
 
         Raises:
-            PipelineFailed: not all of it is deleted; the text says why.
+            PipelineFailed: a part is not deleted; the text has the reason.
         """
         await ask("delete", self.place)
         self._contents = (0.0, {})
 
     async def keep_former(self, at_ms: int) -> None:
-        """Move everything to `former/<at_ms>` in the archive, where it is not read, while no transfer runs.
+        """Move all data to `former/<at_ms>` in the archive, where they are not read, while no transfer runs.
 
         Raises:
-            PipelineFailed: it was not moved, or in part; the text says why.
+            PipelineFailed: the data, or a part of them, were not moved; the text has the reason.
         """
         await ask("set_aside", {**self.place, "at_ms": at_ms})
         self._contents = (0.0, {})
 
     async def _vhosts(self) -> list[Event]:
-        """The present rows of vhosts, without queues, of which there may be very many."""
+        """Return the present rows of vhosts, without the queues, which may be very many."""
         rows: list[Event] = (await ask("contents", {**self.place, "with_queues": False}))["vhosts"]
         return rows
 
     async def contents(self, *, fresh: bool = False) -> Event:
-        """The content of the manifest; a moment old, unless `fresh`."""
+        """Return the content of the manifest; up to `_CACHE_S` old, unless `fresh`."""
         at_s, found = self._contents
         if fresh or not found or time.monotonic() - at_s > _CACHE_S:
             found = await ask("contents", self.place)
@@ -171,7 +173,7 @@ class StandbyArchive:
 
 
 def moments_of(found: Event) -> list[dict[str, Any]]:
-    """A row a vhost: virtual_host, and from earliest_ms to newest_ms it is known how its queues stood."""
+    """Return a row for each vhost: virtual_host; earliest_ms and newest_ms bound the known states of its queues."""
     rows = []
     for vhost in found["vhosts"]:
         queues = [row for row in found["queues"] if row["vhost"] == vhost["vhost"]]
@@ -183,7 +185,7 @@ def moments_of(found: Event) -> list[dict[str, Any]]:
 
 
 def _message_row(vhost: str, queue: str, row: Event) -> dict[str, Any]:
-    """A row of `pipeline.archive.browse`, with its octets decoded."""
+    """Return a row of `pipeline.archive.browse`, with its octets decoded."""
     octets = {name: base64.b64decode(row[name]) for name in ("exchange", "routing_key", "properties", "body")}
     payload, encoding = payload_json(octets["body"])
     return {

@@ -1,8 +1,8 @@
-"""Run-time decisions of the standby - mode, link off, promotions - in a state file, or of a cluster in etcd.
+"""Run-time decisions of the standby - mode, link off, promotions - in a state file, or, of a cluster, in etcd.
 
-They win over the configuration, also after a restart. A node of a cluster keeps a copy of the cluster's decisions in
-its state file, so that a node that is started alone later does not fall back to its configuration. What concerns this
-node alone is in the file only.
+The decisions override the configuration, also after a restart. A node of a cluster keeps a copy of the cluster's
+decisions in its state file, so that a later start of the node alone does not fall back to the configuration. Fields
+about this node alone are in the file only.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SharedDecisions(Protocol):
         """Store decisions, derived from those in force at the time of the write.
 
         Raises:
-            LeveretError: they cannot be stored, and are not in force.
+            LeveretError: the decisions cannot be stored, and are not in force.
         """
 
 
@@ -62,7 +62,7 @@ class StandbyDecided:
     Attributes:
         configured: the mode in the settings.
         deleted: by vhost, queue and reference, the last number of a plan's messages in a queue when the queue was
-            deleted; kept while a plan may go on.
+            deleted; stored while a plan may go on.
         downstream_id: distinguishes this downstream from others of the same name; "" before `identify` has drawn it. It
             stays when the transferred data are deleted, because the upstream would keep records for the previous id.
     """
@@ -72,7 +72,7 @@ class StandbyDecided:
 
         Raises:
             StorageError: the state file is damaged.
-            InvalidCommand: it has an impossible value.
+            InvalidCommand: the state file has an impossible value.
         """
         self._state_file = state_file
         self.configured = configured
@@ -92,7 +92,7 @@ class StandbyDecided:
         self._shared: SharedDecisions | None = None
 
     def share(self, shared: SharedDecisions) -> None:
-        """Have the decisions of a cluster in force."""
+        """Put the decisions of a cluster in force instead of this node's own."""
         self._shared = shared
 
     @property
@@ -134,8 +134,8 @@ class StandbyDecided:
         """Put decisions in force, derived from the present ones.
 
         Raises:
-            StorageError: the disk refused it.
-            LeveretError: the cluster's cannot be stored.
+            StorageError: the disk refused the write.
+            LeveretError: the cluster's decisions cannot be stored.
         """
         if self._shared is None:
             self.keep(change(self.own))
@@ -144,7 +144,7 @@ class StandbyDecided:
             self.copy()
 
     def copy(self) -> None:
-        """Keep a copy of a cluster's decisions, if they changed. A full disk does not matter: etcd has them."""
+        """Store a copy of the cluster's decisions if they changed; a full disk is no failure, because etcd has them."""
         site = self.site
         if site == self.own:
             return
@@ -157,7 +157,7 @@ class StandbyDecided:
         """Make the decisions durable in the state file.
 
         Raises:
-            StorageError: the disk refused it.
+            StorageError: the disk refused the write.
         """
         before, self.own = self.own, decisions
         deleted = self.deleted
@@ -170,10 +170,10 @@ class StandbyDecided:
             raise
 
     def save(self) -> None:
-        """Make everything durable in the state file.
+        """Make all fields durable in the state file.
 
         Raises:
-            StorageError: the disk refused it.
+            StorageError: the disk refused the write.
         """
         content = _Content(
             **{name: getattr(self.own, name) for name in _OF_THE_SITE},
@@ -183,10 +183,10 @@ class StandbyDecided:
         self._state_file.save(msgspec.to_builtins(content))
 
     def identify(self) -> str:
-        """The id of this downstream, durable before an upstream hears it.
+        """Return the id of this downstream, which is durable before an upstream receives it.
 
         Raises:
-            StorageError: the disk refused it.
+            StorageError: the disk refused the write.
         """
         if not self.downstream_id:
             self.downstream_id = new_downstream_id()
@@ -210,16 +210,16 @@ class StandbyDecided:
         return self.site.transferred_fingerprint(vhost, log_id) if self.transferred(vhost, log_id) else None
 
     def promotion_summary(self) -> list[dict[str, Any]]:
-        """The results of promotions, oldest first; rows as `promote` returns them."""
+        """Return the results of promotions, oldest first; rows as `promote` returns them."""
         found = [row for promotion in self.promotions for row in reported_rows(promotion.summary)]
         recovered = [row for row in found if row["message_count"]]
         return recovered or found[-1:]
 
     def note_deleted(self, queues: list[Queue]) -> None:
-        """Keep the recovered numbers of deleted queues while plans may go on, because their logs go.
+        """Store the last recovered numbers of deleted queues while plans may go on, because the queues' logs go.
 
-        Messages that a client consumed, in a queue that it deleted, must not come back. They do if another node of a
-        cluster leads the queue.
+        Messages that a client consumed from a queue that it then deleted must not come back. They do come back if
+        another node of a cluster leads the queue.
         """
         if self.promoting is None and not self.is_partial:
             return
@@ -242,7 +242,7 @@ class StandbyDecided:
 
 
 _OF_THE_SITE: Final = ("operating_mode", "connected", "promoting", "promotions", "is_partial")
-"""The fields of the state file that are the site's."""
+"""The fields of the state file that belong to the site."""
 
 
 def new_downstream_id() -> str:
@@ -251,7 +251,7 @@ def new_downstream_id() -> str:
 
 
 def _recovered_numbers(queue: Queue) -> dict[str, int]:
-    """The last number of each recovery in a queue; none for a rehearsal's queues, which go with their vhosts."""
+    """Return the last number of each recovery in a queue; none for a rehearsal's queues, which go with their vhosts."""
     if queue.key[0].startswith(REHEARSAL_VHOSTS):
         return {}
     return {name.decode(): last for name, last in queue.sequences.logged.items() if is_recovery(name)}

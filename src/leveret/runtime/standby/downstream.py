@@ -1,4 +1,4 @@
-"""The downstream side of message replication: transfer while the upstream works, promotion when it is lost.
+"""The downstream side of message replication: transfer while the upstream works, promotion after its loss.
 
 Pipeline processes (`python -m leveret.pipeline`) do the work. This module starts them, reads their lines and ends
 them. Run-time decisions of an operator - mode, link off, a promotion begun - are in a state file and override the
@@ -6,13 +6,13 @@ configuration, also after a restart.
 
     downstream, connected --disconnect--> downstream, disconnected
     downstream --promote--> promoting --done--> upstream
-    promoting --killed, failed--> promotion interrupted: no transfer starts; promote again continues it
+    promoting --killed, failed--> promotion interrupted: no transfer starts; a second promote continues it
 
 A promotion ends both links, of messages and of definitions: an upstream that returns must not take back the
 definitions of a node that applications use.
 
-In a cluster the decisions are those of all nodes (`site`), and each node obeys them: it transfers the vhosts that it
-follows, and recovers those that it owns (`site_promotion`). Commands speak of the site, from any node.
+In a cluster the nodes share the decisions (`site`), and each node obeys them: it transfers the vhosts that it follows,
+and recovers those that it owns (`site_member`). A command at any node applies to the whole site.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _LOSS: Final = (
     "last_timestamp",
     "newest_age_ms",
 )
-"""The fields about each vhost that are logged before a promotion."""
+"""The fields of each vhost's row that are logged before a promotion."""
 Progress = Callable[[Event], None]
 
 
@@ -82,8 +82,8 @@ class StandbyDownstream:
 
     Attributes:
         decided: the decisions of the site.
-        archive: what was transferred; of a cluster, by all nodes.
-        recoveries: recoveries that change nothing here; of a cluster, by all nodes.
+        archive: the transferred data; in a cluster, of all nodes.
+        recoveries: the recoveries without effect on production; in a cluster, of all nodes.
         promotion: this node's part of a promotion.
         member: this node's part in a cluster; None for a node alone.
     """
@@ -91,7 +91,7 @@ class StandbyDownstream:
     def __init__(
         self, node: StandbyNode, state_file: StateFile, drain_timeout_s: float = DRAIN_TIMEOUT_S
     ) -> None:
-        """Read the earlier decisions; start nothing yet.
+        """Read the earlier decisions, without starting a transfer.
 
         Raises:
             StorageError: the state file is damaged.
@@ -119,7 +119,7 @@ class StandbyDownstream:
         )
 
     def enter_site(self, site: StandbySite) -> None:
-        """Be one of the nodes of a cluster; to be called before `start`."""
+        """Join the nodes of a cluster; call this before `start`."""
         self.decided.share(site)
         self.promotion.is_shared = True
         self.member = SiteMember(site, self)
@@ -139,7 +139,7 @@ class StandbyDownstream:
         return self.decided.mode
 
     async def start(self) -> None:
-        """Follow, if the mode and the decisions say so."""
+        """Start the transfer if the mode and the decisions demand it."""
         if self.mode is not self.decided.configured:
             logger.info(
                 "standby_mode_set_at_run_time mode=%s configured=%s", self.mode, self.decided.configured
@@ -159,12 +159,12 @@ class StandbyDownstream:
 
     @property
     def is_to_follow(self) -> bool:
-        """Whether the decisions say that an upstream is followed."""
+        """Whether this node follows an upstream, by the decisions."""
         decided = self.decided
         return self.mode is OperatingMode.DOWNSTREAM and decided.connected and decided.promoting is None
 
     async def follow(self) -> None:
-        """Transfer, or not, as the decisions say."""
+        """Start or end the transfer, by the decisions."""
         if self.is_to_follow:
             await self.transfer.start()
         elif self.transfer.runs:
@@ -173,7 +173,7 @@ class StandbyDownstream:
     # -- the operator's commands --------------------------------------------------------------
 
     async def connect(self) -> None:
-        """Begin to follow; applies across restarts.
+        """Begin to follow; the decision outlives restarts.
 
         Raises:
             PreconditionFailed: this node is not a downstream, or its promotion has begun.
@@ -185,7 +185,7 @@ class StandbyDownstream:
             await self.follow()
 
     async def disconnect(self) -> None:
-        """Stop following; applies across restarts.
+        """Stop following; the decision outlives restarts.
 
         Raises:
             PreconditionFailed: this node is not a downstream.
@@ -198,11 +198,11 @@ class StandbyDownstream:
                 await self.member.have_all_follow()
 
     async def set_mode(self, mode: str) -> None:
-        """Become an `upstream` or a `downstream`, or neither; applies across restarts.
+        """Become an `upstream` or a `downstream`, or `none`; the decision outlives restarts.
 
         Raises:
             InvalidCommand: there is no such mode.
-            PreconditionFailed: its promotion has begun, so that it cannot be a downstream.
+            PreconditionFailed: this node's promotion has begun, so it cannot be a downstream.
         """
         wanted = operating_mode(mode)
         async with self._changing("set the mode"):
@@ -223,13 +223,13 @@ class StandbyDownstream:
         """Take the upstream's place: publish its unsettled messages, and become an upstream.
 
         Returns:
-            A row a vhost: first_timestamp, last_timestamp (text, UTC), message_count, virtual_host, queues.
+            A row for each vhost: first_timestamp, last_timestamp (text, UTC), message_count, virtual_host, queues.
 
         Raises:
             PreconditionFailed: this node is not a downstream and never was promoted; or it has no listener for the
                 recovery.
             InvalidCommand: a named vhost or queue does not exist.
-            PipelineFailed: the recovery did not finish; another promotion goes on from there.
+            PipelineFailed: the recovery did not finish; the next promotion continues it.
         """
         report = on_progress or _ignore
         async with self._changing("promote"):
@@ -249,7 +249,7 @@ class StandbyDownstream:
             return reported_rows(self.decided.promotions[-1].summary)
 
     async def delete_all_data(self) -> None:
-        """Delete the transferred data; a running link starts again with everything that the upstream has."""
+        """Delete the transferred data; a running link starts again with all records that the upstream has."""
         async with self._changing("delete the data"):
             if self.member is not None:
                 await self.member.delete_all_data()
@@ -269,7 +269,7 @@ class StandbyDownstream:
             await self.own_archive.delete_all()
 
     async def keep_former_archive(self) -> None:
-        """Move the data of an earlier time out of the way, before another upstream's come."""
+        """Move the data of an earlier upstream to `former/`, before those of another one come."""
         async with self._changing("keep the previous data"):
             await self.transfer.stop()
             self.transfer.forget()
@@ -281,11 +281,11 @@ class StandbyDownstream:
         """Delete the transferred data of vhosts that this node would not recover: gone, untagged, or made anew.
 
         Returns:
-            A row a vhost: vhost, bytes; of a cluster also node.
+            A row for each vhost: vhost, bytes; in a cluster also node.
 
         Raises:
-            PreconditionFailed: a promotion has begun; or none was found while the upstream is silent, which alone knows
-                whether a vhost was made anew.
+            PreconditionFailed: a promotion has begun; or no such vhost was found while the upstream is silent, which
+                alone knows whether a vhost was made anew.
             NotAllowed: a recovery reads the data.
         """
         async with self._changing("delete orphaned data"):
@@ -301,7 +301,7 @@ class StandbyDownstream:
             return rows
 
     async def delete_own_orphans(self, wanted: Collection[str]) -> list[dict[str, Any]]:
-        """Delete this node's data of vhosts that are not wanted or were made anew; a row each.
+        """Delete this node's data of vhosts that are not wanted or were made anew; return a row for each.
 
         Raises:
             NotAllowed: a recovery reads the data.
@@ -322,10 +322,10 @@ class StandbyDownstream:
             logger.info("standby_orphan_deleted vhost=%s octets=%d", row["vhost"], row["bytes"])
         return rows
 
-    # -- looking ------------------------------------------------------------------------------
+    # -- status -------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """Mode, state, endpoints, and a row a vhost, without a process."""
+        """Return mode, state, endpoints, and a row for each vhost, without a pipeline process."""
         promoting = self.decided.promoting
         upstream, error = self.upstream
         state = "running" if self.mode is OperatingMode.UPSTREAM else "disconnected"
@@ -360,7 +360,7 @@ class StandbyDownstream:
         return "" if self.member is None else self.member.site.trouble
 
     async def details(self) -> dict[str, Any]:
-        """The status with, for an unfinished promotion, a row a vhost of the messages to recover (`amounts`)."""
+        """Return the status, and the messages left of an unfinished promotion, a row for each vhost (`amounts`)."""
         if self.member is not None:
             return await self.member.details()
         status = self.status()
@@ -369,7 +369,7 @@ class StandbyDownstream:
         return status
 
     def promotion_summary(self) -> list[dict[str, Any]]:
-        """The results of promotions, oldest first; rows as `promote` returns them."""
+        """Return the results of promotions, oldest first; rows as `promote` returns them."""
         return self.decided.promotion_summary()
 
     # -- inside -------------------------------------------------------------------------------
@@ -384,12 +384,12 @@ class StandbyDownstream:
         report_promotion(self.decided.promotions[-1])
 
     def touch_queues(self) -> None:
-        """Applications come only now: no queue may expire before they had time to use it."""
+        """Restart the expiry of queues: applications connect only now, and need time to use their queues."""
         for queue in self._node.broker.queues.values():
             queue.touch()
 
     def _job(self) -> tuple[dict[str, Any] | None, str]:
-        """The job of the transfer process, or the reason why there is none."""
+        """Return the job of the transfer process, or the reason why there is none."""
         upstream, error = self.upstream
         vhosts = self._followed()
         if upstream is None:
@@ -426,10 +426,10 @@ class StandbyDownstream:
         return downstream_reference(name, self.decided.downstream_id)
 
     def check_heard(self) -> None:
-        """Check that the upstream was heard, which alone knows whether a vhost was made anew.
+        """Check that the upstream has reported: it alone knows whether a vhost was made anew.
 
         Raises:
-            PreconditionFailed: it was not.
+            PreconditionFailed: the upstream has not reported.
         """
         rows = self.transfer.rows(self._followed()) if self.transfer.runs else []
         for row in rows:
@@ -441,7 +441,7 @@ class StandbyDownstream:
                 )
 
     def link_job(self, upstream: StandbyUpstreamParameter) -> dict[str, Any]:
-        """A pipeline process's fields for its link to the upstream."""
+        """Return a pipeline process's fields for its link to the upstream."""
         return {
             "endpoints": upstream.endpoints,
             "credentials": {"username": upstream.username, "password": upstream.password},
@@ -454,7 +454,7 @@ class StandbyDownstream:
 
     @property
     def upstream(self) -> tuple[StandbyUpstreamParameter | None, str]:
-        """The upstream to follow, or the reason why there is none."""
+        """The upstream to follow; None with the reason if there is none."""
         entity = self._node.broker.definitions.by_kind["global_parameters"].get((UPSTREAM_PARAMETER,))
         if not isinstance(entity, GlobalParameter):
             return None, "no upstream: set its endpoints with set_standby_replication_upstream_endpoints"
@@ -464,25 +464,24 @@ class StandbyDownstream:
             return None, str(error)
 
     def vhosts(self) -> list[str]:
-        """The replicated vhosts."""
+        """Return the replicated vhosts."""
         vhosts = self._node.broker.definitions.by_kind["vhosts"].values()
         return sorted(each.name for each in vhosts if isinstance(each, Vhost) and STANDBY_TAG in each.tags)
 
     def _followed(self) -> list[str]:
-        """The replicated vhosts that this node transfers."""
+        """Return the replicated vhosts that this node transfers."""
         vhosts = self.vhosts()
         return vhosts if self.member is None else self.member.followed(vhosts)
 
     def _recovered_vhosts(self) -> list[str] | None:
-        """The vhosts that this node recovers; None: all in its archive."""
+        """Return the vhosts that this node recovers; None for all in its archive."""
         return None if self.member is None else self.member.recovered_vhosts()
 
     async def _losses(self) -> list[dict[str, Any]]:
-        """A row a vhost: the known records of the upstream, present or past, that were not transferred.
+        """Return a row for each vhost: the known records of the upstream, present or past, that were not transferred.
 
-        Records that its retention dropped are known from the transferred ones, also while the upstream is silent.
-
-        None once this node is an upstream itself, which has no lag.
+        The transferred records show which records the upstream's retention dropped, also while the upstream is silent.
+        An upstream has no lag, so there are no rows once this node is one.
         """
         if self.mode is not OperatingMode.DOWNSTREAM:
             return []
@@ -502,7 +501,7 @@ class StandbyDownstream:
             )
 
     async def give_up_promotion(self) -> None:
-        """Forget an unfinished promotion whose plans are gone; otherwise the next one would carry them out first."""
+        """Forget an unfinished promotion whose plans are gone; otherwise the next promotion would continue it first."""
         self.promotion.forget()
         await self.decided.decide(lambda site: replace(site, promoting=None, is_partial=False))
 
@@ -534,7 +533,7 @@ class _Alone:
 
 
 def _tls_of(options: TlsOptions) -> dict[str, Any] | None:
-    """The TLS fields for the pipeline's links; None without TLS."""
+    """Return the TLS fields for the pipeline's links; None without TLS."""
     if options == TlsOptions():
         return None
     return {

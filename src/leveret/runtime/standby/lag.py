@@ -1,7 +1,7 @@
 """The lag of a vhost's transfer behind its upstream, in records and in time, also while the upstream is silent.
 
 Lag in time is the longest possible time since this node had every record of the upstream. No node here knows the
-records that a silent upstream takes: so from its last report on, lag in time grows by the clock, and lag in
+records that a silent upstream accepts: so from its last report on, lag in time grows by the clock, and lag in
 records keeps its last value.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 HEARD_MS: Final = 5_000
-"""A healthy upstream reports its position every second or so; a large batch may take longer."""
+"""A healthy upstream reports its position about every second; a large batch may take longer."""
 
 
 class LogLag:
@@ -20,8 +20,8 @@ class LogLag:
     Other times are the upstream's.
 
     Attributes:
-        transferred: the offset up to which the upstream's log is here.
-        newest_ms: the time at which the newest transferred record came to the upstream; None without records.
+        transferred: the offset up to which the upstream's log is transferred.
+        newest_ms: the time at which the upstream received the newest transferred record; None without records.
         is_read: whether the archive's content is known, even if it is empty.
     """
 
@@ -45,12 +45,12 @@ class LogLag:
         return self._heard_s is not None
 
     def heard(self, committed: int, committed_ms: int, now_s: float) -> None:
-        """Take a report of the upstream: it has everything before an offset, and the last record came at that time."""
+        """Take a report of the upstream: the end of its log, and the time of the log's last record."""
         self._committed, self._committed_ms, self._heard_s = committed, committed_ms, now_s
         self._note_whole()
 
     def stored(self, transferred: int, newest_ms: int | None = None) -> None:
-        """Note that everything before an offset is here, and the time of its newest record."""
+        """Note the offset up to which the log is transferred, and the time of its newest transferred record."""
         self.is_read = True
         self.transferred = max(self.transferred, transferred)
         self.newest_ms = self.newest_ms if newest_ms is None else newest_ms
@@ -62,18 +62,18 @@ class LogLag:
 
     @property
     def records(self) -> int:
-        """The number of records, at the upstream's last report, that are not here."""
+        """The number of records in the upstream's last report that are not transferred."""
         return max(0, self._committed - self.transferred)
 
     def heard_ago_ms(self, now_s: float) -> int | None:
-        """The time since the upstream's last report; None without one."""
+        """Return the time since the upstream's last report; None without one."""
         return None if self._heard_s is None else round((now_s - self._heard_s) * 1000)
 
     def newest_age_ms(self, now_s: float, now_ms: int) -> int | None:
-        """The age of the newest transferred record, by both sites' clocks.
+        """Return the age of the newest transferred record, by both sites' clocks.
 
         By the upstream's clock alone, the age is at least the time from the record to the upstream's last record,
-        plus the time since its last report. So if this node's clock is slow, the error of the age is bounded.
+        plus the time since its last report. So a slow clock of this node causes a bounded error only.
         """
         if self.newest_ms is None:
             return None
@@ -81,13 +81,13 @@ class LogLag:
         return max(0, now_ms - self.newest_ms, by_theirs_ms)
 
     def time_ms(self, now_s: float, now_ms: int) -> int:
-        """The longest possible time since this node had every record of the upstream.
+        """Return the longest possible time since this node had every record of the upstream.
 
-        0 while it has them and hears reports.
+        0 while this node has them and receives reports.
 
-        It is counted from the last report whose records are all here. While a backlog comes, and after a start, it is
-        counted from the time at which the newest transferred record came to the upstream. If nothing was ever
-        transferred, it is the time of waiting.
+        The time counts from the last report whose records are all transferred. During the transfer of a backlog, and
+        after a start, it counts from the upstream's receipt of the newest transferred record. Without any transferred
+        record, it is the time of waiting.
         """
         heard_ago_ms, newest_age_ms = self.heard_ago_ms(now_s), self.newest_age_ms(now_s, now_ms)
         if heard_ago_ms is not None and heard_ago_ms < HEARD_MS and not self.records:
@@ -101,10 +101,10 @@ class LogLag:
 
 
 class LagOfLogs:
-    """The lag of several logs of one vhost together, as that of one log."""
+    """The joint lag of several logs of one vhost, with the interface of LogLag."""
 
     def __init__(self, logs: Sequence[LogLag]) -> None:
-        """Of these logs, at least one."""
+        """Join the lags of these logs, at least one."""
         self._logs = logs
 
     @property
@@ -128,7 +128,7 @@ class LagOfLogs:
         return sum(each.records for each in self._logs)
 
     def heard_ago_ms(self, now_s: float) -> int | None:
-        """The time since the last report on the log of which none came for longest; None if one was not reported on."""
+        """Return the time since the oldest of the logs' last reports; None if a log has none."""
         agos = [each.heard_ago_ms(now_s) for each in self._logs]
         return None if None in agos else max(ago for ago in agos if ago is not None)
 
@@ -138,5 +138,5 @@ class LagOfLogs:
         return min((age for age in ages if age is not None), default=None)
 
     def time_ms(self, now_s: float, now_ms: int) -> int:
-        """See LogLag; that of the log that lags most."""
+        """See LogLag; of the log with the greatest lag."""
         return max(each.time_ms(now_s, now_ms) for each in self._logs)

@@ -40,7 +40,7 @@ class OwnPromotion:
     """See the module.
 
     Attributes:
-        is_shared: whether other nodes recover other parts.
+        is_shared: whether other nodes recover other parts of the promotion.
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class OwnPromotion:
 
     @property
     def is_running(self) -> bool:
-        """Whether the promotion goes on; in a cluster that is so until a node has failed."""
+        """Whether the promotion goes on; in a cluster it does until a node has failed."""
         attempt = self._decided.promoting
         return self._progress is not None or (self.is_shared and attempt is not None and not attempt.error)
 
     def shown(self) -> dict[str, Any] | None:
-        """The unfinished promotion and its progress; `is_running` unless it was interrupted."""
+        """Return the unfinished promotion and its progress, with `is_running` false if it was interrupted."""
         attempt, progress = self._decided.promoting, self._progress
         if attempt is None:
             return None
@@ -85,7 +85,7 @@ class OwnPromotion:
         }
 
     def forget(self) -> None:
-        """Forget the plans, which are deleted."""
+        """Forget the plans after their deletion."""
         self._interrupted = None
 
     async def recover(
@@ -94,10 +94,10 @@ class OwnPromotion:
         """End both links, and recover these vhosts, or all in the archive.
 
         Returns:
-            The part, and the counts of the messages that it leaves out.
+            The recovered part, and the counts of the messages that it leaves out.
 
         Raises:
-            PipelineFailed: it did not finish; another attempt goes on from there.
+            PipelineFailed: the recovery did not finish; another attempt continues it.
         """
         progress = self._progress = PromotionProgress()
         self._interrupted = None
@@ -118,9 +118,9 @@ class OwnPromotion:
             self._progress = None
 
     def _note_left_out(self, rows: list[dict[str, Any]]) -> None:
-        """Store the count durably; a full disk does not stop the promotion, whose end is stored again.
+        """Store the counts durably; a full disk does not stop the promotion, because its end stores them again.
 
-        In a cluster it is stored with the part.
+        In a cluster they are stored with the part.
         """
         own = self._decided.own
         if self.is_shared or own.promoting is None:
@@ -137,8 +137,8 @@ class OwnPromotion:
         endpoint = own_endpoint(self._node, "stream")
         process = await self._transfer.drain(self._drain_timeout_s)
         try:
-            # For good, and before any message is recovered: a returning upstream would delete definitions made here
-            # since then.
+            # For good, and before the first message is recovered: a returning upstream would delete definitions made
+            # here since then.
             if self._node.schema_sync.mode is OperatingMode.DOWNSTREAM:
                 await self._node.schema_sync.set_mode("upstream")
             return await self._recover(attempt, vhosts, endpoint, process, report)
@@ -159,7 +159,7 @@ class OwnPromotion:
         process: PipelineProcess | None,
         report: Progress,
     ) -> RecoveredPart:
-        """Recover, in the transfer's process if it is there, because it has Spark running."""
+        """Recover, in the transfer's process if that runs, because Spark runs there already."""
         staged = StagedDirectory(self._node.tree.root, self._node.tree.removed)
         with self._node.internal_user("recovery") as (username, password), staged.open() as staging:
             job = {
@@ -184,10 +184,10 @@ class OwnPromotion:
         )
 
     async def plans(self) -> list[PlannedMessages]:
-        """The frozen plans of this node's part of an unfinished promotion.
+        """Return the frozen plans of this node's part of an unfinished promotion.
 
         Raises:
-            PipelineFailed: they cannot be read.
+            PipelineFailed: the plans cannot be read.
         """
         promoting, progress = self._decided.promoting, self._progress
         if progress is not None:
@@ -200,7 +200,7 @@ class OwnPromotion:
         return self._interrupted
 
     async def amounts(self) -> dict[str, Any]:
-        """A row a vhost of the messages of an unfinished promotion (`progress.amounts`)."""
+        """Return the amounts of messages of an unfinished promotion, a row for each vhost (`progress.amounts`)."""
         error, plans = "", []
         try:
             plans = await self.plans()
@@ -213,7 +213,7 @@ class OwnPromotion:
         return {"vhosts": found, "plans_error": error}
 
     def recovered(self, key: tuple[str, str], reference: str) -> int:
-        """The number of a plan's messages that a queue has, or had when it was deleted."""
+        """Return the number of a plan's messages that a queue has, or had when it was deleted."""
         queue = self._node.broker.queues.get(key)
         there = 0 if queue is None else queue.sequences.logged.get(reference.encode(), 0)
         return max(there, self._decided.deleted_at(key, reference))

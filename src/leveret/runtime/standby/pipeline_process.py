@@ -20,19 +20,19 @@ from leveret.model.errors import LeveretError
 
 Event = dict[str, Any]
 _LINE_BYTES_MAX: Final = 256 * 1024 * 1024
-"""The longest line: a row for each of two million queues, about; memory is used only for actual lines."""
+"""The longest line: it has room for about two million rows of queues. Only actual lines use memory."""
 _STOP_TIMEOUT_S: Final = 10.0
 
 
 class PipelineFailed(LeveretError):
-    """A pipeline process could not finish its task; the text is its own."""
+    """A pipeline process could not finish its task; the text is the process's own."""
 
 
 class PipelineProcess:
     """One running process."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
-        """Take over a started process; use `start`."""
+        """Take over a started process; callers use `start`."""
         self._process = process
         self.error = ""
 
@@ -52,7 +52,7 @@ class PipelineProcess:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=_LINE_BYTES_MAX,
-            # The node handles a Ctrl-C in its terminal.
+            # A Ctrl-C in the terminal is for the node, which ends the process.
             start_new_session=True,
         )
         running = cls(process)
@@ -67,7 +67,7 @@ class PipelineProcess:
             await self._process.stdin.drain()
 
     async def events(self) -> AsyncIterator[Event]:
-        """Yield the process's events until it ends; the text of a last `failed` goes to `error`.
+        """Yield the process's events until it ends; the text of a final `failed` event goes to `error`.
 
         Raises:
             PipelineFailed: a line is no event.
@@ -94,7 +94,7 @@ class PipelineProcess:
             ) from None
 
     async def stop(self) -> None:
-        """End the process and wait for that; the next run repeats its unrecorded work."""
+        """End the process, and wait for its end; the next run repeats its unrecorded work."""
         if self._process.returncode is None:
             assert self._process.stdin is not None
             self._process.stdin.close()
@@ -112,9 +112,9 @@ async def ask(
     report: Callable[[Event], None] | None = None,
     process: PipelineProcess | None = None,
 ) -> Event:
-    """Run a task to its end, reporting its events; return its `done` event.
+    """Run a task to its end, and report its events; return its `done` event.
 
-    It runs in a process of its own, or as the last task of a waiting process.
+    The task runs in a process of its own, or as the last task of a waiting process.
 
     Raises:
         PipelineFailed: the task did not finish.

@@ -1,7 +1,7 @@
-"""The progress of the promotion that has begun, for every caller, not only for the shell that began it.
+"""The progress of a running promotion, for every caller, not only for the shell that began it.
 
-The promotion's plans have the number of messages of each queue, and the node's own queues have the number that has
-arrived: so the progress is exact also after a crash, and wherever Spark's workers are.
+The promotion's plans have the number of messages for each queue, and the node's own queues have the number that has
+arrived. So the progress is exact after a crash too, and wherever Spark's workers run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _QUEUES_A_STEP: Final = 5_000
 
 
 _DONE: Final = {"counting": "counted", "exporting": "exported"}
-"""The reports of messages that are done, by the steps with a total."""
+"""The reports of finished messages, by the steps with a total."""
 _AMOUNTS: Final = ("queues", "messages", "queues_left", "messages_left")
 
 
@@ -30,7 +30,7 @@ class PlannedMessages(NamedTuple):
 
     @classmethod
     def of(cls, row: Event) -> PlannedMessages:
-        """Make it from a row of a pipeline process."""
+        """Convert a row of a pipeline process."""
         return cls(row["vhost"], RECOVERY_REFERENCE_PREFIX + row["plan_id"], row["queues"])
 
     @property
@@ -43,7 +43,7 @@ class PromotionProgress:
     """The reports of a running promotion's pipeline.
 
     Attributes:
-        step: its present step, in words.
+        step: the present step, in words.
         plans: the frozen plans.
     """
 
@@ -63,7 +63,7 @@ class PromotionProgress:
 
 
 class JoinedProgress:
-    """The reports of several nodes that work on parts of one operation, as reports of one: totals are of all nodes."""
+    """Joins the reports of several nodes that work on parts of one operation into reports with common totals."""
 
     def __init__(self, report: Callable[[Event], None]) -> None:
         """Pass reports on to `report`."""
@@ -89,7 +89,7 @@ class JoinedProgress:
                 self._done[node] = self._done.get(node, 0) + event["messages"]
                 self._report(event)
             case "published" if "comparing" in self._steps:
-                pass  # Another node compares already, and its messages count as compared from now on.
+                pass  # Another node compares already, so this node's messages count as compared from now on.
             case _:
                 self._report(event)
 
@@ -97,14 +97,14 @@ class JoinedProgress:
 def amounts(
     plans: Iterable[PlannedMessages], recovered: Callable[[tuple[str, str], str], int]
 ) -> Iterator[list[dict[str, Any]]]:
-    """Count, in bounded steps, the messages of plans, and those that are left; the last rows are the answer.
+    """Count, in bounded steps, all messages of plans and the messages left; the last yielded rows are the answer.
 
     Args:
         plans: the frozen plans.
         recovered: returns the number of a reference's messages that a queue has.
 
     Yields:
-        A row a vhost: virtual_host; queues, messages (in all); queues_left, messages_left.
+        A row for each vhost: virtual_host; queues, messages (in all); queues_left, messages_left.
     """
     rows: dict[str, dict[str, Any]] = {}
     looked_at = 0

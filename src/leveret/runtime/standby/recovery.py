@@ -1,8 +1,8 @@
-"""Recoveries from a downstream's data that change nothing at this node: dry runs, rehearsals, other brokers.
+"""Recoveries from the archive without effect on this node's production: dry runs, rehearsals, other brokers.
 
 A dry run counts the messages that a promotion would recover. A rehearsal recovers them into scratch vhosts of this
 node, compares every message with the archive, and removes the vhosts. The archive can also be recovered into any AMQP
-0-9-1 broker. The transfer goes on meanwhile. One of these recoveries runs at a time; a promotion ends it instead of
+0-9-1 broker. The transfer continues meanwhile. One of these recoveries runs at a time; a promotion ends it instead of
 waiting for it.
 """
 
@@ -55,7 +55,7 @@ class RecoveryTarget(msgspec.Struct, kw_only=True, frozen=True):
         return f"Target({self.username}@{self.host}:{self.port})"
 
     def job(self, queues: dict[str, dict[str, dict[str, Any]]] | None = None) -> dict[str, Any]:
-        """The fields for a pipeline process."""
+        """Return the fields for a pipeline process."""
         fields: dict[str, Any] = msgspec.structs.asdict(self)
         credentials = {name: fields.pop(name) for name in ("username", "password")}
         return {**fields, "credentials": credentials, "queues": queues or {}}
@@ -91,13 +91,13 @@ class RecoveringNode(Protocol):
         """The stream protocol's listener."""
 
     async def commit(self) -> None:
-        """Return once everything applied so far is durable."""
+        """Return once all changes applied so far are durable."""
 
     def internal_user(self, purpose: str) -> AbstractContextManager[tuple[str, str]]:
-        """A user (name, password) of this node's own, while the context lasts."""
+        """Return a context with a user (name, password) of this node's own, who exists while the context lasts."""
 
     def changing(self) -> AbstractAsyncContextManager[None]:
-        """A context in which definitions may be changed."""
+        """Return a context in which definitions may be changed."""
 
 
 class Recoveries:
@@ -115,8 +115,8 @@ class Recoveries:
         Args:
             node: the node.
             archive: the node's archive.
-            losses: gives a row a vhost: the known records of the upstream that were not transferred.
-            vhosts: gives the vhosts that this node recovers; None: all in its archive.
+            losses: returns a row for each vhost: the known records of the upstream that were not transferred.
+            vhosts: returns the vhosts that this node recovers; None for all in its archive.
         """
         self._node = node
         self._archive = archive
@@ -125,12 +125,12 @@ class Recoveries:
         self._task: asyncio.Task[Any] | None = None
         self._paused_by = ""
 
-    # -- what an operator asks for ----------------------------------------------------------------
+    # -- the operator's commands ------------------------------------------------------------------
 
     async def dry_run(
         self, wanted: RecoveryRequest, target: RecoveryTarget | None, report: Progress
     ) -> dict[str, Any]:
-        """As `dry_run_part`, of everything.
+        """As `dry_run_part`, for the whole archive.
 
         Raises:
             InvalidCommand: a named vhost or queue does not exist.
@@ -141,7 +141,7 @@ class Recoveries:
     async def into(
         self, wanted: RecoveryRequest, target: RecoveryTarget, report: Progress
     ) -> list[dict[str, Any]]:
-        """As `into_part`, of everything.
+        """As `into_part`, for the whole archive.
 
         Raises:
             InvalidCommand: a named vhost or queue does not exist.
@@ -150,7 +150,7 @@ class Recoveries:
         return await self.into_part(wanted, target, report)
 
     async def rehearse(self, wanted: RecoveryRequest, report: Progress) -> dict[str, Any]:
-        """As `rehearse_part`, of everything.
+        """As `rehearse_part`, for the whole archive.
 
         Raises:
             InvalidCommand: a named vhost or queue does not exist.
@@ -159,10 +159,10 @@ class Recoveries:
         return await self.rehearse_part(wanted, report)
 
     async def check_wanted(self, wanted: RecoveryRequest) -> None:
-        """See `check_wanted`; the names are those of this node's archive and definitions.
+        """As the function `check_wanted`, for this node's archive and definitions.
 
         Raises:
-            InvalidCommand, PreconditionFailed: see there.
+            InvalidCommand, PreconditionFailed: as for that function.
         """
         if names_something(wanted):
             contents = await self._archive.contents(fresh=True)
@@ -180,7 +180,7 @@ class Recoveries:
             `vhosts`: the known losses; `took_s`.
 
         Raises:
-            PipelineFailed: they cannot be counted; the text says why.
+            PipelineFailed: the messages cannot be counted; the text has the reason.
         """
         job = self._job(wanted) | {"dry_run": True, "scratch": _scratch(), "to": self._to(target)}
         done = await self._run_alone(ask("recover", job, report))
@@ -189,13 +189,14 @@ class Recoveries:
     async def into_part(
         self, wanted: RecoveryRequest, target: RecoveryTarget, report: Progress
     ) -> list[dict[str, Any]]:
-        """Recover into another broker; a second run brings the messages that are new since then.
+        """Recover into another broker; a second run publishes the messages transferred since the first.
 
         Returns:
-            A row a vhost, as `promote` returns, and `in_doubt`: the number of messages that may be there twice.
+            A row for each vhost, as `promote` returns, with `in_doubt`: the number of messages that the other broker
+            may have twice.
 
         Raises:
-            PipelineFailed: it did not finish; the next run goes on from there.
+            PipelineFailed: the recovery did not finish; the next run continues it.
         """
         logger.info("standby_recovery_begun to=%s:%d", target.host, target.port)
         done = await self._run_alone(ask("recover", self._job(wanted) | {"to": self._to(target)}, report))
@@ -218,8 +219,8 @@ class Recoveries:
             As `dry_run`, and `recovered_s`, `compared_s`, `compared` (messages).
 
         Raises:
-            PreconditionFailed: no listener on loopback for the recovery; or nothing was transferred.
-            PipelineFailed: a promotion would have failed as well; the text says why.
+            PreconditionFailed: the node has no listener on loopback for the recovery; or the archive is empty.
+            PipelineFailed: the recovery or the comparison failed, as a promotion would have; the text has the reason.
         """
         return await self._run_alone(self._rehearse(wanted, report))
 
@@ -237,7 +238,7 @@ class Recoveries:
         """Check that no recovery runs.
 
         Raises:
-            NotAllowed: one runs.
+            NotAllowed: a recovery runs.
         """
         if self._task is not None:
             raise NotAllowed("a dry run, a rehearsal or a recovery into another broker is under way already")
@@ -250,7 +251,7 @@ class Recoveries:
                 await self._task
 
     async def clear_up(self) -> None:
-        """Remove, at the start, scratch vhosts of a rehearsal whose node was killed, unless a client uses them."""
+        """Remove, at the start, a killed node's scratch vhosts of a rehearsal, unless a client uses them."""
         if self._task is not None:
             return
         vhosts = self._node.broker.definitions.by_kind["vhosts"].values()
@@ -299,7 +300,7 @@ class Recoveries:
 
     @asynccontextmanager
     async def _scratch_vhosts(self, name: str, vhosts: list[str]) -> AsyncIterator[dict[str, str]]:
-        """A scratch vhost for each of these, with its queues: durable, and without expiry, limits and dead letters."""
+        """Make a scratch vhost for each vhost, with its durable queues, but no expiry, limits or dead letters."""
         places = {vhost: f"{REHEARSAL_VHOSTS}{name}.{number}" for number, vhost in enumerate(vhosts)}
         broker = self._node.broker
         queues = [each for each in broker.definitions.by_kind["queues"].values() if isinstance(each, Queue)]
@@ -325,7 +326,7 @@ class Recoveries:
             await self._node.commit()
 
     def _own(self, vhosts: list[str]) -> list[str]:
-        """Those of these vhosts that this node recovers."""
+        """Return those of these vhosts that this node recovers."""
         own = self._vhosts()
         return vhosts if own is None else [vhost for vhost in vhosts if vhost in own]
 
@@ -341,7 +342,7 @@ class Recoveries:
         }
 
     def _to(self, target: RecoveryTarget | None) -> dict[str, Any] | None:
-        """The target, with the properties of the queues that it lacks."""
+        """Return the fields of the target, with the properties of queues that it may lack."""
         if target is None:
             return None
         queues: dict[str, dict[str, dict[str, Any]]] = {}
@@ -387,14 +388,13 @@ class Recoveries:
 def check_wanted(
     wanted: RecoveryRequest, contents: Event, defined: Mapping[str, Mapping[tuple[str, ...], object]]
 ) -> None:
-    """Check that the named vhosts, queues and moment exist, so that a typing error recovers nothing wrong.
+    """Check that the named vhosts, queues and moment exist, so that a typing error causes no wrong recovery.
 
-    `contents` is what is in the archive, `defined` the definitions by kind and key.
+    `contents` is the archive's content, `defined` the definitions by kind and key.
 
     Raises:
-        InvalidCommand: one of them is neither in the archive nor defined.
-        PreconditionFailed: the state of the queues at the moment is unknown; the text names the earliest known
-            moment.
+        InvalidCommand: a named vhost or queue is neither in the archive nor defined.
+        PreconditionFailed: the state of the queues at the moment is unknown; the text has the earliest known moment.
     """
     vhosts = {row["vhost"] for row in contents["vhosts"]} | {key[0] for key in defined["vhosts"]}
     for name in wanted.exclude:
@@ -414,12 +414,12 @@ def check_wanted(
 
 
 def names_something(wanted: RecoveryRequest) -> bool:
-    """Whether a request names vhosts, queues or a moment, which may not exist."""
+    """Return whether a request names vhosts, queues or a moment, which may not exist."""
     return bool(wanted.exclude or wanted.queues or wanted.as_of_ms is not None)
 
 
 def _check_moment(wanted: RecoveryRequest, as_of_ms: int, contents: Event) -> None:
-    """Check that a moment is not before all known ones. A vhost, or a queue, may be younger than another one."""
+    """Check that the moment is not before all known moments. Some vhosts and queues may be younger than the moment."""
     vhosts = [row for row in contents["vhosts"] if row["vhost"] not in wanted.exclude]
     names = {row["vhost"] for row in vhosts}
     known_from_ms = max((row["known_from_ms"] for row in vhosts), default=0)
@@ -444,10 +444,10 @@ def _check_moment(wanted: RecoveryRequest, as_of_ms: int, contents: Event) -> No
 
 
 def own_endpoint(node: RecoveringNode, protocol: str) -> str:
-    """The endpoint of this node for a pipeline, by `stream` or `amqp`; its user may log in from loopback only.
+    """Return this node's endpoint for a pipeline, by `stream` or `amqp`; the user may log in from loopback only.
 
     Raises:
-        PreconditionFailed: there is no such listener.
+        PreconditionFailed: the node has no such listener.
     """
     listener = node.streams if protocol == "stream" else node.amqp
     for address in listener.addresses:
@@ -465,7 +465,7 @@ def own_endpoint(node: RecoveringNode, protocol: str) -> str:
 
 
 def parse_target(uri: str, password: str) -> RecoveryTarget:
-    """A target from an AMQP URI without a password, and the password.
+    """Parse an AMQP URI without a password, and add the password.
 
     Raises:
         InvalidCommand: the URI is invalid; the text never repeats it, because it may have a password.
@@ -502,7 +502,9 @@ def parse_target(uri: str, password: str) -> RecoveryTarget:
 
 
 def parse_moment(text: str, now_ms: int) -> int:
-    """A moment in the past, as `2026-11-21 14:00:00`, with `T`, fractions and an offset if wanted, UTC without; in ms.
+    """Parse a moment in the past, such as `2026-11-21 14:00:00`, to milliseconds since 1970.
+
+    `T`, fractions and an offset are optional; a time without an offset is UTC.
 
     Raises:
         InvalidCommand: the text is no moment in the past.
@@ -519,13 +521,13 @@ def parse_moment(text: str, now_ms: int) -> int:
 
 
 def reported_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows with their times as text."""
+    """Return rows with their times as text."""
     names = ("first_timestamp", "last_timestamp")
     return [row | {name: text_of(row[name]) for name in names} for row in rows]
 
 
 def text_of(timestamp_ms: int | None) -> str:
-    """A time in the form of RabbitMQ's summary, UTC; empty for none."""
+    """Return a time in the form of RabbitMQ's summary, UTC; empty for none."""
     if timestamp_ms is None:
         return ""
     return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")

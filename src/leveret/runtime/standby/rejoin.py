@@ -1,25 +1,24 @@
-"""The rejoin of an upstream that lost its place: it follows the node that took it, and keeps its own records.
+"""The rejoin of a replaced upstream: it follows the promoted node, and quarantines the records that only it has.
 
-Records that the new upstream never had are reported and kept: the tails of queues' logs are quarantined as a diverged
-follower's are (storage.quarantine), and `list_divergent_messages` shows them. The new upstream has all earlier
-records and serves them. So the replicated queues are deleted here, and the schema sync makes them anew, empty; other
-queues stay. The schema sync also deletes queues that the new upstream does not know, replicated or not: these are
-quarantined before.
+The new upstream never had the tails of some queues' logs. The rejoin quarantines them as those of a divergent follower
+(storage.quarantine), and `list_divergent_messages` shows them. The new upstream has all earlier records and serves
+them. So the rejoin deletes the replicated queues here, and the schema sync makes them anew, empty; other queues stay.
+The schema sync also deletes queues that the new upstream does not have, replicated or not: the rejoin quarantines
+their records first.
 
-    clients sent away -> tails quarantined, durably -> previous archive put away -> rejoin.json -> queues deleted
-    -> both modes downstream -> rejoin.json emptied -> clients let in, both links
+    clients drained -> tails quarantined, durably -> previous archive moved -> rejoin.json -> queues deleted
+    -> both modes downstream -> rejoin.json emptied -> clients admitted, both links
 
-Between rejoin.json and the deletion it ceases to be an upstream for its own downstreams: its definitions are no
-longer served, its outgoing logs are gone, and later ones have another identity. So the emptying reaches no
-downstream.
+Between rejoin.json and the deletion, the node ceases to be an upstream of its own downstreams: it serves no
+definitions, its outgoing logs are gone, and later ones have another identity. So the deletion reaches no downstream.
 
 If the new upstream's position in a vhost is unknown, all messages of its queues are quarantined: too many are safe.
 
-A node that fails or is killed on the way is an upstream as before if rejoin.json is empty. Otherwise the rejoin
-cannot be undone: a start continues it before clients are admitted, and tries again until it is done. Messages may
-come to a queue until it is deleted, such as dead letters of another one. So rejoin.json has the offset up to which
-each queue was quarantined, and later records follow in the same step as the deletion. An archive of its own from an
-earlier time as a standby is kept too, under another name.
+After a failure or a kill, the node is still an upstream if rejoin.json is empty. Otherwise the rejoin cannot be undone:
+a start continues it before clients are admitted, and retries until it is done. A queue may receive messages until its
+deletion, such as dead letters of another queue. So rejoin.json has the offset up to which each queue was quarantined,
+and later records follow in the same step as the deletion. An archive from the node's own earlier time as a standby is
+kept too, under another name.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 STATE_FILE: Final = "rejoin.json"
 RETRY_S: Final = 5.0
-"""The wait before another try to finish a rejoin."""
+"""The wait before the next retry to finish a rejoin."""
 _FAILURES: Final = (LeveretError, OSError)
 
 
@@ -70,20 +69,20 @@ class Rejoin:
         """Become a downstream of the new upstream.
 
         Args:
-            set_all_aside: follow also a node that was no standby of this one, such as the successor of this one's
+            set_all_aside: follow even a node that was no standby of this one, such as the successor of this node's
                 successor. Its position is unknown, so all replicated queues are quarantined.
 
         Returns:
-            upstream_endpoints, report (its id, empty without quarantined records), reports (all of them: records that
-            came meanwhile have another one), messages, settlements_lost, queues: a row each: virtual_host, queue,
-            messages, settlements_lost.
+            upstream_endpoints; report (the id of the first, empty without quarantined records); reports (all ids:
+            records that came meanwhile have another one); messages; settlements_lost; queues (a row for each:
+            virtual_host, queue, messages, settlements_lost).
 
         Raises:
-            PreconditionFailed: this node is no upstream, has no endpoint of the new one, or that was no standby of this
-                node.
-            PipelineFailed: the new upstream cannot be asked, or a previous archive cannot be moved.
-            StorageError: records cannot be quarantined; this node is an upstream as before, or says that it tries
-                again.
+            PreconditionFailed: this node is no upstream, has no endpoint of the new one, or the new one was no standby
+                of this node.
+            PipelineFailed: the new upstream does not answer, or a previous archive cannot be moved.
+            StorageError: records cannot be quarantined; this node is still an upstream, or the text says that it
+                retries.
         """
         if self._lock.locked():
             raise PreconditionFailed("this node is coming back already")
@@ -124,9 +123,9 @@ class Rejoin:
             ) from error
 
     async def resume(self) -> None:
-        """Finish an interrupted rejoin, at the start, before clients are admitted.
+        """Finish an interrupted rejoin, at the node's start, before clients are admitted.
 
-        If that fails, no client is admitted until a later try succeeds.
+        If this fails, no client is admitted until a retry succeeds.
         """
         if not self._is_begun():
             return
@@ -139,26 +138,26 @@ class Rejoin:
             self._retry_later()
 
     async def stop(self) -> None:
-        """End the tries; the next start continues."""
+        """End the retries; the next start continues the rejoin."""
         retrying, self._retrying = self._retrying, None
         if retrying is not None:
             retrying.cancel()
             with suppress(asyncio.CancelledError):
                 await retrying
 
-    # -- what was begun ---------------------------------------------------------------------------
+    # -- the state file ---------------------------------------------------------------------------
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a rejoin cannot be undone any more, so that no record is collected."""
+        """Whether a rejoin cannot be undone any more; while it cannot, no record is collected."""
         try:
             return self._load() is not None
         except StorageError:
-            # Without the file, which an operator may remove, this node is an upstream as before.
+            # An operator may remove the file; without it, this node is still an upstream.
             return False
 
     def _is_begun(self) -> bool:
-        """Whether the state file has a rejoin, or cannot be read."""
+        """Return whether the state file has a rejoin, or cannot be read."""
         try:
             return bool(self._state_file.load())
         except StorageError:
@@ -170,7 +169,7 @@ class Rejoin:
             await self._finish(begun)
 
     def _load(self) -> Begun | None:
-        """The interrupted rejoin, None for none.
+        """Return the interrupted rejoin; None if there is none.
 
         Raises:
             StorageError: the state file cannot be read.
@@ -188,7 +187,7 @@ class Rejoin:
             self._retrying = asyncio.create_task(self._retry(), name="rejoin")
 
     async def _retry(self) -> None:
-        """Try again until the rejoin is done and clients are admitted."""
+        """Retry until the rejoin is done and clients are admitted."""
         while True:
             await asyncio.sleep(RETRY_S)
             try:
@@ -201,17 +200,17 @@ class Rejoin:
                 self._retrying = None
                 return
 
-    # -- before anything is changed ---------------------------------------------------------------
+    # -- before any change ------------------------------------------------------------------------
 
     async def _ask_positions(
         self, upstream: StandbyUpstreamParameter, *, set_all_aside: bool
     ) -> dict[str, Seen]:
-        """The new upstream's part of each of our outgoing logs, by vhost; 0 if it is unknown."""
+        """Return the new upstream's position in each of this node's outgoing logs, by vhost; 0 if it is unknown."""
         logs = self._here.logs()
         job = {**self._node.standby.link_job(upstream), "logs": logs}
         answer = await ask("positions", job)
         found = answer["positions"]
-        # An empty vhost has nothing to lose, so the new upstream need not know it.
+        # An empty vhost has no message to lose, so its position need not be known.
         unknown = sorted(vhost for vhost in logs if found.get(vhost) is None and self._here.holds_any(vhost))
         if unknown and not set_all_aside:
             raise PreconditionFailed(
@@ -229,7 +228,7 @@ class Rejoin:
     async def _quarantine(
         self, positions: dict[str, Seen], unknown: Container[Place]
     ) -> tuple[Begun, list[DivergentReport]]:
-        """Quarantine, durably, the records that the new upstream lacks; return the queues and the ends of that."""
+        """Quarantine, durably, the records that the new upstream lacks; return each queue with its quarantined end."""
         await self._here.wait_for_quiet()
         begins = self._here.begins_of_unknown(unknown)
         for vhost, seen in positions.items():
@@ -239,7 +238,7 @@ class Rejoin:
         return Begun(queues=kept), reports
 
     async def _begins(self, vhost: str, seen: Seen) -> dict[Queue, int]:
-        """The first offset of each queue that the new upstream lacks; if that is unknown, of all that it holds."""
+        """Return each queue's first offset that the new upstream lacks; if that is unknown, the queue's begin."""
         found = await self._here.begins(vhost, seen)
         if found is None:
             logger.warning("rejoin_quarantines_all vhost=%s position=%d", vhost, seen.position)
@@ -249,10 +248,10 @@ class Rejoin:
     # -- following --------------------------------------------------------------------------------
 
     async def _finish(self, begun: Begun) -> list[DivergentReport]:
-        """Carry out the rejoin after its state file is written; return the reports of records that came since then.
+        """Carry out the rejoin once its state file is written; return the reports of records that came since then.
 
         Other downstreams of this node keep their messages and definitions: this node ceases to be their upstream
-        before anything is deleted.
+        before the first deletion.
         """
         node = self._node
         await node.schema_sync.set_mode("none")

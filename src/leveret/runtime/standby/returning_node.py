@@ -1,7 +1,7 @@
-"""One node's steps of a rejoin: what the new upstream lacks is quarantined, and queues are deleted after that.
+"""One node's steps of a rejoin: quarantine the records that the new upstream lacks, then delete queues.
 
 A node alone takes all steps by itself (`rejoin`). In a cluster each node takes them for the queues that it leads, and
-tells the others what the new upstream has of its outgoing logs (`site_rejoin`).
+reports to the others the new upstream's positions in its outgoing logs (`site_rejoin`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Place: TypeAlias = tuple[str, ...]
 
 
 class RejoiningNode(Protocol):
-    """The node (runtime.node.node), which is a floor above this, as this module uses it."""
+    """The node (runtime.node.node, a floor above this one), as this module uses it."""
 
     config: Config
     data_dir: Path
@@ -60,14 +60,14 @@ class RejoiningNode(Protocol):
     standby: StandbyDownstream
 
     async def commit(self) -> None:
-        """Return once everything applied so far is durable."""
+        """Return once all changes applied so far are durable."""
 
     def queue_of(self, name: str) -> tuple[str, str] | None:
-        """The queue whose log has that name."""
+        """Return the queue whose log has this name."""
 
 
 class Seen(NamedTuple):
-    """The new upstream's part of an outgoing log: up to `position`; `mark`: the fingerprint before it, if known."""
+    """The new upstream's `position` in an outgoing log, and `mark`, the fingerprint before the position, if known."""
 
     position: int
     mark: int | None
@@ -80,10 +80,10 @@ class ReturningNode:
         """Use this node."""
         self._node = node
 
-    # -- before anything is changed ---------------------------------------------------------------
+    # -- before any change ------------------------------------------------------------------------
 
     def check(self) -> StandbyUpstreamParameter:
-        """The new upstream.
+        """Check that this node can rejoin; return the new upstream.
 
         Raises:
             PreconditionFailed: this node is no upstream, or has no endpoint of the new one.
@@ -119,11 +119,11 @@ class ReturningNode:
         return {tuple(row["key"]) for row in rows if row["action"] == "delete" and row["kind"] in _HOLDING}
 
     def logs(self) -> dict[str, int]:
-        """The ids of this node's outgoing logs, by vhost."""
+        """Return the ids of this node's outgoing logs, by vhost."""
         return {vhost: log.log_id for vhost, log in self._node.collector.logs.items()}
 
     def holds_any(self, vhost: str) -> bool:
-        """Whether the replicated queues of a vhost that this node leads have messages, or may have."""
+        """Return whether the replicated queues of a vhost that this node leads have messages, or may have."""
         return any(
             queue.message_count or queue.damage
             for queue in self._node.broker.led_queues()
@@ -131,10 +131,10 @@ class ReturningNode:
         )
 
     async def wait_for_quiet(self) -> None:
-        """Wait until no client is connected and everything is durable and collected, so that no log changes.
+        """Wait until no client is connected and all changes are durable and collected, so that no log changes.
 
         Raises:
-            PreconditionFailed: clients stay; or queues are not collected in time.
+            PreconditionFailed: clients stay connected; or queues are not collected in time.
         """
         deadline_s = time.monotonic() + CLIENTS_TIMEOUT_S
         while self._node.amqp.peers:
@@ -148,13 +148,13 @@ class ReturningNode:
     # -- keeping ----------------------------------------------------------------------------------
 
     async def begins(self, vhost: str, seen: Seen) -> dict[Queue, int] | None:
-        """The first offset of each replicated queue in this node's outgoing log that the new upstream lacks.
+        """Return the first offset of each replicated queue in this node's outgoing log that the new upstream lacks.
 
-        None if nobody can tell. It may have that part of the log from another writer, if this node was a follower
-        without all of it: then it is unknown which of this node's later records it has.
+        None if that is unknown. If this node was a follower without the whole log, the new upstream may have that part
+        from another writer; then it is unknown which of this node's later records the new upstream has.
 
-        There is no await between reading the log and reading its positions: a record collected in between would be in
-        neither.
+        No await stands between the reads of the log and of its positions: both would miss a record collected in
+        between.
         """
         log = self._node.collector.logs[vhost]
         position, own = seen.position, log.fingerprint_before(seen.position)
@@ -166,11 +166,11 @@ class ReturningNode:
         return {queue: untransferred.get(log.key_of(queue), log.position_of(queue)) for queue in queues}
 
     def begins_of_all(self, vhost: str) -> dict[Queue, int]:
-        """As `begins`, if nobody can tell: the begins of the replicated queues that this node leads."""
+        """As `begins` if that is unknown: return the begins of the replicated queues that this node leads."""
         return {queue: self._begin_of_all(queue) for queue in self._replicated(vhost) if not queue.is_remote}
 
     def begins_of_unknown(self, unknown: Container[Place]) -> dict[Queue, int]:
-        """As `begins`, for queues that are not replicated and that the schema sync will delete."""
+        """As `begins`, for unreplicated queues that the schema sync will delete."""
         return {
             queue: self._begin_of_all(queue)
             for queue in self._node.broker.led_queues()
@@ -181,7 +181,7 @@ class ReturningNode:
         }
 
     async def quarantine(self, begins: Mapping[Queue, int]) -> tuple[list[KeptQueue], list[DivergentReport]]:
-        """Quarantine, durably, records of these queues; return the queues and the ends of that."""
+        """Quarantine, durably, records of these queues; return each queue with its quarantined end."""
         quarantine, kept = RejoinQuarantine(self._node), []
         for queue, begin in begins.items():
             end = self._end_of(queue)
@@ -190,7 +190,7 @@ class ReturningNode:
         return kept, await quarantine.finish()
 
     def _begin_of_all(self, queue: Queue) -> int:
-        """The begin of a quarantine of the whole queue; an empty queue has nothing to quarantine."""
+        """Return the begin of a quarantine of the whole queue; for an empty queue, its end."""
         return 0 if queue.message_count else self._end_of(queue)
 
     def _end_of(self, queue: Queue) -> int:
@@ -203,7 +203,7 @@ class ReturningNode:
     # -- deleting ---------------------------------------------------------------------------------
 
     async def delete(self, kept: Iterable[KeptQueue]) -> list[DivergentReport]:
-        """Delete queues, as `_delete`; return the reports of records that came since their quarantine."""
+        """Delete queues as `_delete` does; return the reports of records that came since their quarantine."""
         quarantine = RejoinQuarantine(self._node)
         for each in kept:
             await self._delete(each, quarantine)
@@ -214,9 +214,9 @@ class ReturningNode:
     async def _delete(self, kept: KeptQueue, quarantine: RejoinQuarantine) -> None:
         """Delete a queue that this node leads once all its records are quarantined.
 
-        Records that came since the quarantine are added first, with others served in between, because they may be
-        many. Then records that came during that are added, and the queue is deleted, in one step. An unreadable queue
-        stays.
+        Records that came since the quarantine may be many, so a thread adds them first, and the event loop serves
+        others meanwhile. Then one step adds the records that came during that, and deletes the queue. An unreadable
+        queue stays.
         """
         queue = self._flushed(kept)
         if queue is not None and (begin := _begin_of(queue, kept)) < (end := self._end_of(queue)):
@@ -230,7 +230,7 @@ class ReturningNode:
         self._node.broker.apply(Delete("queues", queue.key))
 
     def _flushed(self, kept: KeptQueue) -> Queue | None:
-        """The queue, with everything appended to its log; None if it is gone, led elsewhere, or cannot be read."""
+        """Flush, and return the queue; None if it is gone, another node leads it, or it cannot be read."""
         self._node.engine.flush()
         queue = self._node.broker.queues.get((kept.vhost, kept.name))
         return queue if queue is not None and not queue.is_remote and queue.damage is None else None
@@ -241,12 +241,12 @@ def _place_of(queue: Queue) -> tuple[str, str]:
 
 
 def _begin_of(queue: Queue, kept: KeptQueue) -> int:
-    """The offset from which on the queue's records are not quarantined."""
+    """Return the offset of the queue's first record that is not quarantined."""
     return kept.next_offset if queue.epoch == kept.epoch else 0
 
 
 class RejoinQuarantine:
-    """The quarantine of the rejoin, and its reports: further records of a queue go to another report."""
+    """The quarantine of the rejoin, and its reports: later records of a queue go to another report."""
 
     def __init__(self, node: RejoiningNode) -> None:
         """Quarantine nothing yet."""
@@ -267,7 +267,7 @@ class RejoinQuarantine:
         """Quarantine the queue's records from `begin` up to `end`; blocks for the disk.
 
         Raises:
-            StorageError: the disk refused it; the queue must stay.
+            StorageError: the disk refused the write; the queue must stay.
         """
         if (
             begin < end
@@ -280,7 +280,7 @@ class RejoinQuarantine:
         """Log the reports, and return them.
 
         Raises:
-            StorageError: the disk refused it.
+            StorageError: the disk refused the write.
         """
         await asyncio.to_thread(self._log_quarantine.finish)
         for report in self._reports:
@@ -289,7 +289,7 @@ class RejoinQuarantine:
 
 
 def rows_of(reports: Iterable[DivergentReport]) -> list[dict[str, Any]]:
-    """A row for each queue of these reports: virtual_host, queue, messages, settlements_lost."""
+    """Return a row for each queue in these reports: virtual_host, queue, messages, settlements_lost."""
     rows: dict[tuple[str | None, str | None], dict[str, Any]] = {}
     for log in (log for report in reports for log in report.logs):
         nothing = {"virtual_host": log.vhost, "queue": log.queue, "messages": 0, "settlements_lost": 0}

@@ -1,9 +1,9 @@
-"""The site of a downstream: the nodes that share its decisions, and their parts of what an operator asks for.
+"""The site of a downstream: the nodes that share its decisions, and their parts of an operator's command.
 
-A node alone is its own site and needs nothing of this. In a cluster each replicated vhost has an owner
-(core.replication.vhost_owners), and any node carries out an operator's command for all: it has the others do their
-parts (`SiteParts`). Short questions are answered at once; long work is begun, and looked at until it is done. Work
-that nobody looks at any more is ended, because its caller is gone.
+A node alone is its own site and does not use this module. In a cluster each replicated vhost has an owner
+(core.replication.vhost_owners), and any node carries out an operator's command for all: it requests the parts of the
+others (`SiteParts`). A node answers a short question at once. It begins long work, and the caller polls it until it is
+done. Work that is no longer polled is ended, because its caller is gone.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from leveret.runtime.standby.pipeline_process import Event, PipelineFailed
 from leveret.runtime.standby.progress import JoinedProgress
 
 STANDBY: Final = "standby"
-"""The name of this module's question to another node."""
+"""The name of this module's request to another node."""
 LOOK_S: Final = 0.3
 UNSEEN_S: Final = 60.0
-"""The time after which work that nobody looks at is ended."""
+"""Work that was not polled for this time is ended."""
 
 Report = Callable[[Event], None]
 Work = Callable[[Mapping[str, Any], Report], Awaitable[Any]]
-"""(what is asked for, where progress goes) -> the result."""
+"""(the request, the receiver of progress) -> the result."""
 
 
 class StandbySite(SharedDecisions, Protocol):
-    """A cluster, as its downstream side uses it: runtime.cluster.standby_site."""
+    """The cluster, as this room uses it; runtime.cluster.standby_site implements it."""
 
     @property
     def name(self) -> str:
@@ -44,7 +44,7 @@ class StandbySite(SharedDecisions, Protocol):
 
     @property
     def running(self) -> list[str]:
-        """The nodes that run, in the order of joining."""
+        """The running nodes, in the order of joining."""
 
     @property
     def owners(self) -> Mapping[str, VhostOwner]:
@@ -52,17 +52,17 @@ class StandbySite(SharedDecisions, Protocol):
 
     @property
     def trouble(self) -> str:
-        """The reason why this node owns no vhost although it runs; empty if it may."""
+        """The reason why this node may own no vhost although it runs; empty if it may."""
 
     async def ask(self, node: str, about: dict[str, Any]) -> dict[str, Any]:
-        """Another node's answer to STANDBY.
+        """Return another node's answer to the request STANDBY.
 
         Raises:
-            LeveretError: it does not answer.
+            LeveretError: the node does not answer.
         """
 
     async def all_know(self) -> None:
-        """Return once all running nodes know who owns what, as this one does."""
+        """Return once all running nodes have the owners of vhosts that this node has."""
 
     async def note(self, vhost: str, owner: VhostOwner) -> None:
         """Replace the record of a vhost that this node owns, unless it has changed meanwhile.
@@ -72,18 +72,18 @@ class StandbySite(SharedDecisions, Protocol):
         """
 
     async def forget(self, vhosts: Collection[str], *, keep: Collection[str] = ()) -> None:
-        """Remove the records of vhosts whose data are deleted; those to `keep` stay, with nothing transferred.
+        """Remove the records of vhosts whose data are deleted; those in `keep` stay, as vhosts without data.
 
         Raises:
             LeveretError: the cluster's store does not answer.
         """
 
     async def wait(self, timeout_s: float) -> None:
-        """Return when something of this changed, or after a time."""
+        """Return when the decisions, the owners or the running nodes changed, or after `timeout_s`."""
 
 
 class SiteParts:
-    """The parts of the nodes: asks for those of others, and answers for this node's."""
+    """The nodes' parts of commands: requests those of other nodes, and carries out this node's."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class SiteParts:
         answers: Mapping[str, Callable[[Mapping[str, Any]], Awaitable[Any]]],
         works: Mapping[str, Work],
     ) -> None:
-        """`answers` are short questions and `works` long ones, by name."""
+        """Begin without work: `answers` are the handlers of short questions, `works` those of long work, by name."""
         self.site = site
         self._answers = dict(answers)
         self._works = dict(works)
@@ -103,24 +103,24 @@ class SiteParts:
         answers: Mapping[str, Callable[[Mapping[str, Any]], Awaitable[Any]]],
         works: Mapping[str, Work],
     ) -> None:
-        """Answer more short questions, and do more works."""
+        """Add handlers of short questions and of long work."""
         self._answers |= answers
         self._works |= works
 
     # -- asking -----------------------------------------------------------------------------------
 
     async def of(self, node: str, name: str, **about: Any) -> Any:
-        """The answer of a node, this one or another.
+        """Return the answer of a node, this one or another.
 
         Raises:
-            LeveretError: it does not answer, or its answer is a refusal.
+            LeveretError: the node does not answer, or refuses.
         """
         if node == self.site.name:
             return await self._answers[name](about)
         return (await self.site.ask(node, {"name": name, **about}))["found"]
 
     async def of_all(self, name: str, **about: Any) -> dict[str, Any]:
-        """The answers of all running nodes, by node.
+        """Return the answers of all running nodes, by node.
 
         Raises:
             LeveretError: one of them does not answer; the text names it.
@@ -135,7 +135,7 @@ class SiteParts:
         return dict(zip(nodes, found, strict=True))
 
     async def of_those_that_answer(self, name: str, **about: Any) -> tuple[dict[str, Any], dict[str, str]]:
-        """The answers of the running nodes, and of those that do not answer the reasons."""
+        """Return the answers of the running nodes, and the reasons of those that do not answer, by node."""
         nodes = self.site.running
         found = await asyncio.gather(
             *(self.of(node, name, **about) for node in nodes), return_exceptions=True
@@ -152,10 +152,10 @@ class SiteParts:
         return answers, reasons
 
     async def work(self, nodes: Collection[str], name: str, report: Report, **about: Any) -> dict[str, Any]:
-        """Have these nodes work at the same time; return the results by node, and report their progress as one.
+        """Run the work at these nodes at the same time; return the results by node, and report progress as one.
 
         Raises:
-            LeveretError: one of them failed, after all have ended; the text names it.
+            LeveretError: a node failed; raised after all have ended. The text names the node.
         """
         progress = JoinedProgress(report)
         tasks = [
@@ -203,7 +203,7 @@ class SiteParts:
         """Answer another node's question.
 
         Raises:
-            LeveretError: the answer is a refusal.
+            LeveretError: this node refuses.
         """
         self._end_unseen()
         match about["name"]:
@@ -244,7 +244,7 @@ class _RunningWork:
     """Work for another node.
 
     Attributes:
-        seen_s: when that node looked last.
+        seen_s: the time of that node's last poll, on the monotonic clock.
     """
 
     def __init__(self, work: Work, about: Mapping[str, Any]) -> None:
@@ -253,7 +253,7 @@ class _RunningWork:
         self._task: asyncio.Future[Any] = asyncio.ensure_future(work(about, self._events.append))
 
     def look(self, seen: int) -> dict[str, Any]:
-        """The events after the first `seen` ones, and the result or the error if it is done."""
+        """Return the events after the first `seen` ones, and, if the work is done, its result or error."""
         self.seen_s = time.monotonic()
         found: dict[str, Any] = {
             "events": self._events[seen:],
@@ -270,15 +270,15 @@ class _RunningWork:
         return found
 
     def end(self) -> None:
-        """End it."""
+        """End the work."""
         self._task.cancel()
         if self._task.done() and not self._task.cancelled():
-            # It was not looked at again; an exception that nobody takes would be logged.
+            # The work is not polled again, and asyncio logs an exception that is never retrieved.
             self._task.exception()
 
 
 def _of_node(node: str, error: BaseException) -> BaseException:
-    """A node's refusal or failure, naming the node."""
+    """Return a node's refusal or failure, with the node's name in its text."""
     if not isinstance(error, LeveretError):
         return error
     is_plain = isinstance(error, Refusal) and type(error).__init__ is Exception.__init__

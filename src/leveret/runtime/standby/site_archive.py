@@ -1,7 +1,7 @@
 """The transferred data of a downstream cluster: those of all nodes, for an operator at any of them.
 
-A vhost's data are at the node that recovers it, so each node tells of the vhosts that it recovers. Data of other
-vhosts in a node's archive are left over, and count for its disk only.
+A vhost's data are at the node that recovers it, so each node reports the vhosts that it recovers. Data of other
+vhosts in a node's archive are left over, and count for its disk usage only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class SiteArchive:
         self._parts = parts
 
     async def contents(self, *, fresh: bool = False) -> Event:
-        """The content of all manifests: `vhosts`, with their node, and `queues`.
+        """Return the content of all manifests: `vhosts`, each with its node, and `queues`.
 
         Raises:
             LeveretError: a node does not answer.
@@ -49,25 +49,25 @@ class SiteArchive:
         return "" if owner is None else owner.recoverer
 
     async def list_vhosts_available(self) -> list[str]:
-        """The vhosts with data to recover."""
+        """Return the vhosts with data to recover."""
         return [row["vhost"] for row in (await self.contents())["vhosts"] if row["records"]]
 
     async def metrics(self) -> list[dict[str, Any]]:
-        """A row a queue: queue, timestamp (of the newest record, ms), vhost, messages, settled."""
+        """Return a row for each queue: queue, timestamp (of the newest record, ms), vhost, messages, settled."""
         rows: list[dict[str, Any]] = (await self.contents())["queues"]
         return rows
 
     async def disk_usage(self) -> list[dict[str, Any]]:
-        """A row a node and vhost: node, size, unit, vhost, bytes."""
+        """Return a row for each node and vhost: node, size, unit, vhost, bytes."""
         found = await self._parts.of_all("disk_usage")
         return [row for rows in found.values() for row in rows]
 
     async def moments(self) -> list[dict[str, Any]]:
-        """A row a vhost: virtual_host, and from earliest_ms to newest_ms it is known how its queues stood."""
+        """Return a row for each vhost: virtual_host; earliest_ms and newest_ms bound the known states of its queues."""
         return moments_of(await self.contents())
 
     async def messages(self, vhost: str, queue: str, from_ms: int, count: int) -> list[dict[str, Any]]:
-        """See StandbyArchive; of the node with the vhost's data."""
+        """See StandbyArchive; the answer of the node with the vhost's data."""
         about = {"vhost": vhost, "queue": queue, "from_ms": from_ms, "count": count}
         rows: list[dict[str, Any]] = await self._parts.of(self._place_of(vhost), "messages", **about)
         return rows
@@ -95,10 +95,10 @@ class SiteArchive:
         return rows
 
     def _place_of(self, vhost: str) -> str:
-        """The running node with a vhost's data.
+        """Return the running node with a vhost's data.
 
         Raises:
-            PreconditionFailed: it does not run.
+            PreconditionFailed: the node does not run.
         """
         site = self._parts.site
         node = self._node_of(vhost) or site.name
@@ -108,7 +108,7 @@ class SiteArchive:
 
 
 def answers_of(archive: StandbyArchive) -> Mapping[str, Callable[[Mapping[str, Any]], Any]]:
-    """The answers of a node about its own archive, by the names of the questions."""
+    """Return the answers of a node about its own archive, by the names of the questions."""
 
     async def contents(about: Mapping[str, Any]) -> Any:
         return await archive.contents(fresh=True)

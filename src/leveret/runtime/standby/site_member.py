@@ -1,10 +1,10 @@
-"""A node's part in a downstream cluster: it obeys the site's decisions, and transfers and recovers what it owns.
+"""A node's part in a downstream cluster: it obeys the site's decisions, and transfers and recovers its own vhosts.
 
-One task looks at the decisions and owners whenever they change. A promotion is the site's: it is recorded in the
-cluster's store, and each node recovers its vhosts and records that; the node that records the last one ends the
-promotion in the same write. So any node can begin it, wait for it, and take it up again, and the loss of the node
-that began it stops nothing. Before a node recovers, all running nodes know that it owns the vhosts: the leaders of
-their queues refuse a previous owner that was only paused (`runtime.clients.recovery_forwarding`).
+One task examines the decisions and owners whenever they change. A promotion is the site's: the cluster's store records
+it, and each node recovers its vhosts and records that; the node that records the last vhost ends the promotion in the
+same write. So any node can begin the promotion, wait for it, and resume it, and the loss of the node that began it
+stops nothing. Before a node recovers, all running nodes know that it owns the vhosts: the leaders of their queues
+refuse a previous owner that was only paused (`runtime.clients.recovery_forwarding`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LOOK_S: Final = 0.5
 ATTEMPTS_MAX: Final = 5
 RETRY_S: Final = 1.0
 _LOST_S: Final = 15.0
-"""The time after which a promotion reports that a node with data is gone: longer than a lease and a restart."""
+"""A promotion reports a node with data as lost after this time, which is longer than a lease and a restart."""
 
 
 class OwnDownstream(Protocol):
@@ -66,16 +66,16 @@ class OwnDownstream(Protocol):
         """Whether an upstream is followed."""
 
     def vhosts(self) -> list[str]:
-        """The replicated vhosts."""
+        """Return the replicated vhosts."""
 
     async def follow(self) -> None:
-        """Transfer, or not, as the decisions say."""
+        """Start or end the transfer, by the decisions."""
 
     def status(self) -> dict[str, Any]:
-        """This node's status."""
+        """Return this node's status."""
 
     def touch_queues(self) -> None:
-        """Let no queue expire before applications had time to use it."""
+        """Restart the expiry of queues, so that applications have time to use them."""
 
     async def delete_own_data(self) -> None:
         """Delete this node's archive, and end its transfer."""
@@ -84,7 +84,7 @@ class OwnDownstream(Protocol):
         """Delete this node's data of vhosts that are not wanted or were made anew."""
 
     def check_heard(self) -> None:
-        """Check that the upstream was heard."""
+        """Check that the upstream has reported."""
 
 
 class SiteMember:
@@ -92,8 +92,9 @@ class SiteMember:
 
     Attributes:
         site: the cluster.
-        parts: the parts of the nodes.
-        obey_return: takes this node's part in a return as a downstream (`site_rejoin`); says whether one is under way.
+        parts: the nodes' parts of commands.
+        obey_return: takes this node's part in a return as a downstream (`site_rejoin`); returns whether one is under
+            way.
     """
 
     def __init__(self, site: StandbySite, own: OwnDownstream) -> None:
@@ -134,7 +135,7 @@ class SiteMember:
         self._task = asyncio.create_task(self._run(), name="standby site")
 
     async def stop(self) -> None:
-        """End the node's part; another node takes it over, or this one goes on when it comes back."""
+        """End the node's part; another node takes it over, or this one continues it after a restart."""
         self.parts.stop()
         for task in (self._task, self._part):
             if task is not None:
@@ -183,26 +184,26 @@ class SiteMember:
                 await self._finish_if_recovered(attempt)
 
     def _note_promoted(self, site: SiteDecisions) -> None:
-        """Take note of a promotion that is done."""
+        """Log a finished promotion, and restart the expiry of queues."""
         if len(site.promotions) > self._promotions:
             self._own.touch_queues()
             report_promotion(site.promotions[-1])
         self._promotions = len(site.promotions)
 
     async def have_all_follow(self) -> None:
-        """Have all running nodes obey the last decision before this returns; one that does not answer obeys later."""
+        """Return once all running nodes obey the last decision; a node that does not answer obeys later."""
         await self.site.all_know()
         await self.parts.of_those_that_answer("follow")
 
     async def _answer_follow(self, about: Mapping[str, Any]) -> None:
-        """Transfer, or not, as the decisions say now."""
+        """Start or end the transfer, by the present decisions."""
         if self._own.decided.promoting is None and not self._suspended:
             await self._own.follow()
 
-    # -- what this node follows -------------------------------------------------------------------
+    # -- followed vhosts --------------------------------------------------------------------------
 
     def followed(self, vhosts: Collection[str]) -> list[str]:
-        """Those of these vhosts that this node transfers: as the holder, or as the owner that has said so."""
+        """Return those of these vhosts that this node transfers: as the holder, or as the owner that recorded it."""
         found = []
         for vhost in vhosts:
             owner = self.site.owners.get(vhost)
@@ -214,14 +215,14 @@ class SiteMember:
         return owner.node == self.site.name and owner.claimed == owner.term
 
     def recovered_vhosts(self) -> list[str]:
-        """The vhosts that this node recovers."""
+        """Return the vhosts that this node recovers."""
         return sorted(vhost for vhost, owner in self.site.owners.items() if owner.recoverer == self.site.name)
 
     async def _claim(self) -> None:
-        """Record that this node begins to transfer what it owns, before it does: from now on data may be here only.
+        """Record that this node transfers its own vhosts, before the transfer begins: data may be here only after that.
 
-        A crash between the two leaves a record of a holder without data, which costs a refused promotion at most. In
-        the other order the data of a lost node would count as nothing.
+        A crash between the two leaves a record of a node without data, which costs a refused promotion at most. In the
+        other order, a promotion could overlook the data of a lost node.
         """
         if not self._own.is_to_follow:
             return
@@ -231,7 +232,7 @@ class SiteMember:
                 await self.site.note(vhost, replace(owner, claimed=owner.term))
 
     async def _note_whole(self) -> None:
-        """Record which vhosts this node, as their new owner, has as a whole: their holders are needed no more."""
+        """Record the vhosts of which this node, as the new owner, has all data and no longer needs the holders."""
         for row in self._own.transfer.rows(self._own_vhosts()):
             vhost = row["virtual_host"]
             owner = self.site.owners[vhost]
@@ -248,10 +249,10 @@ class SiteMember:
     # -- promotion --------------------------------------------------------------------------------
 
     async def check_promotion(self, wanted: RecoveryRequest) -> None:
-        """Check that the nodes with the data run; with `all_available` the others recover what they have.
+        """Check that the nodes with the data run; with `all_available`, the running nodes recover their own data.
 
         Raises:
-            PreconditionFailed: one does not; or nodes have other settings than the site.
+            PreconditionFailed: a node with data does not run.
         """
         for vhost, owner in sorted(self.site.owners.items()):
             if vhost in wanted.exclude or not owner.has_data or owner.recoverer in self.site.running:
@@ -262,12 +263,12 @@ class SiteMember:
                 await self.site.note(vhost, replace(owner, holder=""))
 
     def _remaining(self, attempt: PromotionAttempt) -> list[str]:
-        """The vhosts that this node has to recover yet."""
+        """Return the vhosts that this node has not recovered yet."""
         mine = self.recovered_vhosts()
         return attempt.remaining(mine)
 
     async def _recover(self, attempt: PromotionAttempt, vhosts: list[str]) -> None:
-        """Recover vhosts, and record that; a failure that a lost node may have caused is tried again."""
+        """Recover vhosts, and record that; a recovery that a lost node may have failed is retried."""
         running = self.site.running
         try:
             await self.site.all_know()
@@ -298,23 +299,23 @@ class SiteMember:
             self._report(event)
 
     def _finished(self, site: SiteDecisions) -> SiteDecisions:
-        """The decisions, with the promotion ended if all vhosts are recovered."""
+        """Return the decisions, with the promotion ended if all vhosts are recovered."""
         attempt = site.promoting
         if attempt is None or attempt.remaining(self.site.owners):
             return site
         return site.finished(clock_ms())
 
     async def _finish_if_recovered(self, attempt: PromotionAttempt) -> None:
-        """End a promotion without a remaining vhost, such as one of a site without data."""
+        """End a promotion without remaining vhosts, such as the promotion of a site without data."""
         is_first = self.site.running[:1] == [self.site.name]
         if is_first and not attempt.remaining(self.site.owners):
             await self._own.decided.decide(self._finished)
 
     async def wait_promoted(self, report: Report) -> None:
-        """Return when the promotion that has begun is done; report its progress at all nodes.
+        """Wait for the end of the running promotion, and report its progress at all nodes.
 
         Raises:
-            PipelineFailed: it failed at a node, or was given up, or a node with data was lost.
+            PipelineFailed: the promotion failed at a node, or was given up, or a node with data was lost.
         """
         before = len(self._own.decided.promotions)
         seen: dict[str, tuple[set[str], int]] = {}
@@ -342,7 +343,7 @@ class SiteMember:
             self._report = None
 
     def _lost(self, attempt: PromotionAttempt) -> tuple[str, str] | None:
-        """A vhost that is not recovered yet, and its node, which does not run; None if there is none."""
+        """Return a vhost that is not recovered yet and whose node does not run, and the node; None if there is none."""
         owners = self.site.owners
         for vhost in attempt.remaining(owners):
             if owners[vhost].recoverer not in self.site.running:
@@ -367,7 +368,7 @@ class SiteMember:
     # -- status -----------------------------------------------------------------------------------
 
     async def details(self) -> dict[str, Any]:
-        """The status of the site: a row a vhost, of the node that recovers it, and the progress of a promotion."""
+        """Return the site's status: each vhost's row at the node that recovers it, and a promotion's progress."""
         found, silent = await self.parts.of_those_that_answer("status")
         own = self._own.status()
         rows = {(node, row["virtual_host"]): row for node, each in found.items() for row in each["vhosts"]}
@@ -389,7 +390,7 @@ class SiteMember:
     def _row(
         self, vhost: str, rows: Mapping[tuple[str, str], dict[str, Any]], silent: Mapping[str, str]
     ) -> dict[str, Any]:
-        """The row of a vhost, with its nodes."""
+        """Return the row of a vhost, with its nodes."""
         owner = self.site.owners.get(vhost)
         if owner is None:
             row = _NOTHING | {"error": "no node owns it yet"}
@@ -407,7 +408,7 @@ class SiteMember:
         return row
 
     async def _amounts(self) -> dict[str, Any]:
-        """The messages of an unfinished promotion, and those that are left, at all nodes."""
+        """Return the amounts of messages of an unfinished promotion, in all and left, at all nodes."""
         plans: list[PlannedMessages] = []
         reasons: list[str] = []
         answers, silent = await self.parts.of_those_that_answer("progress")
@@ -448,10 +449,10 @@ class SiteMember:
             await self.parts.of_those_that_answer("suspend", suspended=False)
 
     async def delete_orphaned_data(self) -> list[dict[str, Any]]:
-        """Delete the data that no node would recover; a row a node and vhost: node, vhost, bytes.
+        """Delete the data that no node would recover; return a row for each node and vhost: node, vhost, bytes.
 
         Raises:
-            LeveretError: a node does not answer, or cannot delete its data; or the upstream was not heard.
+            LeveretError: a node does not answer, or cannot delete its data; or the upstream has not reported.
         """
         found = await self.parts.of_all("delete_orphans")
         rows = [{"node": node, **row} for node, each in found.items() for row in each]
@@ -463,10 +464,10 @@ class SiteMember:
         return rows
 
     async def _all_members(self) -> None:
-        """Check that all nodes with data run: those of a node that does not would come back with it.
+        """Check that all nodes with data run: the data of a stopped node would come back with it.
 
         Raises:
-            PreconditionFailed: one does not.
+            PreconditionFailed: a node with data does not run.
         """
         for vhost, owner in sorted(self.site.owners.items()):
             if owner.has_data and owner.recoverer not in self.site.running:
@@ -481,7 +482,7 @@ class SiteMember:
         return self._own.status()
 
     async def _answer_progress(self, about: Mapping[str, Any]) -> dict[str, Any]:
-        """The plans of this node's part, and the number of published messages."""
+        """Return the plans of this node's part, and the number of published messages."""
         try:
             plans = await self._own.promotion.plans() if self._own.decided.promoting is not None else []
         except PipelineFailed as failure:
@@ -495,7 +496,7 @@ class SiteMember:
         }
 
     async def _answer_recovered(self, about: Mapping[str, Any]) -> list[list[Any]]:
-        """The numbers of plans' messages in the queues that this node leads: vhost, queue, reference, count."""
+        """Return the numbers of plans' messages in the queues that this node leads: vhost, queue, reference, count."""
         rows = []
         for plan in about["plans"]:
             for queue in plan["queues"]:
@@ -505,7 +506,7 @@ class SiteMember:
         return rows
 
     async def _answer_suspend(self, about: Mapping[str, Any]) -> None:
-        """Transfer nothing for a while."""
+        """Suspend the transfer, or end the suspension."""
         self._suspended = bool(about["suspended"])
         if self._suspended:
             await self._own.transfer.stop()
@@ -548,7 +549,7 @@ _NOTHING: Final[dict[str, Any]] = {
     "newest_age_ms": None,
     "error": "",
 }
-"""The row of a vhost of which no running node knows anything."""
+"""The row of a vhost that no running node reports."""
 
 
 def with_part(
@@ -557,7 +558,7 @@ def with_part(
     part: RecoveredPart,
     left_out: list[dict[str, Any]] | None,
 ) -> SiteDecisions:
-    """The decisions with what a node recovered, if the promotion is still the one that it was for."""
+    """Return the decisions with a node's recovered part, unless another promotion has taken the place of `attempt`."""
     if site.promoting is None or not _is(site, attempt):
         return site
     promoting = site.promoting.with_part(part)
@@ -571,13 +572,13 @@ def _is(site: SiteDecisions, attempt: PromotionAttempt) -> bool:
 
 
 def _taken(task: asyncio.Task[None]) -> None:
-    """Take the exception of a part that failed for good; the next look begins it again."""
+    """Log the exception of a part that failed unexpectedly; the next look begins the part again."""
     if not task.cancelled() and (error := task.exception()) is not None:
         logger.error("standby_part_failed error=%s", error, exc_info=error)
 
 
 async def _nothing_returns() -> bool:
-    """No return is under way."""
+    """Return False: no return is under way."""
     return False
 
 

@@ -1,4 +1,4 @@
-"""Recoveries from the data of a downstream cluster that change nothing: each node does its part at the same time."""
+"""Recoveries from a downstream cluster's data without effect on production: all nodes do their parts in parallel."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SiteRecoveries:
         parts: SiteParts,
         defined: Callable[[], Mapping[str, Mapping[tuple[str, ...], object]]],
     ) -> None:
-        """Use this node's recoveries, and those of the others; `defined` gives the definitions by kind."""
+        """Use this node's recoveries, and those of the others; `defined` returns the definitions by kind."""
         self._own = own
         self._archive = archive
         self._parts = parts
@@ -69,16 +69,16 @@ class SiteRecoveries:
         """See recovery.check_wanted.
 
         Raises:
-            InvalidCommand, PreconditionFailed: see there.
+            InvalidCommand, PreconditionFailed: as for that function.
         """
         if names_something(wanted):
             check_wanted(wanted, await self._archive.contents(fresh=True), self._defined())
 
     async def _check(self, wanted: RecoveryRequest) -> list[str]:
-        """Check the request; return the nodes that recover something of it.
+        """Check the request; return the nodes that recover a part of it.
 
         Raises:
-            PreconditionFailed: one of them does not run.
+            PreconditionFailed: one of these nodes does not run.
         """
         await self.check_wanted(wanted)
         site = self._parts.site
@@ -89,10 +89,10 @@ class SiteRecoveries:
         return sorted({owner.recoverer for owner in owners.values()} & {*site.running})
 
     async def _check_names(self, wanted: RecoveryRequest) -> None:
-        """Check that no two vhosts bring queues of one name to one vhost of another broker; each node checks its own.
+        """Check that no two vhosts have queues of one name for one target vhost; each node checks only its own.
 
         Raises:
-            InvalidCommand: two do.
+            InvalidCommand: two vhosts have.
         """
         places: dict[str, str] = {}
         for row in (await self._archive.contents())["queues"]:
@@ -108,7 +108,7 @@ class SiteRecoveries:
 
 
 def works_of(recoveries: Recoveries) -> Mapping[str, Callable[[Mapping[str, Any], Report], Awaitable[Any]]]:
-    """The parts of a node, by the names of the works."""
+    """Return a node's parts of long work, by the names of the works."""
 
     async def dry_run(about: Mapping[str, Any], report: Report) -> Any:
         return await recoveries.dry_run_part(_wanted(about), _target(about), report)
@@ -125,7 +125,7 @@ def works_of(recoveries: Recoveries) -> Mapping[str, Callable[[Mapping[str, Any]
 
 
 def away(vhost: str, node: str) -> str:
-    """The refusal of a recovery whose data are at a node that does not run."""
+    """Return the text of the refusal of a recovery whose data are at a stopped node."""
     return (
         f"vhost '{vhost}': node {node}, whose archive has its data, does not run: start it, or leave the "
         f"vhost out with "
@@ -148,7 +148,7 @@ def _built(target: RecoveryTarget | None) -> dict[str, Any] | None:
 
 
 def _joined(found: Any) -> dict[str, Any]:
-    """The results of nodes, as one: rows together, numbers of messages added, the longest time."""
+    """Join the results of nodes into one: all rows, the sum of messages, the longest time."""
     joined: dict[str, Any] = {"queues": [], "vhosts": []}
     each: Event
     for each in found:

@@ -1,14 +1,14 @@
-"""The rejoin of a cluster that lost its place as an upstream: all its nodes follow the site that took it.
+"""The rejoin of a cluster that was replaced as an upstream: all its nodes follow the site that was promoted.
 
-The steps are those of a node alone (`rejoin`), each taken by all nodes for the queues that they lead. The record of a
-return in etcd takes the place of `rejoin.json`: before it is written, nothing was deleted, and the cluster is an
-upstream as before. After that the return cannot be undone. The node that joined first of those that run finishes it,
+The steps are those of a node alone (`rejoin`); all nodes take each step for the queues that they lead. The record of a
+return in etcd takes the place of `rejoin.json`: before it is written, nothing was deleted, and the cluster is still an
+upstream. After that the return cannot be undone. Of the running nodes, the one that joined first finishes the return,
 also after a restart, and no node admits clients before.
 
-A queue may have been collected by several nodes, one after the other. Each of their outgoing logs tells up to which
-offset the new upstream has the queue, so the highest of these offsets counts. A log tells nothing of a queue that it
-has under another incarnation than the leader's log, because offsets may name other messages there. If no log tells
-anything, all that the queue holds is quarantined: too many messages are safe.
+Several nodes may have collected a queue, one after the other. Each of their outgoing logs shows up to which offset the
+new upstream has the queue, so the highest of these offsets counts. A log shows nothing about a queue that it has under
+another incarnation than the leader's log, because offsets may name other messages there. If no log shows an offset,
+all messages of the queue are quarantined: too many are safe.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from leveret.storage.quarantine.report import DivergentReport
 logger = logging.getLogger(__name__)
 
 RETRY_S: Final = 5.0
-"""The wait before another try to finish a return."""
+"""The wait before the next retry to finish a return."""
 _COLLECTED_S: Final = 60.0
-"""The longest wait until the queues of a node that was started are collected."""
+"""The longest wait until the queues of a newly started node are collected."""
 _DELETED_S: Final = 10.0
-"""The longest wait until the deletions of other nodes have arrived."""
+"""The longest wait for the deletions of other nodes to arrive."""
 _LOOK_S: Final = 0.3
 _FAILURES: Final = (LeveretError, OSError)
 
@@ -50,14 +50,14 @@ class ReturningMember(RejoiningNode, Protocol):
     """A node of the cluster, as this module uses it."""
 
     def changing(self) -> AbstractAsyncContextManager[None]:
-        """A context in which definitions may be changed."""
+        """Return a context in which definitions may be changed."""
 
 
 class SiteRejoin:
     """See the module; one at each node."""
 
     def __init__(self, node: ReturningMember, parts: SiteParts) -> None:
-        """Take part from now on; nothing has begun."""
+        """Add this node's handlers to `parts`; no return has begun."""
         self._node = node
         self._here = ReturningNode(node)
         self._parts = parts
@@ -90,7 +90,7 @@ class SiteRejoin:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a return cannot be undone any more, and queues are to be deleted, so that no record is collected."""
+        """Whether a return cannot be undone and its queues are not deleted yet; meanwhile no record is collected."""
         return self._returning is not None and not self._returning.is_emptied
 
     async def resume(self) -> None:
@@ -99,7 +99,7 @@ class SiteRejoin:
             await self._turn_away()
 
     async def stop(self) -> None:
-        """End this node's part; another node finishes the return, or this one after its next start."""
+        """End this node's part; another node finishes the return, or this node does after its next start."""
         finishing, self._finishing = self._finishing, None
         if finishing is not None:
             finishing.cancel()
@@ -107,7 +107,7 @@ class SiteRejoin:
                 await finishing
 
     async def obey(self) -> bool:
-        """Take this node's part in a return that cannot be undone; return whether one is under way."""
+        """Take this node's part in a return that cannot be undone; return whether such a return is under way."""
         if not self.is_under_way:
             self._node.collector.has_resigned = False
         if self._returning is None:
@@ -120,7 +120,7 @@ class SiteRejoin:
         return True
 
     async def _is_still_asked(self) -> bool:
-        """Whether the node that had this one turn its clients away is still at it."""
+        """Return whether the node that requested the drain of this one still carries out the command."""
         if self._asked_by == "":
             return False
         try:
@@ -129,7 +129,7 @@ class SiteRejoin:
             return self._asked_by in self._parts.site.running
 
     async def _turn_away(self) -> None:
-        """Admit no clients; leaders stay where they are. A node in maintenance stays in it afterwards."""
+        """Close and refuse clients, without moving leaders. A node in maintenance stays in maintenance afterwards."""
         if not self._node.maintenance.is_draining:
             self._is_closed = True
             await self._node.maintenance.drain(hands_over=False)
@@ -148,7 +148,7 @@ class SiteRejoin:
             As Rejoin.rejoin; rows and reports also have their node.
 
         Raises:
-            PreconditionFailed: see Rejoin; or a queue has no leader that runs.
+            PreconditionFailed: see Rejoin; or a queue has no running leader.
             LeveretError: a node does not answer, or cannot quarantine its records; nothing was deleted.
         """
         if self._lock.locked() or self._returning is not None:
@@ -174,7 +174,7 @@ class SiteRejoin:
             return _reported(upstream, rows)
 
     async def _begin(self, seen: Mapping[str, Any], unknown: Iterable[Place]) -> list[dict[str, Any]]:
-        """Quarantine at all nodes, and record that the return has begun; return what was quarantined."""
+        """Quarantine at all nodes, and record that the return has begun; return the rows of the quarantine."""
         await self._work("return_close", by=self._parts.site.name)
         begins: dict[tuple[str, str, int], int] = {}
         for found in (await self._work("return_begins", seen=seen)).values():
@@ -194,14 +194,14 @@ class SiteRejoin:
         return [{"node": node, **row} for node, part in done.items() for row in part["reports"]]
 
     async def _work(self, name: str, **about: Any) -> dict[str, Any]:
-        """Have all running nodes do this."""
+        """Run the work of this name at all running nodes; return the results by node."""
         return await self._parts.work(self._parts.site.running, name, _ignore, **about)
 
     def _check_led(self, logs: Mapping[str, Any]) -> None:
-        """Check that a running node leads each replicated queue: what another one holds could not be quarantined.
+        """Check that a running node leads each replicated queue: a stopped node's records could not be quarantined.
 
         Raises:
-            PreconditionFailed: none leads one of them.
+            PreconditionFailed: no running node leads one of the queues.
         """
         led = {tuple(key) for found in logs.values() for key in found["led"]}
         for queue in self._node.broker.queues.values():
@@ -215,7 +215,7 @@ class SiteRejoin:
     async def _ask_positions(
         self, upstream: StandbyUpstreamParameter, logs: Mapping[str, Any], *, set_all_aside: bool
     ) -> dict[str, dict[str, list[int | None]]]:
-        """The new upstream's part of each outgoing log, by node and vhost: its end, and the fingerprint before that."""
+        """Return the new upstream's position in each outgoing log and the fingerprint before it, by node and vhost."""
         link = self._node.standby.link_job(upstream)
         found: dict[str, dict[str, list[int | None]]] = {}
         known: set[str] = set()
@@ -235,10 +235,10 @@ class SiteRejoin:
         return found
 
     async def _wait_finished(self) -> None:
-        """Return when the return is done.
+        """Wait for the end of the return.
 
         Raises:
-            StorageError: it is tried again and again; the text says why.
+            StorageError: a try failed, and the return is retried; the text has the reason.
         """
         while self._returning is not None:
             if self._error:
@@ -251,7 +251,7 @@ class SiteRejoin:
     # -- finishing --------------------------------------------------------------------------------
 
     async def _finish_later(self) -> None:
-        """Finish the return, with as many tries as that takes, while this node is the one that does so."""
+        """Finish the return, with as many tries as that takes."""
         while (returning := self._returning) is not None:
             try:
                 await self._finish(returning)
@@ -264,8 +264,8 @@ class SiteRejoin:
     async def _finish(self, returning: SiteReturn) -> None:
         """Delete the queues, and follow.
 
-        Other downstreams of this site keep their messages and definitions: it ceases to be their upstream before
-        anything is deleted.
+        Other downstreams of this site keep their messages and definitions: it ceases to be their upstream before the
+        first deletion.
         """
         node = self._node
         if not returning.is_emptied:
@@ -295,7 +295,7 @@ class SiteRejoin:
         await node.standby.decided.decide(_emptied)
 
     def _left(self, queues: Iterable[KeptQueue], staying: Container[Place]) -> KeptQueue | None:
-        """A queue that is still there, and may not stay."""
+        """Return a queue that still exists and must not stay; None if there is none."""
         for each in queues:
             queue = self._node.broker.queues.get((each.vhost, each.name))
             if queue is not None and queue.epoch == each.epoch and queue.key not in staying:
@@ -308,7 +308,7 @@ class SiteRejoin:
         return self._lock.locked()
 
     async def _answer_late(self, about: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The reports of records that came to queues of this node after their quarantine."""
+        """Return, once, the reports of records that came to queues of this node after their quarantine."""
         late, self._late = self._late, []
         return late
 
@@ -339,7 +339,7 @@ class SiteRejoin:
         await self._admit()
 
     async def _begins(self, about: Mapping[str, Any], report: Report) -> list[list[Any]]:
-        """What this node's logs tell of each queue: vhost, name, incarnation, first offset that is not there."""
+        """Return, from this node's logs, for each queue: vhost, name, incarnation, first offset that was not sent."""
         rows: list[list[Any]] = []
         for vhost, (position, mark) in about["seen"].get(self._parts.site.name, {}).items():
             log = self._node.collector.logs.get(vhost)
@@ -385,7 +385,7 @@ class SiteRejoin:
 
 
 def _emptied(site: SiteDecisions) -> SiteDecisions:
-    """The decisions after the deletion of the queues, unless another node has finished the return meanwhile."""
+    """Return the decisions after the deletion of the queues; unchanged if another node has finished the return."""
     if site.returning is None:
         return site
     returning = replace(site.returning, is_emptied=True)
@@ -393,7 +393,7 @@ def _emptied(site: SiteDecisions) -> SiteDecisions:
 
 
 def _rows(reports: Iterable[DivergentReport]) -> list[dict[str, Any]]:
-    """A row a report and queue, for another node."""
+    """Return a row for each report and queue, as another node receives them."""
     return [{"report": report.id, **row} for report in reports for row in rows_of([report])]
 
 

@@ -1,4 +1,4 @@
-"""When a new owner of a vhost has all that the holder of its data has, so that the holder is needed no more."""
+"""Decides when a vhost's new owner has all data that the holder has, so that the owner no longer needs the holder."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 _HEARD_MS: Final = 1000
-"""The age of news from the upstream that came after the loss of a holder: less than a lease."""
+"""A younger report of the upstream came after the loss of a holder: the limit is less than a lease."""
 
 
 class TakeOvers:
     """The vhosts that this node takes over, each with the ends of the upstream's logs that it has to reach.
 
-    A holder that runs transfers on, so the new owner needs everything. A lost holder has at most what the upstream had
-    at its loss. So under load, when there is always a record more, what was heard first after the loss is enough.
+    A running holder continues its transfer, so the new owner needs every record. A lost holder has at most the records
+    that the upstream had at the loss. So under load, while more records always come, the ends in the first report after
+    the loss suffice.
     """
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Begin without vhosts."""
         self._ends: dict[str, tuple[int, dict[str, int]]] = {}
 
     def is_done(self, term: int, row: Mapping[str, Any], *, holder_runs: bool) -> bool:
-        """Whether all that the holder has of a vhost is here.
+        """Return whether this node has all data of a vhost that the holder has.
 
         Args:
             term: the term of this node's ownership.

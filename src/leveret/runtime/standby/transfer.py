@@ -1,7 +1,7 @@
 """Supervises the transfer process, and keeps its last report.
 
-One process serves all vhosts of a downstream. A change of endpoints, credentials or vhosts is handed to the
-running process; only its death costs another start of Spark.
+One process serves all vhosts of a downstream. The running process receives changes of endpoints, credentials or
+vhosts; only its death costs another start of Spark.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LAG_SAMPLES_MAX: Final = 4096
 LAG_LOGGED_MS: Final = 10_000
 LAG_LOG_INTERVAL_S: Final = 60.0
 SILENT_S: Final = 30.0
-"""A running transfer reports every second or two; a large batch in a slow store may take longer."""
+"""A transfer without a report for this time is silent. It reports every second or two, a large batch more slowly."""
 _DRAIN_MARGIN_S: Final = 10.0
 
 
@@ -68,7 +68,7 @@ class TransferSupervisor:
     """
 
     def __init__(self, job: Callable[[], tuple[Job | None, str]]) -> None:
-        """`job` returns the present job, or the reason why there is none; it is called again and again."""
+        """Start no process yet; `job` returns the present job, or the reason why there is none, at every call."""
         self._wanted_job = job
         self.error = ""
         self._task: asyncio.Task[None] | None = None
@@ -131,7 +131,7 @@ class TransferSupervisor:
         """Let the process store the upstream's remaining records, for at most `timeout_s`, and end the link.
 
         Returns:
-            The process, if it works: it waits for another task, with Spark running, and belongs to the caller.
+            The process, if it works: it waits for another task, with Spark running, and the caller owns it.
         """
         if self._task is not None and self._process is not None:
             self._draining = True
@@ -142,26 +142,26 @@ class TransferSupervisor:
         return drained
 
     def lag_ms(self, quantile: float) -> int | None:
-        """The time from a message's chunk at the upstream to its durability here, of the last few thousand messages."""
+        """Return a quantile of the last thousands of delays from a chunk at the upstream to its durability here."""
         if not self._lags_ms:
             return None
         ordered = sorted(self._lags_ms)
         return ordered[min(len(ordered) - 1, int(quantile * len(ordered)))]
 
     def rows(self, vhosts: list[str]) -> list[dict[str, Any]]:
-        """A row a vhost, from the process's last report."""
+        """Return a row for each vhost, from the process's last report."""
         return [self._row(vhost) for vhost in vhosts]
 
     def archive_bytes(self) -> int | None:
-        """How much all that was transferred takes, as far as the process said; None if it has not yet."""
+        """Return the size of the archive from the process's reports; None before the first one."""
         return sum(self._archive_bytes.values()) if self._archive_bytes else None
 
     def has_heard(self, vhost: str) -> bool:
-        """Whether the upstream has reported its position in a vhost since this node started or follows it."""
+        """Return whether the upstream has reported its position in a vhost since this node started or follows it."""
         return self._lag_of(vhost).is_known
 
     def _lag_of(self, vhost: str) -> LagOfLogs:
-        """The lag of a vhost, of all its logs together: those of the last reports, or else those in the archive."""
+        """Return the joint lag of a vhost's logs: those in the last reports, or else those in the archive."""
         linked = {log: link for log, link in self._links.items() if vhost_of(log) == vhost}
         counted = [log for log, link in linked.items() if link["state"] != ABSENT]
         if not linked:
@@ -197,7 +197,7 @@ class TransferSupervisor:
         }
 
     def _node_row(self, log: str, link: Event) -> dict[str, Any]:
-        """The log of one node of an upstream cluster."""
+        """Return the row of one upstream node's log."""
         lag = self._lag_of_log(log)
         return {
             "node": link["node"],
@@ -214,12 +214,12 @@ class TransferSupervisor:
         return next((state for state in ("recover", "connecting", "connected") if state in states), usual)
 
     def _state_of(self, link: Event) -> str:
-        """The last state of a link; without recent reports it is not "connected"."""
+        """Return the last state of a link; without recent reports it is not "connected"."""
         state = str(link["state"])
         return "connecting" if state == "connected" and self._silence() else state
 
     def _silence(self) -> str:
-        """A text about a process without reports for too long, empty otherwise."""
+        """Return a text about a process without reports for too long, empty otherwise."""
         silent_s = time.monotonic() - self._said_s
         if not self._links or silent_s < SILENT_S:
             return ""
@@ -240,7 +240,7 @@ class TransferSupervisor:
                 self.error = str(error)
             if self._draining:
                 return
-            # Shown until the next one works: most of the time passes in starting Spark again.
+            # Shown until the next process works: most of that time is Spark's start.
             self._ended_by = self.error
             if time.monotonic() - begun_s > BACKOFF_MAX_S:
                 backoff_s = BACKOFF_MIN_S
@@ -268,12 +268,12 @@ class TransferSupervisor:
                 await process.stop()
 
     async def _watch(self, process: PipelineProcess) -> None:
-        """Pass changes by an operator, or by the schema sync, on to the process."""
+        """Send changes by an operator, or by the schema sync, to the process."""
         while True:
             await asyncio.sleep(WATCH_INTERVAL_S)
             job, why_not = self._wanted_job()
             if job is None and self._job is not None:
-                # Nothing to transfer, such as after the deletion of the last vhost; Spark stays warm meanwhile.
+                # No vhost to transfer, such as after the deletion of the last one; Spark stays warm meanwhile.
                 job = self._job | {"vhosts": []}
             if job is not None and job != self._job:
                 self._begin_job(job)
@@ -291,12 +291,12 @@ class TransferSupervisor:
         self._links.clear()
 
     def _works(self) -> None:
-        """Clear the last error, because data were stored, or none are left."""
+        """Clear the last error, because data were stored, or no data are left."""
         if self._ended_by:
             self._ended_by = self.error = ""
 
     def _log_lags(self, now_s: float) -> None:
-        """Log, now and then, vhosts whose transfer does not keep up."""
+        """Log, at most once in `LAG_LOG_INTERVAL_S`, vhosts whose transfer does not keep up."""
         if now_s - self._lag_logged_s < LAG_LOG_INTERVAL_S:
             return
         for row in self.rows(sorted(set(map(vhost_of, self._links)))):
@@ -332,7 +332,7 @@ class TransferSupervisor:
         self._count_bytes(event)
         match event["event"]:
             case "link" if self._job is not None and event["vhost"] not in self._job["vhosts"]:
-                pass  # It was in flight when the vhost left the job; no later report would replace it.
+                pass  # The report was in flight when the vhost left the job; no later report would replace it.
             case "link":
                 before = self._links.get(event["log"], {})
                 self._links[event["log"]] = event
@@ -340,8 +340,8 @@ class TransferSupervisor:
                 if "transferred" in event:
                     lag.stored(event["transferred"])
                 if "committed" in event:
-                    # A lost upstream no longer reports; records of its last report that are not here are lost with
-                    # it.
+                    # A lost upstream no longer reports; records of its last report that were not transferred are
+                    # lost with it.
                     lag.heard(event["committed"], event["committed_ms"], self._said_s)
                 lag_records = lag.records
                 if event["state"] == "connected" and not lag_records:
@@ -375,7 +375,7 @@ class TransferSupervisor:
             case "compaction_failed":
                 logger.warning("standby_compaction_failed error=%s", event["error"])
             case "restarting":
-                # Such as a full disk: the links work, and no data are stored.
+                # For example a full disk: the links work, and no data are stored.
                 self._ended_by = self.error = event["error"]
                 logger.warning("standby_transfer_restarting error=%s", event["error"])
 
