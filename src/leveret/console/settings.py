@@ -1,18 +1,18 @@
-"""What the console is told: by options, or by `console.toml`.
+"""The settings of the console: from options, or from `console.toml`.
 
     listen = "127.0.0.1:15680"
-    certfile = "/etc/leveret/console.pem"        # with keyfile: TLS, which anything beyond loopback needs
+    certfile = "/etc/leveret/console.pem"        # with keyfile: TLS, which is required beyond loopback
     keyfile = "/etc/leveret/console.key"
-    names = ["console.example"]                  # by which browsers reach it, beside the address
+    names = ["console.example"]                  # names that browsers may use, beside the address
 
     [sites]
-    eu = "https://eu1.example:15671,https://eu2.example:15671"     # the nodes of a cluster: any that answers does
+    eu = "https://eu1.example:15671,https://eu2.example:15671"     # nodes of a cluster: any one of them may answer
 
     [sites.us]
     url = "https://us.example:15671"
     cacertfile = "/etc/leveret/us-ca.pem"
 
-No user and no password stands here: who logs in gives them, and the sites decide.
+The settings have no user and no password: users type them to log in, and the sites check them.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class SiteAddress:
-    """Where the HTTP API of a site is: at any of `urls`, which are those of nodes that know the same.
+    """The address of a site's HTTP API: any of `urls`, whose nodes give the same answers.
 
-    `cacertfile` has the authorities of their certificates, None: the machine's.
+    `cacertfile` has the authorities of their certificates; None means the machine's authorities.
     """
 
     name: str
@@ -50,7 +50,7 @@ class SiteAddress:
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSettings:
-    """All that the console is told."""
+    """All settings of the console."""
 
     sites: tuple[SiteAddress, ...]
     host: str
@@ -81,10 +81,10 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 def read_settings(
     file: Path | None, sites: Sequence[str], options: Mapping[str, str | list[str] | None]
 ) -> ConsoleSettings:
-    """The settings of a file and of options, which win; `sites` are `NAME=URL`, `options` keys of the file.
+    """Read a file; options override it. `sites` are texts `NAME=URL`, `options` are values by the file's keys.
 
     Raises:
-        ConfigError: names the key, and what would do.
+        ConfigError: a setting is wrong; the text names the key and the allowed values.
     """
     given = _file(file)
     for key, value in options.items():
@@ -113,7 +113,7 @@ def read_settings(
 
 
 def server_context(settings: ConsoleSettings) -> ssl.SSLContext | None:
-    """For browsers; None without TLS.
+    """Return the TLS context for connections of browsers; None without TLS.
 
     Raises:
         ConfigError: a file cannot be read, or is no certificate or key.
@@ -130,7 +130,7 @@ def server_context(settings: ConsoleSettings) -> ssl.SSLContext | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
+    """Return whether only this machine reaches an address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -138,7 +138,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _check_beyond_loopback(settings: ConsoleSettings) -> None:
-    """Passwords and cookies of other machines' browsers do not travel in clear text."""
+    """Refuse a listener for other machines without TLS: passwords and cookies would travel in clear text."""
     if not is_loopback(settings.host) and not settings.has_tls:
         raise ConfigError(
             f"listen: {settings.host} is reached from other machines, and passwords would travel in clear text: "

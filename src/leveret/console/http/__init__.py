@@ -1,1 +1,1 @@
-"""The console's own HTTP server: sessions, pages, and what pages show."""
+"""The console's own HTTP server: sessions, pages, and the documents for pages."""

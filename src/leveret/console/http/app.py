@@ -3,12 +3,12 @@
 GET    /, /files/NAME            the page, its scripts and styles, which ship with the package
 GET    /session                  {"user": ..., "sites": [...]}; 401 without a session
 POST   /session                  {"user": ..., "password": ...}: log in; answers as GET
-POST   /session/sites/SITE       the same, at one site that does not know the user
+POST   /session/sites/SITE       log in at one site, which does not know the user
 DELETE /session                  log out
-GET    /view/NAME                what a page shows; see `views`; with `wait` once all sites were read, or soon
-GET    /jobs, POST /jobs         what may be done, the jobs; begin one
+GET    /view/NAME                the document for a page; see `views`; `wait` first waits for all sites, but not long
+GET    /jobs, POST /jobs         the offered actions and the jobs; begin a job
 GET    /history                  the time line of all sites
-GET    /moments?site=SITE        which moments a recovery as of a time can be asked for
+GET    /moments?site=SITE        the moments that a recovery as of a time can use
 POST   /messages                 messages of a queue, archived or divergent ones
 GET    /divergent?site=SITE      divergent messages as a file, `&report=ID` those of one report
 """
@@ -45,7 +45,7 @@ Handler: TypeAlias = Callable[[Request, ConsoleSession], Coroutine[Any, Any, Res
 
 
 class Credentials(msgspec.Struct):
-    """The body that logs in."""
+    """The body of a log-in."""
 
     user: str
     password: str
@@ -55,7 +55,7 @@ class Credentials(msgspec.Struct):
 
 
 class Wanted(msgspec.Struct):
-    """The body that begins a job; `word` is what was typed."""
+    """The body that begins a job; `word` is the typed confirmation."""
 
     site: str
     action: str
@@ -67,14 +67,14 @@ class Wanted(msgspec.Struct):
 
 
 def build_console(settings: ConsoleSettings, port: int) -> ASGIApp:
-    """The application of a console that listens on `port`, behind its guard."""
+    """Return the application of a console that listens on `port`, behind its guard."""
     sessions = Sessions(settings)
     app = Starlette(routes=ROUTES, lifespan=_lifespan)
     app.state.sessions = sessions
     app.state.throttle = LoginThrottle()
     app.state.files = ShippedFiles()
     app.state.has_tls = settings.has_tls
-    # Browsers keep cookies by host, whatever the port; two consoles of a machine must not take each other's.
+    # Browsers store cookies by host, not by port; two consoles of a machine must not overwrite each other's.
     app.state.cookie = f"{'__Host-' if settings.has_tls else ''}leveret-console-{port}"
     local = ("localhost",) if is_loopback(settings.host) else ()
     return Guard(app, (*settings.names, *local), has_tls=settings.has_tls)
@@ -98,7 +98,7 @@ async def _end_old(sessions: Sessions) -> None:
 
 
 def logged_in(handler: Handler) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-    """Have a handler called with the session of the request; without one the answer is 401."""
+    """Call a handler with the session of the request; answer 401 without a session."""
 
     @wraps(handler)
     async def checked(request: Request) -> Response:
@@ -117,30 +117,30 @@ def logged_in(handler: Handler) -> Callable[[Request], Coroutine[Any, Any, Respo
 
 
 def answer(document: Any, status: int = HTTPStatus.OK) -> Response:
-    """A JSON answer."""
+    """Return a JSON answer."""
     return Response(msgspec.json.encode(document), status, media_type="application/json")
 
 
 async def read_body(request: Request, kind: Any) -> Any:
-    """The JSON of a request.
+    """Decode the JSON body of a request.
 
     Raises:
-        LeveretError: it is another shape.
+        LeveretError: the body is malformed, or has another shape.
     """
     try:
         return msgspec.json.decode(await request.body(), type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        # Without the text of the error, which may quote what was sent.
+        # The text of the error is left out, because it may quote the body.
         raise LeveretError("the body of the request is malformed") from None
 
 
 async def show_page(request: Request) -> Response:
-    """The one page there is."""
+    """Answer with the only page."""
     return request.app.state.files.answer("index.html") or Response(status_code=HTTPStatus.NOT_FOUND)
 
 
 async def show_file(request: Request) -> Response:
-    """A script, a style, a picture."""
+    """Answer with a script, a style or a picture."""
     found: Response | None = request.app.state.files.answer(request.path_params["name"])
     return found or Response(status_code=HTTPStatus.NOT_FOUND)
 
@@ -179,7 +179,7 @@ async def log_out(request: Request) -> Response:
 
 
 async def show_session(request: Request) -> Response:
-    """Who is logged in, and at which sites as whom; user None without a session."""
+    """Answer with the session's user, and the user at each site; user None without a session."""
     state = request.app.state
     session: ConsoleSession | None = state.sessions.of(request.cookies.get(state.cookie))
     return answer(_described(session))
@@ -194,7 +194,7 @@ def _described(session: ConsoleSession | None) -> dict[str, Any]:
 
 @logged_in
 async def log_in_at(request: Request, session: ConsoleSession) -> Response:
-    """Be another user at one site."""
+    """Log in at one site as another user."""
     state = request.app.state
     address = request.client.host if request.client else ""
     if wait_s := state.throttle.wait_s(address, time.monotonic()):
@@ -212,7 +212,7 @@ async def log_in_at(request: Request, session: ConsoleSession) -> Response:
 
 @logged_in
 async def show_view(request: Request, session: ConsoleSession) -> Response:
-    """What a page shows."""
+    """Answer with the document for a page."""
     view = VIEWS.get(request.path_params["name"])
     if view is None:
         return answer({"error": "there is no such page"}, HTTPStatus.NOT_FOUND)
@@ -223,13 +223,13 @@ async def show_view(request: Request, session: ConsoleSession) -> Response:
 
 @logged_in
 async def show_jobs(request: Request, session: ConsoleSession) -> Response:
-    """What may be done by this user, and the jobs at the sites that this user may look at."""
+    """Answer with the actions that this user may request, and the jobs at the sites that this user may monitor."""
     return answer(show_actions(session, request.app.state.sessions.jobs))
 
 
 @logged_in
 async def begin_job(request: Request, session: ConsoleSession) -> Response:
-    """Have a site do something; it is the site that decides whether the user may."""
+    """Begin an action at a site; the site decides whether the user may request it."""
     wanted: Wanted = await read_body(request, Wanted)
     watch, action = session.watches.get(wanted.site), BY_NAME.get(wanted.action)
     if watch is None or action is None or not may_act(watch.facts):
@@ -240,13 +240,13 @@ async def begin_job(request: Request, session: ConsoleSession) -> Response:
 
 @logged_in
 async def show_history(_request: Request, session: ConsoleSession) -> Response:
-    """The time line."""
+    """Answer with the time line."""
     return answer(await history(session))
 
 
 @logged_in
 async def show_messages(request: Request, session: ConsoleSession) -> Response:
-    """Messages of a queue, or divergent ones."""
+    """Answer with messages of a queue, or divergent ones."""
     wanted = await read_body(request, MessagesWanted)
     try:
         return answer(await messages(session, wanted))
@@ -256,7 +256,7 @@ async def show_messages(request: Request, session: ConsoleSession) -> Response:
 
 @logged_in
 async def show_moments(request: Request, session: ConsoleSession) -> Response:
-    """The kept history of a standby."""
+    """Answer with the moments of a standby's stored history."""
     try:
         return answer(await moments(session, request.query_params.get("site", "")))
     except TimeoutError:
@@ -265,7 +265,7 @@ async def show_moments(request: Request, session: ConsoleSession) -> Response:
 
 @logged_in
 async def download_divergent(request: Request, session: ConsoleSession) -> Response:
-    """Divergent messages as a file."""
+    """Answer with divergent messages as a file."""
     site = request.query_params.get("site", "")
     lines = await export_divergent(session, site, request.query_params.get("report", ""))
     name = f"divergent-{site}.ndjson"

@@ -1,8 +1,8 @@
-"""What every request and every answer passes: security headers, the host's name, and who sent a change.
+"""The guard before the application: checks the host and the origin of each request, and adds security headers.
 
-A page of another origin can make a browser send requests here with a cookie. So a request that changes something must
-say that it comes from a page of this console (`Origin`), which no page can forge, and carry JSON, which no form can
-send. A name that resolves to this machine for an attacker's page is refused by `Host`.
+A page of another origin can make a browser send requests here with a cookie. So a request with a side effect must have
+an `Origin` of this console, which no page can forge, and a body of JSON, which no form can send. An attacker's page may
+use a name that resolves to this machine; the check of `Host` refuses such names.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ POLICY: Final = "; ".join(
         "trusted-types 'none'",
     )
 )
-"""No inline script or style, no eval, nothing of another origin; and no text can become markup or a script at all."""
+"""No inline script or style, no eval, no resource of another origin; and no text can become markup or a script."""
 _HEADERS: Final = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
@@ -45,16 +45,16 @@ _HEADERS: Final = {
 
 
 class Guard:
-    """See the module; `hosts` are the names by which browsers may reach the console, beside addresses."""
+    """See the module; `hosts` are the names that `Host` may have, beside addresses."""
 
     def __init__(self, app: ASGIApp, hosts: Collection[str], *, has_tls: bool) -> None:
-        """Before `app`."""
+        """Guard `app`."""
         self._app = app
         self._hosts = {host.lower() for host in hosts}
         self._scheme = "https" if has_tls else "http"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let one request through, or refuse it."""
+        """Pass one request to the application, or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -74,7 +74,7 @@ class Guard:
         await self._app(scope, receive, send_guarded)
 
     def _refusal(self, method: str, headers: Headers) -> str:
-        """Why not; empty if it may pass."""
+        """Return the reason for a refusal; empty if the request may pass."""
         host = headers.get("host", "")
         if not self._is_known(host):
             return "this console is not reached by that name: set `names` in console.toml, or management.console.names"
@@ -90,7 +90,7 @@ class Guard:
         return ""
 
     def _is_known(self, host: str) -> bool:
-        """Whether a `Host` is an address, or one of the names."""
+        """Return whether `host` is an address or one of the names."""
         name = (
             host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() and not host.endswith("]") else host
         )

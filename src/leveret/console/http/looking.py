@@ -1,4 +1,4 @@
-"""What is asked of sites only while somebody looks at it: their history, and messages."""
+"""Documents that the console requests from sites only on demand: their history, and messages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _WHOLE_S: Final = 20.0
 
 
 class MessagesWanted(msgspec.Struct):
-    """Which messages: the first of a queue, archived ones from a moment on, or divergent ones of a report or of all."""
+    """A request for a queue's first messages, archived ones since a moment, or divergent ones of a report or of all."""
 
     site: str
     source: str
@@ -50,7 +50,7 @@ class MessagesWanted(msgspec.Struct):
 
 
 class _SiteHistory(NamedTuple):
-    """What one site keeps of its past; `error` if it does not answer."""
+    """The stored history of one site; `error` if it does not answer."""
 
     events: Sequence[PastEvent]
     recovered: Sequence[Json] = ()
@@ -59,7 +59,7 @@ class _SiteHistory(NamedTuple):
 
 
 async def history(session: ConsoleSession) -> Json:
-    """The time line of all sites that answer, what their promotions recovered, and when one was last rehearsed."""
+    """Return the time line of all answering sites, the results of their promotions, and their last rehearsals."""
     found = await asyncio.gather(*(_history_of(watch) for watch in session.watches.values()))
     return {
         "now_ms": clock_ms(),
@@ -90,10 +90,10 @@ async def _history_of(watch: SiteWatch) -> _SiteHistory:
 
 
 async def messages(session: ConsoleSession, wanted: MessagesWanted) -> Json:
-    """Messages with their properties; bodies are cut to what a page can show.
+    """Return messages with their properties; bodies are cut to `PAYLOAD_CHARACTERS_MAX`.
 
     Raises:
-        InvalidCommand: no such site or source. SiteRefuses, SiteSilent, NotUnderstood: as for a client's questions.
+        InvalidCommand: there is no such site or source. SiteRefuses, SiteSilent, NotUnderstood: as for SiteClient.
     """
     watch = session.watches.get(wanted.site)
     source = _SOURCES.get(wanted.source)
@@ -138,16 +138,16 @@ _SOURCES: Final = {"queue": _in_queue, "archived": _archived, "divergent": _dive
 
 
 def divergent_path(report: str) -> str:
-    """Where a site has its divergent messages, a JSON object a line: of a report, or, if it is empty, of all."""
+    """Return the path of a site's divergent messages, a JSON object a line; without `report`, of all reports."""
     query = f"?report={quote(report, safe='')}" if report else ""
     return f"/api/replication/divergent/messages{query}"
 
 
 async def moments(session: ConsoleSession, site: str) -> Json:
-    """A row a vhost of a standby: between which moments it is known how its queues stood.
+    """Return a row for each vhost of a standby: the first and the last moment with a known state of its queues.
 
     Raises:
-        InvalidCommand: there is no such site. SiteRefuses, SiteSilent, NotUnderstood: as for a client's questions.
+        InvalidCommand: there is no such site. SiteRefuses, SiteSilent, NotUnderstood: as for SiteClient.
     """
     watch = session.watches.get(site)
     if watch is None:
@@ -159,16 +159,16 @@ async def moments(session: ConsoleSession, site: str) -> Json:
 
 
 async def export_divergent(session: ConsoleSession, site: str, report: str) -> AsyncIterator[bytes]:
-    """The divergent messages of a site as it has them, a JSON object a line, however many there are.
+    """Return an iterator over all divergent messages of a site, unchanged: a JSON object a line.
 
     Raises:
-        InvalidCommand: there is no such site. SiteRefuses, SiteSilent, NotUnderstood: as for a client's questions.
+        InvalidCommand: there is no such site. SiteRefuses, SiteSilent, NotUnderstood: as for SiteClient.
     """
     watch = session.watches.get(site)
     if watch is None:
         raise InvalidCommand(f"there is no site {site[:64]}")
     lines = watch.client.lines("GET", divergent_path(report), None)
-    # The first is asked for while a status can still be chosen.
+    # The first message is requested here, while an error can still change the answer's status.
     first = await anext(lines, b"")
 
     async def rest() -> AsyncIterator[bytes]:

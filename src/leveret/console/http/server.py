@@ -1,4 +1,4 @@
-"""The console as a server, until a signal ends it."""
+"""The console's server: runs until a signal ends it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _STOP_S: Final = 3
 
 
 class ConsoleAddressInUse(LeveretError):
-    """The console cannot listen."""
+    """The console cannot listen on its address."""
 
 
 def serve_console(settings: ConsoleSettings, on_ready: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT; `on_ready` is given the URL once browsers can connect.
+    """Serve until SIGTERM or SIGINT; `on_ready` receives the URL once browsers can connect.
 
     Raises:
-        ConfigError: TLS files do not do. ConsoleAddressInUse: the address cannot be had.
+        ConfigError: the TLS files are unusable. ConsoleAddressInUse: the address is not available.
     """
     server_context(settings)
     listener = _listen(settings)
@@ -51,7 +51,7 @@ def serve_console(settings: ConsoleSettings, on_ready: Callable[[str], None]) ->
 
 
 class _Server(uvicorn.Server):
-    """Reports when it is ready."""
+    """A server that reports when it is ready."""
 
     def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
         super().__init__(config)

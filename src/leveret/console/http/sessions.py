@@ -1,4 +1,4 @@
-"""Sessions: who is logged in, and which sites are watched for whom. Tokens and passwords are in memory only."""
+"""Sessions: the logged-in users, and the watches of sites for them. Tokens and passwords are in memory only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from leveret.console.sites.watch import SiteWatch, WatchPool, clock_ms
 from leveret.model.errors import LeveretError
 
 IDLE_S: Final = 30 * 60.0
-"""An open page asks every few seconds; so a session ends half an hour after its last page is closed."""
+"""An open page sends requests every few seconds; so a session ends half an hour after its last page was closed."""
 WHOLE_S: Final = 12 * 3600.0
 SESSIONS_MAX: Final = 64
 _LOGIN_S: Final = 5.0
@@ -30,7 +30,7 @@ _READ_S: Final = 0.5
 
 
 class LoginFailed(LeveretError):
-    """No site takes the user and the password; `is_refused` if one said so, else none answered."""
+    """No site accepted the user and the password; `is_refused` if a site refused them, else no site answered."""
 
     def __init__(self, reason: str, *, is_refused: bool) -> None:
         super().__init__(reason)
@@ -39,7 +39,7 @@ class LoginFailed(LeveretError):
 
 @dataclass(eq=False)
 class ConsoleSession:
-    """One log-in; `watches` are in the order of the sites."""
+    """The session of one log-in; `watches` are in the order of the sites."""
 
     user: str
     watches: dict[str, SiteWatch]
@@ -51,48 +51,48 @@ class ConsoleSession:
 
     @property
     def facts(self) -> list[SiteFacts]:
-        """What is known of each site."""
+        """The facts about each site."""
         return [watch.facts for watch in self.watches.values()]
 
     @property
     def is_reading(self) -> bool:
-        """Whether some site is read for the first time."""
+        """Whether a site has not been read for the first time yet."""
         return not all(watch.has_read.is_set() for watch in self.watches.values())
 
     async def wait_read(self) -> None:
-        """Return when every site was read once, or after `_READ_S`."""
+        """Wait until every site was read once, at most `_READ_S`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_READ_S):
                 for watch in list(self.watches.values()):
                     await watch.has_read.wait()
 
     def rows(self) -> list[SafetyRow]:
-        """The rows of `Am I safe?`, of the newest lists of queues, and else at most `_ROWS_S` old."""
+        """Return the rows of `Am I safe?`, from the newest lists of queues, and at most `_ROWS_S` old."""
         now_s, lists = time.monotonic(), [facts.queues_ms for facts in self.facts]
         if now_s - self._rows_at_s > _ROWS_S or lists != self._rows_of:
             self._rows, self._rows_at_s, self._rows_of = safety_rows(self.facts, clock_ms()), now_s, lists
         return self._rows
 
     def is_over(self, now_s: float) -> bool:
-        """Whether it has ended by itself."""
+        """Return whether the session has expired."""
         return now_s - self.seen_s > IDLE_S or now_s - self.began_s > WHOLE_S
 
 
 class Sessions:
-    """All of them, by the token in the browser's cookie; and the `jobs` that were begun in any of them."""
+    """All sessions, by the token in the browser's cookie, and the `jobs` that were begun in any of them."""
 
     def __init__(self, settings: ConsoleSettings) -> None:
-        """Nobody is logged in."""
+        """Begin without sessions."""
         self._sites = settings.sites
         self._pool = WatchPool()
         self.jobs = Jobs(self._pool)
         self._by_token: dict[str, ConsoleSession] = {}
 
     async def log_in(self, user: str, password: str) -> str:
-        """Begin a session; return its token. Sites that do not answer now are asked later.
+        """Begin a session; return its token. Sites that do not answer now receive the log-in later.
 
         Raises:
-            LoginFailed: no site takes this user and password, or none answers.
+            LoginFailed: no site accepts this user and password, no site answers, or too many sessions are open.
         """
         await self.end_old()
         watches = [self._pool.take(site, user, password) for site in self._sites]
@@ -119,7 +119,7 @@ class Sessions:
         """Watch one site of a session as another user.
 
         Raises:
-            LoginFailed: there is no such site, or it does not take this user and password, or does not answer.
+            LoginFailed: there is no such site, or it does not accept this user and password, or does not answer.
         """
         site = next((site for site in self._sites if site.name == name), None)
         if site is None:
@@ -134,7 +134,7 @@ class Sessions:
         await self._pool.give_back(before)
 
     def of(self, token: str | None) -> ConsoleSession | None:
-        """The session of a token, which is seen by this; None if it has ended or never was."""
+        """Return the session of a token, and note its use; None if there is no such session, or it has ended."""
         session = self._by_token.get(token or "")
         now_s = time.monotonic()
         if session is None or session.is_over(now_s):
@@ -143,19 +143,19 @@ class Sessions:
         return session
 
     async def log_out(self, token: str | None) -> None:
-        """End a session, if it is there."""
+        """End the session of a token, if there is one."""
         session = self._by_token.pop(token or "", None)
         if session is not None:
             await self._give_back(list(session.watches.values()))
 
     async def end_old(self) -> None:
-        """End those that are over."""
+        """End the expired sessions."""
         now_s = time.monotonic()
         for token in [token for token, session in self._by_token.items() if session.is_over(now_s)]:
             await self.log_out(token)
 
     async def close(self) -> None:
-        """End all."""
+        """End all jobs and sessions."""
         await self.jobs.close()
         for token in list(self._by_token):
             await self.log_out(token)
@@ -166,7 +166,7 @@ class Sessions:
 
 
 async def _identified(watch: SiteWatch) -> LeveretError | None:
-    """Ask the site who the user is; the error if it does not say."""
+    """Request the user's identity from the site; return the error if that fails."""
     try:
         async with asyncio.timeout(_LOGIN_S):
             await watch.identify()

@@ -16,10 +16,10 @@ _KINDS: Final = {
 
 
 class ShippedFiles:
-    """All of them, in memory: a browser's request never becomes a path."""
+    """All shipped files, in memory: a browser's request never becomes a path."""
 
     def __init__(self) -> None:
-        """Read them."""
+        """Read the files."""
         self._files: dict[str, tuple[bytes, str]] = {}
         for file in (resources.files("leveret.console") / "page").iterdir():
             kind = _KINDS.get(file.name[file.name.rfind(".") :])
@@ -27,7 +27,7 @@ class ShippedFiles:
                 self._files[file.name] = (file.read_bytes(), kind)
 
     def answer(self, name: str) -> Response | None:
-        """A file; None if there is none of this name. Browsers ask anew each time: an upgrade shows at once."""
+        """Return a file; None if none has this name. Browsers request it each time, so an upgrade shows at once."""
         found = self._files.get(name)
         if found is None:
             return None

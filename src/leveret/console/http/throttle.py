@@ -1,4 +1,4 @@
-"""Slows down who guesses passwords, by address. Pure: time is an argument."""
+"""Slows down guesses of passwords, by address. Pure: time is an argument."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ _ADDRESSES_MAX: Final = 10_000
 
 
 class LoginThrottle:
-    """After `FAILURES_MAX` failures within `WITHIN_S` an address waits until the first of them is that long ago."""
+    """After `FAILURES_MAX` failures within `WITHIN_S`, an address waits until the first of them is older."""
 
     def __init__(self) -> None:
-        """Nobody failed."""
+        """Begin without failures."""
         self._failures: dict[str, deque[float]] = {}
 
     def wait_s(self, address: str, now_s: float) -> float:
-        """How long an address has to wait; 0 if it may try."""
+        """Return the time that an address has to wait, in seconds; 0 if it may try."""
         failures = self._failures.get(address)
         if failures is None or len(failures) < FAILURES_MAX:
             return 0.0
         return max(0.0, failures[0] + WITHIN_S - now_s)
 
     def failed(self, address: str, now_s: float) -> None:
-        """Count one."""
+        """Count a failure of an address."""
         if len(self._failures) >= _ADDRESSES_MAX:
             self._failures.pop(next(iter(self._failures)))
         self._failures.setdefault(address, deque(maxlen=FAILURES_MAX)).append(now_s)

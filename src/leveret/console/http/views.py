@@ -1,4 +1,4 @@
-"""What pages show, as JSON: each a function from a session to a document."""
+"""The documents for pages, as JSON: each function makes a document from a session."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ _TITLES: Final = {
     "recovery_into": BY_NAME["recover_into"].title,
     "rejoin": BY_NAME["rejoin"].title,
 }
-"""What operations of a site are called among the actions."""
+"""The titles of actions, by the kind of a site's operation."""
 _VHOSTS_MAX: Final = 200
 
 
 def show_sites(session: ConsoleSession, _query: Mapping[str, str]) -> Json:
-    """Sites, and the links between them."""
+    """Return the sites, and the links between them."""
     now_ms = clock_ms()
     facts = session.facts
     return {"now_ms": now_ms, "sites": site_rows(facts, now_ms), "links": link_rows(facts, now_ms)}
 
 
 def show_safety(session: ConsoleSession, query: Mapping[str, str]) -> Json:
-    """Counts by danger, vhosts, and a page of queues; `text`, `danger`, `site`, `vhost` narrow it, `from` pages."""
+    """Return counts by danger, vhosts, and the page of queues at `from`; `text`, `danger`, `site`, `vhost` filter."""
     rows = session.rows()
     chosen = _chosen(rows, query)
     first = _whole_number(query, "from")
@@ -49,7 +49,7 @@ def show_safety(session: ConsoleSession, query: Mapping[str, str]) -> Json:
     return {
         "now_ms": now_ms,
         "counts": counts(rows),
-        # Rows for all queues of a vhost, of which nobody knows how many there are.
+        # Rows for vhosts with an unknown number of queues.
         "vhost_rows": sum(row.queue == ALL_QUEUES for row in rows),
         "vhosts_in_danger": sum(row.queue == ALL_QUEUES and row.danger < Danger.ONE_SITE for row in rows),
         "vhosts": [_lossy(each) for each in by_vhost(rows)[:_VHOSTS_MAX]],
@@ -65,17 +65,17 @@ def show_safety(session: ConsoleSession, query: Mapping[str, str]) -> Json:
 
 
 def show_plots(session: ConsoleSession, query: Mapping[str, str]) -> Json:
-    """By site, the series of the last hour, or with `span=day` of the last day."""
+    """Return, by site, the series of the last hour, or with `span=day` of the last day."""
     now_ms, day = clock_ms(), query.get("span") == "day"
     sites = {name: watch.samples.series(day=day, now_ms=now_ms) for name, watch in session.watches.items()}
     return {"now_ms": now_ms, "span": "day" if day else "hour", "sites": sites}
 
 
 def show_actions(session: ConsoleSession, jobs: Jobs) -> Json:
-    """By site, what makes sense there for this user, and the jobs at sites that the user may look at."""
+    """Return, by site, the actions that this user may request, and the jobs at sites that the user may monitor."""
     now_ms = clock_ms()
     sites = [_actions(facts, now_ms) for facts in session.facts if may_act(facts)]
-    # What has just ended here, the site may have reported as running before.
+    # The site's last report may still list a job as running that has just ended here.
     own = {
         (job.site, job.action.title)
         for job in jobs.of_sites([facts.site for facts in session.facts])
@@ -135,7 +135,7 @@ def _action(action: SiteAction, facts: SiteFacts) -> Json:
 
 
 def _chosen(rows: list[SafetyRow], query: Mapping[str, str]) -> list[SafetyRow]:
-    """Those that are asked for; each of the four filters costs nothing where it is not set."""
+    """Return the rows that pass the four filters; a filter that is not set costs no time."""
     text = query.get("text", "").lower()
     if text:
         rows = [row for row in rows if text in row.queue.lower() or text in row.vhost.lower()]
@@ -148,7 +148,7 @@ def _chosen(rows: list[SafetyRow], query: Mapping[str, str]) -> list[SafetyRow]:
 
 
 def _reading(facts: SiteFacts, now_ms: int) -> Json:
-    """How complete the picture of a site is."""
+    """Return the age and the error of a site's facts."""
     return {
         "site": facts.site,
         "is_heard": facts.is_heard(now_ms),
@@ -166,7 +166,7 @@ def _row_json(row: SafetyRow) -> Json:
 
 
 def _lossy(document: Json, *names: str) -> Json:
-    """Losses as objects."""
+    """Convert losses to objects."""
     for name in names or ("if_node", "if_site"):
         document[name] = document[name]._asdict()
     return document

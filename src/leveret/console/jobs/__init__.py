@@ -1,1 +1,1 @@
-"""What operators have a site do: what may be done, how it goes, and how it ended."""
+"""Operations at sites: the actions that are offered, running jobs, and their results."""

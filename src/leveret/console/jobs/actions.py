@@ -1,4 +1,4 @@
-"""What an operator may have a site do: where it is offered, its forecast, its options and its request. Pure."""
+"""The actions of operators at a site: their conditions, forecasts, options and requests. Pure."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ Given = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ActionOption:
-    """What may be chosen; `kind` is flag, text, moment, names (separated by commas) or password.
+    """An option of an action; `kind` is flag, text, moment, names (separated by commas) or password.
 
     Attributes:
-        makes_sense: whether it does at a site.
-        span: of a moment: the first and the last one in milliseconds since 1970, if the site reports them all the time.
+        makes_sense: returns whether the option applies to a site.
+        span: of a moment: returns the first and the last one, in milliseconds since 1970; None if the site does not
+            report them regularly.
     """
 
     name: str
@@ -36,17 +37,17 @@ class ActionOption:
 
 @dataclass(frozen=True, slots=True)
 class SiteAction:
-    """One thing that can be done.
+    """An action.
 
     Attributes:
-        refusal: why it makes no sense at a site; empty where it does.
-        forecast: what it will do, in sentences with numbers, before it does.
-        body: the body of the request, from what was chosen.
-        is_final: nothing takes it back; so the name of the site is to be typed.
-        is_report: it answers with a line for each step; else with one document.
-        measured: what the site reports of it while it runs, done and total, in `unit`; None: nothing.
-        preview: the name of the action that shows what this one would do, with those options that both have.
-        queue_path: of one that is answered when it has begun: the queue that tells how far it is.
+        refusal: returns the reason why the action does not apply to a site; empty if it applies.
+        forecast: returns the effects of the action in advance, in sentences with numbers.
+        body: returns the body of the request from the chosen options.
+        is_final: whether the action cannot be undone; then the operator has to type the site's name.
+        is_report: whether the site answers with a line for each step, instead of one document.
+        measured: returns the site's measurement of the running action, (done, total) in `unit`; None without one.
+        preview: the name of the action that shows the effects of this one; it gets the options that both have.
+        queue_path: for an action that is answered at its begin: returns the path of the queue that shows the progress.
     """
 
     name: str
@@ -65,10 +66,10 @@ class SiteAction:
 
 
 def check_given(action: SiteAction, given: Given) -> dict[str, Any]:
-    """What was chosen, by the names and kinds of the action's options; what is empty is left out.
+    """Check the chosen options against those of the action; return them by name, without empty ones.
 
     Raises:
-        InvalidCommand: an option is unknown, of another kind, or missing; or a moment is none.
+        InvalidCommand: an option is unknown, missing or of another kind; or a moment is invalid.
     """
     options = {option.name: option for option in action.options}
     chosen: dict[str, Any] = {}
@@ -89,7 +90,7 @@ def check_given(action: SiteAction, given: Given) -> dict[str, Any]:
 
 
 def names_in(text: str) -> list[str]:
-    """The names of a list with commas."""
+    """Return the names in a list that commas separate."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
@@ -111,10 +112,10 @@ def _as_given(given: Given) -> dict[str, Any]:
 
 
 def _led_to(given: Given) -> dict[str, Any]:
-    """The body that makes a leader of a follower.
+    """Return the body of a follower's promotion.
 
     Raises:
-        InvalidCommand: the moment is none.
+        InvalidCommand: the moment is invalid.
     """
     body = {name: True for name in ("force", "apply_delayed") if given.get(name)}
     if not (text := given.get("apply_until", "").strip()):
@@ -226,12 +227,12 @@ BY_NAME: Final = {action.name: action for action in ACTIONS}
 
 
 def may_act(site: SiteFacts) -> bool:
-    """Whether a site lets its user have it do something."""
+    """Return whether the user may request actions at a site."""
     return ADMINISTRATOR in site.tags and not site.refused
 
 
 def offered(site: SiteFacts, *, is_heard: bool) -> list[SiteAction]:
-    """What makes sense at a site now, and its user may have it do."""
+    """Return the actions that apply to a site now and that its user may request."""
     if not is_heard or not may_act(site):
         return []
     return [action for action in ACTIONS if not action.refusal(site)]

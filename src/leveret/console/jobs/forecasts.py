@@ -1,4 +1,4 @@
-"""What an operation will do, in sentences with numbers, before it does. Pure."""
+"""Forecasts: the effects of an operation in advance, in sentences with numbers. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from leveret.console.sites.facts import SiteFacts
 
 
 def of_dry_run(site: SiteFacts) -> list[str]:
-    """That it changes nothing, and what is there."""
+    """Say that a dry run changes nothing; add the lag of each vhost."""
     return ["It counts the messages that a promotion would bring back, and changes nothing.", *_lag(site)]
 
 
 def of_rehearsal(site: SiteFacts) -> list[str]:
-    """What it does with the messages, and what is there."""
+    """Describe the scratch vhosts of a rehearsal; add the lag of each vhost."""
     return [
         "It recovers the messages into scratch virtual hosts of this site, compares each with the archive, and removes "
         "them. Queues and the transfer stay as they are.",
@@ -23,7 +23,7 @@ def of_rehearsal(site: SiteFacts) -> list[str]:
 
 
 def of_recovery_elsewhere(site: SiteFacts) -> list[str]:
-    """What becomes of the other broker and of this site, and what is there."""
+    """Describe the effects on the other broker and on this site; add the lag of each vhost."""
     return [
         "It publishes the messages that were not consumed to queues of the other broker, and declares those that are "
         "missing there. This site stays as it is.",
@@ -32,7 +32,7 @@ def of_recovery_elsewhere(site: SiteFacts) -> list[str]:
 
 
 def of_promotion(site: SiteFacts) -> list[str]:
-    """What it brings back, what is there, and what becomes of the two sites."""
+    """Describe the recovered messages, the lag of each vhost, and the effects on both sites."""
     found = ["It brings the messages that were not consumed back into the queues of this site.", *_lag(site)]
     if site.standby.promotion is not None:
         found.insert(0, "A promotion has begun and is not done: this goes on with it.")
@@ -46,7 +46,7 @@ def of_promotion(site: SiteFacts) -> list[str]:
 
 
 def _lag(site: SiteFacts) -> list[str]:
-    """How much each vhost lacks, and when its upstream was heard."""
+    """Return, for each vhost, the missing records and the time of its upstream's last report."""
     found: list[str] = []
     for row in site.standby.vhosts:
         if row.heard_ago_ms is None:
@@ -69,7 +69,7 @@ def _lag(site: SiteFacts) -> list[str]:
 
 
 def of_follower(site: SiteFacts) -> list[str]:
-    """How the leader does, and what this node lacks or holds back."""
+    """Return the state of the leader, and the records that this node lacks or holds back."""
     leader = site.replication.leader
     if leader is None:
         return ["No leader is known."]
@@ -88,13 +88,13 @@ def of_follower(site: SiteFacts) -> list[str]:
 
 
 def of_leaders(site: SiteFacts) -> list[str]:
-    """How many queues each node leads now."""
+    """Return the number of queues that each node leads now."""
     led = Counter(queue.node for queue in site.queues)
     return [f"Node {name} leads {count:,} queues now." for name, count in sorted(led.items())]
 
 
 def of_mirrors(site: SiteFacts) -> list[str]:
-    """How many queues lack mirrors, and the first of them."""
+    """Return the number of queues with mirrors that are not synchronised, and the first of these queues."""
     unsynchronised = [
         queue
         for queue in site.queues
@@ -108,14 +108,14 @@ def of_mirrors(site: SiteFacts) -> list[str]:
 
 
 def of_disk(site: SiteFacts) -> list[str]:
-    """How much is read."""
+    """Return the amount of data that the node reads."""
     return [
         f"All stored data of the node is read: {len(site.queues):,} queues. Clients are served meanwhile."
     ]
 
 
 def of_return(site: SiteFacts) -> list[str]:
-    """What may be lost for applications."""
+    """Return the messages that applications may lose."""
     messages = site.overview.queue_totals.get("messages")
     count = f"{messages:,}" if isinstance(messages, int) else "an unknown number of"
     return [

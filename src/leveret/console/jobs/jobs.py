@@ -1,6 +1,6 @@
-"""Jobs that were begun here: they go on when their page, or their session, is closed, and all who may see them do.
+"""Jobs that were begun in this console. They outlive page and session, and all users who may monitor the site see them.
 
-A job that the site tells no more of is not known to have failed: a promotion goes on at its site by itself, and the
+If the site's reports of a job stop, the job has not necessarily failed: a promotion continues at its site, and the
 site reports it (`promotion` in its standby's details), also to a console that did not begin it.
 """
 
@@ -27,10 +27,10 @@ _LOOK_S: Final = 1.0
 
 
 class SiteJob:
-    """One of them. `chosen` has no passwords."""
+    """A job; `chosen` has the chosen options without passwords."""
 
     def __init__(self, number: int, action: SiteAction, watch: SiteWatch, chosen: Mapping[str, Any]) -> None:
-        """It begins now."""
+        """Begin the job now."""
         hidden = {option.name for option in action.options if option.kind == "password"}
         self.number = number
         self.action = action
@@ -46,7 +46,7 @@ class SiteJob:
         self.error = ""
 
     def document(self, now_ms: int) -> dict[str, Any]:
-        """As pages show it."""
+        """Return the job as pages show it."""
         return {
             "number": self.number,
             "title": self.action.title,
@@ -66,20 +66,21 @@ class SiteJob:
 
 
 class Jobs:
-    """All of them."""
+    """The running jobs, and the last ended ones."""
 
     def __init__(self, pool: WatchPool) -> None:
-        """None yet; `pool` has the watches of sessions."""
+        """Begin without jobs; `pool` has the watches of sessions."""
         self._pool = pool
         self._count = 0
         self._running: dict[SiteJob, asyncio.Task[None]] = {}
         self._ended: deque[SiteJob] = deque(maxlen=ENDED_MAX)
 
     def begin(self, action: SiteAction, watch: SiteWatch, given: Mapping[str, Any], word: str) -> SiteJob:
-        """Have a site do something, as the user of `watch`.
+        """Begin an action at a site, as the user of `watch`.
 
         Raises:
-            InvalidCommand: it is not offered there, an option is wrong, or the word is not the site's name.
+            InvalidCommand: the action does not apply to the site, an option is wrong, `word` is not the site's name, or
+                too many jobs run.
         """
         facts = watch.facts
         if reason := action.refusal(facts):
@@ -99,12 +100,12 @@ class Jobs:
         return job
 
     def of_sites(self, sites: Collection[str]) -> list[SiteJob]:
-        """Those at some sites: those that run first, the newest of both first."""
+        """Return the jobs at these sites: running ones before ended ones, newer before older."""
         ordered = [*reversed(self._running), *reversed(self._ended)]
         return [job for job in ordered if job.site in sites]
 
     async def close(self) -> None:
-        """Listen no more; the sites go on."""
+        """Stop listening; the sites continue their operations."""
         for task in self._running.values():
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
@@ -151,7 +152,7 @@ class Jobs:
 
 
 async def _measure(job: SiteJob, watch: SiteWatch) -> None:
-    """Take what the site reports of a job that tells nothing by itself."""
+    """Poll the site's measurement of a job that sends no reports itself."""
     while True:
         await asyncio.sleep(_LOOK_S)
         if (measured := job.action.measured(watch.facts)) is not None:
@@ -159,7 +160,7 @@ async def _measure(job: SiteJob, watch: SiteWatch) -> None:
 
 
 async def _follow_queue(job: SiteJob, watch: SiteWatch, path: str) -> None:
-    """Wait until the mirrors of a queue are synchronised, or are so no more."""
+    """Wait until the synchronisation of a queue's mirrors ends, or the queue is gone."""
     while True:
         await asyncio.sleep(_LOOK_S)
         queue: SynchronisingQueue | None = await watch.client.ask(path, SynchronisingQueue)

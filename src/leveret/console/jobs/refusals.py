@@ -1,4 +1,4 @@
-"""Why an operation makes no sense at a site, by what the site reports; empty where it does. Pure."""
+"""The reasons why an operation does not apply to a site, from the site's reports; empty if it applies. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from leveret.console.sites.documents import KnownDownstream
 from leveret.console.sites.facts import SiteFacts
 
 FOLLOWING_MS: Final = 60_000
-"""A downstream gives a sign of life more often, also where nothing happens."""
+"""An idle downstream, too, contacts its upstream more often than this."""
 
 
 def _not_serving(site: SiteFacts) -> str:
-    """Neither RabbitMQ nor a follower or a fenced node has any part in what the commands of a standby are about."""
+    """Refuse the commands of a standby at RabbitMQ, at a follower and at a fenced node."""
     return "" if site.replication.role == "leader" else "The node of this address leads nothing."
 
 
@@ -23,7 +23,7 @@ def _is_promoting(site: SiteFacts) -> bool:
 
 
 def nothing_transferred(site: SiteFacts) -> str:
-    """There is something to recover from: what a standby has, or what its promotion left out."""
+    """Refuse a site without data to recover: neither a standby's archive nor data that its promotion left out."""
     if refused := _not_serving(site):
         return refused
     if _is_promoting(site):
@@ -32,7 +32,7 @@ def nothing_transferred(site: SiteFacts) -> str:
 
 
 def not_promotable(site: SiteFacts) -> str:
-    """Also a promotion that was interrupted goes on, by promoting again."""
+    """Refuse as `nothing_transferred`, but allow the continuation of an interrupted promotion."""
     if site.standby.promotion is not None and not _is_promoting(site):
         return _not_serving(site)
     return nothing_transferred(site)
@@ -51,14 +51,14 @@ def _follower(downstream: KnownDownstream) -> tuple[str, str]:
 
 
 def not_replaced(site: SiteFacts) -> str:
-    """A site returns to the one that took its place: so it was followed. One that was promoted took a place itself."""
+    """Refuse the return of a site that no other site replaced: it is a standby, has none, or is still followed."""
     if refused := _not_serving(site):
         return refused
     if is_downstream(site) or site.standby.promotion is not None:
         return "The site is a standby."
     if not site.standby.downstreams:
         return "No site took the place of this one: none has followed it."
-    # A vhost of a cluster moves between its nodes, each of which was seen when it had the vhost.
+    # A cluster's vhost moves between nodes, and `last_seen` of each node is from its own time with the vhost.
     following = {_follower(each) for each in site.standby.downstreams if _is_following(each, site)}
     if all(_follower(each) in following for each in site.standby.downstreams):
         return "The site is followed: none took its place."
@@ -70,12 +70,12 @@ def not_replaced(site: SiteFacts) -> str:
 
 
 def not_follower(site: SiteFacts) -> str:
-    """Only a follower becomes a leader."""
+    """Refuse a node that is no follower."""
     return "" if site.replication.role == "follower" else "The node of this address is no follower."
 
 
 def no_other_node(site: SiteFacts) -> str:
-    """Leaders are spread over nodes that live."""
+    """Refuse a cluster without a second running node to spread leaders to."""
     if site.cluster.state != "member":
         return "The site is no cluster."
     alive = sum(member.alive for member in site.cluster.members)
@@ -83,14 +83,14 @@ def no_other_node(site: SiteFacts) -> str:
 
 
 def no_mirrors(site: SiteFacts) -> str:
-    """Only a mirrored queue is synchronised."""
+    """Refuse a site without mirrored queues."""
     if site.cluster.state != "member":
         return "The site is no cluster."
     return "" if any(queue.slave_nodes for queue in site.queues) else "No queue has mirrors."
 
 
 def nothing_to_compare(site: SiteFacts) -> str:
-    """There is another side, and no comparison yet."""
+    """Refuse a node without a leader or followers to compare with, and during a comparison."""
     if compared(site) is not None:
         return "A comparison is running."
     leader = site.replication.leader
@@ -104,7 +104,7 @@ def nothing_to_compare(site: SiteFacts) -> str:
 
 
 def cannot_scrub(site: SiteFacts) -> str:
-    """One scrub at a time, and none of RabbitMQ."""
+    """Refuse RabbitMQ, and a second scrub at the same time."""
     if not site.replication.role:
         return "The site is no node of Leveret."
     return "A scrub is running." if scrubbed(site) is not None else ""

@@ -1,1 +1,1 @@
-"""What the reports of all sites mean together. Pure."""
+"""Conclusions from the reports of all sites together. Pure."""

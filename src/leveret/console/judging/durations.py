@@ -1,10 +1,10 @@
-"""How long something took or is ago, in sentences. Pure."""
+"""Durations and ages as text. Pure."""
 
 from __future__ import annotations
 
 
 def duration_text(seconds: float) -> str:
-    """As precise as a reader needs: `3.2 s`, `50 s`, `5 min`."""
+    """Return a duration, as precise as a reader needs it: `3.2 s`, `50 s`, `5 min`."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     if seconds < 120:

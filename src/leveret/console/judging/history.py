@@ -1,4 +1,4 @@
-"""What happened, on one time line, from what the sites keep. Pure."""
+"""Past events of all sites on one time line, from the sites' records. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CHANGES_SHOWN: Final = 20
 
 
 class PastEvent(NamedTuple):
-    """One thing that happened; `details` are lines, `report` names divergent messages that can be looked at."""
+    """One event; `details` are lines of text, `report` is the id of a report of divergent messages."""
 
     at_ms: int
     site: str
@@ -25,7 +25,7 @@ class PastEvent(NamedTuple):
 
 
 class RehearsalState(NamedTuple):
-    """The last rehearsal of a standby, as people ask for it: did it succeed, and how long ago was it."""
+    """The last rehearsal of a standby: its success and its time, None if there was none."""
 
     site: str
     at_ms: int | None
@@ -36,7 +36,7 @@ class RehearsalState(NamedTuple):
 def past_events(
     site: SiteFacts, applied: Sequence[AppliedSchema], operations: Sequence[PastOperation], now_ms: int
 ) -> list[PastEvent]:
-    """Of one site, in no order."""
+    """Return the events of one site, unordered."""
     events = [_quarantine(site.site, report) for report in site.divergent if report.at_ms is not None]
     events += [
         _applied(site.site, delta) for delta in applied if delta.puts or delta.deletes or delta.conflicts
@@ -51,7 +51,7 @@ def past_events(
 
 
 def in_order(events: Sequence[PastEvent]) -> list[PastEvent]:
-    """Newest first, and no more than a page can show."""
+    """Return at most `EVENTS_MAX` events, newest first."""
     return sorted(events, key=lambda event: -event.at_ms)[:EVENTS_MAX]
 
 
@@ -75,7 +75,7 @@ def _applied(site: str, delta: AppliedSchema) -> PastEvent:
 
 
 def recovered_rows(site: str, summary: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What promotions of a site recovered, a row a vhost, with numbers and texts only."""
+    """Return the rows of a site's promotions, one for each vhost, with only their numbers and texts."""
     plain = (str, int, float, type(None))
     return [
         {"site": site} | {name: value for name, value in row.items() if isinstance(value, plain)}
@@ -84,7 +84,7 @@ def recovered_rows(site: str, summary: Sequence[dict[str, Any]]) -> list[dict[st
 
 
 def last_rehearsals(site: SiteFacts, operations: Sequence[PastOperation]) -> list[RehearsalState]:
-    """Of a site that is a standby, one; of any other, none. `operations` are newest first."""
+    """Return one state for a standby or a site with a past rehearsal, else none. `operations` are newest first."""
     ended = [each for each in operations if each.kind == "rehearsal" and each.ended_ms is not None]
     if not is_downstream(site) and not ended:
         return []
@@ -94,7 +94,7 @@ def last_rehearsals(site: SiteFacts, operations: Sequence[PastOperation]) -> lis
     return [RehearsalState(site.site, last.ended_ms, not last.error, _operation(site.site, last).text)]
 
 
-# -- operations in words ----------------------------------------------------------------------
+# -- texts of operations ----------------------------------------------------------------------
 
 _CALLED: Final = {
     "rehearsal": "rehearsal",

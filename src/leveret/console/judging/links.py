@@ -1,4 +1,4 @@
-"""Which site is whose standby, as the sites say it: nothing of it is configured here. Pure."""
+"""The links between upstreams and standbys, from the sites' reports: links are not configured here. Pure."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ class StandbyLink(NamedTuple):
     """A vhost of an upstream that a downstream transfers.
 
     Attributes:
-        upstream: name of the site that is followed; empty if no site here is it.
-        downstream: name of the site that follows; empty if only the upstream reports it, under `known_as`.
-        lag_records: what the downstream lacks of what is known of the upstream, as who of the two is heard says.
-        lag_ms: how long ago, at most, it had everything; None if nobody says.
-        row: what the downstream reports; None if it is not heard of.
-        upstream_lags: what the downstream lacks as the upstream's nodes report it, by node; empty if none does.
+        upstream: the name of the upstream; empty if the console does not know the site.
+        downstream: the name of the downstream; empty if only the upstream reports it, under `known_as`.
+        lag_records: the number of known records that the downstream lacks, by its own report, else by the upstream's.
+        lag_ms: the longest possible time since the downstream had every record; None if no site reports it.
+        row: the downstream's report; None without one.
+        upstream_lags: by node of the upstream, the number of records that the downstream lacks by the node's report;
+            empty without reports.
     """
 
     upstream: str
@@ -39,12 +40,12 @@ class StandbyLink(NamedTuple):
 
     @property
     def upstream_lag_records(self) -> int | None:
-        """What the downstream lacks of the logs of all of the upstream's nodes; None if none of them says."""
+        """The number of records that the downstream lacks by the upstream nodes' reports; None without reports."""
         return sum(self.upstream_lags.values()) if self.upstream_lags else None
 
 
 def standby_links(sites: Sequence[SiteFacts]) -> list[StandbyLink]:
-    """Every link that a site reports, downstreams' reports first: they know more."""
+    """Return every reported link; the reports of downstreams come first, because they have more details."""
     links: list[StandbyLink] = []
     for site in sites:
         if is_downstream(site):
@@ -53,7 +54,7 @@ def standby_links(sites: Sequence[SiteFacts]) -> list[StandbyLink]:
     seen = {(link.upstream, link.known_as, link.vhost) for link in links}
     for site in sites:
         left = {each.overview.cluster_name for each in standbys_that_left(site, sites)}
-        # A cluster transfers by several nodes, of which the upstream knows each by itself.
+        # Several nodes of a cluster transfer, and the upstream lists each of them.
         for name, vhost in dict.fromkeys(
             (cluster_of(each), each.virtual_host) for each in _downstreams(site)
         ):
@@ -63,7 +64,7 @@ def standby_links(sites: Sequence[SiteFacts]) -> list[StandbyLink]:
 
 
 def standbys_that_left(site: SiteFacts, sites: Sequence[SiteFacts]) -> list[SiteFacts]:
-    """The sites that have followed this one, as it remembers, and follow nobody now: they were promoted."""
+    """Return the promoted standbys of a site: it lists them as its downstreams, and they follow no site now."""
     known = {cluster_of(each) for each in _downstreams(site)}
     return [
         other
@@ -75,12 +76,12 @@ def standbys_that_left(site: SiteFacts, sites: Sequence[SiteFacts]) -> list[Site
 
 
 def is_downstream(site: SiteFacts) -> bool:
-    """Whether a site follows another one, and is not promoted."""
+    """Return whether a site follows another one and is not promoted."""
     return site.standby.operating_mode == DOWNSTREAM
 
 
 def upstream_of(site: SiteFacts, sites: Sequence[SiteFacts]) -> SiteFacts | None:
-    """The site that a downstream follows: the one that knows this downstream, or else has the cluster's name."""
+    """Return a downstream's upstream: the site that lists this downstream, else the site of its upstream's name."""
     names = {site.standby.downstream, name_of(site)} - {""}
     for other in sites:
         known = {name for each in _downstreams(other) for name in (each.downstream, cluster_of(each))}
@@ -94,12 +95,12 @@ def upstream_of(site: SiteFacts, sites: Sequence[SiteFacts]) -> SiteFacts | None
 
 
 def name_of(site: SiteFacts) -> str:
-    """The name by which an upstream knows this site."""
+    """Return the name under which an upstream lists this site."""
     return _without_node(site.standby.downstream) or site.overview.cluster_name
 
 
 def cluster_of(known: KnownDownstream) -> str:
-    """The name of the cluster of a downstream that an upstream knows."""
+    """Return the cluster name of a downstream that an upstream lists."""
     return _without_node(known.downstream)
 
 
@@ -124,7 +125,7 @@ def _reported(upstream: SiteFacts | None, site: SiteFacts, row: TransferredVhost
 
 
 def _known(site: SiteFacts, name: str, vhost: str) -> StandbyLink:
-    """A link that only the upstream reports."""
+    """Return a link that only the upstream reports."""
     lags = _lags_by_node(site, name, vhost, "")
     missing = max(
         each.missing_messages
@@ -135,9 +136,10 @@ def _known(site: SiteFacts, name: str, vhost: str) -> StandbyLink:
 
 
 def _lags_by_node(upstream: SiteFacts, name: str, vhost: str, transferring: str) -> dict[str, int]:
-    """By node of the upstream, what a downstream lacks of its log.
+    """Return, by node of the upstream, the number of records of its log that a downstream lacks.
 
-    Of a downstream with several nodes the one that is `transferring` the vhost counts; without that, the nearest.
+    If several nodes of the downstream are listed, the one that is `transferring` the vhost counts, else the one with
+    the smallest lag.
     """
     known = [
         each for each in _downstreams(upstream) if each.virtual_host == vhost and cluster_of(each) == name
@@ -161,7 +163,7 @@ def _without_id(reference: str) -> str:
 
 
 def _without_node(reference: str) -> str:
-    """A cluster's node is known as `CLUSTER/NAME@HOST`."""
+    """Return the cluster's name from a reference to its node, `CLUSTER/NAME@HOST`; other references stay."""
     name = _without_id(reference)
     cluster, slash, node = name.rpartition(_NODE_MARK)
     return cluster if slash and "@" in node else name

@@ -1,4 +1,4 @@
-"""How near the upstream's retention is to what a standby still lacks: once it is overtaken, it cannot go on. Pure."""
+"""Warnings before an upstream's retention drops records that a standby still lacks. Pure."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from leveret.console.sites.documents import CollectedVhost
 from leveret.console.sites.facts import SiteFacts
 
 WARN_FROM: Final = 0.5
-"""Of what the upstream may keep: so much is left to act upon as has passed."""
+"""The part of the retention that a standby may lack without a warning: an equal part is left for a reaction."""
 
 
 def retention_used(upstream: SiteFacts, link: StandbyLink, now_ms: int) -> float | None:
-    """Which part of what the upstream may keep the standby lacks: by size or by age, the worse; None: nobody says.
+    """Return the part of the upstream's retention that the standby lacks: by size or by age, whichever is larger.
 
-    At 1 the upstream drops what the standby lacks. Size is counted as if all records were alike.
+    At 1 the upstream drops records that the standby lacks. The size is estimated as if all records had the same size.
+    None if no site reports it.
     """
     rows = [each for each in upstream.standby.collected if each.virtual_host == link.vhost]
-    # In a cluster each node keeps a log of what it leads, and each may keep as much.
+    # In a cluster each node has a log of the queues that it leads, and the retention limits each log alone.
     used = [
         _used_of_log(upstream, row, link.upstream_lags.get(row.node, link.lag_records), now_ms)
         for row in rows
@@ -35,7 +36,7 @@ def _used_of_log(upstream: SiteFacts, row: CollectedVhost, lag: int, now_ms: int
     if upstream.standby.retention_bytes_max:
         used.append(part * row.bytes / upstream.standby.retention_bytes_max)
     if upstream.standby.retention_ms_max and row.oldest_ms is not None:
-        # What is lacked is the newest part; its first record is so old if records came evenly.
+        # The standby lacks the newest part; this is the age of its first record if records came evenly.
         oldest_lacked_ms = (
             now_ms - (row.newest_ms or now_ms) + part * ((row.newest_ms or now_ms) - row.oldest_ms)
         )
@@ -44,7 +45,7 @@ def _used_of_log(upstream: SiteFacts, row: CollectedVhost, lag: int, now_ms: int
 
 
 def retention_warning(upstream: SiteFacts, link: StandbyLink, now_ms: int) -> str:
-    """The warning, a sentence; empty while there is time."""
+    """Return the warning, one or two sentences; empty below `WARN_FROM`."""
     used = retention_used(upstream, link, now_ms)
     if used is None or used < WARN_FROM:
         return ""
@@ -56,7 +57,7 @@ def retention_warning(upstream: SiteFacts, link: StandbyLink, now_ms: int) -> st
 
 
 def retention_warnings(sites: Sequence[SiteFacts], links: Sequence[StandbyLink], now_ms: int) -> list[str]:
-    """Those of all links."""
+    """Return the warnings of all links."""
     by_name = {site.site: site for site in sites}
     found = [
         retention_warning(by_name[link.upstream], link, now_ms) for link in links if link.upstream in by_name

@@ -1,8 +1,8 @@
-"""Am I safe? From what all sites report to a row a queue: its copies, and what would be lost now. Pure.
+"""The safety of each queue, from the reports of all sites: its copies, and the loss of a node or a site now. Pure.
 
-A loss is what no other copy has: of a node, what neither another node nor another site has; of a site, what no other
-site has. It is counted against confirmed messages that are still in the queue, so it is never more than the
-queue holds. A number that nobody reports is None, and is never taken for nothing.
+A loss is the number of messages that no other copy has: if a node is lost, no other node and no other site; if a site
+is lost, no other site. Only confirmed messages that are still in the queue count, so a loss is never more than the
+queue's messages. A number that no site reports is None, and never counts as 0.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from leveret.model.tags import tags_of
 REPLICATE: Final = "remote-dc-replicate"
 STANDBY_TAG: Final = "standby_replication"
 LAG_WELL_S: Final = 10.0
-"""A standby that is no further behind is as it should be: transfers come in batches."""
+"""The lag of a healthy standby: transfers come in batches."""
 ALL_QUEUES: Final = ""
-"""The name in a row for a whole vhost, of which no queue is known."""
+"""The queue name in a row for a whole vhost whose queues are unknown."""
 
 
 class Danger(IntEnum):
-    """How bad it is, worst first."""
+    """The degree of danger, worst first."""
 
     DOWN = 0
     ONE_COPY = 1
@@ -41,7 +41,7 @@ class Danger(IntEnum):
 
 
 class Loss(NamedTuple):
-    """What would be lost; a None is not known."""
+    """A loss in messages and in seconds; None means unknown."""
 
     messages: int | None
     seconds: float | None
@@ -51,12 +51,12 @@ NOTHING: Final = Loss(0, 0.0)
 
 
 class QueueCopy(NamedTuple):
-    """One copy of a queue: at which place, of which kind, and how it does.
+    """One copy of a queue: its place, kind and state.
 
     Attributes:
-        is_elsewhere: at another site.
-        is_whole: it has all that was confirmed.
-        behind: what it lacks; NOTHING if `is_whole`.
+        is_elsewhere: whether the copy is at another site.
+        is_whole: whether the copy has all confirmed messages; of a standby, whether its lag is healthy.
+        behind: the messages that the copy lacks.
     """
 
     place: str
@@ -68,7 +68,7 @@ class QueueCopy(NamedTuple):
 
 
 class _Verdict(NamedTuple):
-    """What a queue's row says beside the names of the queue."""
+    """The content of a queue's row beside the names of the queue."""
 
     danger: Danger
     copies: tuple[QueueCopy, ...]
@@ -78,7 +78,7 @@ class _Verdict(NamedTuple):
 
 
 class SafetyRow(NamedTuple):
-    """A queue, or, where none is known, a vhost."""
+    """The safety of a queue, or of a vhost whose queues are unknown."""
 
     danger: Danger
     site: str
@@ -93,7 +93,7 @@ class SafetyRow(NamedTuple):
 
 
 def safety_rows(sites: Sequence[SiteFacts], now_ms: int) -> list[SafetyRow]:
-    """A row a queue of each site that leads it, and a row a vhost whose upstream no site here knows; worst first."""
+    """Return a row for each queue of a leading site and for each vhost of an unknown upstream, worst first."""
     links = standby_links(sites)
     heard = {site.site for site in sites if site.is_heard(now_ms)}
     leading = [site for site in sites if not _is_answered_for(site, sites)]
@@ -104,13 +104,13 @@ def safety_rows(sites: Sequence[SiteFacts], now_ms: int) -> list[SafetyRow]:
 
 
 def counts(rows: Iterable[SafetyRow]) -> dict[str, int]:
-    """How many rows there are of each danger."""
+    """Return the number of rows of each danger."""
     found = Counter(row.danger for row in rows)
     return {danger.name.lower(): found[danger] for danger in Danger}
 
 
 def by_vhost(rows: Sequence[SafetyRow]) -> list[dict[str, Any]]:
-    """A row a site and vhost, the worst first: how many queues and messages, and what all of them would lose."""
+    """Return a row for each site and vhost, worst first: its number of queues and messages, and their joint losses."""
     groups: dict[tuple[str, str], list[SafetyRow]] = {}
     for row in rows:
         groups.setdefault((row.site, row.vhost), []).append(row)
@@ -132,7 +132,7 @@ def _summed(group: Sequence[SafetyRow]) -> dict[str, Any]:
 
 
 def _sum(losses: Iterable[Loss]) -> Loss:
-    """Of many queues: messages add up, seconds do not."""
+    """Return the joint loss of many queues: the sum of messages, the longest time."""
     given = list(losses)
     messages = [loss.messages for loss in given]
     seconds = [loss.seconds for loss in given if loss.messages != 0]
@@ -156,7 +156,7 @@ def _counted(loss: Loss) -> float:
 
 
 def _is_answered_for(site: SiteFacts, sites: Sequence[SiteFacts]) -> bool:
-    """Whether a site is the follower of a node that is a site here, too: its queues are the leader's."""
+    """Return whether a site is the follower of another site's node: then the leader's rows cover its queues."""
     if site.replication.role != "follower":
         return False
     return any(
@@ -173,7 +173,7 @@ def _rows_of(view: _SiteView) -> Iterator[SafetyRow]:
 
 
 class _SiteView:
-    """What all queues of a site have in common, looked up once."""
+    """The data that all queues of a site have in common, computed once."""
 
     def __init__(
         self,
@@ -201,14 +201,14 @@ class _SiteView:
             if policy.definition.get(REPLICATE) is True
         }
         self.successors = [each.site for each in standbys_that_left(site, sites)]
-        # What a downstream transfers, its upstream answers for.
+        # The rows of the upstream cover the vhosts that a downstream transfers.
         self.transferred = {row.virtual_host for row in site.standby.vhosts} if is_downstream(site) else set()
         warnings = {
             vhost: [retention_warning(site, each, now_ms) for each in links]
             for vhost, links in self.standbys.items()
         }
         self.overtaking = {vhost: " ".join(filter(None, texts)) for vhost, texts in warnings.items()}
-        # By vhost, each standby's queues in conflict; mostly there are none.
+        # By vhost, each standby's queues in conflict; usually none.
         self.conflicts = {
             vhost: found
             for vhost, links in self.standbys.items()
@@ -219,7 +219,7 @@ class _SiteView:
 
 
 def _row_of(queue: QueueStatus, view: _SiteView) -> SafetyRow:
-    # Most of ten thousand queues differ in nothing but their names.
+    # Most of ten thousand queues differ only in their names.
     likeness = (
         queue.vhost, queue.policy, queue.durable, queue.exclusive, queue.state, queue.messages, queue.node,
         queue.leader, queue.members, queue.online, queue.slave_nodes, queue.synchronised_slave_nodes,
@@ -244,14 +244,14 @@ def _verdict_of(queue: QueueStatus, view: _SiteView) -> _Verdict:
     )
     kind = "leader"
     if view.site.replication.leader is not None:
-        # The node follows one that this console does not know.
+        # The node follows a leader that this console does not know.
         kind = "follower"
         others.insert(0, _leader_copy(view.site.replication.leader))
     leader = QueueCopy(_node_of(queue, view), kind, queue.state, False, True, NOTHING)
     if_node = _least(queue, [*others, *away], view)
     if_site = _least(queue, away, view)
     if view.successors and not view.is_heard and not away and _is_sent(queue, view):
-        # What its successor has of it, nobody counts.
+        # No site reports how much of the queue the successor has.
         if_site = Loss(None, None)
     danger, reason = _judge(queue, view, others, away, if_node, if_site)
     return _Verdict(danger, (leader, *others, *away), if_node, if_site, reason)
@@ -262,7 +262,7 @@ def _node_of(queue: QueueStatus, view: _SiteView) -> str:
 
 
 def _leader_copy(leader: LeaderStatus) -> QueueCopy:
-    """What a follower knows of its leader: while it streams, that has every message."""
+    """Return the leader as a copy, by its follower's report: a streaming follower's leader has all messages."""
     if leader.state in ("streaming", "delayed"):
         return QueueCopy(leader.name or leader.uri, "leader", "running", False, True, NOTHING)
     return QueueCopy(leader.name or leader.uri, "leader", "not heard of", False, False, Loss(None, None))
@@ -275,7 +275,7 @@ def _follower_copy(follower: FollowerStatus) -> Iterator[QueueCopy]:
         behind = Loss(follower.lag_records, follower.lag_s)
         yield QueueCopy(follower.name, "follower", follower.state.replace("_", " "), False, False, behind)
     else:
-        # One that joins may have anything or nothing.
+        # A joining follower may have all messages or none.
         state = (follower.state or "not connected").replace("_", " ")
         yield QueueCopy(follower.name, "follower", state, False, False, Loss(None, None))
 
@@ -306,7 +306,7 @@ def _mirror(node: str, *, is_whole: bool) -> QueueCopy:
 
 
 def _is_sent(queue: QueueStatus, view: _SiteView) -> bool:
-    """Whether the queue's messages go to standbys."""
+    """Return whether the queue's messages go to standbys."""
     return (
         queue.durable
         and not queue.exclusive
@@ -335,9 +335,9 @@ def _standby_copy(link: StandbyLink, queue: QueueStatus, view: _SiteView) -> Que
 
 
 def _known_lag(link: StandbyLink, view: _SiteView) -> int | None:
-    """What a standby lacks now; None if nobody knows.
+    """Return the number of records that a standby lacks now; None if that is unknown.
 
-    A standby that does not hear its upstream counts only what it last heard of; then the upstream's own count is asked.
+    A standby without recent reports of its upstream counts old records only; then the upstream's own count holds.
     """
     if link.row is not None and link.downstream in view.heard and _hears(link.row):
         return link.lag_records
@@ -349,12 +349,12 @@ def _hears(row: TransferredVhost) -> bool:
 
 
 def _least(queue: QueueStatus, copies: Sequence[QueueCopy], view: _SiteView) -> Loss:
-    """What is lost if only these copies are left: by the best of them; all of the queue if there is none."""
+    """Return the loss if only these copies are left: that of the best copy; the whole queue without copies."""
     if not copies:
         return Loss(queue.messages, None if queue.messages else 0.0)
     best = min(copies, key=lambda copy: (_counted(copy.behind), copy.behind.seconds or 0.0))
     if best.behind.messages is None:
-        # None of them is known to have anything. What a silent site took since it was heard, nobody knows.
+        # No copy is known to have a message. A silent site may have accepted unknown messages since its last report.
         return Loss(queue.messages if view.is_heard else None, best.behind.seconds)
     return Loss(min(queue.messages, best.behind.messages), best.behind.seconds)
 
@@ -370,7 +370,7 @@ def _judge(
     if_node: Loss,
     if_site: Loss,
 ) -> tuple[Danger, str]:
-    """The danger and its reason, a sentence."""
+    """Return the danger, and its reason in sentences."""
     if queue.exclusive:
         return Danger.BY_DESIGN, "An exclusive queue ends with its connection."
     if not queue.durable:
@@ -394,7 +394,7 @@ def _judge(
 
 
 def _conflict_of(queue: QueueStatus, view: _SiteView) -> str:
-    """The standby whose queue of this name is another one; empty if there is none."""
+    """Return a sentence about a standby whose queue of this name is a different one; empty if there is none."""
     for link, reasons in view.conflicts.get(queue.vhost, ()):
         if reason := reasons.get(place_of(queue.vhost, queue.name)):
             return (
@@ -407,7 +407,7 @@ def _conflict_of(queue: QueueStatus, view: _SiteView) -> str:
 def _not_heard(
     queue: QueueStatus, view: _SiteView, others: Sequence[QueueCopy], away: Sequence[QueueCopy]
 ) -> str:
-    """What a promotion would lack now: what is known of it, and that there may be more."""
+    """Return a text about the known messages that a promotion would lack now, and about possible others."""
     since = f"Site {view.site.site} was last heard {duration_text(view.age_s)} ago"
     whole = next((copy for copy in others if copy.is_whole), None)
     if whole is not None:
@@ -429,7 +429,7 @@ def _not_heard(
 
 
 def _worst(copies: Sequence[QueueCopy]) -> str:
-    """The best of copies that are not good enough, in words."""
+    """Return a text about the best of several incomplete copies."""
     best = min(copies, key=lambda copy: (_counted(copy.behind), copy.behind.seconds or 0.0))
     subject = f"{best.kind} {best.place}"
     if best.behind == NOTHING:
@@ -447,7 +447,7 @@ def _worst(copies: Sequence[QueueCopy]) -> str:
 
 
 def _why_not_sent(queue: QueueStatus, view: _SiteView) -> str:
-    """Why no other site has a copy."""
+    """Return the reason why no other site has a copy."""
     if error := view.collect_errors.get(queue.vhost):
         return f"Collection for standbys stopped: {error}."
     has_policy = (queue.vhost, queue.policy) in view.replicating
@@ -471,11 +471,11 @@ def _why_safe(if_node: Loss, if_site: Loss, away: Sequence[QueueCopy]) -> str:
     return f"Standby {best.place} follows within{within}.{also}"
 
 
-# -- vhosts of upstreams that are not known ---------------------------------------------------
+# -- vhosts of unknown upstreams --------------------------------------------------------------
 
 
 def _orphans(sites: Sequence[SiteFacts], links: Sequence[StandbyLink], now_ms: int) -> Iterator[SafetyRow]:
-    """A row a vhost that a downstream transfers and no site here answers for: the upstream may be gone."""
+    """Yield a row for each transferred vhost whose upstream no site reports: the upstream may be gone."""
     by_name: Mapping[str, SiteFacts] = {site.site: site for site in sites}
     for link in links:
         if link.row is None or (link.upstream and by_name[link.upstream].queues):
@@ -487,7 +487,7 @@ def _orphans(sites: Sequence[SiteFacts], links: Sequence[StandbyLink], now_ms: i
             and heard_ms is not None
             and heard_ms <= LAG_WELL_S * 1000
         )
-        # What came since the upstream was heard, nobody knows.
+        # The upstream may have accepted unknown messages since its last report.
         behind = Loss(link.lag_records + link.missing_messages if is_heard else None, seconds)
         copy = QueueCopy(link.downstream, "standby", link.row.state, True, is_heard, behind)
         when = "never" if heard_ms is None else f"{duration_text(heard_ms / 1000)} ago"

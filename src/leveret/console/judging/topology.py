@@ -1,4 +1,4 @@
-"""The picture of all sites: who is there, who follows whom, and how each of them does. Pure."""
+"""The picture of all sites: their nodes, states and warnings, and the links between them. Pure."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Json = dict[str, Any]
 
 CONNECTED: Final = "connected"
 VHOSTS_MAX: Final = 20
-"""Of a standby's vhosts, so many are shown, the worst; `Am I safe?` has all."""
+"""The number of a standby's vhosts that are shown, the worst ones; the page `Am I safe?` has all."""
 
 
 def site_rows(sites: Sequence[SiteFacts], now_ms: int) -> list[Json]:
-    """A row a site: alive or not, since when, its role, nodes and warnings."""
+    """Return a row for each site: whether and since when it answers, its role, nodes and warnings."""
     return [_site_row(site, now_ms) for site in sites]
 
 
 def link_rows(sites: Sequence[SiteFacts], now_ms: int) -> list[Json]:
-    """A row a pair of sites: how many vhosts go over, and the longest lag of them."""
+    """Return a row for each pair of sites: the number of transferred vhosts, and their longest lag."""
     by_name = {site.site: site for site in sites}
     pairs: dict[tuple[str, str], Json] = {}
     for link in standby_links(sites):
@@ -77,7 +77,7 @@ def _site_row(site: SiteFacts, now_ms: int) -> Json:
 
 
 def site_role(site: SiteFacts) -> str:
-    """What the site is among the others, in a word or two."""
+    """Return the site's role among the others, in a word or two."""
     if site.heard_ms is None:
         return "not heard of"
     if site.replication.role in ("follower", "fenced"):
@@ -90,7 +90,7 @@ def site_role(site: SiteFacts) -> str:
 
 
 def _as_not_heard(node: Json) -> Json:
-    """A node of a site that does not answer: nobody knows how it is now."""
+    """Return the row of a node whose site does not answer, without its state, which is unknown."""
     return node | {
         "is_running": False,
         "state": "not heard of",
@@ -102,7 +102,7 @@ def _as_not_heard(node: Json) -> Json:
 
 
 def _vhosts(site: SiteFacts) -> list[Json]:
-    """What a standby transfers, the worst link first: by which node, and how far each log of the upstream's is."""
+    """Return a standby's vhosts, worst link first, each with its node and the state of each upstream log."""
     if not is_downstream(site):
         return []
     rows = sorted(site.standby.vhosts, key=lambda row: (row.state == CONNECTED, -(row.lag_ms or 0)))
@@ -162,7 +162,7 @@ def _node(node: NodeStatus, site: SiteFacts) -> Json:
 
 
 def _warnings(site: SiteFacts) -> list[str]:
-    """What an operator should know about the site, a sentence each."""
+    """Return warnings about the site for its operator, one sentence or text each."""
     found: list[str] = []
     for node in site.nodes:
         if node.partitions:

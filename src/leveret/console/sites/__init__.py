@@ -1,1 +1,1 @@
-"""What sites report: their documents, how they are asked, and when."""
+"""The reports of sites: their documents, the client, and the schedule of requests."""

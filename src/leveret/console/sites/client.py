@@ -1,7 +1,7 @@
-"""One site's HTTP API, as one user. Answers are bounded in size and time.
+"""A client of one site's HTTP API, as one user. Answers are bounded in size and time.
 
-A site may have several nodes that know the same, as a cluster has. One of them is asked, and another one from when it
-cannot be reached.
+A site may have several nodes that give the same answers, as a cluster has. The client uses one of them until that one
+is unreachable, then the next.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CONNECT_S: Final = 3.0
 _READ_S: Final = 8.0
 _ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 _LINE_BYTES_MAX: Final = 32 * 1024 * 1024
-"""A message of 16 MB in base64."""
+"""Room for a message of 16 MB in base64."""
 _REASON_CHARACTERS_MAX: Final = 500
 _HAS_NOT: Final = (
     HTTPStatus.UNAUTHORIZED,
@@ -30,15 +30,15 @@ _HAS_NOT: Final = (
     HTTPStatus.NOT_FOUND,
     HTTPStatus.METHOD_NOT_ALLOWED,
 )
-"""RabbitMQ answers 401 also to a user that it knows and that lacks a tag, then without a challenge."""
+"""RabbitMQ answers 401 without a challenge to a known user that lacks a tag."""
 
 
 class SiteSilent(LeveretError):
-    """The site does not answer, or not whole, or not in time."""
+    """The site does not answer in full and in time."""
 
 
 class SiteRefuses(LeveretError):
-    """The site answered, and declines; `is_login` if it does not know the user or the password."""
+    """The site answered with a refusal; `is_login` if it does not accept the user or the password."""
 
     def __init__(self, status: int, reason: str, *, is_login: bool = False) -> None:
         super().__init__(reason)
@@ -47,10 +47,10 @@ class SiteRefuses(LeveretError):
 
 
 class SiteClient:
-    """See the module. The password is in memory only, and in no text that this object gives."""
+    """See the module. The password is in memory only, and in no text of this object."""
 
     def __init__(self, site: SiteAddress, user: str, password: str) -> None:
-        """Ask nothing yet.
+        """Send no request yet.
 
         Raises:
             ConfigError: the site's authorities cannot be read.
@@ -62,7 +62,7 @@ class SiteClient:
             auth=httpx.BasicAuth(user.encode(), password.encode()),
             timeout=httpx.Timeout(_READ_S, connect=_CONNECT_S),
             verify=_authorities(site),
-            # Proxies of the environment would be a third party, and redirects could lead to one.
+            # A proxy from the environment would be a third party, and a redirect could lead to one.
             trust_env=False,
             follow_redirects=False,
         )
@@ -71,11 +71,11 @@ class SiteClient:
         return f"SiteClient({self.site.name})"
 
     async def close(self) -> None:
-        """Ask no more."""
+        """Close the connections."""
         await self._http.aclose()
 
     async def who(self) -> WhoAmI:
-        """Who the site says that this user is.
+        """Return the site's name and tags of this user.
 
         Raises:
             SiteRefuses, SiteSilent, NotUnderstood: as for `ask`.
@@ -84,12 +84,12 @@ class SiteClient:
         return found
 
     async def ask(self, path: str, kind: Any) -> Any:
-        """A document; None if the site has none at this path, or not for this user.
+        """Return a document; None if the site has none at this path, or does not show it to this user.
 
         Raises:
-            SiteRefuses: the site declines.
-            SiteSilent: nothing came, or not in time.
-            NotUnderstood: what came is no such document.
+            SiteRefuses: the site refuses the request.
+            SiteSilent: the site does not answer in time.
+            NotUnderstood: the answer is no such document.
         """
         try:
             octets = await self.octets(path)
@@ -100,14 +100,14 @@ class SiteClient:
         return read_document(octets, kind)
 
     async def octets(self, path: str) -> bytes:
-        """What the site answers to GET."""
+        """Return the body of the answer to GET."""
         async with self._answer("GET", path) as response:
             octets = await _bounded(response)
             _check(response, octets)
             return octets
 
     async def lines(self, method: str, path: str, body: Any) -> AsyncIterator[bytes]:
-        """The lines of an answer that comes little by little, for hours if need be.
+        """Yield the lines of an answer as they come; the answer may take hours.
 
         Raises:
             SiteRefuses, SiteSilent: as for `ask`.
@@ -120,10 +120,10 @@ class SiteClient:
                 yield line
 
     async def whole(self, method: str, path: str, body: Any = None) -> bytes:
-        """An answer for which a site may take its time, in one piece.
+        """Return the whole body of an answer that has no time limit.
 
         Raises:
-            SiteRefuses, SiteSilent: as for `ask`. NotUnderstood: it is larger than any document of a site.
+            SiteRefuses, SiteSilent: as for `ask`. NotUnderstood: the answer has more than `_ANSWER_BYTES_MAX` octets.
         """
         parts: list[bytes] = []
         size = 0
@@ -136,7 +136,7 @@ class SiteClient:
 
     @asynccontextmanager
     async def _answer(self, method: str, path: str, **options: Any) -> AsyncIterator[httpx.Response]:
-        """Ask, and end the answer however it was read."""
+        """Send a request; close the answer at the end of the context, even if it was not read to its end."""
         async with AsyncExitStack() as opened:
             response = await self._asked(opened, method, path, options)
             try:
@@ -147,7 +147,7 @@ class SiteClient:
     async def _asked(
         self, opened: AsyncExitStack, method: str, path: str, options: dict[str, Any]
     ) -> httpx.Response:
-        """Ask the node that answered last, or else the next one: as long as none got the question."""
+        """Send a request to the node that answered last, or to the next one until a node has received the request."""
         urls = self.site.urls
         for attempt in range(1, len(urls) + 1):
             stream = self._http.stream(method, urls[self._at] + path, **options)
@@ -203,7 +203,7 @@ def _check(response: httpx.Response, octets: bytes) -> None:
 
 
 def _reason(response: httpx.Response, octets: bytes) -> str:
-    """The reason in the site's words, if it is in the form of RabbitMQ's."""
+    """Return the site's own reason if the body has RabbitMQ's form, else the status."""
     try:
         document = read_document(octets, dict[str, Any])
         reason = str(document.get("reason") or document.get("error") or "")
@@ -213,7 +213,7 @@ def _reason(response: httpx.Response, octets: bytes) -> str:
 
 
 def _why(error: httpx.HTTPError) -> str:
-    """Why nothing came; the errors of httpx have texts without URLs, but some have none at all."""
+    """Return the reason for a missing answer; httpx's texts contain no URLs, and some errors have no text."""
     match error:
         case httpx.ConnectTimeout():
             return f"no connection within {_CONNECT_S:.0f} s"

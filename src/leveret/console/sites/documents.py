@@ -1,7 +1,7 @@
-"""The documents of a site's HTTP API, as far as the console reads them. Pure.
+"""The parts of a site's HTTP API documents that the console reads. Pure.
 
-Fields are RabbitMQ's, and Leveret's own beside them. A field that a site does not send has a default, so that an
-older node, or RabbitMQ, is shown with less; a document of another shape is refused as a whole.
+The fields are RabbitMQ's, and Leveret's own. A field that a site does not send has a default, so that the console shows
+less of an older node or of RabbitMQ; a document of another shape is refused as a whole.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from leveret.model.errors import PeerError
 
 
 class NotUnderstood(PeerError):
-    """A site's answer is not what its API promises."""
+    """A site's answer does not have the form that its API promises."""
 
 
 class WhoAmI(Struct):
@@ -53,7 +53,7 @@ class NodeStatus(Struct):
 
 
 class FollowerStatus(Struct):
-    """A follower, as its leader reports it."""
+    """A follower, from its leader's report."""
 
     name: str = ""
     node_id: str = ""
@@ -67,7 +67,7 @@ class FollowerStatus(Struct):
 
 
 class HeldBack(Struct):
-    """What a delayed follower can leave out, and when its leader did the first and the last of that."""
+    """The changes that a delayed follower can leave out, with the times of the first and the last at the leader."""
 
     messages: int = 0
     records: int = 0
@@ -76,7 +76,7 @@ class HeldBack(Struct):
 
 
 class LeaderStatus(Struct):
-    """The leader, as its follower reports it; `held_back` by a delayed one."""
+    """The leader, from its follower's report; a delayed follower reports `held_back`."""
 
     name: str = ""
     uri: str = ""
@@ -88,7 +88,7 @@ class LeaderStatus(Struct):
 
 
 class ReadingStatus(Struct):
-    """How far a node is that reads all of its data, for a scrub or a comparison."""
+    """The progress of a node's scrub or comparison, which reads all of its data."""
 
     running: bool = False
     octets_done: int = 0
@@ -120,9 +120,10 @@ class UpstreamNodeLog(Struct):
 
 
 class TransferredVhost(Struct):
-    """A vhost of a downstream: how far its transfer is.
+    """The transfer of a vhost by a downstream.
 
-    In a cluster `node` recovers the vhost, and `owner` is to; of an upstream cluster, `nodes` are those with a log.
+    In a cluster `node` would recover the vhost now, and `owner` owns it; `nodes` are an upstream cluster's nodes with a
+    log.
     """
 
     virtual_host: str
@@ -140,7 +141,7 @@ class TransferredVhost(Struct):
 
 
 class TransferringNode(Struct):
-    """A node of a downstream cluster, and how its links do."""
+    """A node of a downstream cluster, and the state of its links."""
 
     node: str
     state: str = ""
@@ -148,7 +149,7 @@ class TransferringNode(Struct):
 
 
 class CollectedVhost(Struct):
-    """A vhost of an upstream that is collected, in a cluster by a `node`; `kept` of `records` are there."""
+    """The outgoing log of an upstream's vhost, in a cluster at `node`; `kept` of its `records` are still there."""
 
     virtual_host: str
     node: str = ""
@@ -163,7 +164,7 @@ class CollectedVhost(Struct):
 
 
 class KnownDownstream(Struct):
-    """A downstream of a vhost, as the upstream knows it, in a cluster as its `node` does."""
+    """A downstream of a vhost, from the upstream's report, in a cluster from that of its `node`."""
 
     virtual_host: str
     downstream: str
@@ -174,7 +175,7 @@ class KnownDownstream(Struct):
 
 
 class RunningOperation(Struct):
-    """What the site does for an operator now: begun by whom, when, and how far it is."""
+    """A running operation of the site: the user who began it, its begin and its progress."""
 
     kind: str
     by: str = ""
@@ -186,7 +187,7 @@ class RunningOperation(Struct):
 
 
 class StandbyDetails(Struct):
-    """`/api/replication/standby/details`; `left_out` of a promotion that was for a part of what is there."""
+    """`/api/replication/standby/details`; `left_out` are the messages that a partial promotion left out."""
 
     operating_mode: str = ""
     state: str = ""
@@ -206,21 +207,21 @@ class StandbyDetails(Struct):
 
 
 class NodePlots(Struct):
-    """What a node kept for plots: rows of at_ms and values."""
+    """A node's history for plots: rows of at_ms and values."""
 
     node: str
     rows: list[list[float | None]] = []
 
 
 class PlotsDocument(Struct):
-    """`/api/replication/plots`; `names` of the values in each row after its first."""
+    """`/api/replication/plots`; `names` are those of the values in each row, after at_ms."""
 
     names: list[str] = []
     nodes: list[NodePlots] = []
 
 
 class PastOperation(Struct):
-    """A row of `/api/replication/history`; one that neither runs nor has ended was interrupted."""
+    """A row of `/api/replication/history`; an operation that neither runs nor has ended was interrupted."""
 
     kind: str
     begun_ms: int
@@ -254,7 +255,7 @@ class SchemaStatus(Struct):
 
 
 class MemberRow(Struct):
-    """A node of a cluster, as its cluster knows it."""
+    """A node of a cluster, from the cluster's list of members."""
 
     name: str
     alive: bool = False
@@ -284,7 +285,7 @@ class PolicyStatus(Struct):
 
 
 class QueueStatus(Struct, gc=False):
-    """A row of `/api/queues` without its statistics: there are ten thousands of them."""
+    """A row of `/api/queues` without its statistics: a site may have tens of thousands of queues."""
 
     name: str
     vhost: str
@@ -303,7 +304,7 @@ class QueueStatus(Struct, gc=False):
 
 
 class SynchronisingQueue(Struct):
-    """A queue by itself; `sync_messages` of `messages` are at all mirrors while they are synchronised, else None."""
+    """One queue; during a synchronisation, all mirrors have `sync_messages` of its `messages`; else None."""
 
     messages: int = 0
     state: str = ""
@@ -320,7 +321,7 @@ class DivergentRow(Struct):
 
 
 class AppliedSchema(Struct):
-    """A row of `/api/replication/schema/history`; `stamp` in seconds since 1970."""
+    """A row of `/api/replication/schema/history`; `stamp` is in seconds since 1970."""
 
     stamp: int = 0
     upstream_cluster: str = ""
@@ -332,7 +333,7 @@ class AppliedSchema(Struct):
 
 
 class ShownMessage(Struct):
-    """A message, as a queue's `get` and the list of divergent messages have it."""
+    """A message, in the form of a queue's `get` and of the list of divergent messages."""
 
     exchange: str = ""
     routing_key: str = ""
@@ -352,7 +353,7 @@ def read_document(octets: bytes, kind: Any) -> Any:
     """Decode one document.
 
     Raises:
-        NotUnderstood: it is no JSON, or of another shape; names the place.
+        NotUnderstood: the document is no JSON, or has another shape; the text names the place.
     """
     try:
         return msgspec.json.decode(octets, type=kind)

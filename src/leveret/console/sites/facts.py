@@ -1,4 +1,4 @@
-"""What is known of one site: the last document of each kind, and when the site was heard. Pure."""
+"""The facts about one site: its last document of each kind, and the time of its last answer. Pure."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from leveret.console.sites.documents import (
 )
 
 HEARD_MS: Final = 15_000
-"""A site that was heard within this time is alive; the console asks every two to eight seconds."""
+"""A site that answered within this time is alive; the console sends requests every two to eight seconds."""
 
 
 class DocumentRequest(NamedTuple):
-    """A document to ask for: where its answer is kept, the path, and its shape."""
+    """A request for a document: the field of SiteFacts for the answer, the path, and the answer's type."""
 
     name: str
     path: str
     kind: Any
 
 
-# The statistics of 10,000 queues take their node 285 ms of processor time, their counts 62 ms, whatever the columns.
+# The statistics of 10,000 queues cost their node 285 ms of CPU time, their counts 62 ms, for any choice of columns.
 _COUNTS_ONLY: Final = "disable_stats=true&enable_queue_totals=true"
 _NODE_COLUMNS: Final = ",".join(NodeStatus.__struct_fields__)
 _OVERVIEW_COLUMNS: Final = ",".join(Overview.__struct_fields__)
@@ -43,7 +43,7 @@ OFTEN: Final = (
     DocumentRequest("overview", f"/api/overview?columns={_OVERVIEW_COLUMNS}", Overview),
     DocumentRequest("plots", "/api/replication/plots?age_s=60&step_s=5", PlotsDocument),
 )
-"""What changes all the time, and costs a node little."""
+"""Documents that change all the time, and cost a node little."""
 SELDOM: Final = (
     DocumentRequest("queues", f"/api/queues?{_COUNTS_ONLY}", list[QueueStatus]),
     DocumentRequest("vhosts", "/api/vhosts?columns=name,tags", list[VhostStatus]),
@@ -52,20 +52,20 @@ SELDOM: Final = (
     DocumentRequest("cluster", "/api/cluster/node", ClusterStatus),
     DocumentRequest("divergent", "/api/replication/divergent", list[DivergentRow]),
 )
-"""What costs by the number of queues, or changes by the hand of an operator."""
+"""Documents whose cost grows with the number of queues, or that only operators change."""
 
 
 @dataclass(slots=True)
 class SiteFacts:
-    """Of one site, as one user sees it.
+    """The facts about one site that one user may see.
 
     Attributes:
-        heard_ms: when the site last answered as its API promises; None: never.
-        alive_since_ms: since when it has answered without a break; None: it does not.
-        queues_ms: when the list of queues came; None: not yet.
-        error: why the last question got no answer; empty if it got one.
-        refused: why the site does not serve this user; empty if it does.
-        troubles: by the name of a document, why the last attempt to have it failed.
+        heard_ms: the time of the site's last answer in the form that its API promises; None before the first.
+        alive_since_ms: the begin of the site's unbroken series of answers; None while it does not answer.
+        queues_ms: the time at which the list of queues came; None before the first.
+        error: the reason why the last request got no answer; empty if it got one.
+        refused: the reason why the site does not serve this user; empty if it does.
+        troubles: by the name of a document, the reason why the last request for it failed.
     """
 
     site: str
@@ -90,15 +90,15 @@ class SiteFacts:
     divergent: list[DivergentRow] = field(default_factory=list)
 
     def is_heard(self, now_ms: int) -> bool:
-        """Whether what is known is how the site is now."""
+        """Return whether the site is alive, so that the facts are current."""
         return self.heard_ms is not None and now_ms - self.heard_ms < HEARD_MS
 
     def age_ms(self, now_ms: int) -> int | None:
-        """How old what is known is; None if nothing is."""
+        """Return the age of the facts; None before the first answer."""
         return None if self.heard_ms is None else max(0, now_ms - self.heard_ms)
 
     def take(self, question: DocumentRequest, answer: Any, now_ms: int) -> None:
-        """Keep an answer; None is that the site has no such document, or that this user may not see it."""
+        """Store an answer; None means that the site has no such document, or does not show it to this user."""
         if answer is not None:
             setattr(self, question.name, answer)
         self.troubles.pop(question.name, None)
@@ -107,16 +107,16 @@ class SiteFacts:
         self.heard(now_ms)
 
     def heard(self, now_ms: int) -> None:
-        """The site answered."""
+        """Note that the site answered."""
         if self.alive_since_ms is None:
             self.alive_since_ms = now_ms
         self.heard_ms, self.error, self.refused = now_ms, "", ""
 
     def silent(self, error: str) -> None:
-        """It did not, or not as its API promises."""
+        """Note that the site did not answer, or not in the form that its API promises."""
         self.error, self.alive_since_ms = error, None
 
     def refuses(self, reason: str, now_ms: int) -> None:
-        """It answered that this user may not ask."""
+        """Note that the site refused this user."""
         self.heard(now_ms)
         self.refused = reason

@@ -1,9 +1,9 @@
-"""The numbers that plots are drawn from: the last hour and the last day of a site, in bounded memory. Pure.
+"""The numbers in plots: the last hour and the last day of a site, in bounded memory. Pure.
 
-Nodes keep these numbers themselves, so a plot reaches back to before the log-in, and a short silence leaves no gap. The
-console keeps what it was told, so the plots of a site that is lost end, and stay. Of a site without a history of its
-own (RabbitMQ, an older node) what was heard at a moment is kept. A moment of which nothing is known has no sample, so
-a plot has a gap.
+Nodes store these numbers themselves, so a plot reaches back to before the log-in, and a short silence leaves no gap.
+The console stores the numbers, too, so the plots of a lost site end, and stay. For a site without a history of its own
+(RabbitMQ, an older node), the console stores the numbers of each answer. A moment with no known number has no sample,
+so the plot has a gap.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ NAMES: Final = (
     "longest_step_ms",
 )  # fmt: skip
 PAST: Final = ((600, 5), (3600, 60), (86_400, 1800))
-"""What a node is asked for to begin with: age and step in seconds, the finest first."""
+"""The first requests to a node: age and step in seconds, the finest first."""
 _THEIRS: Final = {"lag_s": "lag_ms", "lag_messages": "lag_records"}
 _SMALLEST: Final = frozenset({"disk_free"})
 _LARGEST: Final = frozenset({"lag_s", "lag_messages", "longest_step_ms"})
-"""Of the nodes of a cluster; all others add up."""
+"""The names whose smallest or largest value counts among the nodes of a cluster; the other values are added."""
 
 
 class Sample(NamedTuple):
-    """Values in the order of `NAMES`, None for what is not known; `span_ms` to the next one, as far as is planned."""
+    """Values in the order of `NAMES`, None for an unknown one; `span_ms` is the planned distance to the next sample."""
 
     at_ms: int
     values: tuple[float | None, ...]
@@ -50,7 +50,7 @@ class _Ring:
         self.rows: list[Sample] = []
 
     def add(self, sample: Sample) -> None:
-        """Keep it, unless one that is there is as good as it."""
+        """Add a sample, unless a stored one is less than `step_ms` away."""
         at = bisect_left(self.rows, sample.at_ms, key=attrgetter("at_ms"))
         near = self.rows[max(0, at - 1) : at + 1]
         if any(abs(each.at_ms - sample.at_ms) < self.step_ms - _JITTER_MS for each in near):
@@ -60,22 +60,22 @@ class _Ring:
 
 
 class Samples:
-    """Of one site."""
+    """The samples of one site."""
 
     def __init__(self) -> None:
-        """None yet."""
+        """Begin without samples."""
         self._hour = _Ring(HOUR_MS, _FINE_MS)
         self._day = _Ring(DAY_MS, _COARSE_MS)
 
     def add(self, facts: SiteFacts, now_ms: int) -> None:
-        """Keep what was just heard."""
+        """Store the numbers of the last answers."""
         if facts.plots is None:
             self._keep(Sample(now_ms, values_of(facts)))
         else:
             self.take(facts.plots, _FINE_MS)
 
     def take(self, document: PlotsDocument, step_ms: int) -> None:
-        """Keep what nodes kept, `step_ms` apart."""
+        """Store the numbers from the nodes' history, `step_ms` apart."""
         for sample in samples_of(document, step_ms):
             self._keep(sample)
 
@@ -84,7 +84,7 @@ class Samples:
         self._day.add(sample._replace(span_ms=max(sample.span_ms, _COARSE_MS)))
 
     def series(self, *, day: bool, now_ms: int) -> dict[str, Any]:
-        """`step_ms`, and by name a list of runs; a run is a list of [at_ms, value] without a gap inside."""
+        """Return `step_ms`, and by name a list of runs; a run is a list of [at_ms, value] without a gap inside."""
         ring = self._day if day else self._hour
         since_ms = now_ms - (DAY_MS if day else HOUR_MS)
         rows = [row for row in ring.rows if row.at_ms >= since_ms]
@@ -95,7 +95,7 @@ class Samples:
 
 
 def runs(rows: Iterable[Sample], at: int) -> list[list[tuple[int, float]]]:
-    """The values at one place of the samples; a new run begins where one is not known or was not told for long."""
+    """Return the values at index `at` of the samples, in runs; a run ends at an unknown value or a long distance."""
     found: list[list[tuple[int, float]]] = []
     last: Sample | None = None
     for row in rows:
@@ -111,7 +111,7 @@ def runs(rows: Iterable[Sample], at: int) -> list[list[tuple[int, float]]]:
 
 
 def samples_of(document: PlotsDocument, step_ms: int) -> list[Sample]:
-    """What the nodes of a site kept, as one: each number of the moments at which a node knows it."""
+    """Join the histories of a site's nodes into samples: a number is joined over the nodes that have it at a moment."""
     places = {name: at + 1 for at, name in enumerate(document.names)}
     by_moment: dict[int, list[Sequence[float | None]]] = {}
     for node in document.nodes:
@@ -137,7 +137,7 @@ def _joined(name: str, places: dict[str, int], rows: Iterable[Sequence[float | N
 
 
 def values_of(facts: SiteFacts) -> tuple[float | None, ...]:
-    """What one moment is at a site without a history, in the order of `NAMES`."""
+    """Return the present values of a site without a history, in the order of `NAMES`."""
     free = [node.disk_free for node in facts.nodes if node.disk_free is not None]
     stats = facts.overview.message_stats
     known = {
@@ -153,7 +153,7 @@ def _rate(stats: dict[str, Any], name: str) -> float | None:
     details = stats.get(f"{name}_details")
     if isinstance(details, dict):
         return _number(details.get("rate"))
-    # A node that never carried a message has no rate of it.
+    # A node reports no rate before its first message.
     return 0.0 if name not in stats else None
 
 

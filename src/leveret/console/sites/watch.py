@@ -1,4 +1,4 @@
-"""Watches a site for one user: asks on schedule, and keeps what came. Nobody's documents are shown to another user."""
+"""Watches a site for one user: requests documents on schedule, and stores them. No other user sees the documents."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from leveret.model.tags import tags_of
 logger = logging.getLogger(__name__)
 
 _WHOLE_S: Final = 30.0
-"""For one document, however slowly it comes."""
+"""The time limit of a whole document."""
 _REFUSED_S: Final = 60.0
-"""Until a site that does not know the user is asked again: a site counts failed log-ins."""
+"""The wait before the next request to a site that refused the user: a site counts failed log-ins."""
 _WAIT_S: Final = (0.05, 1.0)
 
 
 def clock_ms() -> int:
-    """Milliseconds since 1970."""
+    """Return milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 
 class SiteWatch:
-    """One site for one user.
+    """The watch of one site for one user.
 
     Attributes:
-        facts: what is known; changed in place.
-        samples: what plots are drawn from.
+        facts: the facts about the site; changed in place.
+        samples: the numbers for plots.
         has_read: set once the site was read for the first time, or does not answer, or refuses.
     """
 
     def __init__(self, site: SiteAddress, user: str, password: str, askers: Mapping[str, int]) -> None:
-        """Ask nothing yet; `askers` counts who watches each site."""
+        """Send no request yet; `askers` has the number of watches of each site."""
         self.client = SiteClient(site, user, password)
         self.facts = SiteFacts(site.name, user)
         self.samples = Samples()
@@ -52,24 +52,24 @@ class SiteWatch:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Ask from now on."""
+        """Begin to send requests."""
         if self._task is None:
             self._task = asyncio.create_task(self._watch(), name=f"watch {self.facts.site}")
 
     async def stop(self) -> None:
-        """Ask no more, and forget the password."""
+        """Stop, and forget the password."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await self.client.close()
 
     def hurry(self) -> None:
-        """Ask again at once, as something was changed."""
+        """Make all rounds due at once, because of a change at the site."""
         self._often.hurry()
         self._seldom.hurry()
 
     async def identify(self) -> None:
-        """Learn who the user is.
+        """Request the user's tags from the site.
 
         Raises:
             SiteRefuses, SiteSilent, NotUnderstood: as for `SiteClient.ask`.
@@ -106,7 +106,7 @@ class SiteWatch:
             await asyncio.sleep(min(max(wait_s, _WAIT_S[0]), _WAIT_S[1]))
 
     async def _rounds(self) -> None:
-        """Ask what is due; at first all of it at once, as somebody has just logged in and waits."""
+        """Send the due requests; at first all at the same time, because a user has just logged in and waits."""
         if self.has_read.is_set():
             await self._round(self._often, OFTEN)
             await self._round(self._seldom, SELDOM)
@@ -115,14 +115,14 @@ class SiteWatch:
         began_s = time.monotonic()
         rounds = (self._round(self._seldom, SELDOM), self._round(self._often, OFTEN))
         ended = await asyncio.gather(*rounds, return_exceptions=True)
-        # An answer that waited for the list of queues says nothing of the work that it makes.
+        # The duration of an answer that waited for the list of queues does not measure its own work.
         self._often.took(began_s, (), self._askers.get(self.facts.site, 1))
         for error in ended:
             if error is not None:
                 raise error
 
     async def _round(self, schedule: PollSchedule, questions: Sequence[DocumentRequest]) -> None:
-        """Ask; a document that is not understood takes nothing from the others, unless none is understood."""
+        """Request the documents of a due round; a malformed one does not affect the others unless all are malformed."""
         began_s = time.monotonic()
         if not schedule.is_due(began_s):
             return
@@ -144,7 +144,7 @@ class SiteWatch:
             self.samples.add(self.facts, clock_ms())
 
     async def _ask_past(self) -> None:
-        """Have what the nodes kept for plots, once, and again after a silence."""
+        """Request the nodes' history for plots, once, and again after a silence."""
         if not self._lacks_past or self.facts.plots is None or self.facts.queues_ms is None:
             return
         self._lacks_past = False
@@ -183,15 +183,15 @@ class SiteWatch:
 
 
 class WatchPool:
-    """The watches of all sessions: who logs in twice, as the same user, is watched for once."""
+    """The watches of all sessions: two sessions of the same user share one watch of a site."""
 
     def __init__(self) -> None:
-        """None yet."""
+        """Begin without watches."""
         self._watches: dict[tuple[str, str, str], tuple[SiteWatch, int]] = {}
         self._askers: dict[str, int] = {}
 
     def take(self, site: SiteAddress, user: str, password: str) -> SiteWatch:
-        """The watch of a site for a user; it is not started by this."""
+        """Return the watch of a site for a user, without starting it."""
         key = (site.name, user, password)
         watch, holders = self._watches.get(key) or (SiteWatch(site, user, password, self._askers), 0)
         self._watches[key] = (watch, holders + 1)
@@ -200,14 +200,14 @@ class WatchPool:
         return watch
 
     def share(self, watch: SiteWatch) -> None:
-        """Hold a watch that another one holds, too; it is given back as often as it was taken."""
+        """Hold a watch that another holder has, too; each holder gives it back."""
         for key, (each, holders) in self._watches.items():
             if each is watch:
                 self._watches[key] = (watch, holders + 1)
                 return
 
     async def give_back(self, watch: SiteWatch) -> None:
-        """Stop it if nobody else has it."""
+        """Give a watch back; stop it if no other holder has it."""
         key = next((key for key, (each, _) in self._watches.items() if each is watch), None)
         if key is None:
             return
