@@ -1,15 +1,15 @@
-"""One mirrored queue in a cluster, without sockets, disks or clocks: what decides is the core, what happens is chance.
+"""A model of one mirrored queue in a cluster, without sockets, disks or clocks: the core decides, chance orders events.
 
-    run(seed) -> Report        raises Violation: an invariant does not hold; its text ends with what happened
+    run(seed) -> Report        raises Violation: an invariant does not hold; its text ends with the trace
 
-Nodes do what runtime.cluster and runtime.mirroring do, in that order and with the names those have, and
+Nodes take the steps of runtime.cluster and runtime.mirroring, in the same order and with the same names, and
 core.replication.placement, core.replication.mirroring, core.replication.promises and core.replication.join decide.
-Each of a node's tasks is a generator that yields where that of the runtime awaits, and there anything may happen.
-Around them are the store (etcd) with its leases and watches, and links that deliver in order until they are cut. A
-crash keeps what was synced, and of the rest as much as it likes. A lease ends at the store only after its holder has
-given it up.
+Each of a node's tasks is a generator that yields where the task of the runtime awaits, and any other event may happen
+there. Around the nodes are the store (etcd) with its leases and watches, and links that deliver in order until they
+are cut. A crash keeps the synced records and any number of the others. A lease ends at the store only after its holder
+has given it up.
 
-`wrong` names orders that must not be (`WRONG`): with each of them `run` has to find a violation for some seed, or the
+`wrong` names wrong orders of steps (`WRONG`): with each of them `run` has to find a violation for some seed, or the
 model proves nothing.
 """
 

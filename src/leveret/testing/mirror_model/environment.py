@@ -1,6 +1,6 @@
-"""What a node of the model knows of the world, and what the world, and a stream, know of a node.
+"""The interfaces of the model: the world as a node uses it, and a node as the world and the streams use it.
 
-The lower halves of `world.World` and `node.ModelNode`, which set the attributes.
+They are the lower halves of `world.World` and `node.ModelNode`, which set the attributes.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class ModelEnvironment:
     """The world, as a node sees it.
 
     Attributes:
-        reached: how far the log came that was confirmed.
-        issued: messages whose settlement was begun.
-        losing: who leads without all that was confirmed, as nobody is there who has it; empty if nobody does.
+        reached: the end of the confirmed part of the log.
+        issued: the numbers of messages whose settlement was begun.
+        losing: the leader that lacks confirmed messages because no present node has them; empty if there is none.
     """
 
     rng: Random
@@ -59,24 +59,24 @@ class ModelEnvironment:
     nodes: Mapping[str, ModelCopy]
 
     def is_wrong(self, what: str) -> bool:
-        """Whether this is done wrong on purpose."""
+        """Return whether this run takes the wrong order `what` on purpose."""
         assert what in WRONG
         return what in self.wrong
 
     def note(self, text: str) -> None:
-        """Something happened."""
+        """Add an event to the trace."""
         self.trace.append(text)
 
     def happens(self, chance: float) -> bool:
-        """Whether something that is slow happens now."""
+        """Return whether a slow event happens now."""
         return chance == 1.0 or self.is_healing or self.rng.random() < chance
 
     def speed(self) -> float:
-        """How likely something goes on when it is due; now and then hardly ever."""
+        """Return the chance that a due event happens; sometimes a very small one."""
         return self.rng.choice((1.0, 1.0, 1.0, _SLOW))
 
     def lossy(self, before: Placement, leader: str) -> None:
-        """A mirror that lacks messages leads from now on: that may be, if nobody is there who has them."""
+        """Note a leader that lacks messages; raise a violation if present nodes have them or losses are forbidden."""
         alive = [
             name
             for name in before.synchronised
@@ -92,7 +92,7 @@ class ModelEnvironment:
         self.lost(leader)
 
     def lost(self, leader: str) -> None:
-        """What it has is all there is now; also when it begins to lead, for it may have been setting things aside."""
+        """Reduce the confirmed messages to those of a losing leader; also at its begin, after a late quarantine."""
         if self.losing == leader:
             log = self.nodes[leader].log
             self.reached = min(self.reached, log.durable)
@@ -100,19 +100,19 @@ class ModelEnvironment:
             self.confirmed = {number: each for number, each in self.confirmed.items() if number in has}
 
     def can_reach(self, one: str, other: str) -> bool:
-        """Whether a connection can be made, or is answered."""
+        """Return whether a connection can be made, and would be answered."""
         return self.nodes[other].is_open and frozenset((one, other)) not in self.cuts
 
     def violation(self, text: str) -> Violation:
-        """With all that led to it."""
+        """Return a violation with the trace."""
         return Violation(f"{text}\n" + "\n".join(self.trace))
 
     def stuck(self, text: str) -> Stuck:
-        """The same of what must come to be."""
+        """Return a Stuck with the trace."""
         return Stuck(f"{text}\n" + "\n".join(self.trace))
 
     def confirms(self, node: str, record: Record, end: int) -> None:
-        """A client is told."""
+        """Note a confirm to a client. Raises Violation: the node does not lead."""
         self.reached = max(self.reached, end)
         leader = self.store.placement.leader
         if leader != node:
@@ -126,11 +126,11 @@ class ModelCopy(ABC):
     """A node's copy of the log, as the world and the streams to mirrors see it.
 
     Attributes:
-        unobserved: how many of its own writes of the record it has not seen yet.
-        stamp: the epoch of what it appends.
-        since: the revision before which a mirror's answers do not count, by mirror.
-        on_disk: what waits for the next sync.
-        is_due: whether it has to look at the record again.
+        unobserved: the revision of its own write of the record that it has not seen yet; 0 for none.
+        stamp: the epoch of its appended records.
+        since: by mirror, the revision before which the mirror's answers do not count.
+        on_disk: the callbacks that wait for the next sync.
+        is_due: whether it has to examine the record again.
     """
 
     world: ModelEnvironment
@@ -153,6 +153,6 @@ class ModelCopy(ABC):
         """Begin a segment with a record that settles itself only (QueueStore.begin_segment)."""
 
     def keep(self, extent: list[Callable[[], None]]) -> None:
-        """Promises that are due."""
+        """Keep the promises that are due."""
         for each in extent:
             each()

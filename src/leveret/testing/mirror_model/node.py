@@ -1,4 +1,4 @@
-"""A node of the model: how it enters the cluster, and what it decides and records (cluster.placement_controller)."""
+"""A node of the model: its entry into the cluster, its decisions and its records (cluster.placement_controller)."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from leveret.testing.mirror_model.queue_roles import ModelQueueRoles
 class ModelNode(ModelQueueRoles):
     """See the module."""
 
-    # -- its life -----------------------------------------------------------------------------
+    # -- start and end ------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Run."""
+        """Start the process."""
         self.starts += 1
         self._begin()
         self.is_up = self.holds = True
@@ -45,24 +45,24 @@ class ModelNode(ModelQueueRoles):
         self.tasks.clear()
 
     def crash(self) -> None:
-        """The power fails."""
+        """End the process by a loss of power, with a part of the unsynced records."""
         log = self.log
         log.cut(self.world.rng.randint(max(log.durable, log.first), log.end))
         self.world.note(f"{self.name} crashes, and has up to {log.end}")
         self._end()
 
     def damage(self) -> None:
-        """What its disk has of the log cannot be read any more; it does not run."""
+        """Make the copy of a stopped node unreadable."""
         self.world.note(f"{self.name}: its copy is damaged")
         self.is_damaged = True
 
     def begin_anew(self) -> None:
-        """In the same process: its lease was lost."""
+        """Begin again in the same process after the loss of the lease."""
         self._end()
         self.start()
 
     def stops(self) -> None:
-        """In order."""
+        """Stop in order."""
         if self.is_serving and not self.is_held:
             self.is_held = True
             self._spawn(self._stop())
@@ -114,7 +114,7 @@ class ModelNode(ModelQueueRoles):
         self.placement, self.modified, self.policy = store.placement, store.modified, store.policy
         self.alive, self.revision, self.cursor = dict(store.alive), store.revision, len(store.events)
 
-    # -- what is asked of the store -----------------------------------------------------------
+    # -- requests to the store ----------------------------------------------------------------
 
     def _transact(
         self,
@@ -220,7 +220,7 @@ class ModelNode(ModelQueueRoles):
         yield from self._write(before, after, promoted)
 
     def _end_of(self, name: str) -> Task:
-        """What a node has on its disk."""
+        """Request the end of a node's copy on disk."""
         node, world = self.world.nodes[name], self.world
         if node.is_damaged or (name != self.name and not world.can_reach(self.name, name)):
             raise RequestFailed
@@ -282,7 +282,7 @@ class ModelNode(ModelQueueRoles):
             self.unobserved = revision
 
     def moves(self, to: str) -> None:
-        """An operator wants another node to lead."""
+        """Begin the move of the lead to another node, as an operator's command does."""
         self._spawn(self._move(to))
 
     def _move(self, to: str) -> Task:

@@ -1,4 +1,4 @@
-"""What the model of a mirrored queue is made of: copies of a log, the store, links, and what may be done wrong."""
+"""The parts of the model of a mirrored queue: copies of a log, the store, links, and the wrong orders of steps."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ WRONG: Final = {
 
 
 class Violation(AssertionError):
-    """What must always hold does not."""
+    """An invariant does not hold."""
 
 
 class Stuck(Violation):
-    """What must come to be when all is well does not."""
+    """The healed model does not reach the expected state."""
 
 
 class ModelLeaseLost(Exception):  # it is an event of the model, not a fault
-    """A node has lost its lease in the middle of something."""
+    """A node has lost its lease during a task."""
 
 
 class RequestFailed(Exception):
-    """What was asked of another node is not known."""
+    """Another node's answer is missing."""
 
 
 class Record(NamedTuple):
@@ -59,20 +59,20 @@ class Record(NamedTuple):
     settles: int = 0
 
     def header(self, offset: int) -> bytes:
-        """As core.replication.join compares it."""
+        """Return the header that core.replication.join compares."""
         return encode_header(0, 1, 1, self.number, self.epoch, offset, self.number, 8)
 
 
 class ModelLog:
-    """A node's copy; the disk has everything before `durable`.
+    """A node's copy of the log; the disk has all records before `durable`.
 
     Attributes:
-        ends: by epoch, up to where it had records of it (core.queues.chunk_epochs).
-        past: the numbers of all records that ever were in it, for who judges.
+        ends: by epoch, the end of its records of that epoch (core.queues.chunk_epochs).
+        past: the numbers of all records that were ever in it, for the checks.
     """
 
     def __init__(self, first: int = 0, like: ModelLog | None = None) -> None:
-        """Nothing in it; what is dropped was as it was in the log `like` which it."""
+        """Begin empty at `first`; the dropped records before it are those of the log `like`."""
         self.first = first
         self.records: list[Record] = []
         self.durable = first
@@ -80,38 +80,38 @@ class ModelLog:
         self.past: set[int] = set(like.past) if like is not None else set()
 
     def append(self, record: Record) -> None:
-        """The next one."""
+        """Append a record."""
         self.records.append(record)
         self.ends[record.epoch] = self.end
         self.past.add(record.number)
 
     def forget_where_it_begins(self) -> None:
-        """It is opened, and there is no file."""
+        """Reset the begin of an empty log, as an open without a file does."""
         if not self.records:
             self.first = self.durable = 0
 
     @property
     def end(self) -> int:
-        """Behind the last."""
+        """The offset after the last record."""
         return self.first + len(self.records)
 
     @property
     def on_disk(self) -> list[Record]:
-        """What survives a power failure, at the least."""
+        """The records that survive a loss of power."""
         return self.records[: max(0, self.durable - self.first)]
 
     def extent(self) -> tuple[int, int]:
-        """Epoch of the last chunk, and the offset behind it."""
+        """Return the epoch of the last chunk, and the offset after it."""
         return (self.records[-1].epoch if self.records else 0, self.end if self.records else 0)
 
     def drop(self, first: int) -> None:
-        """The log begins later."""
+        """Remove the records before `first`."""
         if first > self.first:
             del self.records[: first - self.first]
             self.first, self.durable = max(first, self.first), max(first, self.durable)
 
     def cut(self, at: int) -> None:
-        """The log ends earlier."""
+        """Remove the records from `at` on."""
         gone = self.records[max(0, at - self.first) :]
         del self.records[max(0, at - self.first) :]
         self.past -= {each.number for each in gone}
@@ -119,7 +119,7 @@ class ModelLog:
         self.durable = min(self.durable, self.end)
 
     def floor(self, records: Iterable[Record]) -> int:
-        """The first offset that is not settled by these."""
+        """Return the first offset that these records do not settle."""
         settled = {each.settles for each in records}
         for index, each in enumerate(self.records):
             if not each.settles and each.number not in settled:
@@ -139,7 +139,7 @@ class StoreRequest:
         value: Any,
         on_done: Callable[[], None],
     ) -> None:
-        """`key` is put, on condition that it `holds`."""
+        """Request that `value` is put at `key` if the condition `holds`."""
         self.node, self.incarnation, self.holds, self.key, self.value = node, incarnation, holds, key, value
         self.on_done = on_done
         self.revision: int | None = None
@@ -147,10 +147,10 @@ class StoreRequest:
 
 
 class ModelStore:
-    """etcd: keys, leases, and everything that happened."""
+    """etcd: keys, leases, and all events."""
 
     def __init__(self, placement: Placement, policy: MirrorPolicy) -> None:
-        """Nobody is there."""
+        """Begin without a node."""
         self.revision = 1
         self.modified = 1
         self.placement = placement
@@ -159,7 +159,7 @@ class ModelStore:
         self.events: list[tuple[str, Any]] = []
 
     def put(self, key: str, value: Any) -> int:
-        """Write a key: `placement`, `policy`, or a node's, which is gone with None."""
+        """Write a key: `placement`, `policy`, or a node's name, which None deletes."""
         self.revision += 1
         if key == "placement":
             self.placement, self.modified = value, self.revision
@@ -174,10 +174,10 @@ class ModelStore:
 
 
 class ModelLink:
-    """From a mirror to a leader; what is under way is lost when it is cut."""
+    """A link from a mirror to a leader; a cut loses the messages in flight."""
 
     def __init__(self, mirror: str, leader: str, speed: float) -> None:
-        """It stands."""
+        """Begin connected."""
         self.mirror, self.leader, self.speed = mirror, leader, speed
         self.is_up = True
         self.to_leader: deque[tuple[Any, ...]] = deque()
@@ -185,14 +185,14 @@ class ModelLink:
         self.sent = 0
 
     def cut(self) -> None:
-        """Nothing comes any more; its ends come to know when they look."""
+        """Cut the link; its ends learn of that when they check it."""
         self.is_up = False
         self.to_leader.clear()
         self.to_mirror.clear()
 
 
 class ModelReport(NamedTuple):
-    """What a run came to."""
+    """The counts of a run."""
 
     confirmed: int
     promotions: int

@@ -1,4 +1,4 @@
-"""What a node of the model does by the records, and by itself: runtime.cluster.queue_roles, and mirroring."""
+"""A node's roles for the queue in the model, by the records: runtime.cluster.queue_roles, and mirroring."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _TERM_SHIFT: Final = 16
 
 
 class ModelQueueRoles(ModelCopy):
-    """See the module. What a node loses with its process is set by `_begin`."""
+    """See the module. `_begin` sets the state that a node loses with its process."""
 
     def __init__(self, world: ModelEnvironment, name: str) -> None:
-        """It has never run."""
+        """Begin as a node that has never run."""
         self.world, self.name = world, name
         self.log = ModelLog()
         self.is_damaged = False
@@ -61,10 +61,10 @@ class ModelQueueRoles(ModelCopy):
         self.is_accepting = self.is_busy = False
         self.serial = self.drop_to = self.again_at = 0
 
-    # -- what may happen to it ----------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------
 
     def due(self) -> list[Callable[[], None]]:
-        """What goes on by itself."""
+        """Return the node's steps that may happen now."""
         if not self.is_up:
             return []
         world = self.world
@@ -99,14 +99,14 @@ class ModelQueueRoles(ModelCopy):
             tasks.append((task, is_ready))
 
     def _hear(self) -> None:
-        """The watch tells what has happened."""
+        """Take the next event of the watch."""
         key, value = self.world.store.events[self.cursor]
         self.cursor += 1
         self.revision = self.cursor + 1
         self.knows(key, value)
 
     def knows(self, key: str, value: Any) -> None:
-        """Something has changed."""
+        """Take a change of a key in the store."""
         if key == "placement":
             self.placement, self.modified, self.is_changed = value, self.revision, True
             if self.unobserved <= self.revision:
@@ -120,7 +120,7 @@ class ModelQueueRoles(ModelCopy):
         self.is_due = True
 
     def sync(self) -> None:
-        """What was written so far is on the disk."""
+        """Sync all written records, and call the callbacks that wait for that."""
         log = self.log
         log.durable = log.end
         if self.drop_to > log.first and not self.led:
@@ -130,7 +130,7 @@ class ModelQueueRoles(ModelCopy):
             each()
 
     def shown(self) -> str:
-        """For a trace."""
+        """Return a text for the trace."""
         streams = {
             name: (
                 each.is_live,
@@ -143,7 +143,7 @@ class ModelQueueRoles(ModelCopy):
         }
         return f"{self.log.first}..{self.log.end} {streams} unseen {self.unobserved} tasks {len(self.tasks)}"
 
-    # -- keeping: runtime.cluster.queue_roles -----------------------------------------------------
+    # -- following records: runtime.cluster.queue_roles -------------------------------------------
 
     def _ready(self) -> frozenset[str]:
         return frozenset(name for name, stream in self.streams.items() if stream.is_ready)
@@ -264,7 +264,7 @@ class ModelQueueRoles(ModelCopy):
         return self.is_up and self.is_serving and self.led and not self.given and not self.is_damaged
 
     def publish(self, *, settles: bool) -> None:
-        """A client publishes, or a consumer settles."""
+        """Append a message of a client, or the settlement of a consumer."""
         log, world = self.log, self.world
         settled = {each.settles for each in log.records}
         open_ones = [each.number for each in log.records if not each.settles and each.number not in settled]
@@ -303,7 +303,7 @@ class ModelQueueRoles(ModelCopy):
                 stream.send([("append", self.log.end - 1, record)], self.log.end)
 
     def _promise(self, record: Record) -> None:
-        """Kept once the local disk has it, and the mirrors, and no other node can lead."""
+        """Confirm a record once the local disk and the mirrors have it, if the lease lasts both times."""
         has: set[str] = set()
 
         def part(which: str) -> None:
@@ -318,7 +318,7 @@ class ModelQueueRoles(ModelCopy):
         self.keep(self.promises.promise({Q: self.log.end}, lambda: part("mirrors")))
 
     def from_mirror(self, link: ModelLink) -> None:
-        """What a mirror says."""
+        """Take a message of a mirror."""
         said = link.to_leader.popleft()
         stream = self.streams.get(link.mirror)
         mine = stream if stream is not None and stream.link is link else None
@@ -336,7 +336,7 @@ class ModelQueueRoles(ModelCopy):
                 try:
                     mine.probed(headers)
                 except PeerError:
-                    # It dropped what was settled since it told what it has: it connects again, and tells anew.
+                    # The mirror dropped settled records since its report: it connects and reports again.
                     link.cut()
             case ("ack", position) if mine is not None:
                 mine.acked(position)
@@ -346,7 +346,7 @@ class ModelQueueRoles(ModelCopy):
                 link.cut()
 
     def _report_again(self, name: str) -> None:
-        """What a mirror has is of interest once it has followed the record by which it is one."""
+        """Request a mirror's report again, for the time when it has followed the record that made it a mirror."""
         stream = self.streams.get(name)
         for link in (
             [stream.link]
@@ -388,7 +388,7 @@ class ModelQueueRoles(ModelCopy):
         link.to_leader.append(("copy", held, self.followed))
 
     def from_leader(self, link: ModelLink) -> None:
-        """What a leader says."""
+        """Take a message of the leader."""
         said = link.to_mirror.popleft()
         if link is not self.link or self.led:
             return
@@ -431,7 +431,7 @@ class ModelQueueRoles(ModelCopy):
                 if first + len(some) == log.first:
                     log.records[:0] = some
                     log.first = first
-                    # It is taken in when it is on the disk, and what is behind it is there.
+                    # The prefix joins the log once it is on disk, and the records after it are there already.
                     log.durable = max(log.durable, first + len(some))
             case ("begin", first):
                 world.note(f"{self.name} begins anew at {first}")

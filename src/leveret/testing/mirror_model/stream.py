@@ -1,4 +1,4 @@
-"""The log on its way to one mirror: runtime.mirroring.mirror_stream and source_link."""
+"""The transfer of the log to one mirror: runtime.mirroring.mirror_stream and source_link."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ModelStream:
     """See the module."""
 
     def __init__(self, owner: ModelCopy, link: ModelLink, held: LogExtent, followed: int) -> None:
-        """Of a mirror that has `held`, and has heard of the records up to the revision `followed`."""
+        """Begin for a mirror that has the extent `held`, and has followed the records up to the revision `followed`."""
         self.owner, self.link, self.held, self.followed = owner, link, held, followed
         self.first = held.first_offset
         self.top = 0
@@ -55,19 +55,19 @@ class ModelStream:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the mirror has everything, and what it told is not of another time."""
+        """Whether the mirror has all records, and its report is not outdated."""
         since = self.owner.since.get(self.link.mirror, 0)
         is_old = self.followed < since and not self.owner.world.is_wrong("an older answer counts")
         return self.is_live and self.is_joined and not self.lacks_head and not is_old
 
     @property
     def lacks_head(self) -> bool:
-        """Whether there is something in front of what it has that is not settled."""
+        """Whether unsettled records precede the mirror's copy."""
         log = self.owner.log
         return self.first > max(log.first, log.floor(log.records))
 
     def due(self) -> list[Callable[[], None]]:
-        """What it may do next."""
+        """Return the stream's steps that may happen now."""
         if not self.is_decided and not self.is_asked:
             return [self.compare] if self.begins is None or self._may_begin else []
         if self.is_decided and not self.quarantines and not self.is_live:
@@ -78,14 +78,14 @@ class ModelStream:
 
     @property
     def _may_begin(self) -> bool:
-        """Who is recorded as having everything keeps what it has until the record says otherwise."""
+        """Whether the copy may begin anew: a mirror that is recorded as synchronised keeps its copy."""
         owner = self.owner
         if owner.world.is_wrong("begun anew while recorded"):
             return True
         return self.link.mirror not in owner.placement.synchronised and not owner.unobserved
 
     def compare(self) -> None:
-        """Decide what it lacks."""
+        """Decide which records the mirror lacks."""
         steps, self.begins = self.begins, None
         if steps is None:
             held = self.held
@@ -93,7 +93,7 @@ class ModelStream:
         self._take(steps)
 
     def probed(self, headers: Sequence[bytes]) -> None:
-        """It has told more of what it has."""
+        """Take further headers of the mirror's copy."""
         self.is_asked = False
         self._take(self.join.probed(Q, headers))
 
@@ -129,31 +129,31 @@ class ModelStream:
             self.send(frame, None)
 
     def _mark(self, end: int) -> None:
-        """Whoever begins at the end has something there."""
+        """Append a record for a copy that begins at the end, so that the copy is not empty."""
         world = self.owner.world
         is_wrong = world.is_wrong("an empty copy leaves nothing on the disk")
         if world.drains and end and self.first == end and not is_wrong:
             self.owner.mark()
 
     def go_live(self) -> None:
-        """Send what is lacking; from here on it is sent each change."""
+        """Send the missing records; from now on, each change is sent."""
         log = self.owner.log
         if self.next < log.first:
-            # What it was to be sent next was dropped meanwhile.
+            # The next record to send was dropped meanwhile.
             self.send([("begin", log.first)], None)
             self.first = self.top = self.next = log.first
         self.is_live, self.joined_at = True, log.end
         self.send([("append", at, log.records[at - log.first]) for at in range(self.next, log.end)], log.end)
 
     def send_head(self) -> None:
-        """What is in front."""
+        """Send the prefix."""
         log = self.owner.log
         some = log.records[: self.top - log.first]
         self.top = log.first
         self.send([("head", self.top, some)], -self.top - 1)
 
     def send(self, frame: list[tuple[Any, ...]], end: int | None) -> None:
-        """A frame, and what is known when it is acked."""
+        """Send a frame; its ack means that the mirror has the log up to `end`, or, if negative, the prefix."""
         if self.link.is_up:
             self.link.sent += 1
             if end is not None:
@@ -161,7 +161,7 @@ class ModelStream:
             self.link.to_mirror.append(("frame", self.link.sent, frame))
 
     def acked(self, position: int) -> None:
-        """It has all up to there on its disk."""
+        """Take the mirror's ack: it has all frames up to this position on disk."""
         owner = self.owner
         while self.owed and self.owed[0][0] <= position:
             end = self.owed.popleft()[1]

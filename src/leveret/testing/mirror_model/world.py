@@ -1,4 +1,4 @@
-"""The world of the model: what happens next, what must always hold, and what must come to be in the end."""
+"""The world of the model: it chooses the next event, checks the invariants, and checks the healed end."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class World(ModelEnvironment):
     """See the package."""
 
     def __init__(self, seed: int, wrong: frozenset[str] = frozenset(), *, drains: bool = False) -> None:
-        """A queue that its first node has just declared."""
+        """Begin with a queue that its first node has just declared."""
         self.rng = Random(seed)
         self.drains = drains
         self.reached = 0
@@ -76,7 +76,7 @@ class World(ModelEnvironment):
         self.count = self.promotions = self.losses = self.steps = 0
         self.losing = ""
         self.is_healing = False
-        # Each run has its own way: what hardly ever happens in one happens all the time in another.
+        # Each run has its own chances, so an event that is rare in one run is frequent in another.
         self._disturbing = self.rng.choice((0.03, 0.08, 0.2))
         self._anybody = self.rng.choice((1.0, 0.7, 0.3))
         self._using = self.rng.choice((0.05, 0.12, 0.3))
@@ -100,10 +100,10 @@ class World(ModelEnvironment):
             confirm=rng.choice(self._confirms),
         )
 
-    # -- what may happen ----------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------
 
     def run(self, steps: int, *, heals: bool = True) -> ModelReport:
-        """Let chance decide for so many steps, then let all heal.
+        """Take `steps` random steps, then heal the world.
 
         Raises:
             Violation: an invariant does not hold.
@@ -122,7 +122,7 @@ class World(ModelEnvironment):
         return ModelReport(self.count, self.promotions, self.losses, self.steps)
 
     def _go_on(self) -> bool:
-        """One thing that is due; whether there was any."""
+        """Take one due step; return whether there was one."""
         due: list[Action] = []
         for node in self.nodes.values():
             due += node.due()
@@ -155,7 +155,7 @@ class World(ModelEnvironment):
         self.store.put(name, None)
 
     def _serve(self, request: StoreRequest) -> None:
-        """The store takes a request, or its answer comes back."""
+        """Take a request at the store, or its answer at the node."""
         if request.is_done:
             self.requests.remove(request)
             request.is_answered = True
@@ -182,7 +182,7 @@ class World(ModelEnvironment):
         self.losing = "" if after.term > before.term else self.losing
 
     def _use(self) -> None:
-        """A client publishes or settles something."""
+        """Publish a message, or settle one, as a client."""
         serving = [node for node in self.nodes.values() if node.serves]
         if serving:
             self.rng.choice(serving).publish(settles=self.rng.random() < (0.7 if self.drains else 0.3))
@@ -221,8 +221,8 @@ class World(ModelEnvironment):
                 policy = self._policy()
                 self.note(f"policy {policy.mode} {policy.params} {policy.confirm}")
                 if rng.random() < 0.3 and node.is_up:
-                    # Who has the definitions lock knows what it decides before anybody else does, and before it is
-                    # written.
+                    # The holder of the definitions lock knows its decision before the other nodes, and before the
+                    # write.
                     node.knows("policy", policy)
                     if rng.random() < 0.5:
                         return
@@ -235,16 +235,16 @@ class World(ModelEnvironment):
                 node.stops()
 
     def _may_be_damaged(self, node: ModelNode) -> bool:
-        """One at a time, and not the only one that has everything, nor one that has just recorded who has."""
+        """Return whether damage is tolerable: no other copy is damaged, another is recorded, and no request is open."""
         placed = self.store.placement
         others = {placed.leader, *placed.synchronised} - {node.name}
         at_rest = not self.losing and not any(request.node == node.name for request in self.requests)
         return bool(others) and at_rest and not any(each.is_damaged for each in self.nodes.values())
 
-    # -- what must hold -----------------------------------------------------------------------
+    # -- invariants ---------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Whoever may lead has everything that was confirmed."""
+        """Check that each node that may lead has all confirmed messages."""
         placed = self.store.placement
         if self.losing != placed.leader and not self.nodes[placed.leader].is_damaged:
             self._has_all(placed.leader, "leads")
@@ -270,10 +270,10 @@ class World(ModelEnvironment):
             if record.settles in numbers:
                 raise self.violation(f"{name} {why}, and message {record.settles} comes back")
 
-    # -- when all is well again ---------------------------------------------------------------
+    # -- the healed end -----------------------------------------------------------------------
 
     def _heal(self) -> None:
-        """Everybody comes back: all that should mirror the queue comes to, and what is published is confirmed."""
+        """Start all nodes, and check that the policy's mirrors become synchronised and a message is confirmed."""
         self.note("-- all heals")
         self.cuts.clear()
         self.away.clear()
@@ -310,7 +310,7 @@ class World(ModelEnvironment):
                 node.begin_anew()
         at_rest = 0
         for _ in range(20_000):
-            # Who waits for something with a limit looks whether it is over.
+            # A task with a time limit counts its checks, so idle rounds let it end.
             at_rest = 0 if self._go_on() else at_rest + 1
             if at_rest > _PATIENCE_MAX:
                 return
@@ -331,7 +331,7 @@ def _extent_on_disk(log: ModelLog) -> tuple[int, int]:
 
 
 def _shown(placed: Placement) -> str:
-    """One line of a trace."""
+    """Return a line for the trace."""
     mode = " majority" if placed.majority else ""
     return (
         f"term {placed.term} {placed.leader} ({placed.incarnation}) mirrors {','.join(placed.mirrors)} "
@@ -342,10 +342,10 @@ def _shown(placed: Placement) -> str:
 def run(
     seed: int, *, steps: int = 300, wrong: Iterable[str] = (), heals: bool = True, drains: bool = False
 ) -> ModelReport:
-    """What becomes of a queue that is mirrored, if this seed decides; of one that is idle and drained, if it `drains`.
+    """Run the model with this seed; with `drains`, for an idle queue whose nodes mostly stop in order and start.
 
     Raises:
-        Violation: an invariant does not hold; Stuck: at the end, when all `heals`.
+        Violation: an invariant does not hold; Stuck: the world does not recover at the end, if it `heals`.
     """
     return World(seed, frozenset(wrong), drains=drains).run(steps, heals=heals)
 
@@ -353,7 +353,7 @@ def run(
 def hunt(
     wrong: str, seeds: Iterable[int], *, steps: int = 1500, drains: bool = False
 ) -> tuple[int, Violation] | None:
-    """The first seed that shows what comes of an order that must not be, and what; None for none of these."""
+    """Return the first seed that shows a violation of a wrong order, with the violation; None if no seed does."""
     for seed in seeds:
         try:
             run(seed, steps=steps, wrong=(wrong,), heals=False, drains=drains)

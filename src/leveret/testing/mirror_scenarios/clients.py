@@ -1,4 +1,4 @@
-"""A publisher and a consumer at nodes of a cluster, at work while other nodes go."""
+"""A publisher and a consumer at nodes of a cluster that work while other nodes end."""
 
 from __future__ import annotations
 
@@ -40,31 +40,31 @@ class Producer:
 
     @property
     def confirmed(self) -> int:
-        """Messages that were confirmed by now."""
+        """The number of messages confirmed by now."""
         return count_entries(self._books.confirmed)
 
     @property
     def refused(self) -> int:
-        """Messages that were refused (basic.nack) by now."""
+        """The number of messages refused (basic.nack) by now."""
         return self._publisher.refused
 
     def wait_answered(self, count: int) -> None:
-        """Wait until so many messages are confirmed or refused."""
+        """Wait until `count` messages are confirmed or refused."""
         wait_until(lambda: self.confirmed + self.refused >= count, f"{count} answers", PATIENCE_S)
 
     def end(self) -> None:
-        """Wait until all is answered."""
+        """Wait until all messages are confirmed or refused."""
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), f"{self.confirmed} confirmed, {self.refused} refused, then none"
 
 
 class ThreadedConsumer:
-    """Takes messages 0 to `count - 1` in a thread of its own, and acks each.
+    """Consumes messages 0 to `count - 1` in a thread of its own, and acks each.
 
     Attributes:
-        seen: how many of them came, each counted once.
-        cancels: how often it was told that its queue failed over; it consumed again at once.
-        wrong: what must not come: a message out of order, or an old one that is not marked as redelivered.
+        seen: the number of received messages, each counted once.
+        cancels: the number of cancels because of a fail-over; it consumed again at once.
+        wrong: the unexpected messages: out of order, or old and not marked as redelivered.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class ThreadedConsumer:
         cancel_on_fail_over: bool = False,
         knows_cancels: bool = True,
     ) -> None:
-        """Connect and begin. A client that does not know of cancels says so when it connects."""
+        """Connect and begin. A client without support of cancels declares that when it connects."""
         self.seen = 0
         self.cancels = 0
         self.wrong: list[str] = []
@@ -104,7 +104,7 @@ class ThreadedConsumer:
         self._thread.join(PATIENCE_S)
 
     def wait_seen(self, count: int) -> None:
-        """Wait until so many messages came."""
+        """Wait until `count` messages came."""
         what = f"{count} messages at a consumer"
         wait_until(lambda: self.seen >= count or bool(self.wrong), what, PATIENCE_S)
         assert not self.wrong, self.wrong
@@ -126,7 +126,7 @@ class ThreadedConsumer:
 
     def _cancelled(self) -> None:
         self.cancels += 1
-        # Not from within the callback: consuming waits for its answer.
+        # Not inside the callback, because consuming waits for its answer.
         self._connection.call_later(0, self._consume)
 
     def _on_message(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:

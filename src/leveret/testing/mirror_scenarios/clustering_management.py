@@ -1,4 +1,4 @@
-"""Cases of `clustering_management_SUITE` about nodes that are forgotten, and what becomes of queues they led."""
+"""Cases of `clustering_management_SUITE` about forgotten nodes, and the queues that they led."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _forget(stage: Stage, lost: ClusterNode, at: ClusterNode) -> None:
 
 
 def forget_cluster_node(stage: Stage) -> None:
-    """A node that runs is not forgotten, nor one that is none; one that is down is."""
+    """A cluster forgets a node that is down, but no running and no unknown node."""
     a, b, c = stage.nodes
     _forget(stage, a, b)
     assert b.ctl("forget_cluster_node", "non@existent", check=False).returncode != 0
@@ -38,7 +38,7 @@ def forget_cluster_node(stage: Stage) -> None:
 
 
 def forget_removes_things(stage: Stage) -> None:
-    """A durable queue without mirrors is down with its node, and gone when that is forgotten."""
+    """A durable queue without mirrors is down with its node, and gone when the node is forgotten."""
     a, b, _ = stage.nodes
     stage.declare(a, UNMIRRORED)
     stage.publish(a, UNMIRRORED, 1)
@@ -49,7 +49,7 @@ def forget_removes_things(stage: Stage) -> None:
 
 
 def forget_offline_removes_things(stage: Stage) -> None:
-    """All nodes were stopped; one comes back and the others are forgotten, and with a queue what hung on it."""
+    """All nodes were stopped; one comes back and the others are forgotten: their queues go, with all bindings."""
     a, b, c = stage.nodes
     with stage.cluster.channel(a) as channel:
         channel.queue_declare(UNMIRRORED, durable=True)
@@ -71,7 +71,7 @@ def forget_offline_removes_things(stage: Stage) -> None:
 
 
 def forget_promotes_offline_follower(stage: Stage) -> None:
-    """The leader is lost and forgotten; a mirror whose node was down then leads when that comes back."""
+    """The leader is lost and forgotten; a mirror whose node was down then leads when its node comes back."""
     a, b, c, d = stage.nodes
     stage.declare(a, QUEUE)
     stage.mirror(f"^{QUEUE}$", "nodes", [a, b, c])

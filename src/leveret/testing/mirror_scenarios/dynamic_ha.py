@@ -1,9 +1,8 @@
 """Cases of `dynamic_ha_SUITE`: policies change, nodes come and go, and mirrors follow.
 
-An unsynchronised mirror is made here by adding it to a queue that has messages already: RabbitMQ's suite restarts a
-node for that, whose mirrors then begin with nothing. Its cases of a vhost that crashed within a node have no
-counterpart where a vhost is no process; the table of `dynamic_mirroring` is tested on `core.replication.mirroring`
-itself.
+These cases make an unsynchronised mirror by adding it to a queue with messages; RabbitMQ's suite restarts a node
+instead, whose mirrors then begin empty. The suite's cases of a vhost that crashed within a node have no counterpart,
+because a vhost is no process here; the table of `dynamic_mirroring` is tested on `core.replication.mirroring` itself.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ def rapid_change(stage: Stage) -> None:
 
 
 def _unsynchronised(stage: Stage, policies: dict[str, dict[str, str]]) -> None:
-    """Queues `NAME.test` led by A with ten messages and a mirror at B that has none, under policies `NAME`."""
+    """Make queues `NAME.test` led by A with ten messages and an empty mirror at B, under policies `NAME`."""
     a, b, _ = stage.nodes
     for name, more in policies.items():
         queue = f"{name}.test"
@@ -86,7 +85,7 @@ def _unsynchronised(stage: Stage, policies: dict[str, dict[str, str]]) -> None:
 
 
 def force_delete_if_no_master(stage: Stage) -> None:
-    """A queue that is down, for its leader was stopped without a synchronised mirror, can be deleted."""
+    """A queue that is down, because its leader was stopped without a synchronised mirror, can be deleted."""
     a, b, _ = stage.nodes
     _unsynchronised(stage, {"ha.one": {}, "ha.two": {}})
     stage.stop(a)
@@ -98,7 +97,7 @@ def force_delete_if_no_master(stage: Stage) -> None:
 
 
 def promote_on_failure(stage: Stage) -> None:
-    """A mirror that is not synchronised follows on after a failure, with what it has, unless the policy forbids it."""
+    """An unsynchronised mirror leads after a failure, with the messages that it has, unless the policy forbids it."""
     a, b, _ = stage.nodes
     _unsynchronised(
         stage,
@@ -116,7 +115,7 @@ def promote_on_failure(stage: Stage) -> None:
 
 
 def promote_on_shutdown(stage: Stage) -> None:
-    """A mirror that is not synchronised does not follow on after an orderly stop, unless the policy says so."""
+    """An unsynchronised mirror does not lead after an orderly stop, unless the policy allows it."""
     a, b, _ = stage.nodes
     _unsynchronised(
         stage,
@@ -130,7 +129,8 @@ def promote_on_shutdown(stage: Stage) -> None:
         },
     )
     stage.stop(a)
-    # What a stop in order can still synchronise is not lost (tests.cluster.test_suites has both answers).
+    # An orderly stop may still synchronise the mirror, and loses no message then (tests.cluster.test_suites has both
+    # answers).
     stage.declares(b, "ha.promote.test", 0, 10)
     stage.lacks(b, "ha.nopromote.test", "ha.nopromoteonfailure.test")
     stage.start(a)
@@ -139,7 +139,7 @@ def promote_on_shutdown(stage: Stage) -> None:
 
 
 def nodes_policy_should_pick_master_from_its_params(stage: Stage) -> None:
-    """With a policy of one node the leader goes there, be it the first mirror or not, once it is synchronised."""
+    """Under a policy of one node, the lead moves to it once it is synchronised, even if it is not the first mirror."""
     a = stage.nodes[0]
     stage.declare(a, QUEUE)
     stage.publish(a, QUEUE, LOAD)
@@ -182,9 +182,9 @@ def promote_follower_after_standalone_restart(stage: Stage) -> None:
 
 
 def promote_follower_after_standalone_restart_of_the_other(stage: Stage) -> None:
-    """The same of the mirror that was stopped first.
+    """The same for the mirror that was stopped first.
 
-    The suite has it in the same case, on what the first node left: a node that was forgotten, which is not let in here.
+    The suite does that in the same case, after the first node, with a forgotten node, which a cluster refuses here.
     """
     _standalone(stage, 2)
 
@@ -209,7 +209,7 @@ def _standalone(stage: Stage, index: int) -> None:
 
 
 def failing_random_policies(stage: Stage) -> None:
-    """Sequences of policies on which RabbitMQ failed once."""
+    """Apply sequences of policies at which RabbitMQ once failed."""
     a, b, _ = stage.nodes
     for wishes in (
         [("nodes", [a, b]), ("nodes", [a])],
@@ -230,7 +230,7 @@ def failing_random_policies(stage: Stage) -> None:
 
 
 def random_policy(stage: Stage) -> None:
-    """Sequences of policies at random, the same ones every time: the last one holds in the end."""
+    """Apply random sequences of policies, the same ones every time: the last one holds in the end."""
     chance = random.Random("random_policy")
     for _ in range(6):
         wishes = [_wish(stage, chance) for _ in range(chance.randint(1, 5))]
@@ -255,7 +255,7 @@ def _sequence(stage: Stage, wishes: Sequence[Wish]) -> None:
         for wish in wishes:
             _apply(stage, wish, at=node)
 
-    # At all nodes at once, and each of them has the last one last.
+    # At all nodes at the same time; each of them applies the last policy last.
     with ThreadPoolExecutor(len(stage.nodes)) as pool:
         list(pool.map(apply, stage.nodes))
     stage.cluster.wait(lambda: _holds(stage, wishes[-1]), f"the policy {_reported(stage, wishes[-1])}")
@@ -293,11 +293,11 @@ def _holds(stage: Stage, wish: Wish) -> bool:
     return found.mirrors is not None and len(replicas) == (3 if mode == "all" else params)
 
 
-# -- leaders are spread -----------------------------------------------------------------------
+# -- rebalancing ------------------------------------------------------------------------------
 
 
 def _five(stage: Stage, mode: str, params: int | Sequence[ClusterNode] | None = None) -> None:
-    """Five queues led by A, two of them with messages, all mirrored."""
+    """Make five mirrored queues led by A, two of them with messages."""
     a = stage.nodes[0]
     for queue in FIVE:
         stage.declare(a, queue)
@@ -316,7 +316,7 @@ def _wait_five(stage: Stage, mirrors: int) -> None:
 
 
 def _rebalance(stage: Stage, most: int) -> None:
-    """Spread them; wait until nobody leads more than so many, and the first two are where they were."""
+    """Rebalance; wait until no node leads more than `most`, and check that the first two queues have stayed."""
     stage.cluster.api("POST", "rebalance/queues", {})
 
     def spread() -> bool:
@@ -349,7 +349,7 @@ def rebalance_exactly(stage: Stage) -> None:
     """Leaders of queues with one mirror somewhere are spread as far as their mirrors allow."""
     _five(stage, "exactly", 2)
     a = stage.nodes[0]
-    # Else the three that are to move can go to one node alone.
+    # Otherwise only one node could take the three queues that have to move.
     while len({mirror for queue in FIVE[2:] for mirror in stage.cluster.queues(a)[queue].mirrors or ()}) == 1:
         stage.cluster.api("DELETE", f"queues/%2F/{FIVE[2]}", at=a)
         stage.declare(a, FIVE[2])
@@ -358,7 +358,7 @@ def rebalance_exactly(stage: Stage) -> None:
 
 
 def change_cluster(stage: Stage) -> None:
-    """Two nodes more: one gets the mirror that was missing; when it goes, the other gets it."""
+    """Two nodes join: one gets the missing mirror; when that node ends, the other gets it."""
     a, b, c, d, e = stage.nodes
     stage.stop(d, e)
     stage.declare(a, QUEUE)

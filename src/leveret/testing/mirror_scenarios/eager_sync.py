@@ -1,6 +1,6 @@
-"""Cases of `eager_sync_SUITE`: a mirror is synchronised because somebody, or the policy, says so.
+"""Cases of `eager_sync_SUITE`: an operator or the policy synchronises a mirror.
 
-Queues are led and mirrored at A and B, published and consumed at C. What a mirror lacks is what was there before it.
+A and B lead and mirror the queues, clients publish and consume at C. A mirror lacks the messages older than itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MESSAGES: Final = 1000
 LARGE: Final = 5000
 LARGE_BYTES: Final = 1000
 SLOW_BYTES_S: Final = 200_000
-"""What a synchronisation may send a second where it is to be cancelled on its way."""
+"""The limit of a synchronisation that the case cancels on its way, in octets a second."""
 
 
 def _at(stage: Stage, nodes: Sequence[ClusterNode], mode: str = "manual") -> None:
@@ -24,7 +24,7 @@ def _at(stage: Stage, nodes: Sequence[ClusterNode], mode: str = "manual") -> Non
 
 
 def eager_sync(stage: Stage) -> None:
-    """What was not synchronised is lost with its leader; what was is not, delivered messages not forgotten."""
+    """Unsynchronised messages are lost with their leader; synchronised ones are not, including delivered ones."""
     a, b, c = stage.nodes
     stage.declare(a, QUEUE)
     _at(stage, [a])
@@ -70,7 +70,7 @@ def eager_sync(stage: Stage) -> None:
 
 
 def eager_sync_cancel(stage: Stage) -> None:
-    """A synchronisation is cancelled on its way, and what it has sent so far is no mirror to rely on."""
+    """A synchronisation is cancelled on its way: the mirror does not count as synchronised."""
     a, b, c = stage.nodes
     stage.declare(a, QUEUE)
     stage.cluster.act(QUEUE, "cancel_sync")
@@ -100,7 +100,7 @@ def eager_sync_cancel(stage: Stage) -> None:
 
 
 def eager_sync_auto(stage: Stage) -> None:
-    """With `automatic` each new mirror is synchronised at once, whoever leads."""
+    """With `automatic` each new mirror is synchronised at once, at any leader."""
     a, b, c = stage.nodes
     stage.declare(a, QUEUE)
     stage.publish(c, QUEUE, MESSAGES)
@@ -114,7 +114,7 @@ def eager_sync_auto(stage: Stage) -> None:
 
 
 def eager_sync_auto_on_policy_change(stage: Stage) -> None:
-    """A mirror that is not synchronised is, as soon as the policy says `automatic`."""
+    """An unsynchronised mirror is synchronised as soon as the policy has `automatic`."""
     a, b, c = stage.nodes
     stage.declare(a, QUEUE)
     _at(stage, [a])
@@ -126,7 +126,7 @@ def eager_sync_auto_on_policy_change(stage: Stage) -> None:
 
 
 def eager_sync_requeue(stage: Stage) -> None:
-    """A message that was delivered before a synchronisation, and comes back after it, is there once."""
+    """A message that was delivered before a synchronisation and requeued after it exists once."""
     a, b, c = stage.nodes
     stage.declare(a, QUEUE)
     _at(stage, [a])

@@ -1,6 +1,6 @@
-"""The firehose in a cluster: it is each node's own, and copies what that node's clients send and get.
+"""The firehose in a cluster: each node has its own, which copies the messages that the node's clients send and get.
 
-RabbitMQ has no suite of it; its guide says "on a per-node, per-vhost basis".
+RabbitMQ has no suite for it; its guide says "on a per-node, per-vhost basis".
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _use(stage: Stage, node: ClusterNode, channel: Any, queues: Sequence[str]) -
 
 
 def of_one_node(stage: Stage) -> None:
-    """It is turned on at one node: what goes through another is not copied, whoever leads the queue."""
+    """Turned on at one node, it copies no message of other nodes' clients, at any leader of the queue."""
     a, b, _ = stage.nodes
     queues = ["led-by-a", "led-by-b"]
     with stage.cluster.channel(a) as here, stage.cluster.channel(b) as there:
@@ -37,7 +37,7 @@ def of_one_node(stage: Stage) -> None:
         here.queue_bind(TRACES, "amq.rabbitmq.trace", "#")
         stage.cluster.api("PUT", "vhosts/%2F", {"tracing": True}, at=a)
         _report(stage)
-        # What must not be copied comes first: when the last copy of the others is there, it would be too.
+        # The messages that must not be copied go first: their copies would come before the last expected one.
         _use(stage, b, there, queues)
         _use(stage, a, here, queues)
         stage.cluster.wait_messages(TRACES, 2 * len(queues))

@@ -13,7 +13,7 @@ QUEUE: Final = "test"
 
 
 def kill_intermediate(stage: Stage) -> None:
-    """Of six nodes four are killed, the leader's first, under a publisher and a consumer at the other two."""
+    """Four of six nodes are killed, the leader's first, while a publisher and a consumer work at the other two."""
     a, b, c, d, e, f = stage.nodes
     stage.mirror(".*", "all")
     stage.declare(a, QUEUE)

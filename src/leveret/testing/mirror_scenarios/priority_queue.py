@@ -12,13 +12,13 @@ EACH: Final = 20
 
 
 def _fill(stage: Stage) -> None:
-    """Twenty messages of each priority, the lowest first, and twenty of one that is too high."""
+    """Publish twenty messages of each priority, the lowest first, and twenty of one that is too high."""
     for number, priority in enumerate((0, 1, 2, 3, 9)):
         stage.publish(stage.nodes[0], QUEUE, EACH, first=number * EACH, priority=priority)
 
 
 def mirror_queue_order(stage: Stage) -> None:
-    """A mirror that follows on gives out the messages in the order of their priorities."""
+    """A mirror that takes over delivers the messages in the order of their priorities."""
     a, b, c = stage.nodes
     stage.declare(a, QUEUE, x_max_priority=HIGHEST)
     stage.mirror(".*", "all")
@@ -29,7 +29,7 @@ def mirror_queue_order(stage: Stage) -> None:
 
 
 def mirror_queue_sync_order(stage: Stage) -> None:
-    """So does one that was synchronised, with messages under way that were not settled."""
+    """So does a mirror that was synchronised while unsettled messages were delivered."""
     a, b, c = stage.nodes
     stage.declare(a, QUEUE, x_max_priority=HIGHEST)
     stage.mirror(f"^{QUEUE}$", "nodes", [a])

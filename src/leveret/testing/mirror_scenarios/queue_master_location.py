@@ -1,4 +1,4 @@
-"""Cases of `queue_master_location_SUITE`: which node leads a new queue. A leads most, C fewest; declared at A."""
+"""Cases of `queue_master_location_SUITE`: the leader of a new queue, declared at A. A leads most queues, C fewest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BINDINGS: Final = 20
 
 @contextmanager
 def _uneven(stage: Stage) -> Iterator[None]:
-    """Exclusive queues, so many at each node, as long as the block runs."""
+    """Declare exclusive queues, `LED` at each node, as long as the block runs."""
     with ExitStack() as stack:
         for node, count in zip(stage.nodes, LED, strict=True):
             channel = stack.enter_context(stage.cluster.channel(node, confirms=False))
@@ -42,14 +42,14 @@ def _led(stage: Stage, queue: str = QUEUE) -> None:
 
 
 def declare_args(stage: Stage) -> None:
-    """The queue's argument says `min-masters`."""
+    """The queue's argument is `min-masters`."""
     with _uneven(stage):
         stage.declare(stage.nodes[0], QUEUE, x_queue_master_locator=MIN_MASTERS)
         _led(stage)
 
 
 def declare_policy(stage: Stage) -> None:
-    """The policy says so."""
+    """The policy has `min-masters`."""
     with _uneven(stage):
         stage.cluster.set_policy("ha", "^qm", {LOCATOR: MIN_MASTERS})
         stage.declare(stage.nodes[0], QUEUE)
@@ -57,9 +57,9 @@ def declare_policy(stage: Stage) -> None:
 
 
 def declare_invalid_policy(stage: Stage) -> None:
-    """A locator does not make a policy valid that is not."""
+    """A locator does not make an invalid policy valid."""
     definition = {LOCATOR: MIN_MASTERS, "ha-mode": "exactly", "ha-params": "2"}
-    # RabbitMQ writes its reason for a page of HTML.
+    # RabbitMQ escapes its reason for HTML.
     try:
         stage.cluster.set_policy("ha", ".*", definition)
     except httpx.HTTPStatusError as refused:
@@ -69,7 +69,7 @@ def declare_invalid_policy(stage: Stage) -> None:
 
 
 def declare_policy_nodes(stage: Stage) -> None:
-    """The policy names nodes: one of them leads, that which leads fewest."""
+    """The policy names nodes: the one of them that leads fewest queues leads."""
     a, b, _ = stage.nodes
     with _uneven(stage):
         definition = {LOCATOR: MIN_MASTERS, "ha-mode": "nodes", "ha-params": [b.node, a.node]}
@@ -79,7 +79,7 @@ def declare_policy_nodes(stage: Stage) -> None:
 
 
 def declare_policy_all(stage: Stage) -> None:
-    """The policy says everywhere."""
+    """The policy mirrors to all nodes."""
     a, b, c = stage.nodes
     with _uneven(stage):
         stage.cluster.set_policy("ha", "^qm", {LOCATOR: MIN_MASTERS, "ha-mode": "all"})
@@ -88,7 +88,7 @@ def declare_policy_all(stage: Stage) -> None:
 
 
 def declare_policy_exactly(stage: Stage) -> None:
-    """The policy says two nodes."""
+    """The policy mirrors to two nodes."""
     a, b, c = stage.nodes
     with _uneven(stage):
         stage.cluster.set_policy("ha", "^qm", {LOCATOR: MIN_MASTERS, "ha-mode": "exactly", "ha-params": 2})
@@ -103,14 +103,14 @@ def declare_policy_exactly(stage: Stage) -> None:
 
 
 def declare_config(stage: Stage) -> None:
-    """The configuration says `min-masters`."""
+    """The configuration has `min-masters`."""
     with _uneven(stage):
         stage.declare(stage.nodes[0], QUEUE)
         _led(stage)
 
 
 def calculate_min_master_with_bindings(stage: Stage) -> None:
-    """Bindings do not count: of two queues that are bound and unbound, both go where fewest queues are led."""
+    """Bindings do not count: a bound and an unbound queue both go to the node that leads fewest queues."""
     a = stage.nodes[0]
     with _uneven(stage):
         stage.declare(a, "qm.test_bound", x_queue_master_locator=MIN_MASTERS)
@@ -133,7 +133,7 @@ def calculate_random(stage: Stage) -> None:
 
 
 def calculate_client_local(stage: Stage) -> None:
-    """With `client-local` the node of the client leads, however many it leads already."""
+    """With `client-local` the node of the client leads, for any number of queues that it leads already."""
     a, b, _ = stage.nodes
     with _uneven(stage):
         stage.declare(a, QUEUE, x_queue_master_locator="client-local")
@@ -143,7 +143,7 @@ def calculate_client_local(stage: Stage) -> None:
 
 
 def declare_with_min_masters_and_some_nodes_under_maintenance(stage: Stage) -> None:
-    """A node that is drained gets no queues, were it the one that leads fewest."""
+    """A drained node gets no queues, even if it leads fewest."""
     a, _, c = stage.nodes
     with _uneven(stage):
         stage.cluster.drain(c)
@@ -153,7 +153,7 @@ def declare_with_min_masters_and_some_nodes_under_maintenance(stage: Stage) -> N
 
 
 def declare_with_random_and_some_nodes_under_maintenance(stage: Stage) -> None:
-    """Nor with `random`."""
+    """A drained node gets no queues with `random` either."""
     a, b, c = stage.nodes
     stage.cluster.drain(b)
     stage.cluster.drain(c)

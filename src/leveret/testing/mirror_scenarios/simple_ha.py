@@ -1,4 +1,4 @@
-"""Cases of `simple_ha_SUITE`: what clients see of a queue that is mirrored everywhere while its leader goes."""
+"""Cases of `simple_ha_SUITE`: clients of a queue that is mirrored everywhere, while its leader ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from leveret.testing.mirror_scenarios.stage import Case, Stage
 
 MESSAGES: Final = 3000
 BEFORE: Final = 500
-"""So many messages are on their way, and many to come, when the leader goes."""
+"""The least number of messages sent before the leader ends; many more follow."""
 REDECLARED: Final = 20
 QUEUE: Final = "test"
 
@@ -28,7 +28,7 @@ def _kill(stage: Stage) -> None:
 
 
 def _policy(stage: Stage) -> None:
-    """The leader's node is not in the policy any more."""
+    """Remove the leader's node from the policy."""
     stage.mirror(".*", "nodes", stage.nodes[1:])
     stage.say("mirror at B C alone")
 
@@ -46,7 +46,7 @@ def rapid_redeclare(stage: Stage) -> None:
 
 
 def declare_synchrony(stage: Stage) -> None:
-    """When a declare is answered the mirrors are there: what is confirmed then outlives the leader."""
+    """The mirrors exist when a declare is answered: messages confirmed after that outlive the leader."""
     a, b, _ = stage.nodes
     stage.mirror(".*", "all")
     stage.declare(a, QUEUE)
@@ -56,7 +56,7 @@ def declare_synchrony(stage: Stage) -> None:
 
 
 def clean_up_exclusive_queues(stage: Stage) -> None:
-    """An exclusive queue is not mirrored, and is gone with its node, everywhere, for good."""
+    """An exclusive queue is not mirrored, and its node's end removes it at all nodes for good."""
     a, b, _ = stage.nodes
     stage.mirror(".*", "all")
     with stage.cluster.channel(a, confirms=False) as channel:
@@ -70,7 +70,7 @@ def clean_up_exclusive_queues(stage: Stage) -> None:
 
 
 def _consume_survives(stage: Stage, death: Death, *, cancel: bool, knows_cancels: bool = True) -> None:
-    """Consumed at B, published at C without confirms, led by A."""
+    """Consume at B, publish at C without confirms, and end the leader A."""
     a, b, c = stage.nodes
     stage.mirror(".*", "all")
     stage.declare(a, QUEUE)
@@ -93,32 +93,32 @@ def _consume_survives(stage: Stage, death: Death, *, cancel: bool, knows_cancels
 
 
 def consume_survives_stop(stage: Stage) -> None:
-    """The leader's node is stopped; the consumer asked to be told, and consumes again."""
+    """The leader's node is stopped; the consumer asked for cancels, and consumes again."""
     _consume_survives(stage, _stop, cancel=True)
 
 
 def consume_survives_sigkill(stage: Stage) -> None:
-    """The leader's node is killed; the consumer asked to be told, and consumes again."""
+    """The leader's node is killed; the consumer asked for cancels, and consumes again."""
     _consume_survives(stage, _kill, cancel=True)
 
 
 def consume_survives_policy(stage: Stage) -> None:
-    """The policy takes the leader away; the consumer asked to be told, and consumes again."""
+    """The policy moves the lead; the consumer asked for cancels, and consumes again."""
     _consume_survives(stage, _policy, cancel=True)
 
 
 def auto_resume(stage: Stage) -> None:
-    """The leader's node is killed; the consumer did not ask to be told, and goes on."""
+    """The leader's node is killed; the consumer did not ask for cancels, and goes on."""
     _consume_survives(stage, _kill, cancel=False)
 
 
 def auto_resume_no_ccn_client(stage: Stage) -> None:
-    """The same of a client that could not be told."""
+    """The same for a client without support of cancels."""
     _consume_survives(stage, _kill, cancel=False, knows_cancels=False)
 
 
 def _confirms_survive(stage: Stage, death: Death) -> None:
-    """Published at B with confirms, led by A."""
+    """Publish at B with confirms, and end the leader A."""
     a, b, c = stage.nodes
     stage.mirror(".*", "all")
     stage.declare(a, QUEUE)
@@ -135,7 +135,7 @@ def _confirms_survive(stage: Stage, death: Death) -> None:
 
 
 def _leader(stage: Stage) -> str:
-    """Who leads once it is not A."""
+    """Return the leader once it is not A."""
     stage.cluster.wait(
         lambda: (
             (found := stage.cluster.queue(QUEUE, asked=stage.nodes[1])) is not None
@@ -150,22 +150,22 @@ def _leader(stage: Stage) -> str:
 
 
 def confirms_survive_stop(stage: Stage) -> None:
-    """The leader's node is stopped: everything is confirmed all the same, and is there."""
+    """The leader's node is stopped: all messages are confirmed, and none is lost."""
     _confirms_survive(stage, _stop)
 
 
 def confirms_survive_sigkill(stage: Stage) -> None:
-    """The leader's node is killed: everything is confirmed all the same, and is there."""
+    """The leader's node is killed: all messages are confirmed, and none is lost."""
     _confirms_survive(stage, _kill)
 
 
 def confirms_survive_policy(stage: Stage) -> None:
-    """The policy takes the leader away: everything is confirmed all the same, and is there."""
+    """The policy moves the lead: all messages are confirmed, and none is lost."""
     _confirms_survive(stage, _policy)
 
 
 def _rejects_survive(stage: Stage, death: Death, overflow: str) -> None:
-    """A queue of one message that refuses more; published at B, led by A."""
+    """Publish at B to a full queue of one message, and end the leader A."""
     a, b, _ = stage.nodes
     stage.mirror(".*", "all")
     stage.declare(a, QUEUE, x_max_length=1, x_overflow=overflow)
@@ -184,7 +184,7 @@ def rejects_survive_stop(stage: Stage) -> None:
 
 
 def rejects_survive_policy(stage: Stage) -> None:
-    """A full queue refuses with `reject-publish` while the policy takes its leader away."""
+    """A full queue refuses with `reject-publish` while the policy moves the lead."""
     _rejects_survive(stage, _policy, "reject-publish")
 
 
@@ -194,7 +194,7 @@ def rejects_survive_stop_dlx(stage: Stage) -> None:
 
 
 def rejects_survive_policy_dlx(stage: Stage) -> None:
-    """A full queue refuses with `reject-publish-dlx` while the policy takes its leader away."""
+    """A full queue refuses with `reject-publish-dlx` while the policy moves the lead."""
     _rejects_survive(stage, _policy, "reject-publish-dlx")
 
 

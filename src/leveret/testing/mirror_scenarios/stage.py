@@ -1,7 +1,7 @@
-"""What a case of mirrored queues may do with a cluster, and the transcript of what was seen.
+"""The actions of a case of mirrored queues on a cluster, and the transcript of its observations.
 
-In transcripts nodes are called A, B, C, ... in the order in which the cluster has them. Only what is certain is noted:
-a case waits for what must come to be so, and says then that it did.
+Transcripts name the nodes A, B, C, ... in the cluster's order. They have only certain observations: a case waits for an
+expected state, and notes it then.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Case:
     """One case of a suite.
 
     Attributes:
-        play: acts it out.
-        nodes: how many nodes it wants.
-        alone: whether it leaves a cluster that no other case can use.
-        config: lines of the configuration of its nodes, where these are not the usual ones.
-        shown: whether RabbitMQ 3.10.8 does what the suite of 3.13 says.
+        play: carries the case out.
+        nodes: the number of nodes that it needs.
+        alone: whether no other case can use its cluster afterwards.
+        config: lines of its nodes' configuration, if they are not the usual ones.
+        shown: whether RabbitMQ 3.10.8 behaves as the suite of 3.13 expects.
     """
 
     play: Callable[[Stage], None]
@@ -44,7 +44,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Suite and case, as RabbitMQ calls them."""
+        """RabbitMQ's names of the suite and the case."""
         suite = self.play.__module__.rpartition(".")[2]
         return f"{suite}.{self.play.__name__}"
 
@@ -53,9 +53,9 @@ class Stage:
     """See the module.
 
     Attributes:
-        cluster: where it plays.
-        nodes: all nodes of it.
-        folder: for files of the case.
+        cluster: the cluster of the case.
+        nodes: all nodes of the cluster.
+        folder: the folder for files of the case.
         lines: the transcript.
     """
 
@@ -68,18 +68,18 @@ class Stage:
     # -- the transcript -----------------------------------------------------------------------
 
     def say(self, text: str) -> None:
-        """Note what was seen; names of nodes become letters."""
+        """Note an observation; names of nodes become letters."""
         for node in self.nodes:
             text = text.replace(node.node, self.letter(node))
         self.lines.append(text)
 
     def letter(self, node: ClusterNode | str) -> str:
-        """What a node is called in the transcript."""
+        """Return a node's name in the transcript."""
         names = [each.node for each in self.nodes]
         return LETTERS[names.index(node if isinstance(node, str) else node.node)]
 
     def node(self, name: str) -> ClusterNode:
-        """The node with this name."""
+        """Return the node with this name."""
         return next(each for each in self.nodes if each.node == name)
 
     def _letters(self, nodes: Sequence[ClusterNode | str]) -> str:
@@ -97,7 +97,7 @@ class Stage:
         at: ClusterNode | None = None,
         **more: str,
     ) -> None:
-        """Set the policy `name`, at a node; `_` in names of more keys stands for `-`."""
+        """Set the policy `name` at a node; `_` in the names of more keys stands for `-`."""
         definition: dict[str, Any] = {"ha-mode": mode}
         definition |= {key.replace("_", "-"): value for key, value in more.items()}
         if params is not None:
@@ -105,16 +105,16 @@ class Stage:
         self.cluster.set_policy(name, pattern, definition, at=at)
 
     def unmirror(self, name: str = "ha", *, at: ClusterNode | None = None) -> None:
-        """Take a policy away."""
+        """Remove a policy."""
         self.cluster.clear_policy(name, at=at)
 
     # -- queues -------------------------------------------------------------------------------
 
     def declare(self, node: ClusterNode, queue: str, *, durable: bool = True, **arguments: Any) -> int:
-        """Declare a queue; returns its messages. `_` in names of arguments stands for `-`.
+        """Declare a queue; return its number of messages. `_` in names of arguments stands for `-`.
 
         Raises:
-            ChannelClosedByBroker: it may not be.
+            ChannelClosedByBroker: the node refuses the declare.
         """
         named = {name.replace("_", "-"): value for name, value in arguments.items()}
         with self.cluster.channel(node, confirms=False) as channel:
@@ -122,7 +122,7 @@ class Stage:
             return int(declared.method.message_count)
 
     def declares(self, node: ClusterNode, queue: str, *wanted: int, **arguments: Any) -> None:
-        """Declare until the answer is so many messages, or one of so many; say it."""
+        """Declare until the answer is one of these numbers of messages; note it."""
         answers: list[int] = []
 
         def answered() -> bool:
@@ -136,9 +136,9 @@ class Stage:
         self.say(f"{self.letter(node)} declares {queue}: {answers[-1]} messages")
 
     def lacks(self, node: ClusterNode, *queues: str) -> None:
-        """Declare queues that are down: there is no such queue, whatever the words; say it.
+        """Declare queues that are down, all at the same time; note that the answer is "no such queue", in any words.
 
-        RabbitMQ takes a minute for the answer if all its mirrors went with a leader; at once, for all of them.
+        RabbitMQ takes a minute for the answer if all mirrors of a queue were lost with its leader.
         """
 
         def refusal(queue: str) -> int:
@@ -152,7 +152,7 @@ class Stage:
                 self.say(f"{self.letter(node)} declares {queue}: {code}")
 
     def delete(self, node: ClusterNode, queue: str, *, if_empty: bool = False) -> None:
-        """Delete a queue; say whether it was."""
+        """Delete a queue; note whether that succeeded."""
         try:
             with self.cluster.channel(node, confirms=False) as channel:
                 channel.queue_delete(queue, if_empty=if_empty)
@@ -172,16 +172,16 @@ class Stage:
         priority: int | None = None,
         size: int = 0,
     ) -> None:
-        """Publish numbered persistent messages, filled up to a size, all of them confirmed at the end."""
+        """Publish numbered persistent messages, padded to a size; return when all are confirmed."""
         properties = pika.BasicProperties(delivery_mode=2, priority=priority)
         with self.cluster.channel(node) as channel:
             for number in range(first, first + count):
                 channel.basic_publish("", queue, (b"%d" % number).ljust(size), properties)
 
     def takes(self, node: ClusterNode, queue: str, *, delivered: Sequence[int] = ()) -> None:
-        """Take all messages away, and say which came; of those that were delivered before, which were marked so.
+        """Take all messages, and note their numbers, and which of the messages `delivered` before are redelivered.
 
-        Of others it is not said: after a fail-over RabbitMQ marks them all.
+        The mark of other messages is not noted, because RabbitMQ marks all of them after a fail-over.
         """
         numbers: list[int] = []
         marked: list[int] = []
@@ -197,7 +197,7 @@ class Stage:
 
     @contextmanager
     def holding(self, node: ClusterNode, queue: str, count: int) -> Iterator[tuple[Any, list[int]]]:
-        """Get so many messages without acking them; a channel and the tags, for what is done with them."""
+        """Get `count` messages without acking them; yield the channel and their tags."""
         with self.cluster.channel(node, confirms=False) as channel:
             tags = []
             for _ in range(count):
@@ -207,10 +207,10 @@ class Stage:
             yield channel, tags
 
     def settled(self, channel: Any) -> None:
-        """Return when the node has read what was sent on a channel: an ack has no answer of its own."""
+        """Wait until the node has read all methods of a channel: an ack has no answer of its own."""
         channel.basic_qos(prefetch_count=0)
 
-    # -- where queues are ---------------------------------------------------------------------
+    # -- placement of queues ------------------------------------------------------------------
 
     def placed(
         self,
@@ -221,7 +221,7 @@ class Stage:
         *,
         asked: ClusterNode | None = None,
     ) -> QueuePlace:
-        """Wait until a queue is there; say it. `synchronised` is not looked at if not given."""
+        """Wait until a queue has this leader and mirrors; note it. `synchronised` is ignored if it is None."""
         found = self.cluster.wait_placed(
             queue, leader, mirrors=mirrors, synchronised=synchronised, asked=asked
         )
@@ -236,12 +236,12 @@ class Stage:
         return found
 
     def synchronised(self, queue: str, count: int) -> None:
-        """Wait until so many mirrors are synchronised; say it."""
+        """Wait until `count` mirrors are synchronised; note it."""
         self.cluster.wait_synchronised(queue, count)
         self.say(f"{queue}: {count} synchronised")
 
     def queues(self, asked: ClusterNode, wanted: Sequence[str]) -> None:
-        """Wait until a node knows just these queues; say it."""
+        """Wait until a node lists exactly these queues; note it."""
 
         def known() -> bool:
             return sorted(self.cluster.queues(asked)) == sorted(wanted)
@@ -252,13 +252,13 @@ class Stage:
     # -- nodes --------------------------------------------------------------------------------
 
     def stop(self, *nodes: ClusterNode) -> None:
-        """End nodes in order; the others know it when this returns."""
+        """Stop nodes in order; return when the others know it."""
         for each in nodes:
             each.stop()
         self._gone("stop", nodes)
 
     def kill(self, *nodes: ClusterNode) -> None:
-        """End nodes by kill -9; the others know it when this returns."""
+        """Kill nodes with kill -9; return when the others know it."""
         for each in nodes:
             each.kill9()
         self._gone("kill", nodes)
@@ -269,7 +269,7 @@ class Stage:
         self.say(f"start {self._letters(nodes)}")
 
     def restart(self, node: ClusterNode) -> None:
-        """End a node in order and start it."""
+        """Stop a node in order, and start it."""
         self.cluster.restart(node)
         self.say(f"restart {self.letter(node)}")
 
@@ -278,16 +278,16 @@ class Stage:
             self.cluster.wait_members()
         self.say(f"{how} {self._letters(nodes)}")
 
-    # -- in between ---------------------------------------------------------------------------
+    # -- between cases ------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """Start what is down and remove what cases leave, so that the next one finds nothing."""
+        """Start stopped nodes, and remove the queues and policies of earlier cases."""
         down = [each for each in self.nodes if not each.alive]
         if down:
             self.cluster.start(*down)
 
         def cleared() -> bool:
-            # On a busy machine a node that was just started may lose its lease once more.
+            # On a busy machine a newly started node may lose its lease once more.
             with suppress(OSError, httpx.HTTPStatusError):
                 for row in self.cluster.api("GET", "policies"):
                     self.cluster.clear_policy(row["name"], vhost=row["vhost"])
@@ -305,7 +305,7 @@ class Stage:
 
 
 def spans(numbers: Sequence[int]) -> str:
-    """Write numbers in the order in which they came, runs put together: `3-9, 0`."""
+    """Return numbers as text in the order in which they came, with runs joined: `3-9, 0`."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:
@@ -316,7 +316,7 @@ def spans(numbers: Sequence[int]) -> str:
 
 
 def transcripts(text: str) -> dict[str, list[str]]:
-    """Read transcripts that were written by `render`, by the names of their cases."""
+    """Parse the output of `render`: the transcripts by the names of their cases."""
     found: dict[str, list[str]] = {}
     for block in text.split("\n\n"):
         name, *lines = block.strip().splitlines() or [""]
@@ -326,6 +326,6 @@ def transcripts(text: str) -> dict[str, list[str]]:
 
 
 def render(found: Mapping[str, Sequence[str]]) -> str:
-    """Write transcripts: a name, and its lines indented."""
+    """Return transcripts as text: each name, and its lines indented."""
     blocks = ["\n".join([name, *(f"    {line}" for line in lines)]) for name, lines in sorted(found.items())]
     return "\n\n".join(blocks) + "\n"

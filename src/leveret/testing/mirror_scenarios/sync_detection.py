@@ -1,4 +1,4 @@
-"""Cases of `sync_detection_SUITE`: when a mirror counts as synchronised that nobody synchronised."""
+"""Cases of `sync_detection_SUITE`: when a mirror counts as synchronised without a synchronisation."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ TTL_MS: Final = 3000
 
 
 def _alone(stage: Stage) -> None:
-    """The queue, if there is one, or the next has no mirror."""
+    """Remove the mirror of the queue, or of the next one."""
     stage.mirror(f"^{QUEUE}$", "nodes", stage.nodes[:1])
     if stage.cluster.queue(QUEUE) is not None:
         stage.cluster.wait_placed(QUEUE, stage.nodes[0], mirrors=[])
 
 
 def _mirrored(stage: Stage) -> None:
-    """A mirror comes, at B: it has what is published from now on."""
+    """Add a mirror at B, which has all messages that are published from now on."""
     a, b, _ = stage.nodes
     stage.mirror(f"^{QUEUE}$", "nodes", [a, b])
     stage.cluster.wait_placed(QUEUE, a, mirrors=[b])
 
 
 def follower_synchronization(stage: Stage) -> None:
-    """A mirror is synchronised as soon as all that it does not have is settled, delivered messages not forgotten."""
+    """A mirror is synchronised as soon as all messages that it lacks are settled, including delivered ones."""
     a = stage.nodes[0]
     stage.declare(a, QUEUE)
     _alone(stage)
@@ -66,7 +66,7 @@ def follower_synchronization(stage: Stage) -> None:
 
 
 def follower_synchronization_ttl(stage: Stage) -> None:
-    """The same of messages that expire."""
+    """The same for messages that expire."""
     a, _, c = stage.nodes
     stage.declare(a, DEAD_LETTER_QUEUE)
     arguments: dict[str, Any] = {
@@ -83,7 +83,7 @@ def follower_synchronization_ttl(stage: Stage) -> None:
     _expired(stage, 2)
     stage.synchronised(QUEUE, 1)
 
-    # Another queue: a mirror of this one has been at B.
+    # Another queue, because this one had a mirror at B.
     stage.delete(a, QUEUE)
     _alone(stage)
     stage.declare(a, QUEUE, **arguments)
@@ -104,13 +104,13 @@ def follower_synchronization_ttl(stage: Stage) -> None:
 
 
 def _expired(stage: Stage, count: int) -> None:
-    """So many are dead."""
+    """Wait until `count` messages are dead letters."""
     stage.cluster.wait_messages(DEAD_LETTER_QUEUE, count)
     stage.takes(stage.nodes[2], DEAD_LETTER_QUEUE)
 
 
 def returning_mirror(stage: Stage) -> None:
-    """A mirror's node comes back after it missed a message. No case of the suite: what the rest of it stands on."""
+    """A mirror's node comes back after it missed a message. This is no case of the suite, but its premise."""
     a, b, _ = stage.nodes
     stage.declare(a, QUEUE)
     _mirrored(stage)

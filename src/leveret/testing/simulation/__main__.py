@@ -1,7 +1,7 @@
 """`python -m leveret.testing.simulation`: run simulated worlds, seed by seed, for a time.
 
-Exit status: 0 if all runs balance, 1 if one fails (its story is printed, with as few faults as possible), 2 for wrong
-arguments.
+Exit status: 0 if the books of all runs balance, 1 if a run fails (its story is printed, with as few faults as
+possible), 2 for wrong arguments.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HASH_SEED: Final = "PYTHONHASHSEED"
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line; end the process with status 2 if it makes no sense."""
+    """Parse the command line; end the process with status 2 if it is invalid."""
     parser = argparse.ArgumentParser(
         "python -m leveret.testing.simulation", description=(__doc__ or "").splitlines()[0]
     )
@@ -46,10 +46,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line says; return the exit status."""
+    """Run the worlds that the command line names; return the exit status."""
     options = parse(arguments)
     if os.environ.get(_HASH_SEED) != "0":
-        # The order of sets of names depends on it: a run is to be its seed alone.
+        # The order of sets of names depends on the hash seed: a run must depend on its own seed only.
         os.environ[_HASH_SEED] = "0"
         os.execv(
             sys.executable, [sys.executable, "-m", "leveret.testing.simulation", *(arguments or sys.argv[1:])]

@@ -1,4 +1,4 @@
-"""A simulated application: a process that works over one connection, and connects again when it must."""
+"""A simulated application: a process that works over one connection, and connects again after its end."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _RETRY_S: Final = 0.2
 
 
 class SimulatedApplication:
-    """What all kinds share: connect to one of some nodes, work until the connection ends, begin anew.
+    """The base of all applications: connects to one of several nodes, works until the connection ends, and repeats.
 
     Attributes:
-        is_stopping: it is to end.
-        fault: what it has found.
-        on_promise: called whenever the node has promised something, such as with a confirm.
-        on_publish: called whenever a message was sent.
-        heartbeat_s: agreed with the node; 0 for none.
+        is_stopping: whether the application has to end.
+        fault: the first fault that it found.
+        on_promise: called after each promise of a node, such as a confirm.
+        on_publish: called after each sent message.
+        heartbeat_s: the interval agreed with the node; 0 for no heartbeats.
     """
 
     def __init__(
         self, name: str, network: SimulatedNetwork, ports: Sequence[int], books: RunBooks, random: Random
     ) -> None:
-        """Do nothing yet; a port is chosen anew at each connection."""
+        """Begin idle; each connection chooses a port anew."""
         self.process = SimulatedProcess(name)
         self.name = name
         self.books = books
@@ -48,7 +48,7 @@ class SimulatedApplication:
         self._ports = ports
 
     def start(self) -> None:
-        """Begin."""
+        """Start the application's process."""
         self.process.spawn(self._run())
 
     async def _run(self) -> None:
@@ -84,12 +84,12 @@ class SimulatedApplication:
         raise NotImplementedError
 
     async def answer(self, client: SimulatedClient, method: Any) -> Any:
-        """Call a method. Raises TimeoutError."""
+        """Call a method; return its answer. Raises TimeoutError."""
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
             return await client.call(method)
 
     def found(self, fault: BooksFault, client: SimulatedClient) -> None:
-        """Keep a fault that a callback has found, and end the connection."""
+        """Store a fault that a callback has found, and end the connection."""
         self.fault = fault
         client.close()
 
@@ -97,7 +97,7 @@ class SimulatedApplication:
 async def drain(
     client: SimulatedClient, queue: str, note: Callable[[ClientDelivery], None], *, count_max: int = 1_000_000
 ) -> None:
-    """Get and acknowledge all that a queue has. Raises ClientClosed, TimeoutError."""
+    """Get and acknowledge all messages of a queue. Raises ClientClosed, TimeoutError."""
     for _ in range(count_max):
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
             got = await client.call(commands.Basic.Get(0, queue))

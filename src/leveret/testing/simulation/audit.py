@@ -1,8 +1,9 @@
-"""Each promise of a node, compared with the disks of all nodes at the moment at which it is made, and until the end.
+"""Compares each promise of a node with the disks of all nodes, from the moment of the promise until the end.
 
-A wrong order of steps seldom loses a message: that takes the loss of one certain node, at one certain moment. So the
-world looks at what no node can see. Whoever etcd's record counts on has what was confirmed *on its disk*: all of them,
-or a majority where the record says so. That holds when a message is confirmed, and again whenever a record changes.
+A wrong order of steps seldom loses a message: the loss needs the end of a certain node at a certain moment. So the
+world examines the disks, which no node can see. The nodes that etcd's record counts on have the confirmed messages *on
+their disks*: all of these nodes, or a majority if the record says so. The audit checks that at each confirm, and again
+at each change of a record.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from leveret.wire.chunk import HEADER_BYTES, ChunkError, decode_header
 
 
 class CountedOn(NamedTuple):
-    """The nodes that a record counts on to have a queue's confirmed messages, the leader among them.
+    """The nodes that a record counts on to have a queue's confirmed messages, including the leader.
 
     Attributes:
         nodes: their names.
-        needed: how many of them have to have all of it.
+        needed: the number of nodes that must have all confirmed messages.
     """
 
     nodes: frozenset[str]
@@ -32,10 +33,10 @@ class CountedOn(NamedTuple):
 
 
 class DurableLogs:
-    """The logs of all nodes as a loss of power would leave them at least."""
+    """The synced logs of all nodes: the least that a loss of power leaves."""
 
     def __init__(self, disk: SimulatedDisk) -> None:
-        """Nothing is read yet."""
+        """Begin without reading a log."""
         self._disk = disk
         self._ends: dict[Path, tuple[bytes, int]] = {}
         """By segment: the synced octets that were read last, and the end of their whole chunks."""
@@ -46,7 +47,7 @@ class DurableLogs:
         for path, octets in self._disk.durable(data_dir, log).items():
             number, _, kind = path.name.partition(".")
             if number.isdecimal():
-                # A segment that is new has its name once its directory is synced; a start takes it from the other one.
+                # The final name of a new segment is durable once the directory is synced; a start accepts both names.
                 is_segment = kind in ("segment", "sealed.segment", "segment.new")
                 found.append(
                     (int(number), self._end(path, octets, int(number)) if is_segment else int(number))
@@ -62,7 +63,7 @@ class DurableLogs:
             try:
                 header = decode_header(octets[at : at + HEADER_BYTES])
             except ChunkError:
-                break  # The rest of the file has room that nothing was written to yet.
+                break  # The rest of the file is preallocated.
             at += header.chunk_bytes
             if at <= len(octets):
                 end = header.next_offset
@@ -74,11 +75,11 @@ class PromiseAudit:
     """See the module.
 
     Attributes:
-        confirmed: up to where the messages of a queue are confirmed, by its epoch.
+        confirmed: the offset up to which a queue's messages are confirmed, by the queue's epoch.
     """
 
     def __init__(self, disk: SimulatedDisk, nodes: list[SimulatedNode]) -> None:
-        """Nothing is confirmed; the list of nodes may change."""
+        """Begin without confirmed messages; the list of nodes may change."""
         self.confirmed: dict[int, int] = {}
         self._logs = DurableLogs(disk)
         self._nodes = nodes
@@ -86,29 +87,29 @@ class PromiseAudit:
         self._tied: dict[int, tuple[object, dict[Queue, int]]] = {}
 
     def damaged(self, path: Path) -> None:
-        """A file was damaged or removed from outside: what the node has of that log is not judged any more."""
+        """Note a file that was damaged or removed from outside: from now on the audit skips that copy of its log."""
         for node in self._nodes:
             if path.is_relative_to(node.data_dir):
                 self._damaged.add((node.name, path.parent.relative_to(node.data_dir).as_posix()))
 
     def tied(self, batch: object, queues: Iterable[Queue]) -> None:
-        """A node has appended messages, whose confirm waits for that from now on."""
+        """Note that a node has appended a batch of messages, whose confirm waits for the disk from now on."""
         self._tied[id(batch)] = batch, {queue: queue.backlog.next_offset for queue in queues}
 
     def confirms(self, batch: object) -> dict[Queue, int]:
-        """Return up to where the messages of each queue are confirmed with this batch."""
+        """Return the offset up to which this batch confirms the messages of each queue."""
         return self._tied.pop(id(batch), (batch, {}))[1]
 
     def judge(self, epoch: int, counted_on: CountedOn, floor: int | None = None) -> None:
-        """See that whoever a record counts on has what was confirmed.
+        """Check that the nodes that a record counts on have the confirmed messages on disk.
 
         Args:
-            epoch: of the queue.
-            counted_on: by the record.
-            floor: of the leader; nobody needs to have what is before it. None where that is not known.
+            epoch: the epoch of the queue.
+            counted_on: the nodes that the record counts on.
+            floor: the leader's floor; no node needs records before it. None if the floor is unknown.
 
         Raises:
-            BooksFault: a promise rests on what is on no disk.
+            BooksFault: too few disks have the promised messages.
         """
         end, log = self.confirmed.get(epoch), f"{Queue.log_kind}/{directory_of(epoch)}"
         if end is None:

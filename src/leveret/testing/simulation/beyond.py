@@ -1,4 +1,4 @@
-"""A follower beside a simulated cluster: it follows one of the nodes, and is killed, cut off and started at random."""
+"""A follower outside a simulated cluster: follows one of its nodes, and is killed, cut off and started at random."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class FollowerBeyond:
     def __init__(
         self, node: SimulatedNode, followed: SimulatedNode, network: SimulatedNetwork, chance: Random
     ) -> None:
-        """It does not run yet."""
+        """Begin with a follower that does not run."""
         self.node = node
         self.followed = followed
         self._network = network
         self._chance = chance
 
     def possible_faults(self) -> Sequence[PossibleFault]:
-        """Return what may happen to it now."""
+        """Return the faults that may happen to the follower now."""
         node = self.node
         if not node.is_up:
             return [PossibleFault("start follower", self.start, NAME)] * 2
@@ -47,7 +47,7 @@ class FollowerBeyond:
         ]
 
     def start(self) -> None:
-        """Start it if it is down."""
+        """Start the follower if it is down."""
         if not self.node.is_up:
             self.node.start()
 
@@ -57,7 +57,7 @@ class FollowerBeyond:
         self._network.mend()
 
     def missing(self) -> list[str]:
-        """Return why it has not all that its node has; nothing while that one is down."""
+        """Return the reasons why the follower is not in step; none if it is, or while its leader is down."""
         if not self.followed.is_open:
             return []
         roles, leading = self.node.roles, self.followed.roles
@@ -69,7 +69,7 @@ class FollowerBeyond:
         return []
 
     def differing(self) -> str:
-        """Return where its data differ from its node's, in words; empty for nowhere."""
+        """Return a text about the first difference of its data from its leader's; empty without one."""
         home, own = self.followed.data_dir, self.node.data_dir
         theirs, ours = _logs(home), _logs(own)
         if theirs != ours:

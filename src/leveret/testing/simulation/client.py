@@ -37,13 +37,13 @@ class SimulatedClient(asyncio.Protocol):
     Attributes:
         on_confirm: called with (tag, multiple, ok) for each confirm.
         on_delivery: called for each delivery to a consumer.
-        is_closed: nothing can be sent any more.
-        published: how many messages were published: the delivery tag of the last confirm that is to come.
-        reason: of the end.
+        is_closed: whether the connection is gone.
+        published: the number of published messages, which is the delivery tag of the last expected confirm.
+        reason: the reason of the end.
     """
 
     def __init__(self) -> None:
-        """Not connected yet."""
+        """Begin without a connection."""
         self.on_confirm: Callable[[int, bool, bool], None] = lambda tag, multiple, ok: None
         self.on_delivery: Callable[[ClientDelivery], None] = lambda delivery: None
         self.is_closed = False
@@ -58,11 +58,11 @@ class SimulatedClient(asyncio.Protocol):
 
     @classmethod
     async def connect(cls, network: SimulatedNetwork, port: int, *, heartbeat_s: int = 0) -> SimulatedClient:
-        """Connect as guest and open the channel; who asks for heartbeats sends its own with `beat`.
+        """Connect as guest and open the channel; with `heartbeat_s`, the caller sends heartbeats with `beat`.
 
         Raises:
-            OSError: nobody listens there.
-            ClientClosed: the node refuses.
+            OSError: no process listens at the port.
+            ClientClosed: the node refuses the connection.
         """
         _, made = await network.connect(cls, port)
         client = cast("SimulatedClient", made)
@@ -98,7 +98,7 @@ class SimulatedClient(asyncio.Protocol):
         """Send a method and return its answer.
 
         Raises:
-            ClientClosed: the connection or the channel is gone, or goes instead of an answer.
+            ClientClosed: the connection or the channel is gone, or ends before the answer.
         """
         self.send(method, channel=channel)
         return await self._expect()
@@ -115,7 +115,7 @@ class SimulatedClient(asyncio.Protocol):
         )
 
     def close(self) -> None:
-        """Close the connection without a word."""
+        """Close the transport without a handshake."""
         self._ended("closed")
         self._transport.abort()
 
@@ -176,7 +176,7 @@ class SimulatedClient(asyncio.Protocol):
             case commands.Basic.Ack() | commands.Basic.Nack():
                 self.on_confirm(method.delivery_tag, method.multiple, isinstance(method, commands.Basic.Ack))
             case commands.Basic.Cancel() | commands.Channel.Close() | commands.Connection.Close():
-                # An application closes its connection then, and opens another one.
+                # After a channel error, an application closes its connection and opens another one.
                 self._ended(getattr(method, "reply_text", "consumer cancelled"))
                 self._transport.abort()
             case commands.Connection.Tune() | commands.Connection.Blocked() | commands.Connection.Unblocked():

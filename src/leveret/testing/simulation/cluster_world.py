@@ -43,7 +43,7 @@ DEAD_QUEUE: Final = "mdead"
 STREAM_NAME: Final = "stream"
 REPLACED_MAX: Final = 2
 FOLLOWED: Final = 0.5
-"""Of so many runs a node has a follower."""
+"""The share of runs in which a node has a follower."""
 _FORGOTTEN: Final = "was taken out of cluster"
 
 
@@ -51,7 +51,7 @@ class ClusterWorld(EtcdWorld):
     """See the module."""
 
     def __init__(self, *args: Any, **given: Any) -> None:
-        """Some runs let incomplete mirrors lead, and may lose messages."""
+        """Choose the run's policy: some runs let incomplete mirrors lead, and may lose messages."""
         super().__init__(*args, **given)
         self.books.may_lose = self.habits.random() < 0.1
         self._gone: list[SimulatedNode] = []
@@ -79,7 +79,7 @@ class ClusterWorld(EtcdWorld):
         self._begin_work(stream)
 
     def _add_follower(self, followed: SimulatedNode) -> None:
-        """Have a node beyond the cluster follow one of its nodes."""
+        """Make a node outside the cluster a follower of one of its nodes."""
         settings = {"replication.follow": f"tcp://127.0.0.1:{followed.config.followers.port}"}
         if self._chance.random() < 0.3:
             settings["replication.apply_delay"] = "10m"
@@ -105,7 +105,7 @@ class ClusterWorld(EtcdWorld):
         )
 
     def _begin_work(self, stream: StreamBooks) -> None:
-        """Have some of the applications that users have, each run another choice of them."""
+        """Start a choice of the users' applications, which differs between runs."""
         interval_s = self.habits.choice((0.02, 0.05, 0.2, 1.0))
         steady, in_bursts = PublishingPace(interval_s), PublishingPace(0.005, 30, 5.0)
         small = ConsumingHabit(0.5, 0.3, 0.1, prefetch=self.habits.choice((1, 3)))
@@ -159,13 +159,13 @@ class ClusterWorld(EtcdWorld):
         return found
 
     async def lose_leader(self) -> None:
-        """See EtcdWorld: policies change and leaders move shortly before."""
+        """See EtcdWorld: a policy changes or a leader moves shortly before."""
         opened = [node for node in self.nodes if node.is_open]
         changes = [partial(change, node) for node in opened for change in (self._change_policy, self._move)]
         await LeaderLoss(self, changes).run()
 
     async def _lose_etcd(self) -> None:
-        """Let an etcd without data stand in etcd's place for a while: nothing is to be founded or deleted by that."""
+        """Replace etcd by one without data for a while: no node may found a cluster or delete data because of that."""
         async with self.etcd_stops:
             content = self.etcd.state.copy()
             self.etcd.kill()
@@ -203,7 +203,7 @@ class ClusterWorld(EtcdWorld):
             self.operator.set_policy(node, "ha", "^m", self._definition())
 
     async def _mirror(self, node: SimulatedNode, definition: dict[str, Any]) -> None:
-        """Set the policy, and wait until it is set."""
+        """Set the policy, and wait for the answer."""
         change = self.operator.set_policy(node, "ha", "^m", definition)
         await self.until(change.done, "the policy is set")
 
@@ -221,7 +221,7 @@ class ClusterWorld(EtcdWorld):
             self.operator.at(node, _cluster(node).rebalance("all", ".*", ".*"))
 
     async def _replace(self, node: SimulatedNode) -> None:
-        """Stop a node, have the others forget it, and add another one with an empty disk."""
+        """Stop a node, make the others forget it, and add another one with an empty disk."""
         await node.stop()
         teller = next((each for each in self.nodes if each.is_open and each is not node), None)
         name = f"{node.name}@localhost"
@@ -229,7 +229,7 @@ class ClusterWorld(EtcdWorld):
             return
         cluster = _cluster(teller)
         if name in cluster.alive() or name in self.leaders():
-            return  # Queues would be lost with it.
+            return  # Queues would be lost with the node.
         forgetting = self.operator.at(teller, cluster.forget_node(name))
         process = teller.process
         await self.until(
@@ -240,11 +240,11 @@ class ClusterWorld(EtcdWorld):
         self._renew(node)
 
     def _renew(self, node: SimulatedNode) -> None:
-        """Have another node, with an empty disk, in the place of one that the others have forgotten."""
+        """Replace a node that the others have forgotten by another one with an empty disk."""
         self.nodes.remove(node)
         self._gone.append(node)
         if self._beyond is not None and self._beyond.followed is node:
-            # Its copy stays as it is.
+            # The node's copy stays as it is.
             self._beyond.node.kill()
             self._gone.append(self._beyond.node)
             self._beyond = None
@@ -281,32 +281,32 @@ class ClusterWorld(EtcdWorld):
                 yield placement.epoch, _counted_on(placement)
 
     def leaders(self) -> set[str]:
-        """See EtcdWorld: as etcd has it recorded."""
+        """See EtcdWorld: from the placements in etcd."""
         if self.etcd_stops.locked():
-            # Another etcd may stand in its place, which knows of none.
+            # The etcd in its place may be one without placements.
             return {f"{node.name}@localhost" for node in self.nodes}
         return {placement.leader for placement in self._placements()}
 
     def _placements(self) -> list[Placement]:
-        """As etcd has them recorded."""
+        """Return the placements in etcd."""
         state = ClusterState(KEYS)
         found = self.etcd.state
         state.apply(differences({}, found.entries, found.revision), found.revision)
         return [placed.placement for placed in state.placements.values()]
 
     def has_returned(self, node: SimulatedNode) -> bool:
-        """See EtcdWorld: it is a synchronised mirror again."""
+        """See EtcdWorld: whether the node is a synchronised mirror again."""
         return not self.missing()
 
     # -- the end ----------------------------------------------------------------------------------
 
     async def heal(self) -> None:
-        """See SimulatedWorld: with a policy by which all mirrors become synchronised."""
+        """See SimulatedWorld: sets a policy that synchronises all mirrors."""
         await self.until_up()
         await self.until(lambda: all(node.is_open or node.ended for node in self.nodes), "all nodes start")
         for node in list(self.nodes):
             if _FORGOTTEN in (node.ended or ""):
-                # Whoever was told to forget it has ended before that could be seen.
+                # The node that received the command to forget this one ended before its success was visible.
                 self._renew(node)
         await self.until(lambda: any(node.is_open for node in self.nodes), "a node is open")
         while True:
@@ -375,7 +375,7 @@ def _host(name: str) -> str:
 
 
 def _counted_on(placement: Placement) -> CountedOn:
-    """A majority of the recorded mirrors and the leader has what was confirmed, or all of them have."""
+    """Return the nodes that a placement counts on: all of its leader and mirrors, or a majority of them."""
     mirrors = len(placement.synchronised)
     needed = 1 + ((mirrors + 1) // 2 if placement.majority else mirrors)
     return CountedOn(frozenset(map(_host, (placement.leader, *placement.synchronised))), needed)
@@ -387,5 +387,5 @@ def _cluster(node: SimulatedNode) -> ClusterCommands:
 
 
 def _log_name(placement: Placement) -> str:
-    """The name of a queue's log in the tree; only streams have members."""
+    """Return the name of a queue's log in the tree; only streams have members."""
     return f"{'streams' if placement.members else 'queues'}/{directory_of(placement.epoch)}"

@@ -1,7 +1,8 @@
-"""The companion of a lease, simulated: in the place of `runtime.coordination.companion.LeaseCompanion`.
+"""The simulated companion of a lease, in the place of `runtime.coordination.companion.LeaseCompanion`.
 
-Its process is a DeathWatcher of the node's: it is told of the node's death by the kernel alone, not of a loss of power,
-in which it dies as well. A world kills it, or lets it hang, so that it ends the lease late or never.
+Its process is a DeathWatcher of the node's process: the kernel reports the node's death to it, but not a loss of power,
+in which the companion dies, too. A world kills the companion, or makes it hang, so that it ends the lease late or
+never.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class SimulatedCompanion:
     """See the module."""
 
     def __init__(self, options: EtcdOptions, lease_id: int, ttl_s: float) -> None:
-        """Of the present process, which must be one. Raises LookupError: there is no simulated etcd here."""
+        """Start the companion of the present process. Raises LookupError: the context has no simulated etcd."""
         process = current_process()
         assert process is not None
         self._process = process
@@ -71,6 +72,6 @@ def kill_companions(process: SimulatedProcess) -> None:
 
 
 def hang_companions(process: SimulatedProcess, hangs_s: float) -> None:
-    """Have the companions of a process notice its death so much later: another run of the node may be up by then."""
+    """Delay the companions' notice of a process's death: the node's next run may be up by then."""
     for watcher in process.watchers:
         watcher.hangs_s = hangs_s

@@ -1,4 +1,4 @@
-"""Simulated consumers: they acknowledge, requeue, reject and keep messages, in transactions or not."""
+"""Simulated consumers: they acknowledge, requeue, reject and hold messages, with or without transactions."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ PREFETCH: Final = 20
 
 
 class ConsumingHabit(NamedTuple):
-    """What a consumer does with its deliveries, as shares of them; the others stay unacknowledged until the end.
+    """The shares of a consumer's answers to deliveries; the other deliveries stay unacknowledged until the end.
 
     Attributes:
-        acks: acknowledged.
-        returns: requeued.
-        rejects: rejected.
-        dead_queue: where the queue sends what is rejected; empty if that is gone.
-        prefetch: at most so many are unacknowledged.
-        commits: whether it works in transactions.
+        acks: the share of acknowledged deliveries.
+        returns: the share of requeued deliveries.
+        rejects: the share of rejected deliveries.
+        dead_queue: the queue that receives rejected messages; empty if they are dropped.
+        prefetch: the most unacknowledged deliveries at a time.
+        commits: whether the consumer works in transactions.
     """
 
     acks: float = 0.6
@@ -38,12 +38,12 @@ class SimulatedConsumer(SimulatedApplication):
     """Consumes one queue.
 
     An acknowledgement has no answer of its own. The answer to `tx.commit` shows that the node, its followers and its
-    mirrors have it; that to any other method that the log of the node has it, which does not outlive the node. So only
-    a consumer that works in transactions knows what is settled.
+    mirrors have it; the answer to any other method shows only that the node's log has it, which may be lost with the
+    node. So only a consumer that works in transactions knows which messages are settled.
     """
 
     def __init__(self, *args: Any, queue: str, habit: ConsumingHabit) -> None:
-        """Of one queue."""
+        """Begin idle; `queue` is the queue to consume."""
         super().__init__(*args)
         self.queue = queue
         self.habit = habit
@@ -95,7 +95,7 @@ class SimulatedConsumer(SimulatedApplication):
         *,
         may_keep: bool,
     ) -> bool:
-        """Do something with a delivery; return whether it was answered. `tried` gets it if it may be gone then."""
+        """Answer a delivery or hold it; return whether it was answered. `tried` receives it if it may be settled."""
         habit, share = self.habit, self.random.random()
         if share < habit.acks:
             message.is_tried = True

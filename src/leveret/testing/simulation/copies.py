@@ -1,7 +1,7 @@
-"""Copies of one log at several nodes, compared chunk by chunk: what a copy has beside its leader must be the leader's.
+"""Compares copies of one log at several nodes, chunk by chunk.
 
-A copy may begin at another offset, and may be divided into segments at other ones. From the first offset on that both
-have, it has the same chunks, octet by octet, once nothing is on its way any more.
+A copy may begin at another offset than its leader, and its segments may begin at other offsets. From the first common
+offset on, it has the same chunks, octet by octet, once no chunk is in flight.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from leveret.wire.chunk import HEADER_BYTES, ChunkError, decode_header
 
 
 def difference(leader: Path, copy: Path, logs: Iterable[str]) -> str:
-    """Return where a copy differs from its leader, in words; empty for nowhere.
+    """Return a text about the first difference of a copy from its leader; empty without one.
 
     Args:
-        leader: its data directory.
+        leader: the data directory of the leader.
         copy: the data directory of the copy.
-        logs: the names of the logs, as below a data directory.
+        logs: the paths of the logs below a data directory.
     """
     for log in logs:
         theirs, ours = _chunks(leader / log), _chunks(copy / log)
@@ -35,7 +35,7 @@ def difference(leader: Path, copy: Path, logs: Iterable[str]) -> str:
 
 
 def _chunks(log: Path) -> dict[int, bytes]:
-    """The whole chunks of a log by their offsets."""
+    """Return the whole chunks of a log by their offsets."""
     found: dict[int, bytes] = {}
     for path in log.glob("*.segment"):
         octets = path.read_bytes()
@@ -44,7 +44,7 @@ def _chunks(log: Path) -> dict[int, bytes]:
             try:
                 header = decode_header(octets[at : at + HEADER_BYTES])
             except ChunkError:
-                break  # The rest of the file has room that nothing was written to yet.
+                break  # The rest of the file is preallocated.
             found[header.chunk_id] = octets[at : at + header.chunk_bytes]
             at += header.chunk_bytes
     return found

@@ -1,9 +1,9 @@
-"""A simulated leader with a delayed follower, which is promoted at the end: as of a time that was noted, or as it is.
+"""A simulated leader with a delayed follower, which is promoted at the end: as of a noted time, or with all changes.
 
-At some times, when the follower has all that the leader has, the books are copied: what is confirmed then, and what is
-settled. One of these times is chosen at the end. The follower, promoted as of that time, must have each message that
-was confirmed and not settled then, also if it was settled, purged or deleted with its queue later. It must have none
-that was settled then, and none that was published later.
+At some times, when the follower has all records of its leader, the world copies the books: the messages that are
+confirmed and those that are settled then. At the end it chooses one of these times. The follower, promoted as of that
+time, must have each message that was confirmed and not settled then, also if it was settled, purged or deleted with its
+queue later. It must have no message that was settled then or published later.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from leveret.testing.simulation.world import START_TIMEOUT_S, NeverAtRest, Possi
 _QUEUES: Final = ("q1", "q2", "qq")
 _BETWEEN_TIMES_S: Final = 0.5
 _QUIET_S: Final = 0.01
-"""For so long nothing is done at a time that is noted: a later frame has a later time."""
+"""The pause of all work around a noted time, so that later frames have later times."""
 _MARGIN_S: Final = 30
-"""A time is not chosen that may be too long ago when the promotion, broken off and repeated, comes to it."""
+"""The margin before the delay ends: an older time may be out of reach when an interrupted promotion is repeated."""
 _PROMOTE_NOW: Final = 0.25
 _BREAK_OFF: Final = 0.3
 
 
 class NotedTime(NamedTuple):
-    """The books at a time: messages that must be there, and must not; none with a number beyond `last` may be there.
+    """The books at a time: the messages that must exist then, those that must not, and the `last` number published.
 
     `at_ms` is by the follower's index, `at_s` by the loop.
     """
@@ -56,9 +56,9 @@ class DelayedWorld(SimulatedWorld):
         self.times = []
         self._watching = Random(f"times {self.seed}")
         self._mistaken: dict[str, int] = {}
-        """Queues at which something is done by mistake right now."""
+        """Queues that the operator's mistake affects right now."""
         self._doubtful: dict[str, int] = {}
-        """The last message of a queue of which nobody knows whether a mistake took it."""
+        """By queue, the number of the last message that a mistake may have removed."""
         port = self.network.free_port()
         self._delay_s = delay_s = self.habits.choice((60, 3600))
         small = {"segment_bytes_max": "65536"}
@@ -68,7 +68,7 @@ class DelayedWorld(SimulatedWorld):
             "replication.apply_delay": f"{delay_s}s",
         }
         self.add_node("n2", {**small, **follow})
-        # Clocks that do not agree make the delay longer or shorter.
+        # Clocks that differ make the delay longer or shorter.
         self.nodes[1].clock_offset_s = self.nodes[0].clock_offset_s
         for node in self.nodes:
             self.give_secret(node)
@@ -107,7 +107,7 @@ class DelayedWorld(SimulatedWorld):
         )
 
     def _is_certain(self, message: BookedMessage) -> bool:
-        """Whether it must be in its queue."""
+        """Return whether the message must be in its queue."""
         is_doubtful = message.number <= self._doubtful.get(message.queue, 0)
         return message.is_confirmed and not message.is_tried and not is_doubtful
 
@@ -116,7 +116,7 @@ class DelayedWorld(SimulatedWorld):
         return roles.following.delaying if roles is not None and roles.following is not None else None
 
     def _position(self) -> int | None:
-        """Where the leader is, if its follower has all before that on disk."""
+        """Return the leader's position if the follower has all records before it on disk, else None."""
         roles = self.nodes[0].roles if self.nodes[0].is_open else None
         server = roles.follower_server if roles is not None else None
         if server is None or not server.listener.followers or self._delaying() is None:
@@ -166,7 +166,7 @@ class DelayedWorld(SimulatedWorld):
         self.network.mend()
 
     def _by_mistake(self, queue: str, methods: list[Any]) -> None:
-        """Have the operator do something to a queue by which messages are gone."""
+        """Let the operator remove messages of a queue by mistake."""
         self._mistaken[queue] = self._mistaken.get(queue, 0) + 1
         self._operator.spawn(self._until_done(queue, methods))
 
@@ -200,7 +200,7 @@ class DelayedWorld(SimulatedWorld):
     # -- the end ----------------------------------------------------------------------------------
 
     async def _count(self) -> int:
-        """See SimulatedWorld: the follower is promoted, and has what it is to have."""
+        """See SimulatedWorld: promotes the follower, and checks its messages."""
         for application in self.applications:
             application.is_stopping = True
         await asyncio.sleep(10)
@@ -251,7 +251,7 @@ class DelayedWorld(SimulatedWorld):
         await self.until(lambda: follower.is_open, "n2 leads")
 
     def _booked(self, queue: str, delivery: ClientDelivery) -> BookedMessage:
-        """Look up a message of any time: what may be there is judged as of the chosen one."""
+        """Look a message up in the books of all times; `_judge` decides as of the chosen time."""
         message = self.books.messages.get((queue, int(delivery.message_id)))
         if message is None or message.body != delivery.body:
             raise BooksFault(f"altered: queue {queue} has message {delivery.message_id!r} otherwise")

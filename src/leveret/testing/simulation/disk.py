@@ -1,14 +1,14 @@
-"""Disks of simulated nodes: real files, of which a loss of power leaves what was synced, and any part of the rest.
+"""Disks of simulated nodes: real files. A loss of power leaves their synced content, and any part of the rest.
 
-    with SimulatedDisk(folder) as disk:                      # folder: of all nodes; what is in it is durable
+    with SimulatedDisk(folder) as disk:                      # folder: of all nodes; its present content is durable
         ...                                                  # the product writes and syncs below it
-        disk.copy(before, after)                             # kill -9: all is there, and durable is what was so before
-        disk.power_lost(before, after, random.Random(seed))  # a state of its files that a crash could leave
+        disk.copy(before, after)                             # kill -9: files stay, and the durable part is unchanged
+        disk.power_lost(before, after, random.Random(seed))  # a state of the files that a crash could leave
         disk.flip_bit(directory, random.Random(seed))
 
-A file is durable as it was at its last fsync or fdatasync, a name as its directory was at its last fsync, and below the
-directory of a syncfs everything is. Each directory of a node counts as a disk of its own. Files are held in memory at
-each sync, so they had better be small.
+The durable content of a file is that of its last fsync or fdatasync, the durable names of a directory are those of its
+last fsync, and a syncfs makes all entries below its directory durable. Each directory of a node counts as a disk of its
+own. Each sync copies the file into memory, so files should be small.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class SimulatedDisk:
 
     Attributes:
         root: the folder, resolved.
-        lock: held while a sync or a change of names is done and noted; whoever acts between two steps takes it.
+        lock: held while a sync or a change of names is done and noted; a fault between two steps takes it.
     """
 
     def __init__(self, root: Path) -> None:
-        """All that is below `root` is durable as it is."""
+        """Begin with all entries below `root` durable."""
         self.root = root.resolve()
         self.lock = threading.RLock()
         self._entries: dict[tuple[int, int], DiskEntry] = {}
@@ -55,7 +55,7 @@ class SimulatedDisk:
         self._sync_all(self._root)
 
     def __enter__(self) -> Self:
-        """See what the product does, until the end of the block."""
+        """Observe the product's syncs and changes of names, until the end of the block."""
         for name in ("fsync", "fdatasync"):
             self._replace(os, name, self._synced)
         self._replace(sync, "syncfs", self._file_system_synced)
@@ -77,10 +77,10 @@ class SimulatedDisk:
 
         self._patches.enter_context(mock.patch.object(module, name, seen))
 
-    # What it leaves.
+    # The state after a fault.
 
     def copy(self, directory: Path, to: Path) -> None:
-        """Copy a directory as it is to a new place, where as much of it is durable as here."""
+        """Copy a directory to a new place, where the same part of it is durable."""
         with self.lock:
             root = self._looked_at(directory)
             clones = cloned(root)
@@ -92,20 +92,20 @@ class SimulatedDisk:
                 self._entries[clones[entry].inode] = clones[entry]
 
     def settle(self, directory: Path) -> None:
-        """Make all that is below a directory durable, its own name too, as what an operator put there long ago is."""
+        """Make a directory, its name and all entries below durable, like files that an operator made long ago."""
         with self.lock:
             self._sync_all(self._root)
             self._sync_all(self._looked_at(directory))
 
     def power_lost(self, directory: Path, to: Path, chance: random.Random, *, in_order: bool = True) -> None:
-        """Write to a new place what a loss of power leaves of a directory; nothing of that can be lost any more.
+        """Write a state of a directory that a loss of power could leave to a new place, where it is durable.
 
         Args:
-            directory: a data directory; it stays as it is.
-            to: that place, which does not exist.
-            chance: what is left.
-            in_order: whether the disk keeps the changes of the names of one directory in their order. The product
-                relies on that where a log's begin moves on (storage.begin), and where a segment is sealed.
+            directory: a data directory, which stays unchanged.
+            to: the new place, which does not exist.
+            chance: decides the state.
+            in_order: whether the disk keeps the changes of one directory's names in their order. The product relies on
+                that order when a log's begin moves on (storage.begin), and when a segment is sealed.
         """
         with self.lock:
             root = self._looked_at(directory)
@@ -114,7 +114,7 @@ class SimulatedDisk:
             self._sync_all(self._looked_at(to))
 
     def remove(self, directory: Path) -> None:
-        """Remove a directory that nobody needs any more, and what is known of it."""
+        """Remove a directory that is no longer needed, and its entries."""
         with self.lock, ExitStack() as originals:
             for name in ("unlink", "rmdir"):
                 originals.enter_context(
@@ -132,12 +132,12 @@ class SimulatedDisk:
         chance: random.Random,
         may_be: Callable[[Path], bool] = lambda path: True,
     ) -> tuple[Path, int] | None:
-        """Flip one bit of a file at rest: which file and which octet; None when no file has any.
+        """Flip one bit of a file at rest; return the file and the octet's place, None if all files are empty.
 
         Args:
-            directory: below which.
-            chance: the choice; every octet is as likely.
-            may_be: whether a file may be chosen.
+            directory: the file is below this directory.
+            chance: decides the bit; every octet is equally likely.
+            may_be: returns whether a file may be chosen.
         """
         with self.lock:
             files = [each for each in sorted(directory.rglob("*")) if each.is_file() and may_be(each)]
@@ -157,16 +157,16 @@ class SimulatedDisk:
             return path, place
 
     def remove_at_rest(self, directory: Path) -> None:
-        """Remove a directory as somebody does whose node is down, for good."""
+        """Remove a directory durably, as an operator may do while the node is down."""
         shutil.rmtree(directory)
         self.settle(directory.parent)
 
     def durable(self, directory: Path, below: str) -> dict[Path, bytes]:
-        """Return the files right in a directory of a node's as they were synced last; none if its name is not durable.
+        """Return the files directly in a directory, with their synced content; none if its name is not durable.
 
         Args:
             directory: the data directory.
-            below: the path of the directory below that.
+            below: the path of the directory below the data directory.
         """
         with self.lock:
             entry = self._entry(str(directory)) if directory.exists() else None
@@ -175,7 +175,7 @@ class SimulatedDisk:
             files = entry.durable.items() if entry is not None else ()
             return {directory / below / name: each.synced for name, each in files if not each.is_directory}
 
-    # What is known of it.
+    # The entries.
 
     def _known(self, status: os.stat_result, path: str) -> DiskEntry:
         entry = self._entries.get(_key(status))
@@ -187,7 +187,7 @@ class SimulatedDisk:
         return entry
 
     def _entry(self, path: str, status: os.stat_result | None = None) -> DiskEntry | None:
-        """The entry of a path that is there; None outside of the root. A name that is new is a change of names."""
+        """Return the entry of an existing path; None outside of the root. A new name is noted as a change of names."""
         status = status or os.lstat(path)
         entry = self._entries.get(_key(status))
         if entry is self._root or (entry is not None and entry.is_directory):
@@ -201,7 +201,7 @@ class SimulatedDisk:
         return entry
 
     def _directory(self, path: str) -> tuple[DiskEntry | None, str]:
-        """The directory that a path is in, None outside of the root; and its name there."""
+        """Return the directory of a path, None outside of the root, and the path's name there."""
         above, name = os.path.split(path.rstrip("/"))
         status = os.stat(above or ".")
         entry = self._entries.get(_key(status))
@@ -212,14 +212,14 @@ class SimulatedDisk:
         return entry, name
 
     def _looked_at(self, directory: Path) -> DiskEntry:
-        """The entry of a directory, once all that is below it is known as it is."""
+        """Return the entry of a directory, with all present entries below it noted."""
         entry = self._entry(str(directory.resolve()))
         assert entry is not None, f"{directory} is not below {self.root}"
         self._look_below(entry)
         return entry
 
     def _look(self, directory: DiskEntry) -> None:
-        """Know the names in a directory as they are."""
+        """Note the present names in a directory."""
         found = sorted(os.listdir(directory.path))
         for name in sorted(directory.names.keys() - set(found)):
             change_names(NameSet(directory, name, None))
@@ -241,7 +241,7 @@ class SimulatedDisk:
             else:
                 entry.synced = entry.content()
 
-    # What the product does.
+    # The product's calls.
 
     def _synced(self, original: Callable[[int], None], file: Any) -> None:
         original(file)
@@ -263,7 +263,7 @@ class SimulatedDisk:
             self._sync_all(entry)
 
     def _entry_of(self, descriptor: int) -> DiskEntry | None:
-        """The entry of an open file; None outside of the root, and for one that has no name any more."""
+        """Return the entry of an open file; None outside of the root, and for a file without a name."""
         status = os.fstat(descriptor)
         path = os.readlink(f"/proc/self/fd/{descriptor}")
         if not status.st_nlink or not f"{path}/".startswith(f"{self.root}/"):
@@ -301,14 +301,14 @@ class SimulatedDisk:
         self._lost_name(entry, last)
 
     def _lost_name(self, entry: DiskEntry, last: bytes | None) -> None:
-        """An entry has a name less; if it was the last one, another one may get its inode's number."""
+        """Note that an entry lost a name; after the last one, another entry may get its inode's number."""
         if last is not None:
             entry.removed = last
             self._entries.pop(entry.inode, None)
 
 
 def _last_content(path: str, entry: DiskEntry) -> bytes | None:
-    """The content of what is about to lose its last name; None when it has others."""
+    """Return the content of a file that is about to lose its last name; None if it has other names."""
     if entry.is_directory:
         return b""
     return entry.content() if os.lstat(path).st_nlink == 1 else None

@@ -1,7 +1,7 @@
-"""What a disk has of files and directories: the state of the last sync, and each change of a name since then.
+"""Files and directories of a simulated disk: their state at the last sync, and each change of a name since then.
 
-A change of names is one step, kept as a whole or not at all: a new name, a removal, or a rename, which is both. The
-content of a file is that of its last sync, with any part of what was written since.
+A change of names is one step, and the disk keeps all of it or none: a new name, a removal, or a rename, which is both.
+A loss of power leaves a file's content of the last sync, with any part of the later writes.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ Names = dict[str, "DiskEntry"]
 
 @dataclass(eq=False, slots=True)
 class DiskEntry:
-    """A file or a directory, under however many names.
+    """A file or a directory, with any number of names.
 
     Attributes:
         inode: its device and number, as long as it has a name.
-        path: where it was seen last.
+        path: its last known path.
         mode: its permissions.
-        names: of a directory: what is in it.
-        durable: of a directory: what was in it at its last sync.
-        changes: of a directory: those of its names since, in their order.
+        names: of a directory: its present entries.
+        durable: of a directory: its entries at its last sync.
+        changes: of a directory: the changes of its names since then, in order.
         synced: of a file: its content at its last sync; empty before the first one.
-        removed: of a file that has no name any more: its content when it lost the last one.
+        removed: of a file without a name: its content when it lost the last one.
     """
 
     inode: tuple[int, int]
@@ -48,7 +48,7 @@ class DiskEntry:
     removed: bytes | None = None
 
     def content(self) -> bytes:
-        """What a file holds now."""
+        """Return the present content of a file."""
         if self.removed is not None:
             return self.removed
         try:
@@ -58,13 +58,13 @@ class DiskEntry:
             return b""  # Another thread has just removed it.
 
     def walk(self) -> Iterator[DiskEntry]:
-        """This one and all that is below it, by the present names."""
+        """Yield this entry and all entries below it, by the present names."""
         yield self
         for entry in self.names.values():
             yield from entry.walk()
 
     def names_synced(self) -> None:
-        """Its names are durable as they are, and with them the other half of each rename."""
+        """Make the present names durable, and with them the other half of each rename."""
         changes, self.changes = self.changes, []
         for change in changes:
             for setting in change.settings:
@@ -87,7 +87,7 @@ class DiskEntry:
 
 @dataclass(slots=True)
 class NameSet:
-    """A name of a directory stands for an entry from now on, or for none; `before` is what it stood for."""
+    """A change of one name in a directory, to `entry`, or to none for a removal; `before` is the previous entry."""
 
     directory: DiskEntry
     name: str
@@ -95,14 +95,14 @@ class NameSet:
     before: DiskEntry | None = None
 
     def apply(self, names: Names) -> None:
-        """Do it to the directory's names; a name that has come to stand for something else meanwhile is not removed."""
+        """Apply the change to a directory's names; a name that names another entry by now is not removed."""
         if self.entry is not None:
             names[self.name] = self.entry
         elif names.get(self.name) is self.before:
             names.pop(self.name, None)
 
     def moved(self, clones: dict[DiskEntry, DiskEntry]) -> NameSet:
-        """The same of copies; what has none stays the original, which nothing leads to."""
+        """Return the change for cloned entries; an entry without a clone stays, because no clone leads to it."""
         found = [
             clones.get(each, each) if each else None for each in (self.directory, self.entry, self.before)
         ]
@@ -111,7 +111,7 @@ class NameSet:
 
 @dataclass(eq=False, slots=True)
 class NamesChanged:
-    """One change; its number is its place in the order of all."""
+    """One change of names; `number` is its place in the order of all changes."""
 
     settings: list[NameSet]
     number: int = field(default_factory=lambda: next(_numbers))
@@ -128,7 +128,7 @@ def change_names(*settings: NameSet) -> None:
 
 
 def reachable(root: DiskEntry) -> list[DiskEntry]:
-    """A directory, and all that any of its names may still stand for after a loss of power."""
+    """Return a directory, and all entries that its names may lead to after a loss of power."""
     found: dict[DiskEntry, None] = {}
     due = [root]
     while due:
@@ -141,13 +141,13 @@ def reachable(root: DiskEntry) -> list[DiskEntry]:
 
 
 def names_after_loss(root: DiskEntry, chance: random.Random, *, in_order: bool) -> dict[DiskEntry, Names]:
-    """The names that a loss of power leaves in each directory.
+    """Return the names that a loss of power leaves in each directory.
 
     Args:
         root: the directory, which itself stays.
-        chance: which changes are kept.
-        in_order: of the changes of one directory the first ones are kept, as file systems with a journal do it; on
-            half of the disks the first ones of all directories. Otherwise any of them are.
+        chance: decides which changes are kept.
+        in_order: whether the first changes of each directory are kept, as by file systems with a journal; half of the
+            disks keep the first changes of all directories together. Otherwise any changes are kept.
     """
     left = {entry: dict(entry.durable) for entry in reachable(root) if entry.is_directory}
     found = {change for entry in left for change in entry.changes}
@@ -165,7 +165,7 @@ def names_after_loss(root: DiskEntry, chance: random.Random, *, in_order: bool) 
 
 
 def _first_ones(changes: list[NamesChanged], chance: random.Random, share: float) -> list[NamesChanged]:
-    """Some of the first changes of each directory."""
+    """Choose some of the first changes of each directory."""
     ended: set[DiskEntry] = set()
     kept = []
     for change in changes:
@@ -183,7 +183,7 @@ def _keep(change: NamesChanged, left: dict[DiskEntry, Names]) -> None:
         if setting.directory not in left:
             continue
         if is_rename and setting.entry is not None:
-            # It had one name before this, though that may have come by a rename that is not kept by itself.
+            # The entry had one name before this one, though that may be from a rename that is not kept itself.
             _forget_old_names(setting.entry, left)
         setting.apply(left[setting.directory])
 
@@ -196,9 +196,10 @@ def _forget_old_names(entry: DiskEntry, left: dict[DiskEntry, Names]) -> None:
 
 
 def content_after_loss(synced: bytes, now: bytes, chance: random.Random) -> bytes:
-    """What a loss of power leaves of a file: as it was synced, as it is, or torn.
+    """Return content of a file that a loss of power could leave: the synced one, the present one, or a torn one.
 
-    Torn, it ends anywhere between both ends; pages that were written since are as before, or zero where nothing was.
+    A torn file ends anywhere between both ends. Each page that was written since the sync has its new content, or its
+    old one, which is zero beyond the synced end.
     """
     if synced == now or chance.random() < 0.25:
         return synced
@@ -222,7 +223,7 @@ def written(
     names: Mapping[DiskEntry, Mapping[str, DiskEntry]],
     content: Callable[[DiskEntry], bytes],
 ) -> dict[DiskEntry, str]:
-    """Make a directory and all below it, hard links as links; return where each entry is."""
+    """Make a directory and all entries below it, hard links as links; return the path of each entry."""
     places: dict[DiskEntry, str] = {}
     due = [(root, str(to))]
     for entry, path in due:
@@ -244,7 +245,7 @@ def written(
 
 
 def cloned(root: DiskEntry) -> dict[DiskEntry, DiskEntry]:
-    """Copies of a directory and of all that is reachable from it, by the original: a disk that is the same so far."""
+    """Copy a directory and all entries reachable from it to an equal disk; return the copies by their originals."""
     clones = {entry: replace(entry, names={}, durable={}, changes=[]) for entry in reachable(root)}
     changes: dict[NamesChanged, NamesChanged] = {}
     for entry, clone in clones.items():

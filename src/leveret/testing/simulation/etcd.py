@@ -2,11 +2,11 @@
 
     etcd = SimulatedEtcd(loop, random.Random(seed))
     etcd.use_here()                                          # nodes that are made in this context find it
-    etcd.cut("n1", answers=False); etcd.heal("n1")           # what n1 asks for does not arrive
+    etcd.cut("n1", answers=False); etcd.heal("n1")           # requests of n1 do not arrive
     etcd.kill(); etcd.start()                                # a restart; start(backup) and start(EtcdState()) lose data
 
-The clients are `etcd_client`'s, the ways to them `etcd_paths`'s. A request may not be done, be done without an answer,
-or be done long after its sender has given up. A seed repeats all of it.
+Clients are in `etcd_client`, the paths to them in `etcd_paths`. A request may be lost, be carried out without an
+answer, or be carried out long after its sender has given up. A seed repeats all of that.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from leveret.testing.simulation.etcd_paths import Action, Asker, EtcdPaths, Orde
 from leveret.testing.simulation.etcd_state import EtcdState
 
 EXPIRY_TICK_S: Final = 0.5
-"""etcd looks this often for leases that are over."""
+"""The interval at which etcd checks for expired leases."""
 KEEPALIVE_S: Final = 5.0
-"""Both ends of a watch notice after this time that nothing passes between them; see `etcd_wire`'s TCP keepalive."""
+"""The time after which both ends of a watch notice a cut between them; see `etcd_wire`'s TCP keepalive."""
 
 _here: ContextVar[SimulatedEtcd | None] = ContextVar("leveret_simulated_etcd", default=None)
 
 
 class EtcdWatch:
-    """A watch, both its ends.
+    """Both ends of a watch.
 
     Attributes:
-        inbox: what has arrived, for its owner to take; an error is the last.
-        is_ended: whether etcd sends nothing more.
+        inbox: the arrived events, for the owner to take; an error is the last item.
+        is_ended: whether etcd sends no more events.
     """
 
     def __init__(self, asker: Asker, prefix: str, revision: int) -> None:
-        """Of what happens to keys that begin with `prefix`, from a revision on."""
+        """Watch keys that begin with `prefix`, from a revision on."""
         self.asker, self.prefix, self.revision = asker, prefix, revision
         self.inbox: asyncio.Queue[WatchEvents | Exception] = asyncio.Queue()
         self.is_ended = False
@@ -57,14 +57,14 @@ class SimulatedEtcd:
 
     Attributes:
         state: the content.
-        paths: what lies between it and its clients; `paths.delay_s_max` makes it slow.
-        is_up: whether it runs; without that it refuses connections.
-        is_stopped: whether it takes connections and does nothing.
-        on_change: called after each transaction that has changed something.
+        paths: the paths between etcd and its clients; `paths.delay_s_max` makes it slow.
+        is_up: whether it runs; otherwise it refuses connections.
+        is_stopped: whether it accepts connections, but carries out no request.
+        on_change: called after each transaction that made a change.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, rng: random.Random) -> None:
-        """An empty etcd that runs. Its callbacks have the context in which it is made: make it in no process."""
+        """Start an empty etcd. Its callbacks run in the present context, so make it outside of any process."""
         self.state = EtcdState()
         self.paths = EtcdPaths(loop, rng)
         self.is_up = True
@@ -80,18 +80,19 @@ class SimulatedEtcd:
         self._cut_since: dict[str, int] = {}
 
     def use_here(self) -> None:
-        """Have it found by clients that are made in this context, and in copies that are made of it later."""
+        """Make clients of this context, and of later copies of it, use this etcd."""
         _here.set(self)
 
     # Faults.
 
     def cut(self, name: str, *, requests: bool = True, answers: bool = True) -> None:
-        """Have nothing arrive from, or at, a process or an endpoint, until `heal`.
+        """Cut a process or an endpoint off, until `heal`.
 
         Args:
-            name: of a process, whose watches notice in `KEEPALIVE_S`; or the URL of an endpoint, which seems to hang.
-            requests: whether nothing goes to etcd.
-            answers: whether nothing comes from it.
+            name: of a process, whose watches notice the cut after `KEEPALIVE_S`; or the URL of an endpoint, which seems
+                to hang.
+            requests: whether no request arrives at etcd.
+            answers: whether no answer of etcd arrives.
         """
         self.paths.cut(name, requests=requests, answers=answers)
         self._cuts += 1
@@ -99,24 +100,24 @@ class SimulatedEtcd:
         self.paths.after(KEEPALIVE_S, lambda: self._break_watches(name, number))
 
     def heal(self, name: str) -> None:
-        """End the cuts of a process or an endpoint; what TCP still has arrives."""
+        """End the cuts of a process or an endpoint; messages that TCP still holds arrive."""
         self._cut_since.pop(name, None)
         self.paths.heal(name)
         for path in self._watches.values():
             path.deliver()
 
     def stop(self) -> None:
-        """Have it take connections and do nothing, until `go_on`."""
+        """Accept connections, but carry out no request, until `go_on`."""
         self.is_stopped = True
 
     def go_on(self) -> None:
-        """End a stop: what was asked for meanwhile is done now, and what should have ended ends."""
+        """End a stop: carry out the requests that came meanwhile, and expire leases that are due."""
         self.is_stopped = False
         self._arrive_late()
         self._watch_leases()
 
     def kill(self) -> None:
-        """End it at once: connections break, and new ones are refused until `start`."""
+        """End etcd at once: connections break, and new ones are refused until `start`."""
         self.is_up, self.is_stopped = False, False
         self._boot += 1
         for watch, path in self._watches.items():
@@ -124,11 +125,11 @@ class SimulatedEtcd:
         self._arrive_late()
 
     def start(self, state: EtcdState | None = None) -> None:
-        """Run again after `kill`, with the content of before or another; all leases begin anew.
+        """Run again after `kill`, with the previous content or another; all leases begin anew.
 
         Args:
-            state: a `state.copy()` of earlier makes an etcd that was restored from a backup, `EtcdState()` one that
-                has lost everything: clients know later revisions than it has.
+            state: an earlier `state.copy()` makes an etcd that was restored from a backup, `EtcdState()` one that has
+                lost all data: clients know later revisions than it has.
         """
         assert not self.is_up
         self.state = self.state if state is None else state.copy()
@@ -137,14 +138,14 @@ class SimulatedEtcd:
         self.is_up = True
         self._watch_leases()
 
-    # What is asked of it; done at once, and an administrator's too.
+    # Requests, also of an administrator, carried out at once.
 
     def read(self, prefix: str) -> Snapshot:
-        """All keys that begin with a prefix."""
+        """Return all keys that begin with a prefix."""
         return self.state.read(prefix)
 
     def transact(self, transaction: StoreTransaction, lease_id: int = 0) -> int | None:
-        """As `EtcdState.transact`."""
+        """See `EtcdState.transact`."""
         revision = self.state.transact(transaction, lease_id)
         self._report()
         if revision is not None:
@@ -152,34 +153,35 @@ class SimulatedEtcd:
         return revision
 
     def grant(self, ttl_s: int) -> GrantedLease:
-        """A new lease."""
+        """Grant a new lease."""
         number = self._rng.getrandbits(62) + 1
         lease = self.state.grant(number, ttl_s, self._loop.time())
         self._watch_lease(number)
         return GrantedLease(number, lease.ttl_s)
 
     def keep_alive(self, lease_id: int) -> int:
-        """The seconds that a lease lasts from now; 0: it is over."""
+        """Renew a lease; return the seconds that it lasts from now, 0 if it is over."""
         ttl_s = self.state.keep_alive(lease_id, self._loop.time())
         self._report()
         return ttl_s
 
     def revoke(self, lease_id: int) -> None:
-        """End a lease. Raises EtcdRefused: it is over."""
+        """End a lease. Raises EtcdRefused: the lease is over."""
         self.state.revoke(lease_id)
         self._report()
 
     def compact(self, revision: int | None = None) -> None:
-        """Forget what happened before a revision, the latest by default. Raises EtcdRefused."""
+        """Forget the history before a revision, by default the latest. Raises EtcdRefused."""
         self.state.compact(self.state.revision if revision is None else revision)
 
     def open_watch(self, watch: EtcdWatch) -> None:
-        """Report what has happened from the watch's revision on, and from now on what happens.
+        """Report past events from the watch's revision on, and all later ones.
 
-        A revision that is still to come is waited for, as etcd does: one that was restored reports nothing until then.
+        If that revision is in the future, reports begin with it, as in etcd: a restored etcd reports no event until
+        then.
         """
         if watch.is_ended:
-            return  # Nobody waits for it any more.
+            return  # The owner has closed the watch.
         path = self._watches[watch] = OrderedPath(self.paths, watch.asker)
         missed = self.state.happened_from(watch.revision)
         if missed is None:
@@ -192,16 +194,16 @@ class SimulatedEtcd:
             self._send(watch, path, batch)
 
     def close_watch(self, watch: EtcdWatch) -> None:
-        """Report nothing more to it."""
+        """Stop reporting to a watch."""
         watch.is_ended = True
         self._watches.pop(watch, None)
 
-    # From afar.
+    # Requests over the network.
 
     def ask(self, asker: Asker, work: Callable[[], object]) -> asyncio.Future[Any]:
-        """Have something done, a method above; the future's result is the answer, an error that is one included.
+        """Send a request that calls `work`, a method above; the future's result is the answer, or etcd's error.
 
-        It may be done though the future is cancelled, and the future may never have a result.
+        etcd may carry out the request though the future is cancelled, and the future may never have a result.
         """
         answer: asyncio.Future[Any] = self._loop.create_future()
         boot = self._boot
@@ -223,7 +225,7 @@ class SimulatedEtcd:
             self.paths.after(self.paths.delay_s(), arrive)
 
     def _report(self) -> None:
-        """Tell the watches what is new."""
+        """Report new events to the watches."""
         for batch in self.state.happened_from(self._reported + 1) or ():
             for watch, path in list(self._watches.items()):
                 if watch.asker.process is not None and not watch.asker.process.is_alive:
@@ -243,7 +245,7 @@ class SimulatedEtcd:
             path.send(lambda: watch.inbox.put_nowait(error))
 
     def _break_watches(self, name: str, number: int) -> None:
-        """A cut has lasted too long: who watched a process, or was watched by it, notices."""
+        """End the watches that a cut has lasted too long for: both of their ends notice it."""
         if self._cut_since.get(name) == number:
             for watch in [each for each in self._watches if each.asker.host == name]:
                 del self._watches[watch]
@@ -255,7 +257,7 @@ class SimulatedEtcd:
             self._watch_lease(number)
 
     def _watch_lease(self, number: int) -> None:
-        """End a lease when its time is over, at etcd's next look; `_watch_leases` makes earlier looks void."""
+        """End an expired lease at etcd's next check; `_watch_leases` makes earlier checks void."""
         looks = self._looks
 
         def look() -> None:
@@ -284,10 +286,10 @@ def _outcome(work: Callable[[], object]) -> object:
 
 
 def etcd_here() -> SimulatedEtcd:
-    """The etcd of this context's simulation.
+    """Return the etcd of this context's simulation.
 
     Raises:
-        LookupError: there is none: call its `use_here` before the nodes are made.
+        LookupError: the context has none: call `use_here` before the nodes are made.
     """
     etcd = _here.get()
     if etcd is None:

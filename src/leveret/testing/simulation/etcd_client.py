@@ -1,4 +1,4 @@
-"""The client of a simulated etcd: in the place of `runtime.coordination.etcd.Etcd`, with its results and errors."""
+"""The client of a simulated etcd, in the place of `runtime.coordination.etcd.Etcd`, with its results and errors."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ Answer = TypeVar("Answer")
 
 
 class SimulatedEtcdClient:
-    """Asks the etcd of the simulation in which it is made, as the process that makes it; see `Etcd` for its methods.
+    """Sends requests to the etcd of its simulation, as the process that made the client; see `Etcd` for its methods.
 
     Attributes:
-        endpoint: the one that the next request goes to first.
+        endpoint: the endpoint that the next request goes to first.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class SimulatedEtcdClient:
         attempt_timeout_s: float,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """Ask nothing yet. Raises LookupError: no simulated etcd is in use here."""
+        """Send no request yet. Raises LookupError: the context has no simulated etcd."""
         self.endpoint = endpoints[0]
         self._endpoints = list(endpoints)
         self._attempt_timeout_s = attempt_timeout_s
@@ -46,26 +46,26 @@ class SimulatedEtcdClient:
         self._process = current_process()
 
     async def close(self) -> None:
-        """End nothing: what is under way has its own timeouts."""
+        """Do nothing: requests under way have their own timeouts."""
 
     async def read(self, prefix: str) -> Snapshot:
-        """All keys that begin with `prefix`, of one revision; in one page."""
+        """Return all keys that begin with `prefix`, of one revision, in one page."""
         return await self._call(lambda: self._etcd.read(prefix))
 
     async def transact(self, transaction: StoreTransaction, lease_id: int = 0) -> int | None:
-        """Do the writes if the conditions hold: the revision, or None when one did not hold."""
+        """Carry out the writes if all conditions hold; return the revision, None if a condition did not hold."""
         return await self._call(lambda: self._etcd.transact(transaction, lease_id))
 
     async def grant(self, ttl_s: int) -> GrantedLease:
-        """A new lease."""
+        """Request a new lease."""
         return await self._call(lambda: self._etcd.grant(ttl_s))
 
     async def keep_alive(self, lease_id: int) -> int:
-        """Have a lease begin anew: the seconds it lasts from now, 0 when it is over."""
+        """Renew a lease; return the seconds that it lasts from now, 0 if it is over."""
         return await self._call(lambda: self._etcd.keep_alive(lease_id))
 
     async def revoke(self, lease_id: int) -> None:
-        """End a lease; nothing happens when it is over."""
+        """End a lease; an expired one is no error."""
         try:
             await self._call(lambda: self._etcd.revoke(lease_id))
         except EtcdRefused as error:
@@ -73,7 +73,7 @@ class SimulatedEtcdClient:
                 raise
 
     async def watch(self, prefix: str, revision: int) -> AsyncGenerator[WatchEvents, None]:
-        """Yield what happens to the keys under `prefix` behind `revision`, in order and without gaps; ends never."""
+        """Yield the events of keys under `prefix` after `revision`, in order and without gaps, for ever."""
         endpoint = self.endpoint
         watch = EtcdWatch(Asker(self._process, endpoint.url), prefix, max(1, revision))
         try:
@@ -90,7 +90,7 @@ class SimulatedEtcdClient:
             self._etcd.close_watch(watch)
 
     async def _call(self, work: Callable[[], Answer]) -> Answer:
-        """Ask one endpoint after the other; the first answer counts."""
+        """Send a request to one endpoint after the other; the first answer counts."""
         failures: list[str] = []
         begin = self._endpoints.index(self.endpoint)
         for endpoint in self._endpoints[begin:] + self._endpoints[:begin]:
@@ -102,7 +102,7 @@ class SimulatedEtcdClient:
         raise EtcdAway(f"no endpoint of etcd answers: {', '.join(failures)}")
 
     async def _attempt(self, endpoint: EtcdEndpoint, work: Callable[[], Answer]) -> Answer:
-        """Wait for one endpoint's answer as long as it may take. Raises OSError: there is none."""
+        """Wait for one endpoint's answer, up to its time limit. Raises OSError: there is no answer."""
         async with asyncio.timeout(self._attempt_timeout_s):
             answer = await self._etcd.ask(Asker(self._process, endpoint.url), work)
         if isinstance(answer, Exception):

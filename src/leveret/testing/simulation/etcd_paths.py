@@ -1,8 +1,8 @@
-"""The ways between simulated processes and a simulated etcd: random delays, cuts, and what arrives late.
+"""The paths between simulated processes and a simulated etcd: random delays, cuts, and late messages.
 
-A request and an answer are messages of their own, which overtake each other, as each may have a connection of its
-own. In a cut a message is lost, or it is held and arrives when the cut has healed, as TCP sends it again though nobody
-waits for it any more. The reports of a watch are a stream: they arrive in order, and in a cut all of them are held.
+Requests and answers are single messages that may overtake each other, because each may have a connection of its own.
+In a cut a message is lost, or it is held and arrives after the cut has healed, as TCP sends it again although its
+sender may have given up. The reports of a watch are a stream: they arrive in order, and a cut holds all of them.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Final, NamedTuple
 from leveret.testing.simulation.process import SimulatedProcess
 
 DELAY_S_MAX: Final = 0.004
-"""Of a request, and of an answer: half a round trip and the sync of etcd's disk."""
+"""The longest delay of a request or an answer: half a round trip and the sync of etcd's disk."""
 HELD_S_MAX: Final = 60.0
-"""TCP sends again for this long what did not arrive."""
+"""The time for which TCP sends a lost message again."""
 CLOCK_RESOLUTION_S: Final = 1e-6
-"""A timer may come this much early."""
+"""A timer may fire this much early."""
 
 Action = Callable[[], None]
 
 
 class Asker(NamedTuple):
-    """Who asks, and at which endpoint."""
+    """The sender of a request, and the endpoint that it uses."""
 
     process: SimulatedProcess | None
     url: str
@@ -42,11 +42,11 @@ class EtcdPaths:
     """See the module.
 
     Attributes:
-        delay_s_max: how long a message may take; a world makes etcd slow with it.
+        delay_s_max: the longest delay of a message; a world makes etcd slow with it.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, rng: random.Random) -> None:
-        """All paths are open; what arrives is done in the context in which this is made."""
+        """Begin with all paths open; arrivals run in the present context."""
         self.delay_s_max = DELAY_S_MAX
         self._loop, self._rng, self._context = loop, rng, copy_context()
         self._cut_requests: set[str] = set()
@@ -54,12 +54,12 @@ class EtcdPaths:
         self._held: list[tuple[float, Action]] = []
 
     def cut(self, name: str, *, requests: bool, answers: bool) -> None:
-        """Have nothing arrive from, or at, a host; or at, or from, an endpoint."""
+        """Cut the requests or the answers of a host or an endpoint."""
         self._cut_requests |= {name} if requests else set()
         self._cut_answers |= {name} if answers else set()
 
     def heal(self, name: str) -> None:
-        """End the cuts of a host or an endpoint; what is held arrives, if it is not too old."""
+        """End the cuts of a host or an endpoint; held messages arrive unless they are too old."""
         self._cut_requests.discard(name)
         self._cut_answers.discard(name)
         held, self._held = self._held, []
@@ -69,19 +69,19 @@ class EtcdPaths:
                 self.after(self.delay_s(), action)
 
     def delay_s(self) -> float:
-        """How long the next message takes."""
+        """Return the delay of the next message."""
         return self._rng.uniform(0, self.delay_s_max)
 
     def after(self, delay_s: float, action: Action) -> None:
-        """Do something later, in etcd's context: it happens though the process that caused it is killed or paused."""
+        """Call `action` later, in etcd's context, even if the process that caused it is killed or paused."""
         self._loop.call_later(delay_s, action, context=self._context)
 
     def request(self, asker: Asker, action: Action) -> None:
-        """Do something when a request has arrived, if it does."""
+        """Call `action` when a request arrives, if it arrives."""
         self.after(self.delay_s(), lambda: self._arrive(asker, self._cut_requests, action))
 
     def answer(self, asker: Asker, action: Action) -> None:
-        """Do something when an answer has arrived, if it does."""
+        """Call `action` when an answer arrives, if it arrives."""
         self.after(self.delay_s(), lambda: self._arrive(asker, self._cut_answers, action))
 
     def _arrive(self, asker: Asker, cuts: set[str], action: Action) -> None:
@@ -91,31 +91,31 @@ class EtcdPaths:
             self._held.append((self._loop.time(), lambda: self._arrive(asker, cuts, action)))
 
     def is_silent(self, asker: Asker) -> bool:
-        """Whether no answer arrives now."""
+        """Return whether no answer arrives now."""
         return _is_cut(asker, self._cut_answers)
 
     def now_s(self) -> float:
-        """The simulation's time."""
+        """Return the simulation's time."""
         return self._loop.time()
 
 
 class OrderedPath:
-    """What etcd sends to one asker, in order; nothing is lost, but all may come late."""
+    """A stream from etcd to one asker: messages arrive in order and are never lost, but may be late."""
 
     def __init__(self, paths: EtcdPaths, asker: Asker) -> None:
-        """Nothing is under way."""
+        """Begin with an empty stream."""
         self._paths, self._asker = paths, asker
         self._under_way: deque[tuple[float, Action]] = deque()
 
     def send(self, action: Action) -> None:
-        """Do something when all that was sent before has arrived, and this."""
+        """Send a message; `action` is called when it and all earlier messages have arrived."""
         earliest_s = self._under_way[-1][0] if self._under_way else 0.0
         arrives_s = max(earliest_s, self._paths.now_s() + self._paths.delay_s())
         self._under_way.append((arrives_s, action))
         self._paths.after(arrives_s - self._paths.now_s(), self.deliver)
 
     def deliver(self) -> None:
-        """Have arrive what should have by now; to be called when a cut has healed, too."""
+        """Deliver the messages that are due; also called after a cut has healed."""
         now_s = self._paths.now_s() + CLOCK_RESOLUTION_S
         while self._under_way and self._under_way[0][0] <= now_s and not self._paths.is_silent(self._asker):
             self._under_way.popleft()[1]()

@@ -1,7 +1,7 @@
 """The content of a simulated etcd: keys, revisions, leases and history, with etcd's rules for each; pure.
 
-A revision is made by each transaction that writes something, by each end of a lease that has keys, and by nothing
-else; the first one is 2, as in an etcd that was never written to. The rules are those of etcd 3.4, and
+Each transaction that writes makes a revision, and so does each end of a lease with keys; no other event does. The first
+revision is 2, as in an etcd without writes. The rules are those of etcd 3.4, and
 tests/unit/testing/simulation/test_etcd_beside_real compares both.
 """
 
@@ -23,9 +23,9 @@ from leveret.core.replication.election import (
 from leveret.runtime.coordination.etcd import EtcdRefused, Snapshot, WatchEvents
 
 TTL_S_MIN: Final = 2
-"""etcd grants no shorter lease where its members elect a leader within a second: its defaults."""
+"""etcd's shortest lease, with its default election timeout of one second."""
 OPERATIONS_MAX: Final = 128
-"""Conditions, or writes, of one transaction."""
+"""The most conditions, and the most writes, of one transaction."""
 INVALID: Final = 3
 NOT_FOUND: Final = 5
 OUT_OF_RANGE: Final = 11
@@ -33,7 +33,7 @@ OUT_OF_RANGE: Final = 11
 
 @dataclass(slots=True)
 class EtcdLease:
-    """A lease, and when it is over unless it is kept alive."""
+    """A lease, and the time at which it ends unless it is renewed."""
 
     ttl_s: int
     ends_s: float
@@ -44,11 +44,11 @@ class EtcdState:
     """See the module.
 
     Attributes:
-        revision: the latest.
-        compacted: what happened before this revision is forgotten.
-        entries: the keys that there are.
-        leases: those that are not over, by id.
-        history: what each revision did, from `compacted` on.
+        revision: the latest revision.
+        compacted: the history before this revision is forgotten.
+        entries: the present keys.
+        leases: the present leases, by id.
+        history: the events of each revision, from `compacted` on.
     """
 
     revision: int = 1
@@ -58,19 +58,19 @@ class EtcdState:
     history: list[WatchEvents] = field(default_factory=list)
 
     def copy(self) -> Self:
-        """The content as it is now: a backup."""
+        """Return a copy of the present content: a backup."""
         leases = {number: EtcdLease(lease.ttl_s, lease.ends_s) for number, lease in self.leases.items()}
         return type(self)(self.revision, self.compacted, dict(self.entries), leases, list(self.history))
 
     def read(self, prefix: str) -> Snapshot:
-        """All keys that begin with `prefix`, in their order."""
+        """Return all keys that begin with `prefix`, in order."""
         return Snapshot(self.revision, {key: self.entries[key] for key in self._keys_below(prefix)})
 
     def transact(self, transaction: StoreTransaction, lease_id: int) -> int | None:
-        """Do the writes if the conditions hold: the latest revision, or None when one did not hold.
+        """Carry out the writes if all conditions hold; return the latest revision, None if a condition did not hold.
 
         Raises:
-            EtcdRefused: nothing was done: the lease is over, or the transaction is none.
+            EtcdRefused: the lease is over, or the transaction is invalid; no write was carried out.
         """
         _check(transaction)
         if not all(map(self._holds, transaction.conditions)):
@@ -91,15 +91,15 @@ class EtcdState:
         return self.revision
 
     def grant(self, lease_id: int, ttl_s: int, now_s: float) -> EtcdLease:
-        """A new lease; it may be longer than was asked for."""
+        """Grant a new lease; it may be longer than requested."""
         ttl_s = max(ttl_s, TTL_S_MIN)
         self.leases[lease_id] = EtcdLease(ttl_s, now_s + ttl_s)
         return self.leases[lease_id]
 
     def keep_alive(self, lease_id: int, now_s: float) -> int:
-        """Have a lease begin anew: the seconds it lasts; 0 when it is over.
+        """Renew a lease; return the seconds that it lasts, 0 if it is over.
 
-        A lease whose time is over ends now at the latest, though its keys may have been there until now.
+        An expired lease ends now at the latest, though its keys may have existed until now.
         """
         lease = self.leases.get(lease_id)
         if lease is None:
@@ -111,10 +111,10 @@ class EtcdState:
         return lease.ttl_s
 
     def revoke(self, lease_id: int) -> None:
-        """End a lease: its keys go, in one revision.
+        """End a lease, and delete its keys, in one revision.
 
         Raises:
-            EtcdRefused: it is over already.
+            EtcdRefused: the lease is over already.
         """
         if self.leases.pop(lease_id, None) is None:
             raise EtcdRefused(NOT_FOUND, "etcdserver: requested lease not found")
@@ -122,13 +122,13 @@ class EtcdState:
         self._happened([self._remove(key) for key in bound])
 
     def compact(self, revision: int) -> None:
-        """Forget what happened before a revision, and which keys it deleted itself.
+        """Forget the history before a revision, and the deletions of the revision itself.
 
-        The latter is a bug of older etcds (etcd's issue 18089): a watch from this revision on is taken, and does not
-        report these deletions.
+        The latter is a bug of older etcds (etcd's issue 18089): they accept a watch from this revision on, but it does
+        not report these deletions.
 
         Raises:
-            EtcdRefused: it is forgotten already, or is still to come.
+            EtcdRefused: the revision is forgotten already, or is in the future.
         """
         if not self.compacted < revision <= self.revision:
             what = (
@@ -142,11 +142,11 @@ class EtcdState:
             self.history[:1] = [WatchEvents(revision, puts)] if puts else []
 
     def happened_from(self, revision: int) -> list[WatchEvents] | None:
-        """What each revision from this one on did; None when that is forgotten in part."""
+        """Return the events of each revision from this one on; None if a part of them is forgotten."""
         return None if revision < self.compacted else self.history[self._place(revision) :]
 
     def renew_all(self, now_s: float) -> None:
-        """Have all leases begin anew, as an etcd does that has just started."""
+        """Renew all leases, as etcd does at its start."""
         for lease in self.leases.values():
             lease.ends_s = now_s + lease.ttl_s
 

@@ -1,4 +1,4 @@
-"""A simulated world with an etcd: several nodes, and faults of nodes, links and etcd."""
+"""A simulated world with an etcd, several nodes, and faults of nodes, links and etcd."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class EtcdWorld(SimulatedWorld):
 
     Attributes:
         etcd: the store of all nodes.
-        size: how many nodes there are.
-        etcd_delay_s: of the run; a slow etcd goes back to it.
-        etcd_stops: held while etcd is down, or another one stands in its place.
+        size: the number of nodes.
+        etcd_delay_s: the usual delay of the run, to which a slow etcd returns.
+        etcd_stops: held while etcd is down or replaced.
     """
 
     def __init__(self, seed: int, folder: Path, *, skip: frozenset[int] = frozenset(), size: int = 3) -> None:
-        """Of so many nodes."""
+        """Make a world of `size` nodes."""
         super().__init__(seed, folder, skip=skip)
         self.size = size
         self.etcd_stops = asyncio.Lock()
@@ -66,7 +66,7 @@ class EtcdWorld(SimulatedWorld):
         self.etcd.use_here()
 
     def start_all(self) -> None:
-        """Give all nodes the secret that they share, as an operator does, and start them."""
+        """Copy the shared secret to all nodes, as an operator does, and start them."""
         for node in self.nodes:
             self.give_secret(node)
         for node in self.nodes:
@@ -129,7 +129,7 @@ class EtcdWorld(SimulatedWorld):
             node.lose_power(self.random)
 
     def _harm_companion(self, node: SimulatedNode) -> None:
-        """Kill the companion of a node's lease, or let it notice the node's death late."""
+        """Kill the companion of a node's lease, or delay its notice of the node's death."""
         if node.process is not None:
             if self.random.random() < 0.5:
                 kill_companions(node.process)
@@ -182,7 +182,7 @@ class EtcdWorld(SimulatedWorld):
                 await wait_until(lambda node=node: self.has_returned(node), RESTART_TIMEOUT_S)  # type: ignore[misc]
 
     def _flip_bit(self, node: SimulatedNode) -> None:
-        """Damage a log at rest, of a node that leads nothing: others have all that was confirmed."""
+        """Damage a log at rest of a node that leads no queue: other nodes have all confirmed messages."""
         if not node.is_up and f"{node.name}@localhost" not in self.leaders():
             flipped = self.disk.flip_bit(node.data_dir, self.random, self.may_be_damaged)
             self.story.note(f"bit flipped: {flipped}")
@@ -190,7 +190,7 @@ class EtcdWorld(SimulatedWorld):
                 self.audit.damaged(flipped[0])
 
     def _remove_log(self, node: SimulatedNode) -> None:
-        """Remove the directory of a log at rest, of a node that leads nothing, as `_flip_bit` does."""
+        """Remove the directory of a log at rest, of a node that leads no queue, as `_flip_bit` does."""
         if not node.is_up and f"{node.name}@localhost" not in self.leaders():
             found = (each.relative_to(node.data_dir) for each in node.data_dir.rglob("*.segment*"))
             logs = sorted(
@@ -203,18 +203,18 @@ class EtcdWorld(SimulatedWorld):
                 self.story.note(f"log removed: {node.name} {log}")
 
     def may_be_damaged(self, path: Path) -> bool:
-        """Whether a bit of this file may flip."""
+        """Return whether a bit of this file may flip."""
         return "queues" in path.parts
 
     def promised(self, node: str, batch: ConfirmBatch, queues: list[Queue]) -> None:
-        """See SimulatedWorld: only the recorded leader may confirm, with a lease, and only what others have."""
+        """See SimulatedWorld: only the recorded leader with a lease may confirm, and only messages that others have."""
         ends = self.audit.confirms(batch)
         if self.etcd_stops.locked() or self.books.may_lose:
             return
         try:
             if queues and len(batch.queues) == 1:
-                # The confirm of a message for several queues is decided by the last of them: the others may have been
-                # handed over since, with the message.
+                # The last of several queues decides the confirm of a message: the others may have been handed over
+                # since, with the message.
                 self._judge_leader(node, queues[0])
             for queue, end in ends.items():
                 self.audit.confirmed[queue.epoch] = max(end, self.audit.confirmed.get(queue.epoch, 0))
@@ -232,7 +232,7 @@ class EtcdWorld(SimulatedWorld):
             raise BooksFault(f"without a lease: {node} confirms for queue {queue.key[1]}")
 
     def _recorded(self) -> None:
-        """A record in etcd has changed: who it counts on now has all that was confirmed before."""
+        """Check, after a change of a record in etcd, that the nodes that it counts on have all confirmed messages."""
         self.moment("record")
         if self.etcd_stops.locked() or self.books.may_lose:
             return
@@ -243,27 +243,27 @@ class EtcdWorld(SimulatedWorld):
             self.fault = self.fault or fault
 
     def records(self) -> Iterable[tuple[int, CountedOn]]:
-        """Return who is counted on for queues, by epoch, as far as etcd's records have changed since the last call."""
+        """Return, by epoch, the nodes that etcd's records count on, for records that changed since the last call."""
         raise NotImplementedError
 
     def counted_on(self, key: tuple[str, ...], epoch: int) -> CountedOn | None:
-        """Return who is counted on for a queue now; None if no record says so."""
+        """Return the nodes that a queue's record counts on now; None without a record."""
         raise NotImplementedError
 
     def has_lease(self, node: str) -> bool:
-        """Whether a node's lease lasts, as etcd sees it."""
+        """Return whether a node's lease lasts, in etcd's view."""
         raise NotImplementedError
 
     def leader_of(self, queue: Queue) -> str:
-        """Return the node that etcd has recorded as the leader of a queue now; empty for none."""
+        """Return the leader of a queue in etcd's record now; empty for none."""
         raise NotImplementedError
 
     def leaders(self) -> set[str]:
-        """Return the nodes that may alone have what was confirmed last."""
+        """Return the nodes that alone may have the last confirmed messages."""
         raise NotImplementedError
 
     def has_returned(self, node: SimulatedNode) -> bool:
-        """Whether the next node may be restarted."""
+        """Return whether a restarted node is back, so that the next one may be restarted."""
         return node.is_open
 
     # -- the end ----------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ class EtcdWorld(SimulatedWorld):
         await self.examine()
 
     async def examine(self) -> None:
-        """Lose one node after the other: whoever takes over has what was confirmed, or counts for more than it has."""
+        """Lose one node after the other: that shows a successor without all confirmed messages."""
         for node in self.random.sample(self.nodes, EXAMINED):
             self.story.note(f"-- {node.name} is lost")
             if self.random.random() < 0.5:
@@ -287,17 +287,17 @@ class EtcdWorld(SimulatedWorld):
             await self.until_whole()
 
     async def compare(self) -> None:
-        """See SimulatedWorld: each copy that counts as whole has its leader's chunks."""
+        """See SimulatedWorld: each copy that counts as complete has its leader's chunks."""
         if await wait_until(lambda: not self.differing(), COPIED_S):
             return
         raise BooksFault(f"diverged: {self.differing()}")
 
     def differing(self) -> str:
-        """Return where copies differ that are to be the same, in words; empty for nowhere."""
+        """Return a text about the first difference of copies that must be equal; empty without one."""
         return next(filter(None, (difference(*copies) for copies in self.copies())), "")
 
     def copies(self) -> list[tuple[Path, Path, list[str]]]:
-        """Return the data directories of a leader and of a copy, and the logs that are to be the same there."""
+        """Return, for each copy, the data directories of its leader and of itself, and the logs that must be equal."""
         raise NotImplementedError
 
     async def until_up(self) -> None:
@@ -309,7 +309,7 @@ class EtcdWorld(SimulatedWorld):
             self.start(node)
 
     async def until_whole(self) -> None:
-        """Wait until nothing is missing. Raises NeverAtRest, which says what is."""
+        """Wait until `missing` is empty. Raises NeverAtRest, with the last content of `missing`."""
         until_s = self.loop.time() + REST_TIMEOUT_S
         while missing := self.missing():
             if self.loop.time() > until_s:
@@ -317,5 +317,5 @@ class EtcdWorld(SimulatedWorld):
             await asyncio.sleep(LOOK_S)
 
     def missing(self) -> list[str]:
-        """Return what is not as it should be, in words."""
+        """Return a text for each deviation from the healed state."""
         raise NotImplementedError

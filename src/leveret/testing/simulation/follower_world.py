@@ -1,4 +1,4 @@
-"""A simulated leader with followers: etcd has one of them lead, and clients find the leader by trying."""
+"""A simulated leader with followers: they elect the leader through etcd, and clients find it by trying."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from leveret.testing.simulation.node_users import employ
 from leveret.testing.simulation.world import START_TIMEOUT_S
 
 PROXYING: Final = 0.5
-"""In so many runs a node that follows passes its clients on to the leader."""
+"""The share of runs in which followers pass their clients on to the leader."""
 HEARTBEAT_S: Final = 3
 _KEYS: Final = ElectionKeys.under(ETCD_SETTINGS["cluster.etcd.prefix"])
 
@@ -27,7 +27,7 @@ class FollowerWorld(EtcdWorld):
     """See the module."""
 
     def __init__(self, *args: Any, **given: Any) -> None:
-        """Nothing runs yet."""
+        """Begin without a running node."""
         super().__init__(*args, **given)
         self._ports_of: dict[str, int] = {}
         self._judged = 0
@@ -53,11 +53,11 @@ class FollowerWorld(EtcdWorld):
         await self.until_whole()
         await employ(self)
         for application in self.applications:
-            # A passing node that loses power says nothing to the leader, which would wait for its clients for ever.
+            # A node that passes clients on and loses power closes no connection, so the leader would wait for ever.
             application.heartbeat_s = HEARTBEAT_S if passes_on == "true" else 0
 
     def missing(self) -> list[str]:
-        """See EtcdWorld: one node leads, and all others are in sync with it."""
+        """See EtcdWorld: one node has to lead, and all others have to be in sync with it."""
         leaders = [node for node in self.nodes if node.is_open]
         if len(leaders) != 1:
             return [f"leaders: {', '.join(node.name for node in leaders) or 'none'}"]
@@ -81,7 +81,7 @@ class FollowerWorld(EtcdWorld):
         return [(home, node.data_dir, logs) for node in self.nodes if node not in leaders]
 
     def may_be_damaged(self, path: Path) -> bool:
-        """See EtcdWorld: of any log, that of the definitions too."""
+        """See EtcdWorld: a file of any log may, including the definitions."""
         return bool({"queues", "streams", "definitions"}.intersection(path.parts))
 
     def leader_of(self, queue: Queue) -> str:
@@ -96,7 +96,7 @@ class FollowerWorld(EtcdWorld):
         return elected is not None and f":{self._ports_of[node]}".encode() in elected.value
 
     def counted_on(self, key: tuple[str, ...], epoch: int) -> CountedOn | None:
-        """See EtcdWorld: all nodes that are recorded as in sync; of a stream nothing is judged."""
+        """See EtcdWorld: all nodes that are recorded as in sync; None for a stream, which is not judged."""
         entry = self.etcd.state.entries.get(_KEYS.in_sync)
         if entry is None:
             return None
@@ -114,12 +114,12 @@ class FollowerWorld(EtcdWorld):
                 yield from ((epoch, counted_on) for epoch in self.audit.confirmed)
 
     def _id_of(self, node: SimulatedNode) -> str:
-        """The node's id, by which etcd's record names it; empty before it has one."""
+        """Return the node's id in etcd's record; empty before it has one."""
         path = node.data_dir / FILE
         return str(msgspec.json.decode(path.read_bytes()).get("node_id", "")) if path.exists() else ""
 
     def leaders(self) -> set[str]:
-        """See EtcdWorld: the one that etcd has elected; while there is none it may be any of them."""
+        """See EtcdWorld: the elected leader; without one, any node."""
         elected = self.etcd.state.entries.get(_KEYS.leader)
         return {
             f"{name}@localhost"

@@ -1,11 +1,11 @@
-"""Disks of a size: what does not fit is not written, as on a real disk that is full.
+"""Disks of limited size: writes beyond it fail, as on a full disk.
 
     with LimitedDisks() as disks:
-        disks.limit(data_dir, 1 << 20)                       # of all files below it; None: no limit any more
-        disks.fill(data_dir)                                 # nothing more fits, until something is removed
+        disks.limit(data_dir, 1 << 20)                       # of all files below it; None ends the limit
+        disks.fill(data_dir)                                 # no more octets fit, until a file is removed
 
-A write that fits in part is done in part, and the next one fails. What a file system needs for itself is not counted:
-only the sizes of files are, and a new directory needs a page. The free space that is reported is that of the limit.
+A write that fits in part is done in part, and the next one fails. Only the sizes of files and a page for each new
+directory count, not a file system's own needs. The reported free space is that of the limit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DIRECTORY_BYTES: Final = 4096
 
 
 class _LimitedFile(io.FileIO):
-    """A file whose octets are written by `os.write`, where limits count."""
+    """A file that writes its octets with `os.write`, which applies the limits."""
 
     def write(self, data: Any) -> int:
         return os.write(self.fileno(), data)
@@ -34,7 +34,7 @@ class LimitedDisks:
     """See the module."""
 
     def __init__(self) -> None:
-        """Without a limit."""
+        """Begin without limits."""
         self._limits: dict[str, int] = {}
         self._patches = ExitStack()
         self._write: Callable[[int, Any], int] = os.write
@@ -46,13 +46,13 @@ class LimitedDisks:
         self._open: Callable[..., Any] = io.open
 
     def limit(self, directory: Path, size_bytes: int | None) -> None:
-        """Let the files below a directory be no larger together; None for no limit."""
+        """Limit the joint size of the files below a directory; None ends the limit."""
         self._limits.pop(str(directory.resolve()), None)
         if size_bytes is not None:
             self._limits[str(directory.resolve())] = size_bytes
 
     def fill(self, directory: Path, left_bytes: int = 0) -> None:
-        """Let no more than `left_bytes` fit below a directory."""
+        """Limit the free space below a directory to `left_bytes`."""
         self.limit(directory, _used_bytes(str(directory.resolve())) + left_bytes)
 
     def __enter__(self) -> Self:
@@ -75,14 +75,14 @@ class LimitedDisks:
         self._patches.close()
 
     def _free_bytes(self, path: str) -> int | None:
-        """What fits where a path is; None without a limit."""
+        """Return the free space at a path; None without a limit."""
         for directory, size_bytes in self._limits.items():
             if f"{path}/".startswith(f"{directory}/"):
                 return max(0, size_bytes - _used_bytes(directory))
         return None
 
     def _fitting(self, descriptor: int, place: int, count: int) -> int:
-        """How many of `count` octets fit into a file from `place` on. Raises OSError: none of them does."""
+        """Return the number of `count` octets that fit into a file from `place` on. Raises OSError: none fits."""
         path = os.readlink(f"/proc/self/fd/{descriptor}")
         free_bytes = self._free_bytes(path) if self._limits else None
         if free_bytes is None:

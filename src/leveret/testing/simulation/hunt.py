@@ -23,7 +23,7 @@ _TRIES_MAX: Final = 60
 
 
 class RunOutcome(NamedTuple):
-    """A run: its report, or its failure; and the processor time that it took."""
+    """A run: its report or its failure, and its CPU time."""
 
     seed: int
     report: RunReport | None
@@ -34,7 +34,7 @@ class RunOutcome(NamedTuple):
 def play(world: str, seed: int, seconds: float, skip: frozenset[int] = frozenset()) -> RunOutcome:
     """Run one seed."""
     began_s = time.process_time()
-    # In memory where there is such a file system: a run makes and copies many small files.
+    # Prefer a file system in memory: a run makes and copies many small files.
     memory = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="leveret-simulated-", dir=memory if memory.is_dir() else None))
     report: RunReport | None = None
@@ -47,7 +47,7 @@ def play(world: str, seed: int, seconds: float, skip: frozenset[int] = frozenset
 
 
 def shrink(world: str, failed: RunOutcome, seconds: float) -> tuple[frozenset[int], RunFailure]:
-    """Leave out faults as long as the run fails for the same kind of reason; return those left out, and the failure."""
+    """Leave out faults while the run fails for the same kind of reason; return the left-out ones and the failure."""
     assert failed.failure is not None
     smallest, skip = failed.failure, frozenset[int]()
     for number in list(reversed(range(failed.failure.count)))[:_TRIES_MAX]:

@@ -1,8 +1,9 @@
-"""Faults that belong together: a leader is cut off from some of the others, then lost, and maybe its successor too.
+"""A sequence of faults: a leader is cut off from some of the others, then lost, and sometimes its successor, too.
 
-A single fault seldom meets the moment at which a wrong order of steps shows: who takes over must lack something, and
-must count as having it. Here one after the other is brought about: links are cut, etcd is slow, the policy changes, and
-then, at a moment that matters, the leader ends in one of several ways. Who was cut off may have to lead next.
+A single fault seldom meets the moment at which a wrong order of steps shows: the successor must lack a message, and
+must count as having it. Here the conditions come about one after the other: links are cut, etcd is slow, the policy
+changes, and then, at a critical moment, the leader ends in one of several ways. A node that was cut off may have to
+lead next.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _AWAY_S: Final = (0.5, 2.5, 2.5, 6.0)
 
 
 class LedWorld(Protocol):
-    """What a misfortune needs of its world; see EtcdWorld."""
+    """The world, as this module uses it; see EtcdWorld."""
 
     random: Random
     network: SimulatedNetwork
@@ -33,26 +34,26 @@ class LedWorld(Protocol):
     etcd_delay_s: float
 
     def leaders(self) -> set[str]:
-        """Return the nodes that lead something, by their full names."""
+        """Return the full names of the nodes that lead a queue."""
 
     def start(self, node: SimulatedNode) -> None:
         """Start a node that is down."""
 
     async def until_moment(self, timeout_s: float) -> None:
-        """Wait for a moment that matters."""
+        """Wait for a critical moment."""
 
 
 class LeaderLoss:
-    """One such misfortune of a world; see the module."""
+    """One such sequence of faults in a world; see the module."""
 
     def __init__(self, world: LedWorld, prepare: Sequence[Callable[[], object]] = ()) -> None:
-        """Nothing happens yet; one of `prepare` may be done first, such as a change of policy."""
+        """Begin without a fault; `run` may call one of `prepare` first, such as a change of policy."""
         self._world = world
         self._random = world.random
         self._prepare = prepare
 
     async def run(self) -> None:
-        """Let it happen, and heal it."""
+        """Carry out the sequence, and heal it."""
         world = self._world
         leader = self._leader()
         if leader is None:
@@ -84,14 +85,14 @@ class LeaderLoss:
             world.start(node)
 
     def _leader(self, but: SimulatedNode | None = None) -> SimulatedNode | None:
-        """A node that runs and leads something; not that one."""
+        """Return a running leader other than `but`; None if there is none."""
         leaders = self._world.leaders()
         nodes = [each for each in self._world.nodes if each.is_open and each is not but]
         found = [each for each in nodes if f"{each.name}@localhost" in leaders]
         return self._random.choice(found) if found else None
 
     def _cut_off(self, leader: SimulatedNode) -> None:
-        """Have some of the others hear nothing of a leader, or it of them, and maybe not of each other."""
+        """Cut links from or to a leader, or both, at some of the others, and sometimes a link between two others."""
         network, others = self._world.network, [each for each in self._world.nodes if each is not leader]
         for other in self._random.sample(others, self._random.randint(0, len(others))):
             if self._random.random() < 0.3:
@@ -103,7 +104,7 @@ class LeaderLoss:
             network.cut(one, two)
 
     def _end(self, node: SimulatedNode) -> Awaitable[object]:
-        """Have a node end, or not take part for a while; what to wait for until it is back."""
+        """End or suspend a node for a while; return an awaitable for its return."""
         return asyncio.ensure_future(self._random.choice(_WAYS)(self, node))
 
     async def _killed(self, node: SimulatedNode) -> None:

@@ -1,8 +1,8 @@
-"""An event loop in virtual time: when nothing is ready, the time of the next timer has come.
+"""An event loop in virtual time: if no callback is ready, the time jumps to the next timer.
 
 All processes of a simulation share the loop. A callback runs as the process whose context it was made in. Callbacks of
 a killed process are dropped, those of a paused process wait. Work for threads runs inside the loop, after a delay: so a
-run has one thread, and the seed alone decides the order of everything.
+run has one thread, and the seed alone decides the order of all steps.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ else:
     _Loop = asyncio.AbstractEventLoop
 
 STEPS_MAX: Final = 200_000_000
-"""Callbacks after which a run counts as one that never ends."""
+"""The number of callbacks after which a run counts as endless."""
 
 
 class NothingLeft(Exception):
-    """Something is waited for, and no timer or callback is left that could bring it."""
+    """The awaited future is not done, and no timer or callback is left that could complete it."""
 
 
 class _Handle(asyncio.Handle):
@@ -45,7 +45,7 @@ class _Handle(asyncio.Handle):
 
 
 class _TimerHandle(asyncio.TimerHandle):
-    """A callback of a process, at a time."""
+    """A callback of a process at a set time."""
 
     __slots__ = ("process",)
 
@@ -57,14 +57,14 @@ class VirtualLoop(_Loop):
 
     Attributes:
         random: decides delays.
-        steps: callbacks so far.
-        threads_delay_s: longest time of work for threads; the median is a tenth of it.
+        steps: the number of callbacks so far.
+        threads_delay_s: the longest time of work for threads; the median is a tenth of it.
         network: makes connections.
-        errors: what asyncio reports of exceptions that nobody handled, as (process, text, exception).
+        errors: asyncio's reports of unhandled exceptions, as (process, text, exception).
     """
 
     def __init__(self, random: Random) -> None:
-        """At time 0."""
+        """Begin at time 0."""
         self.random = random
         self.steps = 0
         self.threads_delay_s = 0.002
@@ -81,7 +81,7 @@ class VirtualLoop(_Loop):
     # -- time and callbacks -------------------------------------------------------------------
 
     def time(self) -> float:
-        """Seconds of virtual time since the begin of the run."""
+        """Return the seconds of virtual time since the begin of the run."""
         return self._now_s
 
     def call_soon(
@@ -115,10 +115,10 @@ class VirtualLoop(_Loop):
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """The handle is skipped when its time comes."""
+        """Do nothing: the loop skips a cancelled handle at its time."""
 
     def resume(self, process: SimulatedProcess) -> None:
-        """Run the callbacks that a paused process could not run."""
+        """Queue the callbacks that a paused process could not run."""
         self._ready.extendleft(reversed(process.resume()))  # type: ignore[arg-type]
 
     # -- running ------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ class VirtualLoop(_Loop):
         self._ready.clear()
         self._timers.clear()
 
-    # -- what asyncio asks a loop for ---------------------------------------------------------
+    # -- methods that asyncio requires --------------------------------------------------------
 
     def create_future(self) -> asyncio.Future[Any]:
         """See asyncio."""
@@ -201,7 +201,7 @@ class VirtualLoop(_Loop):
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Keep what nobody handled, for the end of the run."""
+        """Store an unhandled exception for the end of the run."""
         process = process_of(None)
         exception = context.get("exception")
         self.errors.append((process.name if process else "", str(context.get("message")), exception))
@@ -228,10 +228,10 @@ def virtual_loop() -> VirtualLoop:
 
 
 class SimulatedExecutor:
-    """Stands for a pool of threads: work runs in the loop, one piece after the other, each after a delay."""
+    """Replaces a pool of threads: work runs in the loop, one piece after the other, each after a delay."""
 
     def __init__(self, max_workers: int | None = None, thread_name_prefix: str = "") -> None:
-        """A pool without work."""
+        """Begin without work."""
         self._pending: dict[int, Callable[[], None]] = {}
         self._numbers = count()
 
@@ -266,10 +266,10 @@ class SimulatedExecutor:
 
 
 class SimulatedSyncThreads:
-    """Stands for runtime.logs.sync_threads.SyncThreads."""
+    """Replaces runtime.logs.sync_threads.SyncThreads."""
 
     def __init__(self, count_max: int, name: str) -> None:
-        """Threads without work."""
+        """Begin without work."""
         self._executor = SimulatedExecutor()
 
     def call(

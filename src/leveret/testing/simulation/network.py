@@ -1,8 +1,8 @@
 """The simulated network: connections between processes, with delays, cuts in one or both directions, and resets.
 
 A connection has a queue in each direction. Octets arrive in order, whole or in pieces, each a delay after they were
-sent. A *cut* holds what is sent, as TCP does by sending again; what was held arrives after the cut is mended. A process
-that ends has its connections reset by its kernel; a machine that loses power says nothing.
+sent. A *cut* holds sent octets, as TCP does by sending again; they arrive after the cut is mended. The kernel resets
+the connections of a process that ends; a machine that loses power sends no reset.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class SimulatedNetwork:
 
     Attributes:
         delay_s: the longest delay of a message; most take a tenth of it.
-        cuts: pairs (from, to) of hosts between which nothing gets through.
+        cuts: pairs (from, to) of hosts between which no octet passes.
     """
 
     def __init__(self, loop: VirtualLoop, random: Random) -> None:
-        """Nobody is connected."""
+        """Begin without connections."""
         self.loop = loop
         self.random = random
         self.delay_s = 0.002
@@ -55,7 +55,7 @@ class SimulatedNetwork:
     # -- connecting ---------------------------------------------------------------------------
 
     def free_port(self) -> int:
-        """Return a port that nobody had before."""
+        """Return a port that was never used before."""
         self._next_port += 1
         return self._next_port
 
@@ -63,7 +63,7 @@ class SimulatedNetwork:
         """Accept connections at a port, as the present process.
 
         Raises:
-            OSError: another process has it.
+            OSError: another process has the port.
         """
         process = current_process()
         assert process is not None
@@ -79,10 +79,10 @@ class SimulatedNetwork:
     async def connect(
         self, protocol: Callable[[], asyncio.BaseProtocol], port: int
     ) -> tuple[SimulatedTransport, asyncio.BaseProtocol]:
-        """Connect the present process to whoever listens at a port.
+        """Connect the present process to the listener at a port.
 
         Raises:
-            OSError: nobody does.
+            OSError: no process listens at the port.
         """
         process = current_process()
         assert process is not None
@@ -100,7 +100,7 @@ class SimulatedNetwork:
         return mine, made
 
     async def _travel(self, host: str, port: int) -> None:
-        """Wait for a packet's way there; for ever, or until the caller gives up, through a cut."""
+        """Wait for the delay of a packet to the host; in a cut, for ever or until the caller gives up."""
         listening = self._listening.get(port)
         if listening is not None and self.is_cut(host, listening.process.name):
             mended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -109,24 +109,24 @@ class SimulatedNetwork:
         await asyncio.sleep(self.delay())
 
     def delay(self) -> float:
-        """Return the delay of a message: short as a rule, long at times."""
+        """Return the delay of a message: usually short, sometimes long."""
         share = self.random.random()
         return self.delay_s * (0.1 + 0.9 * share**6)
 
     # -- faults -------------------------------------------------------------------------------
 
     def is_cut(self, one: str, other: str) -> bool:
-        """Whether messages get lost in a direction between two hosts: TCP then gets nothing through in any."""
+        """Return whether a direction between two hosts is cut: TCP then passes no octets in either direction."""
         return (one, other) in self.cuts or (other, one) in self.cuts
 
     def cut(self, one: str, other: str, *, both: bool = True) -> None:
-        """Let nothing through from `one` to `other`, and back if `both`."""
+        """Cut the direction from `one` to `other`, and the other direction if `both`."""
         self.cuts.add((one, other))
         if both:
             self.cuts.add((other, one))
 
     def mend(self, pairs: Iterable[tuple[str, str]] | None = None) -> None:
-        """Let everything through again, or between these pairs."""
+        """End all cuts, or those of these pairs."""
         self.cuts -= set(self.cuts if pairs is None else pairs)
         waiting, self._mended = self._mended, []
         for each in waiting:
@@ -136,14 +136,14 @@ class SimulatedNetwork:
             transport.pump()
 
     def reset(self, one: str, other: str) -> None:
-        """Break the connections between two hosts, with all that is on its way."""
+        """Break the connections between two hosts, and lose their octets in flight."""
         for transport in list(self._transports):
             if transport.process.name == one and transport.peer.process.name == other:
                 transport.lose(ConnectionResetError(104, "connection reset"))
                 transport.peer.lose(ConnectionResetError(104, "connection reset"))
 
     def process_ended(self, process: SimulatedProcess, *, silently: bool = False) -> None:
-        """The kernel closes the sockets of a process that is gone; `silently`: the machine is gone too."""
+        """Close the sockets of an ended process, as its kernel does; `silently` if the machine lost power."""
         for port, listening in list(self._listening.items()):
             if listening.process is process:
                 del self._listening[port]
@@ -154,18 +154,18 @@ class SimulatedNetwork:
                     transport.send(_RESET)
 
     def forget(self, transport: SimulatedTransport) -> None:
-        """A transport is closed at its own end."""
+        """Remove a transport that its own end has closed."""
         self._transports.pop(transport, None)
 
 
 class _Socket:
-    """What a protocol may set on a socket: nothing of it matters here."""
+    """A socket whose options have no effect."""
 
     def setsockopt(self, *_: Any) -> None:
         """Ignore an option."""
 
     def fileno(self) -> int:
-        """No descriptor stands behind it."""
+        """Return -1: there is no descriptor."""
         return -1
 
 
@@ -179,7 +179,7 @@ class SimulatedTransport(asyncio.Transport):
         sockname: tuple[str, int],
         peername: tuple[str, int],
     ) -> None:
-        """Not attached to a protocol yet; `peer` is set next."""
+        """Make an end without a protocol; `peer` is set next."""
         super().__init__({"peername": peername, "sockname": sockname, "socket": _Socket()})
         self.network = network
         self.process = process
@@ -187,7 +187,7 @@ class SimulatedTransport(asyncio.Transport):
         self.peer: SimulatedTransport
         self._protocol: Any = None
         self._sent: deque[bytes | str] = deque()
-        """On its way to the peer, or held by a cut."""
+        """The items in flight to the peer, or held by a cut."""
         self._sent_bytes = 0
         self._arrives_s = 0.0
         self._is_pumping = False
@@ -201,11 +201,11 @@ class SimulatedTransport(asyncio.Transport):
     # -- the protocol of this end ---------------------------------------------------------------
 
     def attach(self, protocol: Callable[[], asyncio.BaseProtocol]) -> None:
-        """Give it to a protocol that is made as its own process."""
+        """Make the protocol as this end's process, and attach it."""
         self._call(lambda: self.attach_now(protocol))
 
     def attach_now(self, protocol: Callable[[], asyncio.BaseProtocol]) -> asyncio.BaseProtocol:
-        """Give it to a protocol, in the present process."""
+        """Make the protocol in the present process, and attach it."""
         made = protocol()
         self._protocol = made
         made.connection_made(self)
@@ -213,7 +213,7 @@ class SimulatedTransport(asyncio.Transport):
         return made
 
     def _call(self, callback: Callable[[], object], delay_s: float = 0.0) -> None:
-        """Call something as the process of this end."""
+        """Call `callback` as the process of this end."""
         context = self.process.context()
         if delay_s:
             self.network.loop.call_later(delay_s, callback, context=context)
@@ -242,9 +242,9 @@ class SimulatedTransport(asyncio.Transport):
         self.write(b"".join(list_of_data))
 
     def send(self, item: bytes | str) -> None:
-        """Have octets, or the end of the connection, travel to the peer."""
+        """Send octets, or the end of the connection, to the peer."""
         if item == _RESET:
-            # A reset overtakes nothing, but what is held behind a cut is lost with the socket.
+            # A reset overtakes no octets, but octets that a cut holds are lost with the socket.
             self._sent = deque(self._sent if not self._is_cut else ())
         self._sent.append(item)
         if isinstance(item, bytes):
@@ -260,13 +260,13 @@ class SimulatedTransport(asyncio.Transport):
         return self.network.is_cut(self.process.name, self.peer.process.name)
 
     def pump(self) -> None:
-        """Let the first item that waits arrive, after its delay."""
+        """Deliver the first waiting item after its delay."""
         if self._is_pumping or not self._sent or self._is_cut:
             return
         loop = self.network.loop
         self._is_pumping = True
         self._arrives_s = max(self._arrives_s, loop.time() + self.network.delay())
-        # Nobody's callback: octets arrive at the peer's kernel, whatever becomes of the processes.
+        # The callback belongs to no process: octets arrive at the peer's kernel even after a process ends.
         loop.call_at(self._arrives_s, self._deliver, context=_NO_PROCESS)
 
     def _deliver(self) -> None:
@@ -294,7 +294,7 @@ class SimulatedTransport(asyncio.Transport):
     # -- receiving ------------------------------------------------------------------------------
 
     def receive(self, item: bytes | str) -> None:
-        """Take what arrived; the process reads it when it runs."""
+        """Take an arrived item; the process reads it when it runs."""
         if not self.process.is_alive:
             return
         if self._is_lost:
@@ -325,7 +325,7 @@ class SimulatedTransport(asyncio.Transport):
     def _give(self, octets: bytes) -> None:
         random = self.network.random
         if len(octets) > 1 and random.random() < 0.2:
-            # A read returns what there is: also a part of a message.
+            # A read returns the present octets, which may be a part of a message.
             at = random.randrange(1, len(octets))
             self._arrived.appendleft(octets[at:])
             octets = octets[:at]
@@ -367,7 +367,7 @@ class SimulatedTransport(asyncio.Transport):
         return False
 
     def close(self) -> None:
-        """See asyncio: what was written before still arrives."""
+        """See asyncio: octets that were written before still arrive."""
         if not self._is_closing:
             self._is_closing = True
             self._is_reading = False
@@ -382,7 +382,7 @@ class SimulatedTransport(asyncio.Transport):
             self._call(lambda: self.lose(None))
 
     def lose(self, error: Exception | None) -> None:
-        """Tell the protocol, once, that the connection is gone."""
+        """Report the end of the connection to the protocol, once."""
         if self._is_lost:
             return
         self._is_lost = self._is_closing = True
@@ -408,7 +408,7 @@ _NO_PROCESS: Final = Context()
 
 
 class SimulatedAcceptor:
-    """Stands for runtime.sockets.acceptor.Acceptor: it listens in the simulated network."""
+    """Replaces runtime.sockets.acceptor.Acceptor: listens in the simulated network."""
 
     def __init__(
         self,
@@ -417,7 +417,7 @@ class SimulatedAcceptor:
         kind: ListenerKind,
         **_: Any,
     ) -> None:
-        """Accept from now on, and count no connection: all nodes are in one process."""
+        """Begin to accept, without counting connections, because all nodes are in one process."""
         self.sockets = (listening,)
         self._network = listening.network
         self._port = listening.port
@@ -426,18 +426,18 @@ class SimulatedAcceptor:
         self._network.listen(self._port, lambda: protocol(Accepted(None, uncounted)))
 
     def close(self) -> None:
-        """Accept no more."""
+        """Stop accepting."""
         self._network.close(self._port)
 
     async def wait_closed(self) -> None:
-        """Nothing is left to be waited for after `close`."""
+        """Return at once: `close` is complete."""
 
 
 class SimulatedListeningSocket:
-    """Stands for a listening socket."""
+    """Replaces a listening socket."""
 
     def __init__(self, network: SimulatedNetwork, port: int) -> None:
-        """Of a port; 0 takes a free one."""
+        """Make a socket for a port; 0 takes a free one."""
         self.network = network
         self.port = port or network.free_port()
 
@@ -446,9 +446,9 @@ class SimulatedListeningSocket:
         return "127.0.0.1", self.port
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no descriptor is open."""
 
 
 def simulated_listen(ip: str, port: int, backlog: int = 128) -> SimulatedListeningSocket:
-    """Stand for runtime.sockets.acceptor.listen."""
+    """Replace runtime.sockets.acceptor.listen."""
     return SimulatedListeningSocket(virtual_loop().network, port)

@@ -1,4 +1,4 @@
-"""A simulated node: what `leveret serve` runs, without its HTTP listener, as a process of the simulation."""
+"""A simulated node: a process of the simulation that runs `leveret serve` without its HTTP listener."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class SimulatedNode:
 
     Attributes:
         name: its host in the network.
-        amqp_port, stream_port: of its listeners for clients.
-        data_dir: where its files are now; another directory after each kill.
-        process: the present run; None while it is down.
-        roles: of the present run; None before it has begun.
-        ended: why the last run ended by itself; None while it runs or was ended from outside.
-        clock_offset_s, clock_rate: of its clocks, from the next start on.
+        amqp_port, stream_port: the ports of its listeners for clients.
+        data_dir: its present data directory; each kill moves to another one.
+        process: the present run; None while the node is down.
+        roles: the node life cycle of the present run; None before it has begun.
+        ended: the reason why the last run ended by itself; None while it runs or was ended from outside.
+        clock_offset_s, clock_rate: the offset and the speed of its clocks, from the next start on.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class SimulatedNode:
         disk: SimulatedDisk,
         settings: Mapping[str, str],
     ) -> None:
-        """A node that does not run."""
+        """Make a node that does not run."""
         self.name = name
         self.network = network
         self.amqp_port = network.free_port()
@@ -73,12 +73,12 @@ class SimulatedNode:
 
     @property
     def config(self) -> Config:
-        """Its settings."""
+        """The node's settings."""
         return build(gather(overrides=self._settings))
 
     @property
     def is_up(self) -> bool:
-        """Whether its process runs."""
+        """Whether the node's process runs."""
         return self.process is not None
 
     @property
@@ -89,7 +89,7 @@ class SimulatedNode:
 
     @property
     def bug(self) -> BaseException | None:
-        """An error of the last run that no node expects."""
+        """An error of the last run that shows a bug; None without one."""
         serving = self._serving
         if serving is None or not serving.done() or serving.cancelled():
             return None
@@ -117,7 +117,7 @@ class SimulatedNode:
             self.kill()
 
     async def stop(self) -> None:
-        """End in order, as SIGTERM does."""
+        """End the process in order, as SIGTERM does."""
         process = self.process
         if process is None or process in self._stopping:
             return
@@ -128,7 +128,7 @@ class SimulatedNode:
             stopping = process.spawn(self.roles.stop())
             await wait_until(lambda: stopping.done() or not process.is_alive, _STOP_TIMEOUT_S, _LOOK_S)
             if not process.is_alive:
-                return  # Something else has ended it meanwhile.
+                return  # Another fault has ended it meanwhile.
             stopping.result()
         self.process = None
         process.kill()
@@ -136,21 +136,21 @@ class SimulatedNode:
         self._killed.append(process)
 
     def kill(self) -> None:
-        """End at once, as `kill -9` does: files stay as they are, the kernel closes the sockets."""
+        """End the process at once, as `kill -9` does: files stay unchanged, the kernel closes the sockets."""
         before = self._end(silently=False)
         if before is not None:
             self._disk.copy(before, self.data_dir)
             self._disk.remove(before)
 
     def lose_power(self, chance: Random) -> None:
-        """End with the machine: others hear nothing; synced files and names are left, and any part of the others."""
+        """End with the machine: sockets send no reset; synced files and names stay, and any part of the others."""
         before = self._end(silently=True)
         if before is not None:
             self._disk.power_lost(before, self.data_dir, chance)
             self._disk.remove(before)
 
     def _end(self, *, silently: bool) -> Path | None:
-        """End the process; return its data directory, if it ran. The next run gets another one."""
+        """End the process; return its data directory, None if it did not run. The next run gets another directory."""
         process, self.process = self.process, None
         if process is None:
             return None
@@ -164,17 +164,17 @@ class SimulatedNode:
         return before
 
     def pause(self) -> None:
-        """Stand still, as after SIGSTOP."""
+        """Pause the process, as SIGSTOP does."""
         if self.process is not None:
             self.process.pause()
 
     def resume(self) -> None:
-        """Run on."""
+        """Resume the process, as SIGCONT does."""
         if self.process is not None:
             virtual_loop().resume(self.process)
 
     def discard(self) -> None:
-        """Free what killed runs left."""
+        """Free the coroutines of killed runs."""
         for process in self._killed:
             process.discard()
         self._killed.clear()

@@ -13,7 +13,7 @@ FANOUT_QUEUES = ("q1", "q2", "quorum", "s1")
 
 
 async def employ(world: SimulatedWorld) -> None:
-    """Declare queues and a stream, and have some of the applications that users have, each run another choice."""
+    """Declare queues and a stream, and start a choice of the users' applications, which differs between runs."""
     for queue in ("q1", "q2", "dead"):
         await world.declare(queue)
     await world.declare("quorum", x_queue_type="quorum")

@@ -1,4 +1,4 @@
-"""What operators do in a simulated world: they declare queues, set policies, move leaders and count what is left."""
+"""The operator of a simulated world: declares queues, runs commands at nodes, and takes the messages left."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _CONNECTS_MAX: Final = 200
 
 
 class NeverAtRest(Exception):
-    """Something does not come to be although all has healed."""
+    """An expected state does not come about although all faults have healed."""
 
 
 class SimulatedOperator:
     """See the module.
 
     Attributes:
-        process: the host that the operator works at.
+        process: the operator's process, whose host it works at.
     """
 
     def __init__(
         self, nodes: Sequence[SimulatedNode], network: SimulatedNetwork, books: RunBooks, random: Random
     ) -> None:
-        """Of these nodes; the list may change."""
+        """Operate these nodes; the list may change."""
         self.process = SimulatedProcess("op")
         self._nodes = nodes
         self._network = network
@@ -47,7 +47,7 @@ class SimulatedOperator:
     # -- over AMQP --------------------------------------------------------------------------------
 
     async def client(self) -> SimulatedClient:
-        """Connect to a node that is open, with patience. Raises NeverAtRest."""
+        """Connect to an open node, with retries. Raises NeverAtRest."""
         for _ in range(_CONNECTS_MAX):
             open_nodes = [node for node in self._nodes if node.is_open]
             if open_nodes:
@@ -86,7 +86,7 @@ class SimulatedOperator:
 
         Args:
             queue: its name.
-            booked: looks a delivery up in the books, and raises BooksFault; by default the books judge it as any other.
+            booked: looks a delivery up in the books, and raises BooksFault; by default the books' usual check.
 
         Raises:
             BooksFault: see `booked`.

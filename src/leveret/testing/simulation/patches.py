@@ -1,4 +1,4 @@
-"""The edges of the product that a simulation replaces, for as long as it lasts."""
+"""The edges of the product that a simulation replaces for its duration."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _ETCD: Final = ("leveret.runtime.cluster.store", "leveret.runtime.coordination.e
 
 @contextmanager
 def simulated(loop: VirtualLoop, rng: Random) -> Iterator[None]:
-    """Let clocks, chance, threads and listening sockets of the product be the simulation's."""
+    """Replace clocks, chance, threads and listening sockets of the product by those of the simulation."""
     with ExitStack() as patches:
 
         def replace(target: str, by: Any) -> None:
@@ -73,7 +73,7 @@ def simulated(loop: VirtualLoop, rng: Random) -> Iterator[None]:
 
 
 def _clocks(loop: VirtualLoop) -> dict[str, Callable[..., float | int]]:
-    """Clocks of the process that asks: each has its own offset and rate."""
+    """Return clocks that apply the offset and the rate of the calling process."""
 
     def elapsed_s() -> float:
         process = current_process()
@@ -96,5 +96,5 @@ def _clocks(loop: VirtualLoop) -> dict[str, Callable[..., float | int]]:
 
 
 async def _watch_nothing(self: object) -> None:
-    """A simulated loop is never held up."""
+    """Replace the loop's watch: a simulated loop is never held up."""
     await asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""A simulated process: all callbacks of one node run in its context, and stop for good when it is killed."""
+"""A simulated process: all callbacks of one node run in its context, and none runs after it is killed."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ _current: ContextVar[SimulatedProcess | None] = ContextVar("leveret_simulated_pr
 
 
 class DeathWatcher:
-    """Another process, that is told by the kernel when a process has ended.
+    """Another process, to which the kernel reports the end of a process.
 
     Attributes:
-        is_alive: whether it runs itself.
-        hangs_s: so long after the end it does something at the earliest.
+        is_alive: whether the watcher itself runs.
+        hangs_s: the delay of its reaction to the end.
     """
 
     def __init__(self) -> None:
-        """It runs, and does not hang."""
+        """Begin alive, without a delay."""
         self.is_alive = True
         self.hangs_s = 0.0
 
     def noticed(self) -> None:
-        """The process has ended: none of its instructions is carried out any more."""
+        """React to the end of the process, after its last instruction."""
         raise NotImplementedError
 
 
 class SimulatedProcess:
     """One process of the simulation: a run of a node from its start to its end, or a client.
 
-    A killed process runs nothing any more, not even the `finally` of its coroutines: that is what `kill -9` means. What
-    it had is kept until `discard`, because Python would run these blocks as it frees the coroutines.
+    A killed process runs no more code, not even the `finally` blocks of its coroutines, as after `kill -9`. Its
+    coroutines are referenced until `discard`, because Python would run these blocks when it frees them.
 
     Attributes:
-        name: of the node or client; the host of its sockets.
+        name: the name of the node or client, and the host of its sockets.
         is_alive: whether its callbacks still run.
-        is_paused: whether they wait, as those of a stopped process.
-        clock_offset_s: difference of its clocks to the simulation's.
-        clock_rate: speed of its clocks, 1 for the simulation's.
-        watchers: other processes of its machine that learn of its end.
+        is_paused: whether its callbacks wait, as those of a stopped process.
+        clock_offset_s: the difference of its clocks from the simulation's.
+        clock_rate: the speed of its clocks, 1 for the simulation's.
+        watchers: other processes of its machine that the kernel notifies of its end.
     """
 
     def __init__(self, name: str) -> None:
-        """A process that runs."""
+        """Make a running process."""
         self.name = name
         self.is_alive = True
         self.is_paused = False
@@ -59,7 +59,7 @@ class SimulatedProcess:
         self._tasks: dict[asyncio.Task[Any], None] = {}
 
     def context(self) -> Context:
-        """Return a context in which everything belongs to this process."""
+        """Return a context whose callbacks and tasks belong to this process."""
         context = copy_context()
         context.run(_current.set, self)
         return context
@@ -69,7 +69,7 @@ class SimulatedProcess:
         return asyncio.get_running_loop().create_task(work, context=self.context())
 
     def adopt(self, task: asyncio.Task[Any]) -> None:
-        """Keep a task of this process until it is done."""
+        """Reference a task of this process until it is done."""
         self._tasks[task] = None
         task.add_done_callback(self._done)
 
@@ -77,38 +77,38 @@ class SimulatedProcess:
         self._tasks.pop(task, None)
 
     def hold(self, handle: asyncio.Handle) -> None:
-        """Keep a callback until the process runs on."""
+        """Hold a callback until the process resumes."""
         self._held.append(handle)
 
     def pause(self) -> None:
-        """Let no callback run until `resume`, as SIGSTOP does."""
+        """Hold all callbacks until `resume`, as SIGSTOP does."""
         self.is_paused = True
 
     def resume(self) -> list[asyncio.Handle]:
-        """Run on; return the callbacks that were held, in their order."""
+        """Resume; return the held callbacks in order."""
         self.is_paused = False
         held, self._held = list(self._held), deque()
         return held
 
     def kill(self) -> None:
-        """Run no callback any more."""
+        """Drop all later callbacks."""
         self.is_alive = False
         self._held.clear()
 
     def report_death(self) -> None:
-        """Tell the watchers that it was killed: not after a loss of power, in which they end as well."""
+        """Notify the watchers of a kill; a loss of power ends them, too, so it is not reported."""
         for watcher in self.watchers:
             if watcher.is_alive:
                 watcher.noticed()
 
     def discard(self) -> None:
-        """Free the coroutines of a killed process; whatever their `finally` blocks do reaches nobody."""
+        """Free the coroutines of a killed process; the actions of their `finally` blocks have no effect."""
         for task in self._tasks:
             coroutine = task.get_coro()
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             if coroutine is not None:
                 with suppress(BaseException):
-                    # A coroutine that waits in a `finally` says so with a RuntimeError.
+                    # A coroutine that awaits in a `finally` raises RuntimeError.
                     self.context().run(coroutine.close)
         self._tasks.clear()
 

@@ -1,4 +1,4 @@
-"""Sees each confirm of a node: when it begins to wait, and when the node decides that it may be sent."""
+"""Observes each confirm of a node: the begin of its wait, and the node's decision to send it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from leveret.testing.simulation.process import current_process
 
 
 class PromiseWatch(Protocol):
-    """Who is told."""
+    """The receiver of the observations."""
 
     def waits(self, batch: ConfirmBatch, queues: list[Queue]) -> None:
-        """Messages of a batch were appended to these queues, which the node leads; the confirm waits for the disk."""
+        """Take a batch that was appended to these queues, which the node leads; its confirm waits for the disk."""
 
     def promised(self, node: str, batch: ConfirmBatch, queues: list[Queue]) -> None:
-        """The node confirms a batch, whose messages went to these queues, which it leads or led."""
+        """Take a batch that the node confirms, with its queues, which the node leads or led."""
 
 
 @contextmanager
 def watched_promises(watch: PromiseWatch) -> Iterator[None]:
-    """Tell of each confirm, until the end of the block."""
+    """Report each confirm to `watch`, until the end of the block."""
     with_others: Any = Engine._notify_soon
     alone: Any = Engine._confirm
     taken: Any = Engine._take_batches

@@ -1,4 +1,4 @@
-"""Simulated publishers: with confirms to one queue or to several at once, and in transactions."""
+"""Simulated publishers: with confirms, to one queue or several at once, and in transactions."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _ROLLED_BACK: Final = 0.2
 
 
 class PublishingPace(NamedTuple):
-    """When a publisher publishes.
+    """The pace of a publisher.
 
     Attributes:
-        interval_s: between two messages, on average.
-        burst: so many messages, on average, between two rests; 0 for no rests.
-        rest_s: how long it rests, on average.
+        interval_s: the mean time between two messages.
+        burst: the mean number of messages between two rests; 0 for no rests.
+        rest_s: the mean duration of a rest.
     """
 
     interval_s: float
@@ -32,7 +32,7 @@ class PublishingPace(NamedTuple):
     rest_s: float = 0.0
 
     def pause_s(self, random: Random) -> float:
-        """Return how long to wait before the next message."""
+        """Return the wait before the next message."""
         if self.burst and random.random() < 1 / self.burst:
             return random.expovariate(1 / self.rest_s)
         return random.expovariate(1 / self.interval_s)
@@ -41,16 +41,16 @@ class PublishingPace(NamedTuple):
 def taken_by(
     tag: int, unconfirmed: dict[int, list[BookedMessage]], *, multiple: bool
 ) -> list[list[BookedMessage]]:
-    """Take what a confirm is of, in order, from what is unconfirmed; return the copies of each message."""
+    """Remove a confirm's messages from the unconfirmed ones, in order; return the copies of each message."""
     tags = [each for each in unconfirmed if each == tag or (multiple and each < tag)]
     return [unconfirmed.pop(each) for each in tags]
 
 
 class SimulatedPublisher(SimulatedApplication):
-    """Publishes to some queues, a message after the other, and notes the confirms."""
+    """Publishes to some queues, one message after the other, and notes the confirms."""
 
     def __init__(self, *args: Any, queues: Sequence[str], pace: PublishingPace, exchange: str = "") -> None:
-        """Each message goes to one of the queues; with an exchange to all of them, which are bound to it."""
+        """Publish each message to one of the queues; with an exchange, to all of them, which are bound to it."""
         super().__init__(*args)
         self.queues = queues
         self.pace = pace
@@ -60,7 +60,7 @@ class SimulatedPublisher(SimulatedApplication):
         self._wakes: list[asyncio.Future[None]] = []
 
     def origin(self) -> str:
-        """Return a name for one channel, which has an order: an earlier one's messages may be on their way still."""
+        """Return a name for one channel and its order; messages of an earlier channel may still be in flight."""
         self.connections += 1
         return f"{self.name}/{self.connections}"
 
@@ -105,7 +105,7 @@ class SimulatedPublisher(SimulatedApplication):
 
 
 class SimulatedTransactionalPublisher(SimulatedPublisher):
-    """Publishes some messages in each transaction, and rolls some transactions back."""
+    """Publishes several messages in each transaction, and rolls some transactions back."""
 
     async def work(self, client: SimulatedClient) -> None:
         """See SimulatedApplication."""

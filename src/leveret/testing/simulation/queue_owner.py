@@ -18,13 +18,13 @@ _PUBLISHED_PACE: Final = PublishingPace(0.01)
 
 
 class SimulatedQueueOwner(SimulatedApplication):
-    """Has a queue to itself, publishes to it and gets from it; nobody else uses it."""
+    """Publishes to a queue of its own and gets from it; no other application uses the queue."""
 
     def __init__(self, *args: Any, queue: str, arguments: dict[str, Any], idle_s: float) -> None:
-        """`arguments` of the declaration; `idle_s` on average between two things that it does.
+        """Use a queue with these `arguments`; `idle_s` is the mean time between two actions.
 
-        `queue` is how the queue's names begin: after a deletion or purge without an answer the next name is used, for
-        the node may carry it out at any time.
+        `queue` is the prefix of the queue's names: after a deletion or purge without an answer, the owner uses the next
+        name, because the node may carry the request out at any time.
         """
         super().__init__(*args)
         self.queue = queue
@@ -51,7 +51,7 @@ class SimulatedQueueOwner(SimulatedApplication):
         )
 
     async def _publish(self, client: SimulatedClient) -> None:
-        """Publish some messages and wait for their confirms."""
+        """Publish some messages, and wait for their confirms."""
         origin = f"{self.name}/{self._connections}"
         unconfirmed: dict[int, list[BookedMessage]] = {}
         tags = client.published
@@ -72,7 +72,7 @@ class SimulatedQueueOwner(SimulatedApplication):
             raise TimeoutError
 
     async def _drain(self, client: SimulatedClient) -> None:
-        """Get all there is, and acknowledge it."""
+        """Get and acknowledge all messages."""
 
         def note(got: ClientDelivery) -> None:
             message = self.books.delivered(self.queue, got.message_id, got.body, redelivered=got.redelivered)
@@ -84,13 +84,13 @@ class SimulatedQueueOwner(SimulatedApplication):
         await self._settle(client, commands.Queue.Purge(0, self.queue))
 
     async def _delete(self, client: SimulatedClient) -> None:
-        """Delete the queue, leave it so for a while, and declare it again."""
+        """Delete the queue, and declare it again after a while."""
         await self._settle(client, commands.Queue.Delete(0, self.queue))
         await asyncio.sleep(self.random.expovariate(1 / self.idle_s))
         await self._declare(client)
 
     async def _settle(self, client: SimulatedClient, method: Any) -> None:
-        """Call a method that settles all that the queue has; nothing is unacknowledged in this application."""
+        """Call a method that settles all messages of the queue; this application has no unacknowledged ones."""
         concerned = self.books.of_queue(self.queue)
         for message in concerned:
             message.is_tried = True
@@ -100,7 +100,7 @@ class SimulatedQueueOwner(SimulatedApplication):
         await self.answer(client, method)
         self.queue = queue
         for message in concerned:
-            # What has no confirm may be on its way to the queue still.
+            # Unconfirmed messages may still be on their way to the queue.
             if message.is_confirmed:
                 self.books.settle(message)
         self.on_promise()

@@ -25,7 +25,7 @@ class SingleWorld(SimulatedWorld):
         await employ(self)
 
     def promised(self, node: str, batch: ConfirmBatch, queues: list[Queue]) -> None:
-        """See SimulatedWorld: what is confirmed is on the node's own disk."""
+        """See SimulatedWorld: confirmed messages must be on the node's own disk."""
         try:
             for queue, end in self.audit.confirms(batch).items():
                 self.audit.confirmed[queue.epoch] = max(end, self.audit.confirmed.get(queue.epoch, 0))

@@ -13,14 +13,14 @@ LINES_MAX: Final = 400
 
 
 class Story(logging.Handler):
-    """Keeps the last lines; a failure prints them.
+    """Stores the last lines; a failure prints them.
 
     Attributes:
-        errors: log lines of level ERROR and above, which a run without a bug of the product has few of.
+        errors: log lines of level ERROR and above, of which a run without a bug of the product has few.
     """
 
     def __init__(self, loop: VirtualLoop, level: int = logging.INFO) -> None:
-        """Nothing happened yet."""
+        """Begin without lines."""
         super().__init__(level)
         self.errors: list[str] = []
         self._loop = loop
@@ -38,7 +38,7 @@ class Story(logging.Handler):
             self.errors.append(self._lines[-1])
 
     def note(self, text: str) -> None:
-        """The world does something."""
+        """Add a line about an action of the world."""
         self._add("*", text)
 
     def _add(self, who: str, text: str) -> None:

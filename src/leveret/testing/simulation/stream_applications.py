@@ -29,7 +29,7 @@ class StreamReading:
     """One subscription: it checks each message, and returns credit with acknowledgements."""
 
     def __init__(self, client: SimulatedClient, stream: StreamBooks) -> None:
-        """Nothing is read yet."""
+        """Begin without a subscription."""
         self.fault: BooksFault | None = None
         self.count = 0
         self._client, self._stream = client, stream
@@ -58,10 +58,10 @@ class StreamReading:
 
 
 class SimulatedStreamReader(SimulatedApplication):
-    """Reads a stream for a while, and then from somewhere else."""
+    """Reads a stream for a while, and then from another offset."""
 
     def __init__(self, *args: Any, stream: StreamBooks) -> None:
-        """Of one stream."""
+        """Begin idle; `stream` has the books of the stream to read."""
         super().__init__(*args)
         self.stream = stream
 
@@ -76,10 +76,10 @@ class SimulatedStreamReader(SimulatedApplication):
 
 
 class SimulatedStreamClient(SimulatedApplication):
-    """An application of the stream protocol: any node tells it of leader and replicas, and it works at one of them."""
+    """An application of the stream protocol: requests leader and replicas from any node, and works at one of them."""
 
     def __init__(self, *args: Any, stream: StreamBooks, role: NumberingPublisher | StoringReader) -> None:
-        """It works as a publisher, or as a reader."""
+        """Begin idle; `role` is a publisher or a reader."""
         super().__init__(*args)
         self._stream, self._role = stream, role
 
@@ -105,7 +105,7 @@ class SimulatedStreamClient(SimulatedApplication):
 
 
 async def read_all(client: SimulatedClient, stream: StreamBooks) -> int:
-    """Read a stream from its first message on, until nothing more comes; return the count. Raises BooksFault."""
+    """Read a stream from its first message on until no more come; return the count. Raises BooksFault."""
     reading = StreamReading(client, stream)
     async with asyncio.timeout(ANSWER_TIMEOUT_S):
         await reading.begin("first")

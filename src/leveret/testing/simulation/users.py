@@ -1,4 +1,4 @@
-"""The applications that users have beside a node or a cluster, made for one run."""
+"""The users' applications at a node or a cluster, made for one run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Crew = tuple[SimulatedApplication, ...]
 
 
 class SimulatedUsers:
-    """Makes applications that connect to some ports, each with a name and chances of its own."""
+    """Makes applications that connect to some ports, each with its own name and random numbers."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class SimulatedUsers:
         books: RunBooks,
         seed: int,
     ) -> None:
-        """None is made yet; the ports may change."""
+        """Begin without applications; the ports may change."""
         self._network = network
         self._ports, self._stream_ports = ports, stream_ports
         self._books = books
@@ -63,7 +63,7 @@ class SimulatedUsers:
         return SimulatedStreamReader(*self._given("r"), stream=stream)
 
     def numbering_publisher(self, stream: StreamBooks, pace: PublishingPace) -> SimulatedStreamClient:
-        """Return an application that publishes by the stream protocol, under a name of its own."""
+        """Return an application that publishes over the stream protocol, under a name of its own."""
         name, network, _, books, random = self._given("sp")
         role = NumberingPublisher(name, stream, random, lambda: pace.pause_s(random))
         return SimulatedStreamClient(
@@ -71,7 +71,7 @@ class SimulatedUsers:
         )
 
     def storing_reader(self, stream: StreamBooks) -> SimulatedStreamClient:
-        """Return an application that reads by the stream protocol, and stores its offset."""
+        """Return an application that reads over the stream protocol, and stores its offset."""
         name, network, _, books, random = self._given("sr")
         role = StoringReader(name, stream, random)
         return SimulatedStreamClient(

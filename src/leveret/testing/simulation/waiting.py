@@ -1,4 +1,4 @@
-"""Waiting in virtual time for what nobody announces."""
+"""Waiting in virtual time for a condition, by polling."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LOOK_S: Final = 0.1
 
 
 async def wait_until(holds: Callable[[], bool], timeout_s: float, look_s: float = LOOK_S) -> bool:
-    """Look from time to time whether something holds; return whether it came to hold in time."""
+    """Poll a condition every `look_s` seconds; return whether it held within the timeout."""
     loop = asyncio.get_running_loop()
     until_s = loop.time() + timeout_s
     while not holds():

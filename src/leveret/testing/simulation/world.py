@@ -1,9 +1,9 @@
-"""A simulated world: nodes, applications with books, and faults that a seed decides; then all heals and is counted.
+"""A simulated world: nodes, applications with books, and faults that a seed decides; then a healed end and a count.
 
     report = ClusterWorld(seed=7, folder=folder).run(seconds=60)
 
-Raises RunFailure, which tells the story, if the books do not balance, or if something does not come to rest after all
-has healed.
+Raises RunFailure, with the story, if the books do not balance, or if the world does not come to rest after all faults
+have healed.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ START_TIMEOUT_S: Final = 60.0
 FAULTS_AT_ONCE: Final = 3
 AT_ONCE: Final = ""
 MOMENTS: Final = (AT_ONCE, AT_ONCE, AT_ONCE, "promise", "promise", "publish")
-"""When a fault begins: at once, at the next promise to an application, or at the next message of a publisher."""
+"""The begin of a fault: at once, at the next promise to an application, or at the next message of a publisher."""
 CLOCK_OFFSETS_S: Final = (0.0, 0.0, -3.0, 0.5, 90_000.0)
 CLOCK_RATES: Final = (1.0, 1.0, 0.99, 1.01)
 
 
 class RunFailure(Exception):
-    """A run failed; the text tells the seed, the fault and the story.
+    """A run failed; the text has the seed, the fault and the story.
 
     Attributes:
-        fault: the reason: a BooksFault, NeverAtRest, or whatever else ended the run.
-        count: how many faults of the world there were.
+        fault: the reason: a BooksFault, NeverAtRest, or any other exception that ended the run.
+        count: the number of the world's faults.
         story: the last lines of all logs.
     """
 
@@ -70,7 +70,7 @@ class RunFailure(Exception):
 
 
 class RunReport(NamedTuple):
-    """What a run did."""
+    """The counts of a run."""
 
     seed: int
     seconds: float
@@ -82,7 +82,7 @@ class RunReport(NamedTuple):
 
 
 class PossibleFault(NamedTuple):
-    """A fault that may happen: its kind, what it concerns, and what it does."""
+    """A fault that may happen: its kind, its subject, and its action."""
 
     kind: str
     act: Callable[[], Coroutine[Any, Any, None] | None]
@@ -90,34 +90,34 @@ class PossibleFault(NamedTuple):
 
 
 class SimulatedWorld:
-    """What all worlds share; see the module.
+    """The base of all worlds; see the module.
 
     Attributes:
-        random: of the faults; delays and applications have chances of their own.
+        random: decides the faults; delays and applications have random numbers of their own.
         nodes: all nodes.
         applications: all publishers and consumers.
         queues: the names of the queues that are counted at the end.
         streams: the books of the streams.
-        faults: counts, by kind.
-        disk: of all nodes.
-        disks: the same, as far as they are full.
-        audit: of what is confirmed.
-        count: how many faults there were, those that were left out among them.
-        habits: what each run has of its own.
-        pause_s: between two faults, on average.
-        operator: who works at the nodes.
-        fault: what the world itself has found.
-        users: who makes applications.
+        faults: the counts of faults, by kind.
+        disk: the disks of all nodes.
+        disks: the size limits of these disks.
+        audit: the audit of confirmed messages.
+        count: the number of faults, including those that were left out.
+        habits: decides the characteristics of the run.
+        pause_s: the mean time between two faults.
+        operator: the operator of the nodes.
+        fault: a fault that the world itself has found.
+        users: makes applications.
     """
 
     def __init__(self, seed: int, folder: Path, *, skip: frozenset[int] = frozenset()) -> None:
-        """Nothing runs yet; the folder is removed at the end. `skip`: numbers of faults that are left out."""
+        """Begin without a running node; the folder is removed at the end. `skip`: numbers of faults to leave out."""
         self.seed = seed
         self.skip = skip
         self.random = Random(f"faults {seed}")
         self.loop = VirtualLoop(Random(f"delays {seed}"))
         self.network = SimulatedNetwork(self.loop, Random(f"network {seed}"))
-        # Each run has its own disks, links and pace: what hardly ever happens in one happens all the time in another.
+        # Each run has its own disks, links and pace, so an event that is rare in one run is frequent in another.
         self.habits = Random(f"habits {seed}")
         self.loop.threads_delay_s = self.habits.choice((0.002, 0.02, 0.2))
         self.network.delay_s = self.habits.choice((0.002, 0.01, 0.05))
@@ -146,7 +146,7 @@ class SimulatedWorld:
         self._context: Context
 
     def add_node(self, name: str, settings: dict[str, str]) -> SimulatedNode:
-        """Prepare a node, whose clocks differ from those of others."""
+        """Prepare a node whose clocks differ from those of others."""
         node = SimulatedNode(name, self._folder, self.network, self.disk, settings)
         node.clock_offset_s = self.habits.choice(CLOCK_OFFSETS_S)
         node.clock_rate = self.habits.choice(CLOCK_RATES)
@@ -166,13 +166,13 @@ class SimulatedWorld:
     # -- a run ----------------------------------------------------------------------------------
 
     def run(self, seconds: float) -> RunReport:
-        """Let faults happen for so long, heal all, and count. Raises RunFailure."""
+        """Cause faults for `seconds`, heal them, and count the messages. Raises RunFailure."""
         root = logging.getLogger("leveret")
         level, propagates = root.level, root.propagate
         root.addHandler(self.story)
         root.setLevel(logging.INFO)
         root.propagate = False
-        # The collector runs at moments that no seed decides, and what it frees may call the loop.
+        # The garbage collector runs at moments that no seed decides, and freed objects may call the loop.
         gc.disable()
         try:
             with (
@@ -185,7 +185,7 @@ class SimulatedWorld:
         except Exception as fault:
             raise RunFailure(self.seed, fault, self.count, self.story.text()) from fault
         finally:
-            # What killed processes say as they are freed is nobody's.
+            # Errors from freeing killed processes do not count.
             self._clear()
             root.removeHandler(self.story)
             root.setLevel(level)
@@ -203,7 +203,7 @@ class SimulatedWorld:
         )
 
     def all_nodes(self) -> list[SimulatedNode]:
-        """Return all nodes there ever were."""
+        """Return all nodes of the run, including removed ones."""
         return self.nodes
 
     def _clear(self) -> None:
@@ -240,7 +240,7 @@ class SimulatedWorld:
     # -- faults -----------------------------------------------------------------------------------
 
     def _under_way(self) -> list[asyncio.Task[None]]:
-        """Return the faults that last; raise what went wrong with another one."""
+        """Return the faults in progress; raise the exception of an ended one that failed."""
         for task in self._harming:
             if task.done():
                 task.result()
@@ -248,7 +248,7 @@ class SimulatedWorld:
         return self._harming
 
     def _harm(self) -> None:
-        """Let one fault begin, unless it is left out or others are under way."""
+        """Begin one fault, unless it is left out or too many are in progress."""
         number, self.count = self.count, self.count + 1
         faults = self.possible_faults()
         [fault] = self.random.choices(faults, [self._weight(each.kind) for each in faults])
@@ -261,7 +261,7 @@ class SimulatedWorld:
             self._begin(number, fault)
 
     def _weight(self, kind: str) -> float:
-        """Return how likely a kind of fault is in this run: hardly ever in one, all the time in another."""
+        """Return the weight of a kind of fault in this run; weights differ strongly between runs."""
         return Random(f"weight of {kind} {self.seed}").choice((0.2, 1.0, 1.0, 4.0))
 
     def _begin(self, number: int, fault: PossibleFault) -> None:
@@ -272,15 +272,15 @@ class SimulatedWorld:
             self._harming.append(asyncio.get_running_loop().create_task(result))
 
     def moment(self, moment: str) -> None:
-        """Something has happened at which a fault hurts most: what waits for that begins, now or a little later."""
+        """Note a critical moment: a fault that waits for this kind of moment begins now or a little later."""
         ambush = self._ambushes.pop(moment, None)
         if ambush is not None:
             later_s = self.random.choice((0.0, self.random.expovariate(1 / self.network.delay_s)))
-            # As nobody's callback: the application's process is not concerned.
+            # The callback belongs to no process, so it runs even if the application's process ends.
             self.loop.call_later(later_s, ambush, context=self._context)
 
     async def until_moment(self, timeout_s: float) -> None:
-        """Wait for the next moment of any kind, but not for long."""
+        """Wait for the next critical moment of a random kind, at most `timeout_s`."""
         moment = self.random.choice(self.moments)
         reached = asyncio.get_running_loop().create_future()
         if moment != AT_ONCE and moment not in self._ambushes:
@@ -290,37 +290,37 @@ class SimulatedWorld:
                     await reached
 
     async def fill_disk(self, node: SimulatedNode) -> None:
-        """Let hardly anything fit on a node's disk for some time."""
+        """Fill a node's disk almost completely for some time."""
         directory = node.data_dir
         self.disks.fill(directory, self.random.choice((0, 3_000, 50_000)))
         await asyncio.sleep(self.random.choice((0.5, 3.0, 8.0)))
         self.disks.limit(directory, None)
 
     def waits(self, batch: ConfirmBatch, queues: list[Queue]) -> None:
-        """See promises.PromiseWatch; of queues that nobody deletes."""
+        """See promises.PromiseWatch; only for queues that are never deleted."""
         self.audit.tied(batch, [each for each in queues if each.key[1] in self.queues])
 
     def promised(self, node: str, batch: ConfirmBatch, queues: list[Queue]) -> None:
-        """See promises.PromiseWatch. Note a fault if the node must not confirm that."""
+        """See promises.PromiseWatch. Note a fault if the node must not confirm the batch."""
         self.audit.confirms(batch)
 
     def prepare(self) -> None:
-        """Make what all processes are to find in their context."""
+        """Set the context that all processes inherit."""
 
     async def set_up(self) -> None:
-        """Start nodes, make queues and applications."""
+        """Start nodes, and make queues and applications."""
         raise NotImplementedError
 
     def possible_faults(self) -> Sequence[PossibleFault]:
-        """Return what may happen now."""
+        """Return the faults that may happen now."""
         raise NotImplementedError
 
     async def heal(self) -> None:
-        """End all faults; return when all is as it should be."""
+        """End all faults; return once the world is whole again."""
         raise NotImplementedError
 
     def look(self) -> None:
-        """Raise what an application has found, and what no fault of a node may be."""
+        """Raise the fault of an application or the world, and any unexpected error of a node."""
         if self.fault is not None:
             raise self.fault
         for application in self.applications:
@@ -331,15 +331,15 @@ class SimulatedWorld:
                 raise NeverAtRest(f"{node.name} ended: {node.bug!r}") from node.bug
 
     async def until(self, holds: Callable[[], bool], what: str, timeout_s: float = REST_TIMEOUT_S) -> None:
-        """Wait for something.
+        """Wait until `holds` returns True.
 
         Raises:
-            NeverAtRest: it does not come to be in time.
+            NeverAtRest: the condition does not hold in time; `what` names it.
         """
         if not await wait_until(holds, timeout_s):
             raise NeverAtRest(f"not within {timeout_s:g} s: {what}")
 
-    # -- what a world has -------------------------------------------------------------------------
+    # -- queues and applications ------------------------------------------------------------------
 
     async def declare(self, queue: str, **arguments: Any) -> None:
         """Declare a durable queue, which is counted at the end."""
@@ -353,30 +353,30 @@ class SimulatedWorld:
         return self.streams[-1]
 
     def publishers(self, count: int, interval_s: float) -> None:
-        """Have so many applications publish to all queues."""
+        """Make `count` applications that publish to all queues."""
         pace = PublishingPace(interval_s)
         self.applications += [self.users.publisher(self.queues, pace) for _ in range(count)]
 
     def consumers(self, queues: Sequence[str]) -> None:
-        """Have an application consume each of these queues."""
+        """Make an application for each of these queues that consumes it."""
         self.applications += [self.users.consumer(queue) for queue in queues]
 
     async def client(self) -> SimulatedClient:
-        """Connect the operator to a node that is open, with patience. Raises NeverAtRest."""
+        """Connect the operator to an open node, with retries. Raises NeverAtRest."""
         return await self.operator.client()
 
     def employ(self, crews: Sequence[Callable[[], Crew]]) -> None:
-        """Have some of these applications, each run another choice of them."""
+        """Make a choice of these applications, which differs between runs."""
         for crew in self.habits.sample(crews, self.habits.randint(2, min(4, len(crews)))):
             self.applications += crew()
 
     async def compare(self) -> None:
-        """Raise BooksFault if copies of the same data differ while nothing happens."""
+        """Raise BooksFault if copies of the same data differ in a world at rest."""
 
     # -- the end ----------------------------------------------------------------------------------
 
     async def _count(self) -> int:
-        """Stop the applications, take all that is left, and judge."""
+        """Stop the applications, take the messages left, and compare them with the books."""
         for application in self.applications:
             application.is_stopping = True
         await asyncio.sleep(10)
@@ -397,7 +397,7 @@ class SimulatedWorld:
 
 
 def _close_below(folder: Path) -> None:
-    """Close the files that killed processes left open: the kernel does that for real ones."""
+    """Close the files that killed processes left open, as the kernel does for real ones."""
     prefix = f"{folder.resolve()}/"
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):
