@@ -24,7 +24,8 @@ from leveret.testing.sites import cluster_site
 from leveret.testing.sites.cluster_site import SiteNode
 from leveret.testing.sites.standby_cluster import PROMOTE_TIMEOUT_S, StandbyCluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1500)]
+# Four to eight starts of Spark at once: six minutes on two quiet cores, and more than CI's patience on busy ones.
+pytestmark = [pytest.mark.spark, pytest.mark.torture, pytest.mark.timeout(1500)]
 
 VHOSTS: Final = ("orders", "shop")
 QUEUES: Final = ("q1", "q2")
