@@ -37,23 +37,20 @@ from typing import Final, Protocol
 from isal.isal_zlib import crc32
 
 from leveret.model.errors import Corrupt, StorageError
-from leveret.storage.begin import SUFFIX as BEGIN_SUFFIX
 from leveret.storage.begin import BeginFile
 from leveret.storage.directory import make_directory, sync_directory
+from leveret.storage.log_files import remove_log_files
 from leveret.storage.log_reader import NOTHING_BESIDE, LogReader
 from leveret.storage.log_recovery import LogRecovery
 from leveret.storage.open_segments import OpenSegments, storage_error
 from leveret.storage.removed import remove_in_place
-from leveret.storage.segment import BESIDE as OWN
 from leveret.storage.segment import OnChunk, Segment, SegmentState, segment_of
-from leveret.storage.state_file import BESIDE, SUFFIX
-from leveret.storage.summary import is_summary, summary_path
+from leveret.storage.summary import summary_path
 from leveret.storage.sync import DirectoryDescriptor, close_descriptors, sync_and_close
 from leveret.storage.unsynced_names import UnsyncedNames
 from leveret.wire.chunk import Chunk, Header, encode_header, seal_of, with_log
 
 SEGMENT_BYTES_MAX: Final = 64 * 1024 * 1024
-_BESIDE_SEGMENTS: Final = (BEGIN_SUFFIX, SUFFIX + BESIDE, OWN)
 
 
 class LogOwner(Protocol):
@@ -116,9 +113,11 @@ class Log(LogReader):
         self._defers_names = False
         self.segment_bytes_max = segment_bytes_max
         self.torn_bytes = 0
-        self.synced_offset = self._syncing_end = 0
+        self.synced_offset = 0
+        self._syncing_end = 0
         self._durable = durable
-        self._unsynced, self._syncing = list[Segment](), list[Segment]()
+        self._unsynced: list[Segment] = []
+        self._syncing: list[Segment] = []
         self._made: Segment | None = None
         self._has_overhang = False
         self._with_messages = True
@@ -283,7 +282,8 @@ class Log(LogReader):
 
     def begin_at(self, offset: int) -> None:
         """Set the offset of the first chunk, if no chunk was ever written."""
-        if len(self._segments) == 1 and not self._segments[0].size and not self._segments[0].path.exists():
+        first = self._segments[0]
+        if len(self._segments) == 1 and not first.size and not first.path.exists():
             self._segments[0] = Segment(self.directory, offset)
 
     def make(self) -> None:
@@ -667,33 +667,20 @@ class Log(LogReader):
         """Close the log and remove its directory, which may hold segments and summaries only.
 
         If state files are beside them, these and the directory stay; their owner removes them, perhaps later.
-        Raises StorageError if the disk refused it, or another file is there.
+
+        Raises:
+            StorageError: the disk refused it, or another file is there.
         """
         self.close()
-        for pending in (self._unsynced, self._syncing, self._names):
-            pending.clear()
+        self._unsynced.clear()
+        self._syncing.clear()
+        self._names.clear()
         try:
-            names = os.listdir(self.directory) if self.directory.exists() else []
-            if all(map(_is_own, names)):
-                # One renaming: to unlink each file takes milliseconds on a busy disk.
-                self._remove(self.directory)
-                names = []
-            # A thread may write a summary meanwhile.
-            while own := list(filter(_is_own, names)):
-                for name in own:
-                    self._remove(self.directory / name)
-                names = os.listdir(self.directory)
-            if not all(name.endswith(SUFFIX) for name in names):
-                self.directory.rmdir()
+            remove_log_files(self.directory, self._remove)
         except OSError as error:
             raise StorageError(f"log {self.directory}: cannot be removed: {error}") from error
         if self._owner is not None:
             self._owner.deleted(self)
-
-
-def _is_own(name: str) -> bool:
-    """Whether a file of that name is a log's, and goes with it."""
-    return bool(segment_of(name)) or is_summary(Path(name)) or name.endswith(_BESIDE_SEGMENTS)
 
 
 def _ignore(chunk: Chunk) -> None:

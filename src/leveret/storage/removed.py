@@ -49,7 +49,7 @@ class RemovedFiles:
         except FileNotFoundError:
             return
         if not stat.S_ISDIR(found.st_mode) and found.st_blocks * _BLOCK_BYTES <= AT_ONCE_BYTES_MAX:
-            unlink(path)
+            path.unlink(missing_ok=True)
             return
         target = self.directory / f"{os.getpid()}-{next(_numbers)}"
         try:
@@ -69,23 +69,21 @@ class RemovedFiles:
                 self.free(path)
 
 
-def unlink(path: Path) -> None:
-    """Remove a file in place, if it is there. Raises OSError."""
-    path.unlink(missing_ok=True)
+def remove_in_place(path: Path, *, ignore_errors: bool = False) -> None:
+    """Remove a file or a directory, if it is there; blocks until its blocks are free.
 
+    With `ignore_errors`, what the disk refuses of a directory stays, and all else goes.
 
-def remove_in_place(path: Path) -> None:
-    """Remove a file or a directory, if it is there; blocks until its blocks are free. Raises OSError."""
+    Raises:
+        OSError: the disk refused it.
+    """
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
+        shutil.rmtree(path, ignore_errors=ignore_errors)
     else:
-        unlink(path)
+        path.unlink(missing_ok=True)
 
 
 def free(path: Path) -> None:
     """Remove a file or a directory for good, as far as the disk lets; blocks until its blocks are free."""
     with suppress(OSError):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            unlink(path)
+        remove_in_place(path, ignore_errors=True)

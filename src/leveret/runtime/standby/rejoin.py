@@ -33,9 +33,17 @@ import msgspec
 
 from leveret.core.queues.queue import Queue
 from leveret.core.replication.standby_site import KeptQueue
-from leveret.model.errors import LeveretError, PreconditionFailed, StorageError
+from leveret.model.errors import PreconditionFailed, StorageError
 from leveret.runtime.standby.pipeline_process import ask
-from leveret.runtime.standby.returning_node import Place, RejoiningNode, ReturningNode, Seen, rows_of
+from leveret.runtime.standby.returning_node import (
+    FAILURES,
+    RETRY_S,
+    Place,
+    RejoiningNode,
+    ReturningNode,
+    Seen,
+    rows_of,
+)
 from leveret.runtime.standby.transfer import StandbyUpstreamParameter
 from leveret.storage.quarantine.report import DivergentReport
 from leveret.storage.state_file import StateFile
@@ -43,9 +51,6 @@ from leveret.storage.state_file import StateFile
 logger = logging.getLogger(__name__)
 
 STATE_FILE: Final = "rejoin.json"
-RETRY_S: Final = 5.0
-"""The wait before the next retry to finish a rejoin."""
-_FAILURES: Final = (LeveretError, OSError)
 
 
 class Begun(msgspec.Struct, kw_only=True):
@@ -115,7 +120,7 @@ class Rejoin:
         self._state_file.save(msgspec.to_builtins(begun))
         try:
             return reports + await self._finish(begun)
-        except _FAILURES as error:
+        except FAILURES as error:
             logger.error("rejoin_failed error=%s retry_s=%g", error, RETRY_S)
             raise StorageError(
                 f"the rejoin has begun and is not finished: {error}; it is tried again every {RETRY_S:g} s, and no "
@@ -132,7 +137,7 @@ class Rejoin:
         logger.warning("rejoin_resumed")
         try:
             await self._go_on()
-        except _FAILURES as error:
+        except FAILURES as error:
             logger.error("rejoin_failed error=%s retry_s=%g", error, RETRY_S)
             await self._node.maintenance.drain()
             self._retry_later()
@@ -194,7 +199,7 @@ class Rejoin:
                 async with self._lock:
                     await self._go_on()
                     await self._node.maintenance.revive()
-            except _FAILURES as error:
+            except FAILURES as error:
                 logger.error("rejoin_failed error=%s retry_s=%g", error, RETRY_S)
             else:
                 self._retrying = None

@@ -20,7 +20,7 @@ from leveret.core.replication.standby_site import KeptQueue
 from leveret.core.schema.delta import UPSTREAM_PARAMETER as SCHEMA_PARAMETER
 from leveret.core.schema.operating_mode import OperatingMode
 from leveret.model.definitions import Delete
-from leveret.model.errors import PreconditionFailed, Refusal
+from leveret.model.errors import LeveretError, PreconditionFailed, Refusal
 from leveret.runtime.clients.amqp_listener import AmqpListener
 from leveret.runtime.clients.maintenance import Maintenance
 from leveret.runtime.collecting.collector import Collector
@@ -36,6 +36,10 @@ from leveret.storage.quarantine.report import DivergentReport
 
 logger = logging.getLogger(__name__)
 
+RETRY_S: Final = 5.0
+"""The wait before the next retry to finish a rejoin."""
+FAILURES: Final = (LeveretError, OSError)
+"""The errors after which a rejoin is retried."""
 CLIENTS_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.05
 _HOLDING: Final = ("queues", "vhosts")

@@ -29,21 +29,26 @@ from leveret.core.schema.operating_mode import OperatingMode
 from leveret.model.errors import LeveretError, PreconditionFailed, StorageError
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.standby.pipeline_process import Event, ask
-from leveret.runtime.standby.returning_node import Place, RejoiningNode, ReturningNode, Seen, rows_of
+from leveret.runtime.standby.returning_node import (
+    FAILURES,
+    RETRY_S,
+    Place,
+    RejoiningNode,
+    ReturningNode,
+    Seen,
+    rows_of,
+)
 from leveret.runtime.standby.site import Report, SiteParts
 from leveret.runtime.standby.transfer import StandbyUpstreamParameter
 from leveret.storage.quarantine.report import DivergentReport
 
 logger = logging.getLogger(__name__)
 
-RETRY_S: Final = 5.0
-"""The wait before the next retry to finish a return."""
 _COLLECTED_S: Final = 60.0
 """The longest wait until the queues of a newly started node are collected."""
 _DELETED_S: Final = 10.0
 """The longest wait for the deletions of other nodes to arrive."""
 _LOOK_S: Final = 0.3
-_FAILURES: Final = (LeveretError, OSError)
 
 
 class ReturningMember(RejoiningNode, Protocol):
@@ -255,7 +260,7 @@ class SiteRejoin:
         while (returning := self._returning) is not None:
             try:
                 await self._finish(returning)
-            except _FAILURES as error:
+            except FAILURES as error:
                 self._error = str(error)
                 logger.error("rejoin_failed error=%s retry_s=%g", error, RETRY_S)
                 await asyncio.sleep(RETRY_S)
