@@ -52,7 +52,7 @@ demo-sites: setup-cluster  ## a node of a cluster lost, then all of it, and a st
 
 # A worker for each of the five long groups (the conformance suite on Leveret, clusters, what suites state of clusters, and
 # Spark twice), so that all of them begin at once. Each waits for its servers more than half of the time, also on two cores.
-WHOLE_SUITE = -n 5 $(GROUPED) -p tests.conformance.answers -m "not torture and not fuzz and not oracle"
+WHOLE_SUITE = -n 5 $(GROUPED) -p tests.conformance.answers -p tests.second_run -m "not torture and not fuzz and not oracle"
 
 # Thirty failures are one trouble, which thousands of tests would wait out one after the other.
 test: setup-test  ## the whole test suite

@@ -20,6 +20,7 @@ from tests.browser.console_visit import look_at
 
 pytestmark = [
     pytest.mark.spark,
+    pytest.mark.torture,
     pytest.mark.timeout(900),
     pytest.mark.skipif(cluster_site.available() is not None, reason=str(cluster_site.available())),
 ]

@@ -139,7 +139,8 @@ class WarmProcess:
 
     def poll(self) -> int | None:
         """Return the exit status, negative for a signal; None while it runs."""
-        return self._status(0.0)
+        # As for a child of one's own, there is a status from the moment that others can see the process's end.
+        return self._status(None if _has_ended(self.pid) else 0.0)
 
     def wait(self, timeout: float | None = None) -> int:
         """Return the exit status.
@@ -186,6 +187,14 @@ class WarmProcess:
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.wait()
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether the kernel no longer runs the process, though its parent may not have said so yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
 
 
 class _Parent:
