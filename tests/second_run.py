@@ -2,10 +2,10 @@
 
     make test TEST_ARGS="-p no:tests.second_run"          # without it
 
-Five workers share two cores with the nodes, clusters and Sparks that they start, so a wait may end for want of a processor.
-Alone, the test has the machine. A test that fails twice is red, and so are more failures than `SECOND_RUNS_MAX`. Both
-results are shown: the end of the run names each test that passed the second time only, and its first failure stands above.
-Such a failure may also be a race; `make torture` is the place to look for it.
+Five workers share two cores with the nodes, clusters and Sparks that they start, so a wait may end for want of a
+processor. Alone, the test has the machine. A test that fails twice is red, and so are more failures than
+`SECOND_RUNS_MAX`. Both results are shown: the end of the run names each test that passed the second time only, and its
+first failure stands above. Such a failure may also be a race; `make torture` is the place to look for it.
 """
 
 from __future__ import annotations
