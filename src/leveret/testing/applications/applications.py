@@ -201,7 +201,7 @@ class AppPublisher:
 
 
 class AppConsumer:
-    """Acks most of each batch, out of order, requeues some messages and holds the rest.
+    """Acks most messages of each batch, out of order, requeues some, and holds the rest.
 
     Attributes:
         disordered: first deliveries that came after a later message of their queue.
@@ -247,7 +247,7 @@ class AppConsumer:
         try:
             self._consume(connection, delivered, tried, acked)
         finally:
-            # Also if only the channel was closed: no other code would.
+            # If only the channel was closed, the connection is still open.
             with suppress(AMQPError):
                 connection.close()
 
@@ -316,7 +316,7 @@ class TxConsumer(AppConsumer):
 
     def _begin(self, channel: Any) -> None:
         channel.tx_select()
-        # At once, not at pika's next notice: later commits do not count.
+        # pika would report the cancellation later, after further commits, which do not count.
         channel._impl.add_on_cancel_callback(lambda _: self._ending.set())
         channel.basic_qos(prefetch_count=UNACKED_MAX + 2 * BATCH)
         for queue in self._queues:

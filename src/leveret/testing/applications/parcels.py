@@ -1,7 +1,7 @@
 """Messages of every kind, identified by their number.
 
-Empty, small, and large over several frames; with and without headers and other properties; through a topic exchange
-and through the default one. All are persistent.
+Bodies are empty, small, or large enough for several frames. Messages have headers and other properties or none, and go
+through a topic exchange or the default one. All are persistent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SMALL_BYTES_MAX: Final = 600
 
 
 class Parcel(NamedTuple):
-    """A message (leveret.testing.applications.applications.Message)."""
+    """A message (leveret.testing.applications.applications.AppMessage)."""
 
     number: int
     queue: str

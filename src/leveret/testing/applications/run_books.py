@@ -1,4 +1,4 @@
-"""The books of a simulated run: what applications know of each message, judged as they learn of it and at the end.
+"""The books of a simulated run: the applications' facts about each message, judged as they arrive and at the end.
 
 | fault | a message is |
 |---|---|
@@ -30,16 +30,16 @@ class BookedMessage:
     """The copy of one message in one queue.
 
     Attributes:
-        number: of the message, unique in the run; later messages have higher numbers.
-        queue: where it was published to.
+        number: the message's number, unique in the run; later messages have higher numbers.
+        queue: the queue to which it was published.
         publisher: the publisher, and the number of its connection; empty for a dead letter, which has no order.
         is_withheld: its transaction is not committed.
         is_confirmed: the publisher has the confirm.
         is_first_delivered: a consumer got it without `redelivered`.
         is_tried: a consumer has acknowledged it, or its queue was purged or deleted.
         is_settled: a later answer showed that the settlement is in the log.
-        count_max: how often it may be in the queue: a dead letter once for each rejection.
-        dead: its copy in the queue of dead letters, once it was rejected.
+        count_max: the highest permitted number of copies in the queue: of a dead letter one for each rejection.
+        dead: its copy in the queue of dead letters, after a rejection.
     """
 
     number: int
@@ -55,12 +55,12 @@ class BookedMessage:
 
     @property
     def body(self) -> bytes:
-        """Its octets: of many sizes, and told from those of any other message."""
+        """Its octets: a text with its number, padded to one of many sizes."""
         size = 40 + self.number * 7919 % 600
         return f"message {self.number} ".encode().ljust(size, b".")
 
     def is_there(self, found: set[tuple[str, int]]) -> bool:
-        """Whether it is where it has to be, or need not be anywhere."""
+        """Return whether a copy is in its place, or none has to be."""
         is_dead = self.dead is not None and self.dead.is_there(found)
         return is_dead or self.is_tried or (self.queue, self.number) in found
 
@@ -76,9 +76,10 @@ class RunBooks:
     """All messages of a run.
 
     Attributes:
-        messages: by queue and number.
-        confirmed, settled: counts.
-        may_lose: messages may be lost, and come back: a policy of the run lets an incomplete mirror lead.
+        messages: the copies, by queue and number.
+        confirmed: the number of confirmed copies.
+        settled: the number of settled copies.
+        may_lose: messages may be lost and may come back, because a policy of the run lets an incomplete mirror lead.
     """
 
     messages: dict[tuple[str, int], BookedMessage] = field(default_factory=dict)
@@ -97,14 +98,14 @@ class RunBooks:
         return copies
 
     def confirm(self, copies: Iterable[BookedMessage]) -> None:
-        """The publisher has a confirm."""
+        """Note a confirm that the publisher has."""
         for message in copies:
             if not message.is_confirmed:
                 message.is_confirmed = True
                 self.confirmed += 1
 
     def reject(self, message: BookedMessage, dead_queue: str) -> None:
-        """A consumer is about to reject a message whose queue sends it to a queue of dead letters."""
+        """Note that a consumer is about to reject a message, whose queue makes it a dead letter in `dead_queue`."""
         if message.dead is None:
             message.dead = BookedMessage(message.number, dead_queue, "", count_max=0)
             self.messages[dead_queue, message.number] = message.dead
@@ -112,10 +113,10 @@ class RunBooks:
         message.dead.is_tried = False
 
     def delivered(self, queue: str, number: str, body: bytes, *, redelivered: bool) -> BookedMessage:
-        """A consumer got a message.
+        """Note a delivery; return the message.
 
         Raises:
-            BooksFault: that must not be.
+            BooksFault: the delivery is a fault.
         """
         message = self.messages.get((queue, int(number))) if number.isdigit() else None
         if message is None or message.body != body:
@@ -124,7 +125,7 @@ class RunBooks:
             raise BooksFault(f"uncommitted: message {number} of queue {queue} was delivered")
         if message.count_max == 1 and not self.may_lose:
             self._judge_delivery(message, redelivered=redelivered)
-        # Two connections: what is delivered again may arrive before the first delivery does.
+        # The deliveries have different connections, so a later one may arrive before the first one.
         message.is_first_delivered |= not redelivered
         message.is_tried = False
         return message
@@ -137,17 +138,17 @@ class RunBooks:
             raise BooksFault(f"unflagged: {where} came again without `redelivered`")
 
     def of_queue(self, queue: str) -> list[BookedMessage]:
-        """Return all that was published to a queue and is not settled."""
+        """Return the messages that were published to a queue and are not settled."""
         return [each for (name, _), each in self.messages.items() if name == queue and not each.is_settled]
 
     def settle(self, message: BookedMessage) -> None:
-        """An answer shows that the settlement is in the log."""
+        """Note an answer which shows that the settlement is in the log."""
         if not message.is_settled:
             message.is_settled = message.is_tried = True
             self.settled += 1
 
     def judge(self, found: dict[str, list[int]]) -> None:
-        """Compare with all that is left, by queue and in its order.
+        """Compare the books with the numbers of the remaining messages, by queue, in the queue's order.
 
         Raises:
             BooksFault: the books do not balance.

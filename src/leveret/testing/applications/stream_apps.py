@@ -1,15 +1,15 @@
 """Applications of the stream protocol: a publisher that numbers its messages, and a reader that stores its offset.
 
-Both live longer than their connections: a publisher publishes again, under the same ids, what has no confirm, and a
-reader goes on behind the offset that it stored. They note what must not be:
+Both continue after the loss of a connection: a publisher publishes its unconfirmed messages again, under the same ids,
+and a reader continues behind its stored offset. They find two faults:
 
 | fault | meaning |
 |---|---|
 | forgotten | the leader has a lower id of a publisher than was confirmed, or a lower offset than a confirm covers |
 | invented | a stored offset that its reader never stored |
 
-A stored offset has no answer of its own. So the publisher stores some as well, before it publishes on the same
-connection: the confirm of the publish says that both are safe.
+The protocol has no answer to a stored offset. So the publisher stores some offsets as well, before it publishes on the
+same connection: the confirm of the publish covers both.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _KEEP_S: Final = 1.5
 _CONFIRM_TIMEOUT_S: Final = 10.0
 _NOTHING: Final = -1
 _STORING: Final = 0.2
-"""So often a publisher stores an offset first."""
+"""The share of publishes before which a publisher stores an offset."""
 
 
 class NumberingPublisher:
@@ -50,7 +50,7 @@ class NumberingPublisher:
     """
 
     def __init__(self, name: str, stream: StreamBooks, random: Random, pause_s: Callable[[], float]) -> None:
-        """Nothing is published yet; `pause_s` is asked after each publish."""
+        """Prepare; nothing is published yet. `pause_s` returns the pause after each publish."""
         self.name = name
         self.on_promise: Callable[[], None] = lambda: None
         self._stream, self._random, self._pause_s = stream, random, pause_s
@@ -62,11 +62,11 @@ class NumberingPublisher:
 
     @property
     def has_all_confirms(self) -> bool:
-        """Whether each published message is confirmed."""
+        """Return whether each published message is confirmed."""
         return not self._unconfirmed
 
     async def work(self, client: StreamAppClient, is_stopping: Callable[[], bool]) -> None:
-        """Publish over a connection to the leader, until it ends or all is confirmed and done.
+        """Publish over a connection to the leader, until it ends, or until all is confirmed after `is_stopping`.
 
         Raises:
             StreamAppClosed: the connection ended.
@@ -94,7 +94,7 @@ class NumberingPublisher:
                 client.close(f"no confirm within {_CONFIRM_TIMEOUT_S:g} s")
 
     async def _compare(self, client: StreamAppClient) -> None:
-        """Compare the leader's memory with the confirms."""
+        """Compare the leader's last id and stored offset with the confirms."""
         stream = self._stream.name
         sequence = await client.ask(
             wire.QueryPublisherSequenceResponse, wire.QueryPublisherSequence, self.name, stream
@@ -122,7 +122,7 @@ class NumberingPublisher:
         return ids
 
     def _store(self, client: StreamAppClient, publishing_id: int) -> None:
-        """Store an offset before a message is published for the first time; any rising number serves."""
+        """Store an offset before a message is published for the first time: the id, which rises as offsets do."""
         self._stored.add(publishing_id)
         self._stored_before[publishing_id] = publishing_id
         client.send(wire.StoreOffset(self.name, self._stream.name, publishing_id))
@@ -147,11 +147,11 @@ class StoringReader:
     """Reads a stream under a name, each message once and in order, from any replica.
 
     Attributes:
-        count: of the messages that it read.
+        count: the number of messages that it has read.
     """
 
     def __init__(self, name: str, stream: StreamBooks, random: Random) -> None:
-        """It has read nothing."""
+        """Prepare; nothing is read yet."""
         self.name = name
         self.count = 0
         self._stream, self._random = stream, random
@@ -189,7 +189,7 @@ class StoringReader:
             raise self._fault
 
     async def _keep(self, client: StreamAppClient) -> None:
-        """Store how far it has read, and ask: so a dead connection is noticed."""
+        """Store the offset of the last message, and query it, so that a dead connection is noticed."""
         self._kept = self._before
         self._stored.add(self._kept)
         client.send(wire.StoreOffset(self.name, self._stream.name, self._kept))
@@ -199,7 +199,7 @@ class StoringReader:
         client = self._client
         try:
             for offset, body in messages_in(header, data):
-                # A replica that is behind begins at its end: clients leave out what they did not ask for.
+                # A replica that is behind begins at its end, so clients ignore offsets before the requested one.
                 if offset >= self._begin or self._before >= self._begin:
                     self._stream.read(offset, body, self._before)
                     self._before = offset

@@ -1,4 +1,4 @@
-"""The books of a stream: which message is at which offset, as its readers see it.
+"""The books of a stream: the message at each offset, as the readers see it.
 
 | fault | meaning |
 |---|---|
@@ -8,7 +8,7 @@
 | duplicated | a message is at two offsets |
 | lost | a confirmed message is at no offset at the end |
 
-A stored offset may take an offset of the stream itself, at which there is no message for any reader.
+A stored offset may itself take up an offset of the stream. At that offset no reader gets a message.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class StreamBooks:
     """One stream.
 
     Attributes:
-        name: of the stream.
-        books: of the run, where its messages are noted when they are published.
-        at: the number of the message at each offset that a reader has seen.
+        name: the stream's name.
+        books: the books of the run, with the published messages of the stream.
+        at: by offset, the number of the message that a reader got there.
     """
 
     name: str
@@ -36,10 +36,10 @@ class StreamBooks:
     _empty: set[int] = field(default_factory=set)
 
     def read(self, offset: int, body: bytes, before: int | None) -> None:
-        """A reader got a message; `before` is the offset that it read last, None if it began anywhere.
+        """Note a message that a reader got. `before` is the reader's previous offset, None for its first message.
 
         Raises:
-            BooksFault: that must not be.
+            BooksFault: the message is a fault.
         """
         where = f"offset {offset} of stream {self.name}"
         number = number_in(body)
@@ -58,7 +58,7 @@ class StreamBooks:
             )
 
     def _follows(self, offset: int, before: int) -> None:
-        """One reader got these two, and nothing in between."""
+        """Check two offsets that a reader got one after the other, without any between them."""
         where = f"offset {offset} of stream {self.name}"
         if offset <= before:
             raise BooksFault(f"disordered: {where} came behind offset {before}")

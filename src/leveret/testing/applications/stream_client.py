@@ -25,7 +25,7 @@ _ANSWER_TIMEOUT_S: Final = 10.0
 
 
 class StreamAppClosed(Exception):
-    """The connection is gone, or the node refuses; the text has the reason."""
+    """The connection has ended, or the node refused a request; the text has the reason."""
 
 
 class StreamAppClient(asyncio.Protocol):
@@ -34,12 +34,12 @@ class StreamAppClient(asyncio.Protocol):
     Attributes:
         on_confirm: called with the publishing ids of each confirm.
         on_chunk: called with the header and the data of each chunk of a subscription.
-        is_closed: nothing can be sent any more.
-        reason: of the end.
+        is_closed: whether the connection has ended.
+        reason: the reason of the end.
     """
 
     def __init__(self) -> None:
-        """Not connected yet."""
+        """Prepare a client; it is not connected yet."""
         self.on_confirm: Callable[[list[int]], None] = lambda ids: None
         self.on_chunk: Callable[[Header, bytes], None] = lambda header, data: None
         self.is_closed = False
@@ -54,8 +54,8 @@ class StreamAppClient(asyncio.Protocol):
         """Connect as guest to the vhost `/`.
 
         Raises:
-            OSError: nobody listens there.
-            StreamAppClosed: the node refuses.
+            OSError: no listener accepts the connection.
+            StreamAppClosed: the node refuses the login or the vhost.
         """
         async with asyncio.timeout(_ANSWER_TIMEOUT_S):
             _, made = await connect(cls, port)
@@ -83,7 +83,7 @@ class StreamAppClient(asyncio.Protocol):
         """Send a request and return its answer.
 
         Raises:
-            StreamAppClosed: the connection ends instead, the answer is late, or has a code that is not OK.
+            StreamAppClosed: the connection ended, the answer is late, or its code is an error.
         """
         self._correlation += 1
         self.send(request(self._correlation, *fields))
@@ -104,7 +104,7 @@ class StreamAppClient(asyncio.Protocol):
         self._transport.write(b"".join([each.encode() for each in commands]))
 
     def close(self, reason: str = "closed") -> None:
-        """Close the connection without a word."""
+        """Close the connection without the protocol's Close."""
         self._ended(reason)
         self._transport.abort()
 
@@ -124,7 +124,7 @@ class StreamAppClient(asyncio.Protocol):
         for _, answer in answers:
             if not answer.done():
                 answer.set_exception(StreamAppClosed(reason))
-                # Nobody may wait for it any more.
+                # Mark the exception as seen: the caller may have stopped waiting.
                 answer.exception()
 
     # -- receiving ------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ class StreamAppClient(asyncio.Protocol):
             case wire.Deliver():
                 self._take_chunk(command.chunk)
             case wire.MetadataUpdate() | wire.PublishError() | wire.Close():
-                # An application looks for the leader and the replicas anew.
+                # The application looks up the leader and the replicas again, and connects to them.
                 self.close(repr(command))
             case _:
                 for pending in self._answers:

@@ -1,4 +1,4 @@
-"""`python -m leveret.testing.demo.cluster [--all] [--share N] [--seed N] [--console]`: what a cluster is for."""
+"""`python -m leveret.testing.demo.cluster [--all] [--share N] [--seed N] [--console]`: a cluster loses a node."""
 
 from __future__ import annotations
 

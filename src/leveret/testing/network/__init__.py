@@ -1,1 +1,1 @@
-"""Ports, and links that a test can harm."""
+"""Free ports, waits for a condition, and links with faults."""

@@ -1,13 +1,13 @@
-"""A TCP link that a test can harm: cut at any octet, stalled, slow, late, or with a bit turned.
+"""A TCP proxy with faults: it cuts a connection at any octet, stalls, slows or delays it, or flips a bit.
 
     with LinkProxy(leader_port) as link:
         connect(LOOPBACK, link.port)
-        link.cut_after(12_345, Direction.BACK)      # so many octets more, then both sides see the end
-        link.stall(); link.resume()                 # nothing passes, nobody is told
+        link.cut_after(12_345, Direction.BACK)      # after so many more octets both sides see the end
+        link.stall(); link.resume()                 # no octet passes between the two calls
         link.limit_bytes_s = 100_000
 
-Everything runs on a loop of its own in one thread. Octets are never lost between the two ends of a connection
-that stands: a fault ends it, holds it up, or alters exactly the bit that was named.
+The proxy runs on an event loop of its own in one thread. An open connection never loses octets: a fault ends it, delays
+it, or flips exactly the named bit.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ _PIECE_BYTES: Final = 256 * 1024
 _PIECES_WAITING_MAX: Final = 64
 _CALL_TIMEOUT_S: Final = 10.0
 _SLICE_S: Final = 0.02
-"""A slow link passes on what it may pass in this time, and waits."""
+"""A slow link forwards the octets of this time at once, and then waits."""
 _LINGER_NONE: Final = struct.pack("ii", 1, 0)
 
 
 class Direction(Enum):
-    """Which way octets go."""
+    """The direction of octets."""
 
     FORTH = "forth"
-    """From whoever connected to the target."""
+    """From the client to the target."""
     BACK = "back"
-    """From the target to whoever connected."""
+    """From the target to the client."""
 
 
 @dataclass(slots=True)
 class _Fault:
-    """What happens when octet `at`, counted over all connections in this direction, is due; no `bit`: the end."""
+    """A fault at octet `at`, counted over all connections in its direction: a flipped `bit`, or with None a cut."""
 
     at: int
     bit: int | None = None
@@ -55,7 +55,7 @@ class _Fault:
 
 @dataclass(slots=True)
 class _Way:
-    """One direction over all connections, one after the other."""
+    """One direction of all connections, counted one after the other."""
 
     passed: int = 0
     faults: list[_Fault] = field(default_factory=list)
@@ -65,16 +65,16 @@ class LinkProxy:
     """See the module; `start` or a `with` block opens the listener.
 
     Attributes:
-        port: where to connect.
-        target_port: where connections lead to; may be changed, for the connections that follow.
-        limit_bytes_s: octets a second and direction; None: as fast as it goes.
-        delay_s: how much later each octet arrives.
-        cuts: how many connections were ended here.
-        accepted: how many connections there were.
+        port: the port of the listener.
+        target_port: the port to which the proxy connects; a new value holds for later connections.
+        limit_bytes_s: the limit of octets a second in each direction; None for no limit.
+        delay_s: the delay of each octet.
+        cuts: the number of connections that the proxy has ended.
+        accepted: the number of accepted connections.
     """
 
     def __init__(self, target_port: int, port: int | None = None) -> None:
-        """Prepare; nothing listens yet."""
+        """Prepare the proxy; nothing listens yet."""
         self.port = port or free_port()
         self.target_port = target_port
         self.limit_bytes_s: float | None = None
@@ -89,7 +89,7 @@ class LinkProxy:
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"link :{self.port}", daemon=True)
 
     def start(self) -> Self:
-        """Listen."""
+        """Open the listener."""
         self._thread.start()
         self._on_loop(self._open)
         return self
@@ -114,55 +114,55 @@ class LinkProxy:
     # -- faults -------------------------------------------------------------------------------
 
     def cut(self, *, abruptly: bool = False) -> int:
-        """End the connections that stand, `abruptly` with a reset; returns how many there were."""
+        """End all open connections, `abruptly` with a reset; return their number."""
         return self._on_loop(lambda: self._cut(abruptly))
 
     def cut_after(self, octets: int, direction: Direction, *, abruptly: bool = False) -> None:
-        """End a connection when exactly so many octets more have passed, be it this one's or a later one's."""
+        """End a connection, an open or a later one, when exactly so many more octets have passed."""
         self._on_loop(lambda: self._add(direction, octets, _Fault(0, abruptly=abruptly)))
 
     def flip(self, octets: int, direction: Direction, bit: int = 0) -> None:
-        """Turn one bit of the octet that follows when so many more have passed."""
+        """Flip one bit of the octet that follows after exactly so many more."""
         self._on_loop(lambda: self._add(direction, octets, _Fault(0, bit=bit)))
 
     def stall(self, *directions: Direction) -> None:
-        """Pass nothing on, in these directions or in both, until `resume`; connections stand and are still taken."""
+        """Forward nothing, in these directions or in both, until `resume`; connections stay open, also new ones."""
         self._on_loop(lambda: self._set_flowing(False, directions or tuple(Direction)))
 
     def resume(self) -> None:
-        """Let what was held up go on its way."""
+        """Forward the stalled octets and all later ones."""
         self._on_loop(lambda: self._set_flowing(True, tuple(Direction)))
 
     def refuse(self) -> None:
-        """End the connections that stand, and every new one as soon as it is made, until `allow`."""
+        """End all open connections, and until `allow` every new one at once."""
         self._refuses = True
         self.cut()
 
     def allow(self) -> None:
-        """Take connections again."""
+        """Accept connections again."""
         self._refuses = False
 
     def heal(self) -> None:
-        """Undo every fault: a link as good as new."""
+        """Undo every fault."""
         self.limit_bytes_s, self.delay_s = None, 0.0
         self._on_loop(self._forget_faults)
         self.allow()
         self.resume()
 
-    # -- looking ------------------------------------------------------------------------------
+    # -- counts -------------------------------------------------------------------------------
 
     def passed(self, direction: Direction) -> int:
-        """How many octets were passed on in this direction since the start."""
+        """Return the number of forwarded octets in this direction since the start."""
         return self._ways[direction].passed
 
     @property
     def faults(self) -> int:
-        """How many cuts and bits have not come yet."""
+        """The number of cuts and flips that are still due."""
         return sum(len(way.faults) for way in self._ways.values())
 
     @property
     def connections(self) -> int:
-        """How many connections stand."""
+        """The number of open connections."""
         return len(self._links)
 
     # -- on the loop --------------------------------------------------------------------------
@@ -191,14 +191,14 @@ class LinkProxy:
         self._set_flowing(True, tuple(Direction))
         self._listening = socket.create_server((LOOPBACK, self.port), backlog=128)
         self._listening.setblocking(False)
-        # No task: one that is cancelled between a connection and its turn would lose the socket, open.
+        # A callback instead of a task: a task that is cancelled behind its `accept` would leave the socket open.
         self._loop.add_reader(self._listening, self._accept)
 
     def _accept(self) -> None:
         try:
             near, _ = self._listening.accept()
         except OSError:
-            # Who knocked has gone again.
+            # The client has closed the connection again.
             return
         if self._refuses:
             near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NONE)
@@ -218,7 +218,7 @@ class LinkProxy:
                 each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await self._loop.sock_connect(far, (LOOPBACK, self.target_port))
         except OSError:
-            # Nobody is there, or the link was cut before it stood.
+            # The target does not listen, or the link was cut before the connection was open.
             link.end(abruptly=True)
             return
         near = link.sockets[0]
@@ -228,7 +228,7 @@ class LinkProxy:
             link.tasks.append(self._loop.create_task(self._hand_out(link, direction, sink, pieces)))
 
     async def _take(self, link: _Link, source: socket.socket, pieces: asyncio.Queue[Any]) -> None:
-        """Read what comes, and note when it is due; an empty piece is the end."""
+        """Read pieces, and put each into the queue with the time when it is due; an empty piece is the end."""
         while True:
             try:
                 piece = await self._loop.sock_recv(source, _PIECE_BYTES)
@@ -270,7 +270,7 @@ class LinkProxy:
         return piece[:size], piece[size:]
 
     async def _pass(self, way: _Way, part: bytes, sink: socket.socket) -> _Fault | None:
-        """Send, with the faults that are due on the way; returns the one that ends the connection."""
+        """Send a part with its faults; return the fault that ends the connection, or None."""
         end = None
         while way.faults and way.faults[0].at < way.passed + len(part):
             fault = way.faults.pop(0)
@@ -279,7 +279,7 @@ class LinkProxy:
                 part, end = part[:at], fault
                 break
             part = part[:at] + bytes([part[at] ^ 1 << fault.bit]) + part[at + 1 :]
-        # Counted before it is sent: who has read an octet finds it counted.
+        # Count before sending: a test that has read an octet must find it counted.
         way.passed += len(part)
         await self._loop.sock_sendall(sink, part)
         if self.limit_bytes_s is not None:
@@ -324,7 +324,7 @@ class _Link:
         self._finished = 0
 
     def finish(self, sink: socket.socket) -> None:
-        """One side has said all: tell the other; both, and it is over."""
+        """Forward the end of one direction; close both sockets once both directions have ended."""
         self._finished += 1
         with suppress(OSError):
             sink.shutdown(socket.SHUT_WR)
@@ -332,7 +332,7 @@ class _Link:
             self.end(abruptly=False)
 
     def end(self, *, abruptly: bool) -> None:
-        """Close both sockets; what was read and not passed on is gone."""
+        """Close both sockets; octets that were not forwarded are lost."""
         for task in (self.task, *self.tasks):
             if task is not None and task is not asyncio.current_task():
                 task.cancel()
@@ -341,7 +341,7 @@ class _Link:
                 with suppress(OSError):
                     each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NONE)
             if each.fileno() >= 0:
-                # At once: the number may be another socket's before the tasks have noticed.
+                # At once: another socket may get the descriptor's number before the tasks notice.
                 self._loop.remove_reader(each)
                 self._loop.remove_writer(each)
             each.close()

@@ -1,9 +1,8 @@
-"""Free loopback ports, and waiting for what listens on them.
+"""Free loopback ports, and waits for their listeners.
 
-Everything a test starts listens on 127.0.0.1 on a port nobody else has. That a port is free is
-found by binding to it, and that it stays so is agreed on: who is given one keeps a lock on it
-that the other workers of a run see. Without that lock a worker takes the port of a node that
-another one has stopped for a moment, to start it again.
+Every server of a test listens on 127.0.0.1 on a port of its own. A bind shows that a port is free. A lock on the port,
+which all workers of a run respect, keeps it for the process that got it. Without the lock a worker could take the port
+of a node that another worker has stopped and is about to start again.
 """
 
 from __future__ import annotations
@@ -30,21 +29,21 @@ _LOWEST_PORT: Final = 10_000
 _FIRST_CLIENT_PORT_USUAL: Final = 32_768
 _CLIENT_PORTS: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _CHOICE: Final = random.SystemRandom()
-"""Not the module's own generator: tests seed that, and two workers with one seed would meet."""
+"""Not the generator of module `random`: tests seed it, and two workers with one seed would choose the same ports."""
 _KEPT_PORTS: Final = 1000
-"""How many of those it was given last a process keeps to itself; it has ended what used the ones before."""
+"""The number of ports that a process keeps locked, the latest ones; its servers on earlier ones have ended."""
 _GIVEN: Final[deque[int]] = deque()
 
 
 class NotReady(Exception):
-    """What was waited for did not come before the deadline; the text says what and how long."""
+    """A condition did not hold before the deadline; the text names the condition and the time."""
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` different TCP ports that are free on loopback, and that no process was given lately.
+    """Return `count` different TCP ports that are free on loopback, and that no other process keeps.
 
-    They are below those that the system gives to clients: a client that tries a listener again and again while its
-    node is down would else be given the listener's own port one day, connect to itself, and keep the node out.
+    They are below the ports that the system gives to clients. A client that retries while its node is down could
+    otherwise get the listener's own port, connect to itself, and keep the node from listening.
     """
     ports: list[int] = []
     while len(ports) < count:
@@ -65,7 +64,7 @@ def _keep(port: int) -> None:
 
 
 def _claim(port: int) -> bool:
-    """Lock the octet of the file that stands for the port; the lock ends with the process, however that ends."""
+    """Lock the port's octet in the file of claims; the lock ends with the process, also after a crash."""
     try:
         fcntl.lockf(_claims(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
     except (BlockingIOError, PermissionError):
@@ -79,7 +78,7 @@ def _release(port: int) -> None:
 
 @cache
 def _claims() -> int:
-    """The file of all claims, opened once: to close it anywhere in the process would end all its locks."""
+    """Return the file of claims. It is opened once, because closing any descriptor of it ends the process's locks."""
     place = Path(tempfile.gettempdir()) / f"leveret-test-ports-{os.getuid()}"
     return os.open(place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
@@ -102,12 +101,12 @@ def _first_client_port() -> int:
 
 
 def free_port() -> int:
-    """Return one TCP port that is free on loopback at this moment."""
+    """Return one TCP port; see `free_ports`."""
     return free_ports(1)[0]
 
 
 def accepts(port: int, timeout_s: float = 1.0) -> bool:
-    """Tell whether something accepts TCP connections on this loopback port."""
+    """Return whether a listener accepts TCP connections on this loopback port."""
     try:
         with socket.create_connection((LOOPBACK, port), timeout=timeout_s):
             return True
@@ -116,9 +115,9 @@ def accepts(port: int, timeout_s: float = 1.0) -> bool:
 
 
 def speaks_amqp(port: int, timeout_s: float = 2.0) -> bool:
-    """Tell whether an AMQP 0-9-1 broker answers the protocol header on this port.
+    """Return whether an AMQP 0-9-1 broker answers the protocol header on this port.
 
-    A listener accepts before its broker has finished starting, so only an answer counts.
+    A listener may accept before its broker has started, so only an answer counts.
     """
     try:
         with socket.create_connection((LOOPBACK, port), timeout=timeout_s) as peer:
@@ -137,13 +136,13 @@ def speaks_amqp(port: int, timeout_s: float = 2.0) -> bool:
 def wait_until(
     holds: Callable[[], bool], what: str, timeout_s: float, *, interval_s: float | None = None
 ) -> None:
-    """Ask `holds` again and again until it says yes: every `interval_s`, or ever less often.
+    """Call `holds` until it returns true: every `interval_s`, or with growing pauses.
 
-    Each question costs the asked as well: the pauses grow with the time that has been waited, of which they add a
-    twentieth at most.
+    Each call also costs the process that answers. So the pauses grow with the time waited, of which a pause is at most
+    a twentieth.
 
     Raises:
-        NotReady: it did not within `timeout_s`; `what` names the wish in the message.
+        NotReady: it did not within `timeout_s`; `what` names the condition in the message.
     """
     began = time.monotonic()
     while not holds():

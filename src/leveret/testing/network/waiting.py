@@ -1,4 +1,4 @@
-"""Waiting, in an event loop, for what comes with no event; `ports.wait_until` waits where there is none."""
+"""A wait in an event loop for a condition that has no event; `ports.wait_until` is the wait outside of a loop."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _POLL_S: Final = 0.005
 
 
 async def until(holds: Callable[[], object], what: str = "what is waited for") -> None:
-    """Ask `holds` again and again until it says yes.
+    """Call `holds` until it returns true.
 
     Raises:
-        NotReady: it did not for half a minute; `what` names the wish in the message.
+        NotReady: it did not within half a minute; `what` names the condition in the message.
     """
     deadline_s = asyncio.get_running_loop().time() + _PATIENCE_S
     while not holds():

@@ -1,4 +1,4 @@
-"""A real Leveret node as a process: what end-to-end tests, the demo and the benchmarks run.
+"""A real Leveret node as a process, for end-to-end tests, demos and benchmarks.
 
     with LeveretProcess() as node:                       # own temporary data, free ports
         connect("127.0.0.1", node.amqp_port)             # guest / guest
@@ -6,8 +6,8 @@
         node.start()
         node.ctl("list_vhosts_available_for_standby_replication_recovery")
 
-Nothing here knows how the node works inside: it is started by its command, configured by its
-file, ready when its listeners answer, and operated by `leveretctl`.
+This module knows only the node's outside: a command starts it, a file configures it, its listeners answer when it is
+ready, and `leveretctl` operates it.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class LeveretProcess(Server):
         """Prepare a node; nothing runs yet.
 
         Args:
-            data_dir: where the node keeps its data. A folder given here is kept when the node is
-                closed; without one, a temporary folder in `parent_dir` is made and removed.
-            config: lines for the configuration file; they win over the ports chosen here.
+            data_dir: the node's data directory. `close` keeps a directory that is given here, and removes the
+                temporary one in `parent_dir` that is made otherwise.
+            config: lines of the configuration file; they override the chosen ports.
             amqp_port: a free one by default.
             stream_port: a free one by default.
             management_port: a free one by default.
@@ -77,14 +77,14 @@ class LeveretProcess(Server):
         """Start the node and wait until its three listeners answer.
 
         Raises:
-            NotReady: it ended or took longer; with the end of its log.
+            NotReady: the node ended or took longer; the text has the end of its log.
         """
         self.launch()
         self.wait_ready(timeout_s)
         return self
 
     def launch(self) -> None:
-        """Start the node without waiting; the configuration is written anew from `config`."""
+        """Write the configuration file from `config`, and start the node without waiting."""
         text = "".join(f"{key} = {value}\n" for key, value in self.settings().items())
         self.config_file.write_text(text)
         serve = ["serve", "--data-dir", str(self.data_dir), "--config", str(self.config_file)]
@@ -108,7 +108,7 @@ class LeveretProcess(Server):
             raise NotReady(f"{late}\n{self.server.log_tail()}") from None
 
     def settings(self) -> dict[str, str]:
-        """The lines of the configuration file: the ports, then the caller's."""
+        """Return the lines of the configuration file: the ports, overridden by the caller's lines."""
         return {
             "listeners.tcp.1": f"{LOOPBACK}:{self.amqp_port}",
             "stream.listeners.tcp.1": f"{LOOPBACK}:{self.stream_port}",
@@ -121,7 +121,7 @@ class LeveretProcess(Server):
         return self.server.terminate(timeout_s)
 
     def kill9(self) -> None:
-        """End the node and all it started as a crash would, keeping its data."""
+        """Kill the node and its process group, as a crash would; its data stay."""
         self.server.kill9()
 
     def restart(self) -> Self:
@@ -131,17 +131,17 @@ class LeveretProcess(Server):
         return self.start()
 
     def close(self) -> None:
-        """End the node and remove what this object made; a `data_dir` that was given is kept."""
+        """End the node and remove its files, except a `data_dir` that the caller gave."""
         self.server.close()
         shutil.rmtree(self._home, ignore_errors=True)
 
     def ctl(
         self, *args: str, check: bool = True, timeout_s: float = CTL_TIMEOUT_S, input_text: str = ""
     ) -> subprocess.CompletedProcess[str]:
-        """Run `leveretctl` against this node; `input_text` is what an argument `-` reads.
+        """Run `leveretctl` against this node. `input_text` is its standard input, which an argument `-` reads.
 
         Raises:
-            subprocess.CalledProcessError: it failed and `check` is set; `stderr` says why.
+            subprocess.CalledProcessError: the command failed and `check` is set; `stderr` has the reason.
         """
         done = warm_start.run(
             warm_start.CTL,

@@ -1,4 +1,4 @@
-"""Certificates for tests, made when they are needed by the `openssl` command and good for two days.
+"""Certificates for tests; the `openssl` command makes them, and they are valid for two days.
 
 authority = CertificateAuthority(directory)
 server = authority.issue("server", names="DNS:localhost,IP:127.0.0.1")
@@ -22,20 +22,20 @@ _ISSUE: Final = (
 
 
 def available() -> str | None:
-    """Return None if certificates can be made here, else what would help."""
+    """Return None if certificates can be made here, else the remedy."""
     return None if shutil.which("openssl") else "no openssl on the path: install the package openssl"
 
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """A certificate, its private key and who signed it, as PEM files."""
+    """A certificate, its private key and its authority's certificate, as PEM files."""
 
     certfile: Path
     keyfile: Path
     cacertfile: Path
 
     def settings(self) -> dict[str, str]:
-        """For a broker that shows this certificate, and may ask its clients for one of the same authority."""
+        """Return the settings of a broker with this certificate, which trusts clients of the same authority."""
         return {
             "ssl_options.cacertfile": str(self.cacertfile),
             "ssl_options.certfile": str(self.certfile),
@@ -43,14 +43,14 @@ class Issued:
         }
 
     def client_context(self) -> ssl.SSLContext:
-        """For a client that shows this certificate, and trusts servers of the same authority."""
+        """Return a context for a client with this certificate, which trusts servers of the same authority."""
         context = ssl.create_default_context(cafile=self.cacertfile)
         context.load_cert_chain(self.certfile, self.keyfile)
         return context
 
 
 class CertificateAuthority:
-    """Signs certificates; its files live in a directory of the caller's."""
+    """Signs certificates; its files are in a directory of the caller."""
 
     def __init__(self, directory: Path) -> None:
         """Make the authority's own certificate."""
@@ -65,7 +65,7 @@ class CertificateAuthority:
         """Sign a certificate for `subject` (`/CN=name` by default).
 
         Args:
-            name: of the files.
+            name: the files' name without its ending.
             subject: parts such as `/O=Example/CN=app`.
             names: subject alternative names such as `DNS:localhost,IP:127.0.0.1`.
             password: encrypts the private key.
@@ -77,7 +77,7 @@ class CertificateAuthority:
         return Issued(self._directory / f"{name}.pem", self._directory / f"{name}.key", self.cacertfile)
 
     def client_context(self) -> ssl.SSLContext:
-        """For a client without a certificate, that trusts servers of this authority."""
+        """Return a context for a client without a certificate, which trusts servers of this authority."""
         return ssl.create_default_context(cafile=self.cacertfile)
 
     def _make(self, name: str, subject: str, extensions: str, *arguments: str) -> None:

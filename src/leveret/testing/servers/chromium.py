@@ -1,13 +1,12 @@
-"""A headless Chromium of the machine, for tests of pages and for pictures of them; Playwright drives it.
+"""The machine's Chromium without a window, driven by Playwright, for tests and pictures of pages.
 
     with Chromium() as chromium, chromium.visit() as visit:
         visit.page.goto(f"http://127.0.0.1:{port}/")
         visit.page.get_by_role("button", name="Login").click()
 
-A visit is a browser of its own: it shares no cookie, no storage and no log-in with another one. It collects what a
-person would see in the console of the browser, and ends with an error if there is anything: scripts that failed,
-requests that were refused or reached nobody, requests to another machine. `visit.expect` names those that a test is
-about.
+A visit is a browser context of its own, without another visit's cookies, storage or log-in. It collects the troubles
+that the browser's console would show: failed scripts, requests that were refused or not answered, and requests to
+another machine. It ends with an error if there is any, except those that `visit.expect` names.
 
 Playwright runs an event loop in the thread that uses it: no `asyncio.run` works there before the `Chromium` is closed.
 """
@@ -26,12 +25,12 @@ from urllib.parse import urlsplit
 from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright, Request, Response, sync_playwright
 
 PATIENCE_MS: Final = 20_000
-"""How long a click or an expectation waits for its element: the machine has other work."""
+"""The longest wait of a click or an expectation for its element; long, because the machine may be busy."""
 
 _PROGRAMS: Final = ("chromium", "chromium-browser", "google-chrome")
 _LOCAL: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _REFUSED_FROM: Final = 400
-# Chromium asks its maker's hosts for updates, lists and time; here it speaks to the page's host alone.
+# By default Chromium asks its maker's hosts for updates, lists and the time. Here it is to ask the page's host only.
 _FLAGS: Final = (
     "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--disable-domain-reliability", "--no-pings",
@@ -39,7 +38,7 @@ _FLAGS: Final = (
 
 
 def available() -> str | None:
-    """Return None if there is a Chromium here, else what would help."""
+    """Return None if the machine has a Chromium, else the remedy."""
     return None if _program() else "no chromium on the path: `tools/setup test` as root installs it"
 
 
@@ -52,7 +51,7 @@ class Visit:
 
     Attributes:
         page: Playwright's page.
-        troubles: what went wrong so far, a line each.
+        troubles: the troubles so far, a line each.
     """
 
     def __init__(self, page: Page) -> None:
@@ -66,14 +65,14 @@ class Visit:
         page.on("requestfailed", self._failed)
 
     def expect(self, pattern: str) -> None:
-        """Take a trouble whose line has this regular expression as what the test is about, before and after now."""
+        """Accept troubles, earlier and later ones, in whose line this regular expression is found."""
         self._expected.append(re.compile(pattern))
 
     def check(self) -> None:
-        """End the test if the browser's console would not be empty.
+        """Check that no unexpected trouble occurred.
 
         Raises:
-            AssertionError: with every trouble that was not expected.
+            AssertionError: troubles occurred that are not expected; the text has them.
         """
         left = [line for line in self.troubles if not any(one.search(line) for one in self._expected)]
         assert not left, "in the browser's console:\n" + "\n".join(left)
@@ -82,7 +81,7 @@ class Visit:
         self.troubles.append(f"{line} (at {self.page.url})")
 
     def _said(self, message: ConsoleMessage) -> None:
-        # A refused request is told by `_answered`, with its method; the console has only its address.
+        # `_answered` notes a refused request, with its method; the console would add only its address.
         if message.type in ("error", "assert") and not message.text.startswith("Failed to load resource"):
             self._trouble(f"console: {message.text}")
 
@@ -97,7 +96,7 @@ class Visit:
             self._trouble(f"answered {response.status}: {request.method} {response.url}")
 
     def _failed(self, request: Request) -> None:
-        # A page that is left takes back what it had asked for.
+        # The browser aborts the requests of a page that the user leaves.
         if request.failure != "net::ERR_ABORTED":
             self._trouble(f"no answer, {request.failure}: {request.method} {request.url}")
 
@@ -115,7 +114,7 @@ class Chromium:
         try:
             self._browser = self._playwright.chromium.launch(
                 executable_path=_program(),
-                # As root it has no sandbox, and it says so.
+                # As root Chromium starts only with its sandbox switched off.
                 chromium_sandbox=os.geteuid() != 0,
                 args=_FLAGS,
             )
@@ -137,11 +136,11 @@ class Chromium:
 
     @contextmanager
     def visit(self, *, checked: bool = True, **options: Any) -> Iterator[Visit]:
-        """Open a page of its own, and see at its end that nothing went wrong.
+        """Yield a visit, and check its troubles at the end of the block.
 
         Args:
-            checked: False leaves it to the caller to look at `troubles`.
-            options: of Playwright's `new_context`: `viewport`, `color_scheme`, `ignore_https_errors`.
+            checked: False leaves the check to the caller.
+            options: options of Playwright's `new_context`, such as `viewport`, `color_scheme`, `ignore_https_errors`.
         """
         assert self._browser is not None
         context = self._browser.new_context(**options)

@@ -1,4 +1,4 @@
-"""A console as a process, as an operator starts it.
+"""A console as a process, started as an operator starts it.
 
 with ConsoleProcess({"eu": "http://127.0.0.1:15672"}) as console:
     visit.page.goto(console.url)
@@ -24,10 +24,14 @@ _READY: Final = re.compile(r"leveret console ready (\S+)")
 
 
 class ConsoleProcess(Server):
-    """See the module. Attributes: `url`, of its page."""
+    """See the module.
+
+    Attributes:
+        url: the URL of its page; empty before the start.
+    """
 
     def __init__(self, sites: Mapping[str, str], arguments: Sequence[str] = (), port: int = 0) -> None:
-        """Prepare it for sites by their names and URLs; nothing runs yet."""
+        """Prepare a console of these sites, URLs by name; nothing runs yet."""
         self._home = Path(tempfile.mkdtemp(prefix="leveret-console-"))
         self._arguments = [f"--site={name}={url}" for name, url in sites.items()]
         self._arguments += ["--listen", f"{LOOPBACK}:{port}", *arguments]
@@ -35,10 +39,10 @@ class ConsoleProcess(Server):
         self.url = ""
 
     def start(self) -> Self:
-        """Start it, and wait until its page can be had.
+        """Start the console, and wait until it serves its page.
 
         Raises:
-            NotReady: it ended or took too long.
+            NotReady: the console ended or took too long.
         """
         self.server.launch_own(warm_start.NODE, ["console", *self._arguments], dict(os.environ))
 
@@ -52,11 +56,11 @@ class ConsoleProcess(Server):
         return self
 
     def log_text(self) -> str:
-        """Everything that it has written."""
+        """Return the whole output of the console."""
         return self.server.log_text()
 
     def close(self) -> None:
-        """End it, and remove what is left."""
+        """End the console, and remove its files."""
         if self.server.alive:
             self.server.terminate(_STOP_S)
         self.server.close()

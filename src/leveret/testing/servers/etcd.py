@@ -1,7 +1,7 @@
-"""A private, throw-away etcd of one member or several: what automatic fail-over asks.
+"""A private, throw-away etcd of one member or several, for clusters and automatic fail-over.
 
-Runs the `etcd` that `tools/setup cluster` put into the virtual environment, or the machine's own (or the program
-that ETCD names), on loopback, on free ports, with its data in a temporary folder.
+It runs the program that ETCD names, else the `etcd` that `tools/setup cluster` put into the virtual environment, else
+the machine's own. It listens on loopback on free ports, and has its data in a temporary folder.
 
     with EtcdCluster() as etcd:
         settings = {"cluster.etcd.endpoints": etcd.setting}
@@ -33,7 +33,7 @@ _HEARTBEATS_PER_ELECTION: Final = 10
 
 
 def available() -> str | None:
-    """Return None if an etcd can be run here, else what would help."""
+    """Return None if an etcd can be run here, else the remedy."""
     return None if _program() else "no etcd: `tools/setup cluster` or the package etcd-server brings it"
 
 
@@ -46,7 +46,7 @@ class EtcdMember:
     """One process of an etcd."""
 
     def __init__(self, name: str, home: Path, tls: Issued | None, host: str = LOOPBACK) -> None:
-        """Nothing runs yet; its folder is made in `home`."""
+        """Prepare a member with its folder in `home`; nothing runs yet."""
         self.name = name
         self.port, self.peer_port = free_ports(2)
         self.url = f"{'https' if tls else 'http'}://{host}:{self.port}"
@@ -58,7 +58,7 @@ class EtcdMember:
         self._env = {"HOME": str(home)}
 
     def start(self) -> None:
-        """Start, on the data of before if there is any; return when its port is open."""
+        """Start the member on its existing data, without waiting."""
         program = _program()
         if program is None:
             raise NotReady(available() or "")
@@ -75,24 +75,24 @@ class EtcdMember:
         self.process.launch([program, *own, *arguments, *self.arguments], self._env)
 
     def wait_ready(self) -> None:
-        """Return once the member knows who leads etcd and answers."""
+        """Wait until the member answers and knows etcd's leader."""
         wait_until(self._is_ready, f"etcd on port {self.port}", START_TIMEOUT_S)
 
     def restart(self) -> None:
-        """Start again after `stop`, `kill9` or `lose_data`, and wait until it answers."""
+        """Start the member again after `stop`, `kill9` or `lose_data`, and wait until it answers."""
         self.start()
         self.wait_ready()
 
     def stop(self) -> int:
-        """End it in order, keeping its data; return its exit status."""
+        """End the member in order, keeping its data; return its exit status."""
         return self.process.terminate(STOP_TIMEOUT_S)
 
     def kill9(self) -> None:
-        """End it as a crash would, keeping its data."""
+        """End the member as a crash would, keeping its data."""
         self.process.kill9()
 
     def pause(self) -> None:
-        """Have it take connections and answer nothing."""
+        """Suspend the process: it accepts connections and answers nothing."""
         self.process.signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
@@ -100,14 +100,14 @@ class EtcdMember:
         self.process.signal(signal.SIGCONT)
 
     def lose_data(self) -> None:
-        """Throw away its data while it does not run."""
+        """Remove the data of a stopped member."""
         shutil.rmtree(self.data_dir, ignore_errors=True)
 
     def ask(self, path: str, **body: Any) -> dict[str, Any]:
-        """One request, such as `ask("auth/user/add", name="root", password="secret")`; its answer.
+        """Send a request, such as `ask("auth/user/add", name="root", password="secret")`; return the answer.
 
         Raises:
-            httpx.HTTPError: it was refused, or not answered.
+            httpx.HTTPError: the member refused the request, or did not answer.
         """
         verify = self._tls.client_context() if self._tls else False
         with httpx.Client(verify=verify, trust_env=False, timeout=REQUEST_TIMEOUT_S) as client:
@@ -136,9 +136,9 @@ class EtcdCluster(Server):
         """Prepare the members; nothing runs yet.
 
         Args:
-            size: how many members.
-            tls: what they show their clients; they then take TLS only.
-            heartbeat_ms: 100 is etcd's own default; an election among members takes ten to twenty of it.
+            size: the number of members.
+            tls: the members' certificate; with one they accept TLS only.
+            heartbeat_ms: etcd's own default is 100; an election among members takes ten to twenty heartbeats.
             hosts: the members' addresses; all on loopback by default.
         """
         self.home = Path(tempfile.mkdtemp(prefix="etcd-")).resolve()

@@ -1,13 +1,13 @@
 """A private, throw-away HDFS: a namenode and a datanode, as Hadoop ships them, on loopback and free ports.
 
-Runs the jars that `tools/setup test` put into the virtual environment.
+It runs the jars that `tools/setup test` put into the virtual environment.
 
     with Hdfs() as hdfs:
-        hdfs.new_place()        # URI of a directory that nobody else has
-        with hdfs.outage():     # it is down meanwhile
+        hdfs.new_place()        # URI of a new directory
+        with hdfs.outage():     # the namenode is down in this block
             ...
 
-It asks for no password: it believes what a client says it is called, by `HADOOP_USER_NAME` or else by the system.
+It authenticates nobody: a client's user is `HADOOP_USER_NAME`, or else the user of the client's process.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from leveret.testing.servers.process import Server, ServerProcess
 NAME_SERVICE: Final = "tests"
 START_TIMEOUT_S: Final = 120.0
 _SERVER: Final = "org.apache.hadoop.hdfs.server"
-# Small and soon there: nothing of it runs for long.
+# A small heap and the fast compiler only: the processes run for a short time, so their start matters most.
 _JVM: Final = ("-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
 _LOG: Final = """log4j.rootLogger=WARN,console
 log4j.appender.console=org.apache.log4j.ConsoleAppender
@@ -43,7 +43,7 @@ log4j.appender.console.layout.ConversionPattern=%d %p %c: %m%n
 
 
 def available() -> str | None:
-    """Return None if an HDFS can be run here, else what would help."""
+    """Return None if an HDFS can be run here, else the remedy."""
     return None if _jars().is_dir() else "no HDFS: `tools/setup test` brings it"
 
 
@@ -52,11 +52,11 @@ def _jars() -> Path:
 
 
 class Hdfs(Server):
-    """Both processes, while the context lasts.
+    """Both processes; they run in a `with` block.
 
     Attributes:
-        port: the namenode's, for calls.
-        configuration: the folder that `HADOOP_CONF_DIR` is for who says `hdfs://tests/...`.
+        port: the namenode's port for calls.
+        configuration: the `HADOOP_CONF_DIR` of clients that use the URI `hdfs://tests/...`.
     """
 
     def __init__(self) -> None:
@@ -83,9 +83,9 @@ class Hdfs(Server):
             "dfs.datanode.ipc.address": f"{LOOPBACK}:{data_call_port}",
             "dfs.datanode.http.address": f"{LOOPBACK}:{data_web_port}",
             "dfs.replication": "1",
-            # Needs a library that the jars do not have.
+            # WebHDFS needs a library that the jars lack.
             "dfs.webhdfs.enabled": "false",
-            # Noticed and over soon, when the namenode comes back.
+            # The datanode notices soon that the namenode is back, and the safe mode ends at once.
             "dfs.heartbeat.interval": "1",
             "dfs.namenode.safemode.extension": "0",
         }
@@ -102,15 +102,15 @@ class Hdfs(Server):
 
     @property
     def url(self) -> str:
-        """Its root."""
+        """The URI of the root."""
         return f"hdfs://{LOOPBACK}:{self.port}"
 
     def new_place(self) -> str:
-        """URI of a directory that nobody else has, and that is not there yet."""
+        """Return the URI of a directory of the caller's own, which does not exist yet."""
         return f"{self.url}/{secrets.token_hex(6)}/archives/eu 2"
 
     def start_namenode(self) -> None:
-        """Start it on what it has; return when files can be written."""
+        """Start the namenode on its existing data; return when files can be written."""
         self.namenode.launch([*self._java, f"{_SERVER}.namenode.NameNode"], self._env)
         try:
             wait_until(self._is_ready, f"HDFS on port {self.port}", START_TIMEOUT_S, interval_s=0.2)
@@ -119,7 +119,7 @@ class Hdfs(Server):
 
     @contextmanager
     def outage(self) -> Iterator[None]:
-        """Have the namenode crash, and start it again later."""
+        """Crash the namenode, and start it again at the end of the block."""
         self.namenode.kill9()
         try:
             yield
@@ -128,7 +128,7 @@ class Hdfs(Server):
 
     @contextmanager
     def silent_namenode(self) -> Iterator[None]:
-        """Have it take connections and answer nothing."""
+        """Suspend the namenode for the block: it accepts connections and answers nothing."""
         self.namenode.signal(signal.SIGSTOP)
         try:
             yield
@@ -149,7 +149,7 @@ class Hdfs(Server):
         return True
 
     def start(self) -> Self:
-        """Make an empty HDFS that anybody may write, and start both."""
+        """Format an empty HDFS, start both processes, and allow every user to write."""
         namenode = f"{_SERVER}.namenode.NameNode"
         self.namenode.launch([*self._java, namenode, "-format", "-nonInteractive"], self._env)
         wait_until(lambda: not self.namenode.alive, "a new HDFS", START_TIMEOUT_S)
@@ -159,7 +159,7 @@ class Hdfs(Server):
         return self
 
     def close(self) -> None:
-        """End both, and remove what they stored."""
+        """End both processes, and remove their files."""
         for process in (self.datanode, self.namenode):
             process.close(0)
         shutil.rmtree(self._home, ignore_errors=True)

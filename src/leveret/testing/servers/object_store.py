@@ -1,12 +1,12 @@
-"""An object store that speaks S3, in this process, reached through a socket like any other.
+"""An object store that speaks S3, in this process, behind a socket like a real one.
 
     with ObjectStore() as store:
-        store.environment   # what finds it: AWS_ENDPOINT_URL and the rest
+        store.environment   # variables of its clients: AWS_ENDPOINT_URL and the rest
         store.new_bucket()  # URI of an empty bucket
-        store.new_place()   # URI of a place in one
+        store.new_place()   # URI of a place in a new bucket
 
-The store is moto's, which knows the conditional requests that the archive's manifest rests on; in front of it
-it can be made one that does not know them, or one that is not to be reached.
+The store is moto's. It supports conditional requests, on which the archive's manifest depends. `knows_conditions` and
+`is_down` make it a store without them, or a store that is down.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ CONDITION = "HTTP_IF_NONE_MATCH"
 
 class _QuietHandler(WSGIRequestHandler):
     def log(self, type: str, message: str, *args: Any) -> None:
-        """Nothing of each request."""
+        """Log no requests."""
 
 
 class ObjectStore:
-    """The server, while the context lasts.
+    """The server; it runs in a `with` block.
 
     Attributes:
-        knows_conditions: whether it heeds `If-None-Match`; if not, it is like stores that never heard of it.
-        is_down: whether it answers nothing but 503.
-        requests: method and path of those that came.
+        knows_conditions: whether it obeys `If-None-Match`; if not, it ignores the header, as some stores do.
+        is_down: whether it answers every request with 503.
+        requests: method and path of each received request.
     """
 
     def __init__(self) -> None:
@@ -50,12 +50,12 @@ class ObjectStore:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The URL of the listener."""
         return f"http://127.0.0.1:{self._server.port}"
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process needs in its environment to find it."""
+        """The environment variables of its clients."""
         return {
             "AWS_ENDPOINT_URL": self.url,
             "AWS_REGION": "us-east-1",
@@ -64,18 +64,18 @@ class ObjectStore:
         }
 
     def new_bucket(self, scheme: str = "s3") -> str:
-        """URI of a bucket that nobody else has."""
+        """Make a bucket; return its URI."""
         name = f"bucket-{secrets.token_hex(6)}"
         httpx.put(f"{self.url}/{name}").raise_for_status()
         return f"{scheme}://{name}"
 
     def new_place(self) -> str:
-        """URI of a place that nobody else has, as an archive may be given."""
+        """Return the URI of a place in a new bucket, as an operator may give it for an archive."""
         return self.new_bucket("s3a") + "/archives/eu 2"
 
     @contextmanager
     def outage(self) -> Iterator[None]:
-        """Be down for a while."""
+        """Be down for the block."""
         self.is_down = True
         try:
             yield
@@ -89,7 +89,7 @@ class ObjectStore:
             return []
         if not self.knows_conditions:
             environ.pop(CONDITION, None)
-        # One after the other: moto closes an object's content under whoever reads it as another is put in its place.
+        # One request at a time: a put into moto closes the old content while another request may still read it.
         with self._one_at_a_time:
             return list(self._store(environ, start_response))
 

@@ -1,9 +1,9 @@
-"""One server process under test: started, watched, measured, ended, and never left behind.
+"""One server process under test: its start, its measurements, its end.
 
-`ServerProcess` is what the RabbitMQ node and the Leveret node of the tests share, and `Server` how they are used in a
-`with` block. The process runs in a process group of its own; a guard (a shell that waits on a pipe from us) kills that
-group should we end without having stopped it, even by SIGKILL. Linux only: sizes and times are
-read from /proc.
+Every server of the tests runs in a `ServerProcess`, and is a `Server`, so that a `with` block starts and ends it. The
+process has a process group of its own. No process is left behind: a guard, a shell that reads a pipe from this
+process, kills the group when this process ends, even by SIGKILL. Sizes and times come from /proc, so this is for
+Linux only.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _LOG_LINE_CHARS: Final = 300
 
 
 class Server(ABC):
-    """A server that a `with` block starts; it ends with the block, and also where its start fails."""
+    """A server that runs in a `with` block. If the start fails, the server is closed as well."""
 
     @abstractmethod
     def start(self) -> Self:
-        """Start, and return when it answers."""
+        """Start the server; return when it answers."""
 
     @abstractmethod
     def close(self) -> None:
-        """End every process, also of a start that failed, and remove what was made for it."""
+        """End every process, also those of a failed start, and remove their files."""
 
     def __enter__(self) -> Self:
         try:
@@ -74,7 +74,7 @@ class ServerProcess:
         self._watch(self._process.pid)
 
     def launch_own(self, program: str, arguments: Sequence[str], env: Mapping[str, str]) -> None:
-        """Start a program of ours, as `warm_start` does; the rest is as for `launch`."""
+        """Start a program of Leveret by `warm_start`, with its output in `log_file`. It must not be running."""
         self._prepare()
         with self.log_file.open("ab") as log:
             self._process = warm_start.start(program, arguments, stdout=log, stderr=log, env=env)
@@ -122,7 +122,7 @@ class ServerProcess:
     def kill9(self) -> None:
         """End the process and its group at once, as a crash would; return when they are gone.
 
-        Descendants with a session of their own live on, as they would after a crash.
+        Descendants with a session of their own stay alive, as they would after a crash.
         """
         if self._process is not None:
             self._offspring |= descendants(self._process.pid)
@@ -134,7 +134,7 @@ class ServerProcess:
         """Ask the process to end (SIGTERM) and wait for it; return its exit status.
 
         Raises:
-            NotReady: it did not end within `timeout_s`; it has been killed then.
+            NotReady: the process did not end within `timeout_s`, and was killed.
         """
         if self._process is None:
             raise NotReady("the process was not started")
@@ -148,15 +148,15 @@ class ServerProcess:
                 f"process {self._process.pid} ignored SIGTERM for {timeout_s:g} s and was killed\n"
                 f"{self.log_tail()}"
             ) from None
-        # Helpers of the server (Erlang has some) get no time of their own.
+        # Helper processes of the server, such as Erlang's, get no time of their own.
         _kill_group(self._process.pid)
         self._release()
         return status
 
     def close(self, grace_s: float = 10.0) -> None:
-        """End the process and see to it that nothing it ever started is left.
+        """End the process and all its descendants.
 
-        What it started in sessions of its own gets `grace_s` to notice, and is killed then.
+        Descendants with a session of their own get `grace_s` to end by themselves; then they are killed.
         """
         self.kill9()
         deadline = time.monotonic() + grace_s
@@ -174,27 +174,27 @@ class ServerProcess:
             raise NotReady(f"process ended with status {self.exit_status}\n{self.log_tail()}")
 
     def rss_bytes(self) -> int:
-        """Resident memory of the server process now."""
+        """Return the present resident memory of the server process."""
         return _status_bytes(self.pid, "VmRSS")
 
     def rss_bytes_peak(self) -> int:
-        """Largest resident memory the server process has had since it started."""
+        """Return the largest resident memory of the server process since its start."""
         return _status_bytes(self.pid, "VmHWM")
 
     def cpu_seconds(self) -> float:
-        """Processor time, user and system over all threads, since the process started."""
+        """Return the processor time of all threads, user and system, since the start of the process."""
         return cpu_seconds(self.pid)
 
     def log_text(self) -> str:
-        """Everything the process has written to its output."""
+        """Return the whole output of the process."""
         return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
 
     def log_tail(self, lines: int = _LOG_TAIL_LINES) -> str:
-        """The last lines of the output, for an error message."""
+        """Return the last lines of the output, for an error message."""
         return "\n".join(line[:_LOG_LINE_CHARS] for line in self.log_text().splitlines()[-lines:])
 
     def _release(self) -> None:
-        """Let the guard go; the process it watched is gone."""
+        """End the guard of a process that has ended."""
         if self._guard is not None:
             self._guard.kill()
             self._guard.communicate()
@@ -202,7 +202,7 @@ class ServerProcess:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time that a process has used, user and system over all its threads."""
+    """Return the processor time of all threads of a process, user and system. Raises NotReady if it has ended."""
     fields = _stat(pid)
     if not fields:
         raise NotReady(f"process {pid} has ended")
@@ -224,27 +224,27 @@ def descendants(pid: int) -> set[tuple[int, int]]:
 
 
 def group_members(group: int) -> list[int]:
-    """Return the ids of the processes that still live in a process group, zombies left out."""
+    """Return the ids of the processes in a process group, without zombies."""
     return [pid for pid, fields in _processes() if int(fields[2]) == group]
 
 
 def _processes() -> Iterator[tuple[int, list[str]]]:
-    """Go through all processes but zombies: id, and the fields of `stat` behind the name."""
+    """Yield the id of each process, and the fields of `stat` behind the name; without zombies."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (fields := _stat(int(entry.name))):
             yield int(entry.name), fields
 
 
 def _start_ticks(pid: int) -> int | None:
-    """When a process started, which tells it from a later one with its id; None if it has ended."""
+    """Return the start time of a process, which differs from that of a later one with the id; None if it ended."""
     fields = _stat(pid)
     return int(fields[19]) if fields else None
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat behind the name; none for what has ended or is a zombie."""
+    """Return the fields of /proc/PID/stat behind the name; none for an ended process or a zombie."""
     try:
-        # The second field is the program's name in brackets, which may itself hold blanks.
+        # The second field is the program's name in brackets, and the name may contain blanks.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return []
@@ -252,7 +252,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def _kill_group(group: int) -> None:
-    """Kill every process of a group and wait, shortly, until none is left."""
+    """Kill every process of a group; wait at most five seconds until none is left."""
     try:
         os.killpg(group, signal.SIGKILL)
     except ProcessLookupError:

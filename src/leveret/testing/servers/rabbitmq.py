@@ -1,15 +1,15 @@
-"""A private, throw-away RabbitMQ node: the oracle of the tests and the measure of the benchmarks.
+"""A private, throw-away RabbitMQ node: the oracle of the tests and the reference of the benchmarks.
 
-Runs Debian's `rabbitmq-server` (or any RabbitMQ whose `sbin` folder RABBITMQ_SBIN names) on
-loopback, on free ports, with its own epmd, cookie, home and data in a temporary folder. Neither a
-RabbitMQ that runs on the machine nor its settings in /etc are touched or read.
+It runs Debian's `rabbitmq-server` (or any RabbitMQ whose `sbin` folder RABBITMQ_SBIN names) on loopback, on free
+ports, with its own epmd, cookie, home and data in a temporary folder. It neither reads nor changes the machine's own
+RabbitMQ and its settings in /etc.
 
     with RabbitNode(plugins=("rabbitmq_management",)) as rabbit:
         connect("127.0.0.1", rabbit.amqp_port)         # guest / guest
         rabbit.ctl("list_queues", "name", "messages")
 
-As root the packaged commands in /usr/sbin change to the user `rabbitmq`, who cannot write where
-the tests can; the scripts behind them do not, so those are run.
+As root the packaged commands in /usr/sbin change to the user `rabbitmq`, which may not write to the tests' folders.
+So this module runs the scripts behind them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SBIN_DEBIAN: Final = Path("/usr/lib/rabbitmq/bin")
 
 
 def available() -> str | None:
-    """Return None if a node can be run here, else the reason why not and what would help."""
+    """Return None if a node can be run here, else the reason and the remedy."""
     if not (_sbin() / "rabbitmq-server").exists():
         return f"no RabbitMQ in {_sbin()}: install the package rabbitmq-server or set RABBITMQ_SBIN"
     if shutil.which("erl") is None or shutil.which("epmd") is None:
@@ -48,19 +48,19 @@ def _sbin() -> Path:
 
 
 class Epmd:
-    """The daemon that tells Erlang nodes each other's ports: of one node, or of a cluster."""
+    """The daemon from which Erlang nodes learn each other's ports, for one node or for a cluster."""
 
     def __init__(self, home: Path, port: int) -> None:
-        """Prepare; its log goes to `home`."""
+        """Prepare the daemon with its log in `home`; nothing runs yet."""
         self._home = home
         self._port = port
         self._process = ServerProcess(home / "epmd.log")
 
     def start(self) -> None:
-        """Start it unless it runs.
+        """Start the daemon unless it runs.
 
         Raises:
-            NotReady: it does not answer.
+            NotReady: the daemon does not answer.
         """
         if self._process.alive:
             return
@@ -69,7 +69,7 @@ class Epmd:
         wait_until(lambda: accepts(self._port), "epmd", EPMD_TIMEOUT_S)
 
     def close(self) -> None:
-        """End it."""
+        """End the daemon."""
         self._process.close()
 
 
@@ -92,10 +92,10 @@ class RabbitNode(Server):
             plugins: enabled plugins; `rabbitmq_management`, `rabbitmq_stream` and
                 `rabbitmq_prometheus` get ports of their own.
             config: more lines for rabbitmq.conf.
-            schedulers: Erlang schedulers; None takes one a core, as an operator's node would.
-            parent_dir: where the node's folder is made; the system's temporary folder by default.
+            schedulers: the number of Erlang schedulers; None takes one a core, as an operator's node does.
+            parent_dir: the folder for the node's own folder; the system's temporary folder by default.
             name: first part of the node's name.
-            epmd_port: where an epmd runs that is not this node's own; without it the node brings one.
+            epmd_port: the port of a shared epmd; None gives the node an epmd of its own.
         """
         self.plugins = tuple(plugins)
         self.config = dict(config or {})
@@ -111,10 +111,10 @@ class RabbitNode(Server):
         self._lay_out()
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> Self:
-        """Start the node and wait until every listener of it answers.
+        """Start the node and wait until all its listeners answer.
 
         Raises:
-            NotReady: RabbitMQ is not installed, ended, or took longer; with the end of its log.
+            NotReady: RabbitMQ is not installed, ended, or took longer; the text has the end of its log.
         """
         self.launch()
         self.wait_ready(timeout_s)
@@ -137,7 +137,7 @@ class RabbitNode(Server):
         """Wait until every listener of a launched node answers.
 
         Raises:
-            NotReady: it ended or took longer; with the end of its log.
+            NotReady: the node ended or took longer; the text has the end of its log.
         """
         try:
             wait_until(self._ready, f"RabbitMQ on port {self.amqp_port}", timeout_s)
@@ -177,24 +177,24 @@ class RabbitNode(Server):
 
     @property
     def pid(self) -> int:
-        """Process id of the broker (the Erlang machine itself)."""
+        """Process id of the broker, which is the Erlang machine."""
         return self.broker.pid
 
     def rss_bytes(self) -> int:
-        """Resident memory of the broker now."""
+        """Return the present resident memory of the broker."""
         return self.broker.rss_bytes()
 
     def cpu_seconds(self) -> float:
-        """Processor time the broker has used since it started."""
+        """Return the processor time of the broker since its start."""
         return self.broker.cpu_seconds()
 
     def log_text(self) -> str:
-        """What the node has written to its log file and its output."""
+        """Return the node's log files and its output."""
         logs = sorted((self.home / "log").glob("*.log"))
         return "".join(one.read_text(errors="replace") for one in logs) + self.broker.log_text()
 
     def log_tail(self) -> str:
-        """The last lines of its output, for an error message."""
+        """Return the last lines of its output, for an error message."""
         return self.broker.log_tail()
 
     def ctl(
@@ -203,7 +203,7 @@ class RabbitNode(Server):
         """Run `rabbitmqctl` (or `rabbitmq-plugins`, `rabbitmq-diagnostics`) against this node.
 
         Raises:
-            subprocess.CalledProcessError: it failed and `check` is set; `stderr` says why.
+            subprocess.CalledProcessError: the command failed and `check` is set; `stderr` has the reason.
         """
         done = subprocess.run(
             [str(_sbin() / program), "-n", self.node, *args],
@@ -222,7 +222,7 @@ class RabbitNode(Server):
         return done
 
     def _ready(self) -> bool:
-        """Tell whether every listener of the node answers; raise if the node has ended."""
+        """Return whether every listener of the node answers. Raises NotReady if the node has ended."""
         self.broker.assert_alive()
         listeners = {
             "rabbitmq_management": self.management_port,
@@ -246,7 +246,7 @@ class RabbitNode(Server):
         (self.home / "rabbitmq.conf").write_text(text)
 
     def _settings(self) -> dict[str, str]:
-        """The lines of rabbitmq.conf that keep every listener on loopback and on its own port."""
+        """Return the lines of rabbitmq.conf that put every listener on loopback and on its own port."""
         settings = {"listeners.tcp.1": f"{LOOPBACK}:{self.amqp_port}", "loopback_users": "none"}
         if "rabbitmq_management" in self.plugins:
             settings["management.tcp.ip"] = LOOPBACK
@@ -259,12 +259,12 @@ class RabbitNode(Server):
         return settings
 
     def _env(self) -> dict[str, str]:
-        """The environment of the node and of the commands that talk to it."""
+        """Return the environment of the node and of its commands."""
         kept = {key: os.environ[key] for key in ("PATH", "LANG", "TMPDIR") if key in os.environ}
         loopback_only = "-kernel inet_dist_use_interface {127,0,0,1}"
         schedulers = f"+S {self.schedulers}:{self.schedulers} " if self.schedulers else ""
         return kept | {
-            # "localhost" needs no resolver, whatever the machine's host name is.
+            # The machine's own host name may need a resolver; "localhost" needs none.
             "HOSTNAME": "localhost",
             "HOME": str(self.home),
             "ERL_EPMD_PORT": str(self.epmd_port),
@@ -281,13 +281,13 @@ class RabbitNode(Server):
             "RABBITMQ_PID_FILE": str(self.home / "pid"),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": schedulers + loopback_only,
             "RABBITMQ_CTL_ERL_ARGS": loopback_only,
-            # Makes the start script become the Erlang machine instead of minding it, so that the
-            # process started here is the broker and signals reach it directly.
+            # The start script then becomes the Erlang machine instead of its parent, so that the process started here
+            # is the broker, and signals reach it directly.
             "detached": "true",
         }
 
 
 def version() -> str:
-    """Return the version of the RabbitMQ that nodes run, `unknown` where its folder does not say."""
+    """Return the version of the nodes' RabbitMQ, `unknown` if the folder's name lacks it."""
     home = (_sbin() / "rabbitmq-server").resolve().parent.parent
     return home.name.partition("-")[2] or "unknown"

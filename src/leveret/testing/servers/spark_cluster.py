@@ -2,7 +2,7 @@
 
 with SparkCluster(folder, workers=2) as cluster:
     cluster.master          # spark://127.0.0.1:...
-    cluster.python          # what workers have: the wheels, and not this package
+    cluster.python          # the workers' Python: with the dependencies, without this package
     cluster.workers[0].kill9()
 """
 
@@ -31,19 +31,19 @@ CONF: Final = {
     "spark.executor.memory": "512m",
     "spark.sql.shuffle.partitions": "2",
 }
-"""What a driver on the same machine is told."""
+"""Spark settings of a driver on the same machine."""
 
 
 class SparkCluster(Server):
     """See the module.
 
     Attributes:
-        workers: their processes; each brings executors that end with it.
-        python: for `spark.python`.
+        workers: their processes; the executors of a worker end with it.
+        python: the value of `spark.python`.
     """
 
     def __init__(self, folder: Path, *, workers: int = 2) -> None:
-        """Prepare; nothing runs yet."""
+        """Prepare the processes; nothing runs yet."""
         self._folder = folder
         self.port, self._page_port = free_ports(2)
         self._master = ServerProcess(folder / "master.log")
@@ -52,11 +52,11 @@ class SparkCluster(Server):
 
     @property
     def master(self) -> str:
-        """For `spark.master`."""
+        """The value of `spark.master`."""
         return f"spark://{LOOPBACK}:{self.port}"
 
     def start(self) -> Self:
-        """Start the master and the workers; return when the master knows them all."""
+        """Start the master and the workers; return when all workers are registered at the master."""
         page = ("--webui-port", str(self._page_port))
         self._launch(self._master, "master.Master", "--port", str(self.port), *page)
         wait_until(self._answers, "the master", _START_TIMEOUT_S)
@@ -66,7 +66,7 @@ class SparkCluster(Server):
         return self
 
     def start_worker(self, number: int) -> None:
-        """Start a worker, or start it again after it was killed."""
+        """Start a worker that does not run."""
         place = ("--work-dir", str(self._folder / f"work-{number}"), "--webui-port", "0")
         arguments = ("--cores", "1", "--memory", "1g", *place, self.master)
         self._launch(self.workers[number], "worker.Worker", *arguments)
@@ -101,13 +101,13 @@ class SparkCluster(Server):
         return self._page().count('"state" : "ALIVE"')
 
     def close(self) -> None:
-        """End all of them."""
+        """End all processes."""
         for process in (*self.workers, self._master):
             process.close()
 
 
 def python_without_us(folder: Path) -> Path:
-    """A Python that has all that is installed here but this package, as a worker's machine may have it."""
+    """Make a Python with all installed packages but this one, as on a worker's machine; return its path."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     there = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
     for each in Path(sysconfig.get_path("purelib")).iterdir():

@@ -1,11 +1,13 @@
-"""Programs of ours without the second that their imports take: forked from a process that has them already.
+"""A start of Leveret's programs without their imports: a process that has imported the modules is forked.
 
-    warm_start.enable()                                   # once, for this process and what it starts
+The imports of a program take a second of processor time, and a run of the tests starts thousands of programs.
+
+    warm_start.enable()                                   # once, for this process
     process = warm_start.start("leveret.cli.ctl", [...], stdout=log, stderr=log)
 
-The program is a process as any other: its own session, environment, descriptors and exit status. What it is not:
-`python -m`. Where a variable that Python reads as it starts is set otherwise, and where nobody called `enable`,
-`start` does start `python -m`; demonstrations and benchmarks measure that.
+A forked program is a normal process with its own session, environment, descriptors and exit status. `start` runs
+`python -m` instead unless `enable` was called, as demos and benchmarks measure the real start, and also if the
+environment differs in a variable that Python reads at its start.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from typing import IO, Any, Final, Self
 NODE: Final = "leveret.cli.server"
 CTL: Final = "leveret.cli.ctl"
 
-# By name, as nothing here knows how a program works inside; a dot stands for all modules of a package.
+# Names only, because this module knows programs by their commands alone. A final dot means all modules of a package.
 _OF_ALL: Final = ("rich.console", "typer.main", "typer._adapters")
 _BY_PROGRAM: Final = {
     NODE: (
@@ -57,11 +59,11 @@ Descriptor = int | IO[Any]
 
 _enabled = False
 _parents: dict[tuple[str, str], _Parent] = {}
-"""By program, and by the mounts that the starting thread sees: what is started is to see the same."""
+"""By program and mount namespace: a forked program has to see the same mounts as the thread that starts it."""
 
 
 def enable() -> None:
-    """Let `start` fork from now on; the processes it forks from end with this one."""
+    """Have `start` fork from now on. The processes that it forks from end with this process."""
     global _enabled
     _enabled = True
 
@@ -75,7 +77,7 @@ def start(
     stderr: Descriptor,
     env: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes] | WarmProcess:
-    """Start NODE or CTL in a session of its own; descriptors are as for `subprocess.Popen`, but no pipes are made."""
+    """Start NODE or CTL in a session of its own; descriptors are as for `subprocess.Popen`, without pipes."""
     env = dict(os.environ if env is None else env)
     if not _enabled or _at_start(env) != _at_start(os.environ):
         argv = [sys.executable, "-m", program, *arguments]
@@ -92,10 +94,10 @@ def start(
 def run(
     program: str, arguments: Sequence[str], *, env: Mapping[str, str], input_text: str = "", timeout_s: float
 ) -> subprocess.CompletedProcess[str]:
-    """Run CTL (or NODE) to its end; its output is in what is returned.
+    """Run CTL (or NODE) to its end; return its status and output.
 
     Raises:
-        subprocess.TimeoutExpired: it did not end within `timeout_s`; it has been killed then.
+        subprocess.TimeoutExpired: the program did not end within `timeout_s`, and was killed.
     """
     with TemporaryFile() as given, TemporaryFile() as output, TemporaryFile() as errors:
         given.write(input_text.encode())
@@ -129,7 +131,7 @@ def _opened(place: Descriptor) -> Any:
 
 
 class WarmProcess:
-    """The part of `subprocess.Popen` that is needed of a process whose parent is another one."""
+    """The needed part of `subprocess.Popen`, for a process that is not a child of this one."""
 
     def __init__(self, pid: int, ended: socket.socket) -> None:
         self.pid = pid
@@ -146,7 +148,7 @@ class WarmProcess:
         """Return the exit status.
 
         Raises:
-            subprocess.TimeoutExpired: it did not end within `timeout` seconds.
+            subprocess.TimeoutExpired: the process did not end within `timeout` seconds.
         """
         status = self._status(timeout)
         if status is None:
@@ -154,17 +156,17 @@ class WarmProcess:
         return status
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, unless it has ended."""
+        """Send a signal, unless the process has ended."""
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Ask the process to end (SIGTERM)."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it."""
+        """Kill the process."""
         self.send_signal(signal.SIGKILL)
 
     def _status(self, timeout_s: float | None) -> int | None:
@@ -176,7 +178,7 @@ class WarmProcess:
                         return None
                 reported = self._ended.recv(_EXIT.size)
                 self._ended.close()
-                # Its parent has gone, and all of us are going.
+                # Its parent ended without a report, so this run ends, and the process is killed with it.
                 self.returncode = _EXIT.unpack(reported)[0] if reported else -signal.SIGKILL
             return self.returncode
 
@@ -198,7 +200,7 @@ def _has_ended(pid: int) -> bool:
 
 
 class _Parent:
-    """The process that has imported a program's modules, as its user sees it."""
+    """The process that has imported a program's modules, seen from the process that uses it."""
 
     def __init__(self, program: str) -> None:
         self._ours, theirs = socket.socketpair()
@@ -232,7 +234,7 @@ class _Parent:
 
 
 def _serve(program: str, orders: socket.socket) -> None:
-    """Fork once for each order, and tell of each end, until nobody is left who orders."""
+    """Fork once for each order, and report the end of each program; return when the socket of orders is closed."""
     _import(program)
     gc.collect()
     gc.freeze()
@@ -271,7 +273,7 @@ def _serve(program: str, orders: socket.socket) -> None:
 
 
 def _import(program: str) -> None:
-    """Import what the program imports before it does anything; what is missing here, it imports itself."""
+    """Import the program's modules. The program imports itself what the lists above lack."""
     for name in (*_OF_ALL, *_BY_PROGRAM[program]):
         module = importlib.import_module(name.removesuffix("."))
         if name.endswith("."):
@@ -296,7 +298,7 @@ def _received(orders: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
 
 
 def _become(program: str, order: Mapping[str, Any], places: Sequence[int]) -> None:
-    """Be the program from here to its end."""
+    """Become the program, and exit with its status."""
     status = 1
     try:
         os.setsid()

@@ -1,4 +1,4 @@
-"""A cluster of Leveret nodes and their etcd as real processes, each node behind links that a test can harm.
+"""A cluster of Leveret nodes and their etcd as real processes, with links that a test can cut.
 
     with ClusterSite(folder) as site:                  # starts an etcd and three nodes
         a, b, c = site.nodes
@@ -7,8 +7,8 @@
         with site.paused(b), site.cut_off(c):
             ...
 
-With `links` every node reaches etcd, and is reached by the others, through a LinkProxy of its own: to cut a node off is
-to stall both. Without, nothing stands between them, and nothing is lost to the proxies' threads.
+With `links` each node has two LinkProxies: one from the other nodes to this node, and one from this node to etcd.
+`cut_off` stalls both. Without `links` the connections are direct, and cost no time in the proxies' threads.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SECRET_BYTES: Final = 32
 
 
 def available() -> str | None:
-    """Return None if a cluster can be run here, else the reason why not and what would help."""
+    """Return None if a cluster can be run here, else the reason and the remedy."""
     if BACKEND not in {each.key for each in settings_of(Config)}:
         return f"nodes do not know the setting {BACKEND}"
     return etcd.available()
@@ -51,10 +51,10 @@ class SiteNode:
 
     Attributes:
         process: the node's process, with its data and ports.
-        cluster_port: where other nodes find it.
-        replication_port: where followers beyond the cluster find it, if the site has such.
-        link: between the others and `cluster_port`; None without links.
-        etcd_link: between the node and etcd's first member; None without links.
+        cluster_port: the port for other nodes.
+        replication_port: the port for followers outside of the cluster, if the site has such.
+        link: the proxy between the other nodes and `cluster_port`; None without links.
+        etcd_link: the proxy between the node and etcd's first member; None without links.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class SiteNode:
         *,
         is_followed: bool = False,
     ) -> None:
-        """Prepare; nothing runs. `links` is the port of etcd if there are to be links."""
+        """Prepare a node; nothing runs yet. `links` is the port of etcd, or None for a node without links."""
         self.name = name
         self.cluster_port = free_port()
         self.replication_port = free_port()
@@ -93,22 +93,22 @@ class SiteNode:
 
     @property
     def amqp_port(self) -> int:
-        """Where clients find it."""
+        """The port of its AMQP listener."""
         return self.process.amqp_port
 
     @property
     def management_port(self) -> int:
-        """Where its HTTP API is."""
+        """The port of its HTTP API."""
         return self.process.management_port
 
     @property
     def amqp_uri(self) -> str:
-        """Where guest connects to vhost `/`."""
+        """The URI for guest to vhost `/`."""
         return f"amqp://guest:guest@{LOOPBACK}:{self.amqp_port}/%2F"
 
     @property
     def data_dir(self) -> Path:
-        """Where it keeps everything."""
+        """The node's data directory."""
         return self.process.data_dir
 
     @property
@@ -117,23 +117,23 @@ class SiteNode:
         return self.process.alive
 
     def launch(self) -> None:
-        """Start it without waiting."""
+        """Start the node without waiting."""
         self.process.launch()
 
     def wait_ready(self) -> None:
-        """Wait until its listeners answer: it is a member of the cluster then."""
+        """Wait until its listeners answer. They open when the node has become a member of the cluster."""
         self.process.wait_ready()
 
     def stop(self) -> int:
-        """End it in order, keeping its data; return its exit status."""
+        """End the node in order, keeping its data; return its exit status."""
         return self.process.stop()
 
     def kill9(self) -> None:
-        """End it as a crash would, keeping its data."""
+        """End the node as a crash would, keeping its data."""
         self.process.kill9()
 
     def pause(self) -> None:
-        """Stop the process where it stands (SIGSTOP)."""
+        """Suspend the process (SIGSTOP)."""
         self.process.server.signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
@@ -141,27 +141,27 @@ class SiteNode:
         self.process.server.signal(signal.SIGCONT)
 
     def ctl(self, *args: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run `leveretctl` against it."""
+        """Run `leveretctl` against the node."""
         return self.process.ctl(*args, check=check)
 
     def log_text(self) -> str:
-        """Everything it has written, over all its starts."""
+        """Return the output of all its starts."""
         return self.process.log_text()
 
     def log_tail(self) -> str:
-        """The end of that, for an error."""
+        """Return the end of the output, for an error."""
         return self.process.server.log_tail()
 
     def cpu_seconds(self) -> float:
-        """Processor time since its start."""
+        """Return its processor time since its start."""
         return self.process.cpu_seconds()
 
     def rss_bytes(self) -> int:
-        """Resident memory now."""
+        """Return its present resident memory."""
         return self.process.rss_bytes()
 
     def give_secret(self, secret: bytes) -> None:
-        """Put down what nodes of one cluster share, readable for the owner alone."""
+        """Write the cluster's shared secret, readable for the owner alone, into the data directory."""
         self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         mine = self.data_dir / SECRET_FILE
         mine.unlink(missing_ok=True)
@@ -170,12 +170,12 @@ class SiteNode:
         mine.chmod(0o400)
 
     def wipe(self) -> None:
-        """Remove all its data; it must not run."""
+        """Remove all data of a stopped node."""
         assert not self.alive
         shutil.rmtree(self.data_dir, ignore_errors=True)
 
     def close(self) -> None:
-        """End the process and the links; its data stay with the site's folder."""
+        """End the process and the links; the data stay in the site's folder."""
         self.process.close()
         for link in (self.link, self.etcd_link):
             if link is not None:
@@ -186,8 +186,8 @@ class ClusterSite(MirrorCluster):
     """See the module.
 
     Attributes:
-        etcd: what the nodes agree by.
-        members: the nodes; `nodes` are the same.
+        etcd: the etcd of the nodes.
+        members: the nodes; `nodes` has the same ones.
     """
 
     kind = "leveret"
@@ -207,13 +207,13 @@ class ClusterSite(MirrorCluster):
         """Prepare nodes `n1`, `n2`, ... in `folder`, all with the same configuration; nothing runs yet.
 
         Args:
-            folder: for the data of all nodes; it is the caller's to remove.
-            nodes: how many.
+            folder: for the data of all nodes; the caller removes it.
+            nodes: the number of nodes.
             config: more lines for each node's configuration.
-            etcd_members: how many members the etcd has.
-            etcd_hosts: their addresses, if they are not on loopback.
-            links: whether to put proxies between the nodes, and between them and etcd.
-            followed: whether nodes beyond the cluster may follow its nodes.
+            etcd_members: the number of etcd's members.
+            etcd_hosts: the addresses of etcd's members, if they are not on loopback.
+            links: whether to put proxies between the nodes, and between the nodes and etcd.
+            followed: whether nodes outside of the cluster may follow its nodes.
         """
         self.etcd = EtcdCluster(etcd_members, hosts=etcd_hosts)
         self._folder = folder
@@ -237,7 +237,7 @@ class ClusterSite(MirrorCluster):
         return self.members
 
     def add(self) -> SiteNode:
-        """Prepare one node more, with nothing in it; `start` has it join."""
+        """Prepare one more node, without data; with `start` it joins the cluster."""
         etcd_port = self.etcd.members[0].port if self._links else None
         name = f"n{len(self.members) + 1}"
         node = SiteNode(name, self._folder, self._config, etcd_port, is_followed=self._followed)
@@ -249,14 +249,14 @@ class ClusterSite(MirrorCluster):
         return node
 
     def give_secret(self, node: SiteNode) -> None:
-        """What an operator does once for each node: copy what all of them share."""
+        """Give a node the cluster's secret, as an operator does once for each node."""
         node.give_secret(self._secret)
 
     def form(self) -> None:
         """Start etcd and all nodes; return when they are a cluster.
 
         Raises:
-            NotReady: none can be run here, or a node does not come up.
+            NotReady: no cluster can be run here, or a node does not start.
         """
         if reason := available():
             raise NotReady(reason)
@@ -280,7 +280,7 @@ class ClusterSite(MirrorCluster):
         return {row["name"]: _placed(row) for row in rows}
 
     def revive_without(self, node: ClusterNode, *lost: ClusterNode) -> None:
-        """See MirrorCluster: as RabbitMQ, it forgets before it starts, though it need not."""
+        """See MirrorCluster. The node forgets the lost nodes before its start, as with RabbitMQ."""
         settings = str(next(each for each in self.members if each is node).process.config_file)
         for each in lost:
             node.ctl("forget_cluster_node", "--offline", "--config", settings, each.node)
@@ -299,7 +299,7 @@ class ClusterSite(MirrorCluster):
         node.ctl("revive")
 
     def start_all(self) -> None:
-        """Start the nodes that are down; return when all are members."""
+        """Start the stopped nodes; return when all nodes are members."""
         for node in self.members:
             if not node.alive:
                 node.launch()
@@ -307,11 +307,11 @@ class ClusterSite(MirrorCluster):
             node.wait_ready()
         self.wait_members()
 
-    # -- harm ---------------------------------------------------------------------------------
+    # -- faults -------------------------------------------------------------------------------
 
     @contextmanager
     def paused(self, *nodes: SiteNode) -> Iterator[None]:
-        """Have processes stand still while the block runs."""
+        """Suspend processes for the block."""
         for each in nodes:
             each.pause()
         try:
@@ -322,7 +322,7 @@ class ClusterSite(MirrorCluster):
 
     @contextmanager
     def cut_off(self, *nodes: SiteNode) -> Iterator[None]:
-        """Nothing passes between these nodes and etcd, and nothing gets to them, while the block runs."""
+        """Stall, for the block, the links between these nodes and etcd, and from other nodes to these nodes."""
         links = [link for each in nodes for link in (each.link, each.etcd_link) if link is not None]
         assert links, "this site has no links"
         for link in links:
@@ -334,7 +334,7 @@ class ClusterSite(MirrorCluster):
                 link.resume()
 
     def heal(self) -> None:
-        """Undo what was done to links and processes."""
+        """Resume all processes, and undo all faults of the links."""
         for each in self.members:
             each.go_on()
             for link in (each.link, each.etcd_link):

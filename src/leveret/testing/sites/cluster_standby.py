@@ -44,11 +44,11 @@ class ClusterStandby(StandbyPair):
         self._prepare_upstream()
 
     def replicate(self, name: str, pattern: str) -> None:
-        """Set a policy that has the matching queues replicated, and mirrored at all nodes."""
+        """Set a policy that replicates the matching queues, and mirrors them at all nodes."""
         self._set_policy(name, pattern, {"remote-dc-replicate": True, **_MIRRORED})
 
     def mirror_only(self, name: str, pattern: str) -> None:
-        """Set a policy that has the matching queues mirrored, and no longer replicated."""
+        """Set a policy that mirrors the matching queues, and no longer replicates them."""
         self._set_policy(name, pattern, _MIRRORED)
 
     def _set_policy(self, name: str, pattern: str, definition: Mapping[str, object]) -> None:
@@ -67,20 +67,20 @@ class ClusterStandby(StandbyPair):
         self.downstream.close()
         self.site.close()
 
-    # -- looking ------------------------------------------------------------------------------
+    # -- status -------------------------------------------------------------------------------
 
     def row(self) -> dict[str, Any]:
-        """The downstream's row of the vhost; empty before there is one."""
+        """Return the downstream's status row of the vhost; empty while it has none."""
         rows = self.status()["vhosts"]
         return next((row for row in rows if row["virtual_host"] == self.vhost), {})
 
     def covered(self, queues: Collection[str]) -> dict[str, int]:
-        """By queue, the time up to which the standby has all that happened to it: each is in the log of its leader."""
+        """Return, by queue, the time up to which the standby has all its records; each leader has a log of its own."""
         own = {row["queue"]: row["timestamp"] for row in self._transferred_rows()}
         return {queue: own.get(queue, 0) for queue in queues}
 
     def wait_transferred(self) -> None:
-        """Wait until the standby has all records that the upstream has had since this call."""
+        """Wait until the standby has all records that the upstream has at the time of this call."""
         began_s = time.monotonic()
 
         def has_all() -> bool:

@@ -1,4 +1,4 @@
-"""A leader and its followers as real processes, each follower behind a link that a test can harm.
+"""A leader and its followers as real processes, each follower behind a link that a test can cut.
 
     with FollowerSite(folder, followers=2) as site:
         site.start()
@@ -7,8 +7,8 @@
         site.leader.node.kill9()
         site.promote(site.followers[0])
 
-Every member can lead and follow: it has ports, a data directory and a listener for followers of its own, whatever it
-is at the moment. Members are operated as an operator does it, over the node's own socket.
+Every member can lead and follow, because it has ports, a data directory and a listener for followers of its own. Tests
+operate members as an operator does, over the node's own socket.
 """
 
 from __future__ import annotations
@@ -37,39 +37,39 @@ _HTTP_TIMEOUT_S: Final = 30.0
 
 
 class UnexpectedAnswer(Exception):
-    """A node answers, but not with what was asked for."""
+    """The API answered with an error instead of a document."""
 
 
 class ApiAnswer(NamedTuple):
-    """What the API said."""
+    """The answer of the API."""
 
     status: int
     body: bytes
 
     @property
     def is_success(self) -> bool:
-        """Whether it did what was asked."""
+        """Whether the status is that of a success."""
         return self.status < HTTPStatus.BAD_REQUEST
 
     def json(self) -> Any:
-        """The document."""
+        """Return the document."""
         return json.loads(self.body)
 
 
 class FollowedNode(Protocol):
-    """A node that can be followed: another one of a replication, or one of a cluster."""
+    """A node that can be followed: a leader, or a node of a cluster."""
 
     @property
     def replication_port(self) -> int:
-        """Where others follow it."""
+        """The port for its followers."""
 
     @property
     def data_dir(self) -> Path:
-        """Where it keeps everything, its secret, too."""
+        """The data directory, with the secret."""
 
 
 class _Control(HTTPConnection):
-    """To a node's own socket."""
+    """An HTTP connection to a node's own socket."""
 
     def __init__(self, path: str) -> None:
         super().__init__("node", timeout=_HTTP_TIMEOUT_S)
@@ -83,18 +83,18 @@ class _Control(HTTPConnection):
 
 
 class FollowerSiteNode:
-    """One node of a replication, and the link on which it follows.
+    """One member of the site, and the link to its leader.
 
     Attributes:
-        name: what it is called in statuses and logs.
+        name: its name in statuses and logs.
         node: its process.
-        replication_port: where others follow it.
-        link: between this node and the one that it follows.
-        scheme: of the place it follows, `tcp` or `tls`.
+        replication_port: the port for its followers.
+        link: the proxy between this node and its leader.
+        scheme: the scheme of its leader's URI, `tcp` or `tls`.
     """
 
     def __init__(self, name: str, folder: Path, config: Mapping[str, str]) -> None:
-        """Prepare; nothing runs."""
+        """Prepare a member; nothing runs yet."""
         self.name = name
         self.scheme = "tcp"
         self.replication_port = free_port()
@@ -105,7 +105,7 @@ class FollowerSiteNode:
 
     @property
     def data_dir(self) -> Path:
-        """Where it keeps everything."""
+        """The node's data directory."""
         return self.node.data_dir
 
     def close(self) -> None:
@@ -113,7 +113,7 @@ class FollowerSiteNode:
         self.node.close()
         self.link.close()
 
-    # -- what it is ---------------------------------------------------------------------------
+    # -- its role -----------------------------------------------------------------------------
 
     def lead(self, *, wait: bool = True) -> None:
         """Start as a leader."""
@@ -123,7 +123,7 @@ class FollowerSiteNode:
             self.node.wait_ready()
 
     def follow(self, leader: FollowedNode, *, secret: bool = True, wait: bool = True) -> None:
-        """Start as a follower of another member, through this one's link; `secret`: copy that first."""
+        """Start as a follower of another member, through this member's link; `secret` copies the secret first."""
         self.link.target_port = leader.replication_port
         if secret:
             self.take_secret(leader)
@@ -136,7 +136,7 @@ class FollowerSiteNode:
         return ("--replication-bind", LOOPBACK, "--replication-port", str(self.replication_port))
 
     def take_secret(self, leader: FollowedNode) -> None:
-        """What the operator does once: copy the secret, readable for its owner only."""
+        """Copy the leader's secret, readable for its owner only, as an operator does once."""
         self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         mine = self.data_dir / SECRET_FILE
         mine.unlink(missing_ok=True)
@@ -144,13 +144,13 @@ class FollowerSiteNode:
         mine.chmod(0o400)
 
     def wipe(self) -> None:
-        """Remove all its data; it must not run."""
+        """Remove all data of a stopped member."""
         assert not self.node.alive
         shutil.rmtree(self.data_dir, ignore_errors=True)
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Stop the process where it stands (SIGSTOP) while the block runs."""
+        """Suspend the process (SIGSTOP) for the block."""
         self.node.server.signal(signal.SIGSTOP)
         try:
             yield
@@ -160,10 +160,10 @@ class FollowerSiteNode:
     # -- the operator -------------------------------------------------------------------------
 
     def get(self, path: str) -> Any:
-        """What the API has at a path below `/api/`.
+        """Return the document of the API at a path below `/api/`.
 
         Raises:
-            Declined: the node does not want to.
+            UnexpectedAnswer: the node refuses the request.
         """
         answer = self.ask("GET", path)
         if not answer.is_success:
@@ -171,10 +171,10 @@ class FollowerSiteNode:
         return answer.json()
 
     def ask(self, method: str, path: str, document: Any = None) -> ApiAnswer:
-        """What the API answers, whatever that is.
+        """Return the answer of the API, also an error.
 
         Raises:
-            OSError: nobody does.
+            OSError: the node does not answer.
         """
         with short_path(self.data_dir) as socket_path, closing(_Control(socket_path)) as control:
             headers = {"Content-Type": "application/json"}
@@ -183,31 +183,31 @@ class FollowerSiteNode:
             return ApiAnswer(answer.status, answer.read())
 
     def status(self) -> dict[str, Any]:
-        """What it is in the replication, and how that goes."""
+        """Return the status of the replication: the node's role, and the state of its links."""
         found: dict[str, Any] = self.get("replication/node")
         return found
 
     def promote(self, *, dry_run: bool = False, force: bool = False) -> dict[str, Any]:
-        """Make this follower a leader, or only ask what would be lost; the answer, also if it is a refusal."""
+        """Promote this follower, or with `dry_run` only report the loss; return the answer, also a refusal."""
         found: dict[str, Any] = self.ask(
             "POST", "replication/promote", {"dry_run": dry_run, "force": force}
         ).json()
         return found
 
     def divergent_messages(self) -> list[dict[str, Any]]:
-        """Messages that were set aside, of all reports."""
+        """Return the quarantined messages of all reports."""
         answer = self.ask("GET", "replication/divergent/messages")
         assert answer.is_success, answer
         return [json.loads(line) for line in answer.body.splitlines()]
 
     def row(self, follower: FollowerSiteNode) -> dict[str, Any] | None:
-        """What this node tells of one that follows it; None while it is not connected."""
+        """Return this node's status row of a follower; None while the follower is not connected."""
         rows = [row for row in self.status()["followers"] if row["name"] == follower.node_name]
         return rows[0] if rows else None
 
     @property
     def node_name(self) -> str:
-        """Its name as other nodes tell it."""
+        """Its name in the statuses of other nodes."""
         return self.node.config["nodename"]
 
     # -- waiting ------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ class FollowerSiteNode:
         """Wait until the API answers.
 
         Raises:
-            NotReady: it does not, or the process has ended; with the end of its log.
+            NotReady: it does not, or the process has ended; the text has the end of its log.
         """
 
         def answers() -> bool:
@@ -241,7 +241,7 @@ class FollowerSiteNode:
         _wait_reported(in_sync, f"{follower.name} in sync with {self.name}", timeout_s, self, follower)
 
     def wait_even(self, follower: FollowerSiteNode, timeout_s: float = PATIENCE_S) -> None:
-        """Wait until a follower of this node lacks nothing; means little unless nothing changes any more."""
+        """Wait until a follower lacks nothing of this node's data. The node must be idle."""
 
         def even() -> bool:
             row = self.row(follower)
@@ -257,8 +257,8 @@ class FollowerSite:
     """A leader and its followers; see the module.
 
     Attributes:
-        leader: who leads; set by `promote`.
-        followers: who follows, running or not.
+        leader: the present leader; `promote` sets it.
+        followers: the other members, running or not.
     """
 
     def __init__(self, folder: Path, *, followers: int = 1, config: Mapping[str, str] | None = None) -> None:
@@ -288,10 +288,10 @@ class FollowerSite:
         self.wait_in_sync()
 
     def promote(self, follower: FollowerSiteNode, *, force: bool = False) -> dict[str, Any]:
-        """Promote; the links of all others, the old leader's too, lead to the new one from then on.
+        """Promote a follower, and point the links of all other members, also the old leader's, at the new leader.
 
         Raises:
-            AssertionError: it was refused.
+            AssertionError: the node refused the promotion.
         """
         result = follower.promote(force=force)
         assert result.get("promoted"), result
@@ -300,7 +300,7 @@ class FollowerSite:
         return result
 
     def promote_by_restart(self, follower: FollowerSiteNode) -> None:
-        """Promote as LavinMQ does it: the follower, which must be down, is started with the leader's flags."""
+        """Promote as LavinMQ does: start a stopped follower with the flags of a leader."""
         follower.lead()
         self._point_at(follower)
 
@@ -312,30 +312,30 @@ class FollowerSite:
             other.link.cut()
 
     def wait_in_sync(self) -> None:
-        """Wait until every follower is."""
+        """Wait until every follower is in sync."""
         for follower in self.followers:
             self.leader.wait_in_sync(follower)
 
     def wait_even(self) -> None:
-        """Wait until no follower lacks anything; nothing may change any more."""
+        """Wait until no follower lacks anything. The leader must be idle."""
         for follower in self.followers:
             self.leader.wait_even(follower)
 
     def stop(self) -> None:
-        """End all in order, the leader first: it hands over what it has before it goes."""
+        """End all members in order, the leader first, because it sends its last changes before its end."""
         for member in (self.leader, *self.followers):
             if member.node.alive:
                 member.node.stop()
 
     def compare(self) -> list[tuple[str, Comparison]]:
-        """How each follower's directory is beside the leader's; all must be down."""
+        """Compare each follower's directory with the leader's. All members must be stopped."""
         return [(each.name, compare(self.leader.data_dir, each.data_dir)) for each in self.followers]
 
     def assert_identical(self) -> int:
-        """End all; every follower must have what the leader has. Returns the octets of logs that one of them has.
+        """End all members; check that every follower has exactly the leader's data; return the octets of the logs.
 
         Raises:
-            AssertionError: says what differs.
+            AssertionError: data differ; the text names the differences.
         """
         self.wait_even()
         self.stop()
@@ -345,14 +345,14 @@ class FollowerSite:
         return found[0][1].octets
 
     def reported(self) -> str:
-        """The end of every member's log, for an error."""
+        """Return the end of every member's log, for an error."""
         return "\n".join(f"--- {each.name}\n{each.node.server.log_tail()}" for each in self.members)
 
 
 def _wait_reported(
     holds: Callable[[], bool], what: str, timeout_s: float, *members: FollowerSiteNode
 ) -> None:
-    """As `wait_until`; a failure tells the ends of the logs. Members that do not answer are asked again."""
+    """Wait as `wait_until` does; ask members again that do not answer. A failure has the ends of the logs."""
 
     def asked() -> bool:
         for member in members:

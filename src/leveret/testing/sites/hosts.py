@@ -1,20 +1,21 @@
-"""A small network of hosts that a test can harm: cut off, cut in one direction, lossy, slow.
+"""A small network of hosts, which a test can cut, in one direction or both, and make lossy or slow.
 
     status = run_in_world("tests.cluster.partitions", *arguments, folder=root, log_file=log, timeout_s=120)
 
-runs a module where nothing outside can be reached: in a user namespace and a network namespace of its own. There
+runs a module in a *world*: a user namespace and a network namespace of its own, without a way to any other network.
+There
 
     with Network() as network:
         a, b = network.add("a"), network.add("b")
-        with a.entered():                            # what this thread does is done at host a
+        with a.entered():                            # sockets and processes of this thread belong to host a
             socket.create_connection((b.address, 5672))
-        with network.cut([a], [b]):                  # nothing passes, and nobody is told
+        with network.cut([a], [b]):                  # packets are dropped without a notice
             ...
 
-Each host is a network namespace, with a loopback of its own and one address. A wire leads from it to a router, the
-namespace in which the world began, that passes packets on, or drops them: without an answer, so that connections
-stand until one of their ends has had enough. An ordinary user may do all this; all of it is gone when the world's last
-process is.
+Each host is a network namespace with a loopback of its own and one address. A wire leads from the host to a router,
+which is the world's first namespace. The router forwards packets or drops them. A dropped packet has no answer, so a
+connection stays open until a timeout at one of its ends. All this needs no root, and ends with the world's last
+process.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ _CLONE_NEWNET: Final = 0x40000000
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _HERE: Final = "/proc/thread-self/ns/net"
 _OUTSIDE: Final = "NETWORK_OUTSIDE"
-"""In a world: which network namespace is the one that must not be touched."""
+"""The variable that has, in a world, the machine's own network namespace, which must stay as it is."""
 _IPV4: Final = Path("/proc/sys/net/ipv4")
 _NET: Final = "192.0.2."
-"""Addresses that nobody has: they are kept for examples (RFC 5737)."""
+"""Addresses for examples, which no machine has (RFC 5737)."""
 _ROUTER: Final = f"{_NET}254"
 _HOSTS_MAX: Final = 200
 _COMMAND_TIMEOUT_S: Final = 20.0
@@ -59,7 +60,7 @@ ip rule add pref 1 from 192.0.2.1 to 192.0.2.2 blackhole
 
 @cache
 def available() -> str | None:
-    """Return None if a network can be made here, else the reason why not and what would help."""
+    """Return None if a network can be made here, else the reason and the remedy."""
     for program, package in (("unshare", "util-linux"), ("ip", "iproute2"), ("tc", "iproute2")):
         if _program(program) is None:
             return f"no program {program}: the package {package} brings it"
@@ -78,17 +79,17 @@ def available() -> str | None:
 
 
 def run_in_world(module: str, *args: str, folder: Path, log_file: Path, timeout_s: float) -> int:
-    """Run a Python module where there is no network but what it makes; return its exit status.
+    """Run a Python module in a new world; return its exit status.
 
     Args:
-        module: to be run as a program.
+        module: the module, which is run as a program.
         args: its arguments.
-        folder: where it is run, and found.
-        log_file: what it prints is appended there.
-        timeout_s: after this it is killed, and so is all that it started.
+        folder: its working directory, from which it is imported.
+        log_file: its output is appended to this file.
+        timeout_s: after this time the module and its processes are killed.
 
     Raises:
-        NotReady: it took longer.
+        NotReady: the module took longer.
     """
     world = ServerProcess(log_file)
     argv = [str(_program("unshare")), *_WORLD, sys.executable, "-m", module, *args]
@@ -106,12 +107,12 @@ class NetworkHost:
     """One host of a Network.
 
     Attributes:
-        name: at most ten characters.
-        address: where the other hosts find it.
+        name: the host's name, at most ten characters.
+        address: its address in the network.
     """
 
     def __init__(self, name: str, address: str) -> None:
-        """A namespace with nothing in it."""
+        """Make an empty namespace."""
         self.name = name
         self.address = address
         with _returning():
@@ -120,45 +121,46 @@ class NetworkHost:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """What this thread does in the block is done at this host: sockets made, processes and threads started."""
+        """Put this thread on the host for the block, with the sockets, processes and threads that it makes there."""
         with _returning():
             _enter(self._namespace)
             yield
 
     def close(self) -> None:
-        """Enter it no more; it is gone when the last process and the last socket there are."""
+        """Release the namespace; it ends with the last process and the last socket in it."""
         os.close(self._namespace)
 
 
 class NetworkLink(NamedTuple):
-    """How bad a host's wire is, in both directions: the part of packets that is lost, and bits a second at most."""
+    """The faults of a host's wire, in both directions: the share of lost packets, and the bits a second, 0 for any."""
 
     loss: float = 0.0
     rate_bit_s: int = 0
 
 
 class Network:
-    """See the module; a context manager. It must be in a world of its own."""
+    """See the module; a context manager, for use in a world."""
 
     def __init__(self) -> None:
         """Make this namespace the router.
 
         Raises:
-            NotReady: nobody made a namespace for this, so it would be done to the machine's own network.
+            NotReady: this is not a world, so the changes would be made to the machine's own network.
         """
         if os.environ.get(_OUTSIDE, os.readlink(_HERE)) == os.readlink(_HERE):
             raise NotReady("a Network is made in a world of its own: see run_in_world")
         self._router = os.open(_HERE, os.O_RDONLY | os.O_CLOEXEC)
         self._hosts: dict[str, NetworkHost] = {}
         self._rules = 0
-        # Before there is a wire: wires get what is the default then. A cut in one direction must not work in both.
+        # With a filter for return paths, a cut in one direction would work in both. Each wire takes the default of the
+        # time when it is made, so the default is set before the first wire.
         for name in ("conf/all/rp_filter", "conf/default/rp_filter"):
             (_IPV4 / name).write_text("0")
         (_IPV4 / "ip_forward").write_text("1")
         _ip("link set lo up")
 
     def close(self) -> None:
-        """Enter no host any more."""
+        """Release the namespaces of all hosts."""
         for host in self._hosts.values():
             host.close()
         os.close(self._router)
@@ -172,7 +174,7 @@ class Network:
         self.close()
 
     def add(self, name: str) -> NetworkHost:
-        """A host, with a wire to all others."""
+        """Add a host, with a wire to the router; return it."""
         number = len(self._hosts) + 1
         assert name not in self._hosts, f"host {name} is there"
         assert number <= _HOSTS_MAX, "the network is full"
@@ -198,7 +200,7 @@ class Network:
     def cut(
         self, these: Sequence[NetworkHost], those: Sequence[NetworkHost], *, back: bool = True
     ) -> Iterator[None]:
-        """Drop what these send to those while the block runs, and with `back` what those send to these."""
+        """Drop, for the block, the packets from `these` to `those`, and with `back` those of the other direction."""
         pairs = [(one, other) for one in these for other in those if one is not other]
         if back:
             pairs += [(other, one) for one, other in pairs]
@@ -216,7 +218,7 @@ class Network:
 
     @contextmanager
     def bad(self, host: NetworkHost, link: NetworkLink) -> Iterator[None]:
-        """Lose packets from and to a host, and let few pass, while the block runs."""
+        """Give a host's wire these faults for the block."""
         wire = _wire(host)
         with self._at_router():
             _tc(f"qdisc add dev {wire} clsact")
@@ -250,15 +252,15 @@ def _wire(host: NetworkHost) -> str:
 
 
 def _lossy(part: float) -> str:
-    """A filter in the kernel's machine code: by a random number each packet is dropped or passes."""
-    # Load the random number (ancillary field 56 behind 0xfffff000); if it is at least the bound, pass.
+    """Return a filter in the kernel's bytecode that drops this share of packets, by random numbers."""
+    # Load a random number (ancillary field 56 behind 0xfffff000); pass the packet if the number is at least the bound.
     bound = min(_WHOLE - 1, int(part * _WHOLE))
     return f"4,32 0 0 {0xFFFFF000 + 56},53 1 0 {bound},6 0 0 {_DROP},6 0 0 {_PASS}"
 
 
 @contextmanager
 def _returning() -> Iterator[None]:
-    """Have this thread come back to where it is."""
+    """Return this thread to its present namespace at the end of the block."""
     home = os.open(_HERE, os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield
@@ -301,7 +303,7 @@ def _run(argv: Sequence[str], given: str) -> None:
 
 
 def _env() -> dict[str, str]:
-    """Where an ordinary user finds these programs too."""
+    """Return the environment with the folders of system programs, which an ordinary user's PATH may lack."""
     return {**os.environ, "PATH": f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"}
 
 

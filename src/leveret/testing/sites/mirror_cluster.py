@@ -1,4 +1,4 @@
-"""A cluster whose queues have mirrors, as scenarios, tests and benchmarks operate it: RabbitMQ's or Leveret's.
+"""A cluster with mirrored queues, RabbitMQ's or Leveret's, as scenarios, tests and benchmarks operate it.
 
     with RabbitCluster() as cluster:                   # or ClusterSite(folder)
         a, b, c = cluster.nodes
@@ -8,8 +8,8 @@
         cluster.wait_placed("q", a, mirrors=[b, c], synchronised=[b, c])
         a.kill9()
 
-Both have RabbitMQ's HTTP API, so what an operator does is written here once; how a cluster tells where its queues are
-is its own. Waits end when what they ask for is so, and fail with what every node says.
+Both have RabbitMQ's HTTP API, so this class has the operator's requests for both. Only the report of the queues'
+places differs between them. A wait that fails has the reports and logs of all nodes.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ REQUEST_TIMEOUT_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class QueuePlace:
-    """Where a queue is.
+    """The place of a queue, as one node reports it.
 
     Attributes:
-        leader: node that leads it, or led it last.
-        mirrors: nodes with a mirror; None for a queue that is not mirrored.
-        synchronised: those of them that have all the leader has.
+        leader: the node of the present or last leader.
+        mirrors: the nodes with a mirror; None for a queue without mirrors.
+        synchronised: the nodes whose mirror has all the leader's records.
         state: `running`, `syncing`, `down`, ...
-        messages: ready and delivered; None where nobody can tell.
-        policy: the one that holds for it, or "".
+        messages: the number of ready and delivered messages; None if it is unknown.
+        policy: the name of its policy, or "".
     """
 
     leader: str
@@ -59,11 +59,11 @@ class ClusterNode(Protocol):
 
     @property
     def amqp_port(self) -> int:
-        """Where clients find it."""
+        """The port of its AMQP listener."""
 
     @property
     def management_port(self) -> int:
-        """Where its HTTP API is."""
+        """The port of its HTTP API."""
 
     @property
     def node(self) -> str:
@@ -74,22 +74,22 @@ class ClusterNode(Protocol):
         """Whether the process runs."""
 
     def launch(self) -> None:
-        """Start it without waiting, on the data it has."""
+        """Start the node on its existing data, without waiting."""
 
     def wait_ready(self) -> None:
         """Wait until every listener of a launched node answers."""
 
     def stop(self) -> int:
-        """End it in order."""
+        """End the node in order; return its exit status."""
 
     def kill9(self) -> None:
-        """End it as a crash would."""
+        """End the node as a crash would."""
 
     def ctl(self, *args: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run rabbitmqctl or leveretctl against it."""
+        """Run rabbitmqctl or leveretctl against the node."""
 
     def log_tail(self) -> str:
-        """The end of its log, for an error."""
+        """Return the end of its log, for an error."""
 
 
 class MirrorCluster:
@@ -97,7 +97,7 @@ class MirrorCluster:
 
     Attributes:
         kind: `rabbitmq` or `leveret`.
-        begins_empty: whether the mirrors of a node that comes back have nothing of what they had.
+        begins_empty: whether the mirrors of a node are empty after its restart.
     """
 
     kind: str
@@ -132,7 +132,7 @@ class MirrorCluster:
         self.close()
 
     def queues(self, asked: ClusterNode, vhost: str = "/") -> Mapping[str, QueuePlace]:
-        """All queues of a vhost as one node knows them.
+        """Return all queues of a vhost, by name, as one node reports them.
 
         Raises:
             OSError: the node does not answer.
@@ -143,15 +143,15 @@ class MirrorCluster:
 
     @property
     def running(self) -> list[ClusterNode]:
-        """Nodes whose process runs."""
+        """The nodes whose process runs."""
         return [each for each in self.nodes if each.alive]
 
     def api(self, method: str, path: str, document: Any = None, *, at: ClusterNode | None = None) -> Any:
-        """Ask the HTTP API below `/api/`; returns the document, None where there is none.
+        """Send a request to the HTTP API below `/api/`; return the document, or None for an empty answer.
 
         Raises:
             OSError: the node does not answer.
-            httpx.HTTPStatusError: it refused; a note says what it answered.
+            httpx.HTTPStatusError: the node refused the request; a note has the answer.
         """
         node = at or self.running[0]
         url = f"http://{LOOPBACK}:{node.management_port}/api/{path}"
@@ -187,7 +187,7 @@ class MirrorCluster:
         self.api("PUT", f"policies/{quote(vhost, safe='')}/{quote(name, safe='')}", document, at=at)
 
     def clear_policy(self, name: str, *, vhost: str = "/", at: ClusterNode | None = None) -> None:
-        """Take a policy away; one that is not there is no error."""
+        """Delete a policy if it exists."""
         try:
             self.api("DELETE", f"policies/{quote(vhost, safe='')}/{quote(name, safe='')}", at=at)
         except httpx.HTTPStatusError as refused:
@@ -195,44 +195,44 @@ class MirrorCluster:
                 raise
 
     def act(self, queue: str, action: str, *, at: ClusterNode | None = None) -> None:
-        """`sync` or `cancel_sync` a queue."""
+        """Start (`sync`) or cancel (`cancel_sync`) the synchronisation of a queue's mirrors."""
         self.api("POST", f"queues/%2F/{quote(queue, safe='')}/actions", {"action": action}, at=at)
 
     def connect(self, node: ClusterNode, vhost: str = "/", **options: Any) -> pika.BlockingConnection:
-        """A connection of guest to one node, without heartbeats."""
+        """Return a connection of guest to one node, without heartbeats."""
         settings: dict[str, Any] = {"heartbeat": 0, "socket_timeout": REQUEST_TIMEOUT_S} | options
         return pika.BlockingConnection(pika.ConnectionParameters(LOOPBACK, node.amqp_port, vhost, **settings))
 
     def channel(
         self, node: ClusterNode, vhost: str = "/", *, confirms: bool = True
     ) -> AbstractContextManager[Any]:
-        """A channel of its own connection to one node; the node may be gone at the end."""
+        """Return a channel with a connection of its own to one node, for a block in which the node may die."""
         return channel_of(self.connect(node, vhost), confirms=confirms)
 
     def forget(self, lost: ClusterNode, *, at: ClusterNode) -> bool:
-        """Have a node that runs forget another; tells whether it did."""
+        """Have a running node forget another one; return whether the command succeeded."""
         return at.ctl("forget_cluster_node", lost.node, check=False).returncode == 0
 
     def revive_without(self, node: ClusterNode, *lost: ClusterNode) -> None:
-        """All nodes are down: start one, and have it forget these."""
+        """Start one node while all nodes are down, and have it forget the lost ones."""
         raise NotImplementedError
 
     def start_alone(self, node: ClusterNode) -> None:
-        """All nodes are down, and not in order: start one."""
+        """Start one node after all nodes went down, the last one by a crash."""
         raise NotImplementedError
 
     def drain(self, node: ClusterNode) -> None:
-        """Put a node into maintenance: it takes no clients and gets no queues."""
+        """Put a node into maintenance mode: it accepts no clients and gets no queues."""
         raise NotImplementedError
 
     def revive(self, node: ClusterNode) -> None:
-        """End its maintenance."""
+        """End the maintenance mode of a node."""
         raise NotImplementedError
 
     # -- processes ----------------------------------------------------------------------------
 
     def start(self, *nodes: ClusterNode) -> None:
-        """Start nodes, together, and wait until the others know that they run."""
+        """Start nodes together, and wait until all nodes report them as running."""
         for each in nodes:
             each.launch()
         for each in nodes:
@@ -240,21 +240,21 @@ class MirrorCluster:
         self.wait_members()
 
     def restart(self, *nodes: ClusterNode) -> None:
-        """End nodes in order, one after the other, and start them again."""
+        """Restart nodes in order, one after the other."""
         for each in nodes:
             each.stop()
             self.start(each)
 
     def members_running(self, asked: ClusterNode) -> set[str]:
-        """Names of the nodes that this one knows to run.
+        """Return the names of the running nodes, as one node reports them.
 
         Raises:
-            OSError: it does not answer.
+            OSError: the node does not answer.
         """
         return {each["name"] for each in self.api("GET", "nodes", at=asked) if each["running"]}
 
     def wait_members(self) -> None:
-        """Wait until each running node knows of all running nodes, and of no other, that they run."""
+        """Wait until each running node reports exactly the running nodes as running."""
         names = {each.node for each in self.running}
 
         def known() -> bool:
@@ -265,7 +265,7 @@ class MirrorCluster:
     # -- waiting ------------------------------------------------------------------------------
 
     def queue(self, name: str, *, asked: ClusterNode | None = None) -> QueuePlace | None:
-        """Where a queue of vhost `/` is, as one node knows it; None if there is none."""
+        """Return the place of a queue of vhost `/`, as one node reports it; None if the queue does not exist."""
         return self.queues(asked or self.running[0]).get(name)
 
     def wait_placed(
@@ -278,15 +278,15 @@ class MirrorCluster:
         asked: ClusterNode | None = None,
         timeout_s: float = PATIENCE_S,
     ) -> QueuePlace:
-        """Wait until a queue is led by this node, or one of these, and mirrored exactly there.
+        """Wait until a queue has one of these leaders, and exactly these mirrors; return its place.
 
         Args:
             queue: its name.
-            leader: who may lead it.
-            mirrors: who mirrors it; None for a queue that is not mirrored.
-            synchronised: which of them are; not looked at if not given.
-            asked: who is asked; the first that runs by default.
-            timeout_s: how long.
+            leader: the node, or the nodes, that may lead it.
+            mirrors: the nodes with a mirror; None for a queue without mirrors.
+            synchronised: the nodes with a synchronised mirror; None accepts any.
+            asked: the node that reports; the first running one by default.
+            timeout_s: the longest wait.
         """
         leaders = {each.node for each in (leader if isinstance(leader, Sequence) else [leader])}
         wanted = None if mirrors is None else {each.node for each in mirrors}
@@ -308,7 +308,7 @@ class MirrorCluster:
         return found[0]
 
     def wait_synchronised(self, queue: str, count: int, *, timeout_s: float = PATIENCE_S) -> QueuePlace:
-        """Wait until so many mirrors of a queue are synchronised, no more and no less."""
+        """Wait until exactly `count` mirrors of a queue are synchronised; return its place."""
         found: list[QueuePlace] = []
 
         def synchronised() -> bool:
@@ -320,7 +320,7 @@ class MirrorCluster:
         return found[0]
 
     def wait_messages(self, queue: str, count: int, *, asked: ClusterNode | None = None) -> None:
-        """Wait until a queue says that it has so many messages."""
+        """Wait until a node reports `count` messages in a queue."""
 
         def there() -> bool:
             seen = self.queue(queue, asked=asked)
@@ -329,10 +329,10 @@ class MirrorCluster:
         self.wait(there, f"{queue}: {count} messages")
 
     def wait(self, holds: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
-        """Wait until `holds` says yes; nodes that do not answer are asked again.
+        """Wait until `holds` returns true; an error of a node counts as false.
 
         Raises:
-            NotReady: it never did; with what every node says, and the ends of their logs.
+            NotReady: it did not within `timeout_s`; the text has the reports of all nodes, and the ends of their logs.
         """
 
         def asked() -> bool:
@@ -347,7 +347,7 @@ class MirrorCluster:
             raise NotReady(f"{late}\n{self.reported()}") from None
 
     def reported(self) -> str:
-        """What every node says, for an error."""
+        """Return the reports of all nodes, and the ends of their logs, for an error."""
         return "\n".join(
             f"--- {each.node}: {self._report_of(each)}\n{each.log_tail()}" for each in self.nodes
         )

@@ -7,8 +7,8 @@
         with site.parted([a], [b, c, *site.etcd_hosts]):
             ...
 
-A *place* is a part of the network that stays together: a node and the host of its clients, or a member of etcd. An
-operator who looks at a node is at its host, so he sees it whatever is cut.
+A *place* is a part of the network that no cut divides: a node with the host of its clients, or a member of etcd. The
+site asks each node from the node's own host, so a cut does not hide the node from the test.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ class NetworkNode(SiteNode):
     """A node on a host of its own (a ClusterNode).
 
     Attributes:
-        host: where it runs.
-        clients: the host beside it, where its clients run.
+        host: the host of the node.
+        clients: the host of its clients.
     """
 
     def __init__(self, name: str, folder: Path, config: Mapping[str, str], network: Network) -> None:
-        """Make the hosts; nothing runs."""
+        """Make the hosts; nothing runs yet."""
         super().__init__(name, folder, config, None)
         self.host = network.add(name)
         self.clients = network.add(CLIENTS + name)
         self.process.config |= {
             "cluster.bind": self.host.address,
-            # Beside the one on loopback, for whoever is on this machine.
+            # A second listener, beside the one on loopback, for clients on other hosts.
             "listeners.tcp.2": f"{self.host.address}:{self.amqp_port}",
             "loopback_users": "none",
         }
@@ -60,7 +60,7 @@ class NetworkNode(SiteNode):
             super().wait_ready()
 
     def ctl(self, *args: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """See SiteNode; it is run on the node's machine."""
+        """See SiteNode; the command runs on the node's host."""
         with self.host.entered():
             return super().ctl(*args, check=check)
 
@@ -72,8 +72,8 @@ class NetworkSite(ClusterSite):
     """See the module.
 
     Attributes:
-        network: where it is.
-        etcd_hosts: the places of etcd's members.
+        network: the network of the site.
+        etcd_hosts: the hosts of etcd's members, which are places.
     """
 
     def __init__(
@@ -93,18 +93,18 @@ class NetworkSite(ClusterSite):
 
     @property
     def places(self) -> list[NetworkNode]:
-        """All nodes, running or not, with their hosts."""
+        """The nodes, running or not, as places."""
         return [each for each in self.members if isinstance(each, NetworkNode)]
 
     def add(self) -> NetworkNode:
-        """Prepare one node more, with nothing in it; `start` has it join."""
+        """Prepare one more node, without data; with `start` it joins the cluster."""
         node = NetworkNode(f"n{len(self.members) + 1}", self._folder, self._config, self.network)
         self.give_secret(node)
         self.members.append(node)
         return node
 
     def start_etcd(self) -> None:
-        """Start all members of etcd, each at its place, and wait until they answer."""
+        """Start all members of etcd, each on its host, and wait until they answer."""
         for member, host in zip(self.etcd.members, self.etcd_hosts, strict=True):
             with host.entered():
                 member.start()
@@ -112,7 +112,7 @@ class NetworkSite(ClusterSite):
             with host.entered():
                 member.wait_ready()
 
-    # -- operating, at the host of the node that is asked -------------------------------------
+    # -- operating, from the host of the node that is asked -----------------------------------
 
     def api(self, method: str, path: str, document: Any = None, *, at: ClusterNode | None = None) -> Any:
         """See MirrorCluster."""
@@ -129,11 +129,11 @@ class NetworkSite(ClusterSite):
         assert isinstance(node, NetworkNode), f"{node.node} is not of this network"
         return node.host
 
-    # -- harm ---------------------------------------------------------------------------------
+    # -- faults -------------------------------------------------------------------------------
 
     @contextmanager
     def parted(self, these: Sequence[Place], those: Sequence[Place], *, back: bool = True) -> Iterator[None]:
-        """Nothing passes from these places to those while the block runs, and with `back` nothing the other way."""
+        """Drop, for the block, the packets from `these` to `those`, and with `back` those of the other direction."""
         with self.network.cut(_hosts(these), _hosts(those), back=back):
             yield
 

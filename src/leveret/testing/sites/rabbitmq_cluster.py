@@ -1,12 +1,12 @@
-"""A private, throw-away cluster of RabbitMQ nodes on loopback: the oracle for mirrored queues, and their measure.
+"""A private, throw-away cluster of RabbitMQ nodes on loopback: the oracle and the reference for mirrored queues.
 
     with RabbitCluster() as cluster:
         cluster.set_policy("ha", "^q", {"ha-mode": "all"})
         cluster.nodes[0].kill9()
 
-Nodes are called n1@localhost, n2@localhost, ...; they share an epmd and a cookie that nobody else has, and start
-together. What they know of queues is read with `erl_call`, from the node itself: the HTTP API shows mirrors as they
-were when the queue last had something to do.
+The nodes n1@localhost, n2@localhost, ... share an epmd and a cookie of their own, and start together. `erl_call` reads
+the state of the queues from the nodes themselves, because the HTTP API shows the mirrors of an idle queue as of its
+last work.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from leveret.testing.sites.mirror_cluster import ClusterNode, MirrorCluster, Que
 CALL_TIMEOUT_S: Final = 5.0
 _NONE: Final = "-"
 
-# A line for each queue: name, leader, mirrors, synchronised mirrors, state, messages, policy; then one that ends it.
+# A line for each queue: name, leader, mirrors, synchronised mirrors, state, messages, policy.
 _REPORT: Final = """
 Nodes = fun('') -> "-"; (Pids) -> lists:flatten(["="] ++ lists:join(",", [atom_to_list(node(P)) || P <- Pids])) end,
 Word = fun(W) when is_tuple(W) -> atom_to_list(element(1, W)); (W) when is_atom(W) -> atom_to_list(W);
@@ -61,7 +61,7 @@ class RabbitCluster(MirrorCluster):
         schedulers: int | None = 1,
         parent_dir: Path | None = None,
     ) -> None:
-        """Prepare `size` nodes; nothing runs yet. The rest is as for RabbitNode, and the same for all."""
+        """Prepare `size` nodes; nothing runs yet. The other arguments are those of each RabbitNode."""
         self.home = Path(tempfile.mkdtemp(prefix="rabbitmq-cluster-", dir=parent_dir)).resolve()
         epmd_port = free_port()
         self._epmd = Epmd(self.home, epmd_port)
@@ -90,33 +90,33 @@ class RabbitCluster(MirrorCluster):
         return self.rabbits
 
     def form(self) -> None:
-        """Start all nodes, at the same time; return when they are one cluster."""
+        """Start all nodes at the same time; return when they are one cluster."""
         self._epmd.start()
         for each in self.rabbits:
             each.launch()
         for each in self.rabbits:
             each.wait_ready()
         for each in self.rabbits[1:]:
-            # Nodes that came up at the same instant may each have begun a cluster of their own.
+            # Nodes that start at the same instant may each form a cluster of their own.
             if self.members_running(each) == {each.node}:
                 self.join(each, self.rabbits[0])
         self.wait_members()
 
     def join(self, node: ClusterNode, other: ClusterNode) -> None:
-        """Have a node forget what it has and join the cluster of another."""
+        """Reset a node, and have it join the cluster of another one."""
         node.ctl("stop_app")
         node.ctl("reset")
         node.ctl("join_cluster", other.node)
         node.ctl("start_app")
 
     def revive_without(self, node: ClusterNode, *lost: ClusterNode) -> None:
-        """See MirrorCluster: RabbitMQ forgets before it starts."""
+        """See MirrorCluster. RabbitMQ forgets nodes before its start."""
         for each in lost:
             node.ctl("forget_cluster_node", "--offline", each.node)
         self.start(node)
 
     def start_alone(self, node: ClusterNode) -> None:
-        """See MirrorCluster: RabbitMQ would wait for the node that was the last."""
+        """See MirrorCluster. Without `force_boot` RabbitMQ would wait for the node that ran last."""
         node.ctl("force_boot")
         self.start(node)
 
@@ -144,7 +144,7 @@ class RabbitCluster(MirrorCluster):
         return dict(_placed(line) for line in lines)
 
     def _eval(self, asked: ClusterNode, code: str) -> list[str]:
-        """Run Erlang in a node; its value must be text in base64, whose lines are returned."""
+        """Run Erlang code in a node; return the lines of its value, which must be text in base64."""
         argv = ["erl_call", "-address", f"{LOOPBACK}:{self._rabbit(asked).dist_port}", "-c", COOKIE, "-e"]
         env = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(self.home)}
         try:
@@ -152,7 +152,7 @@ class RabbitCluster(MirrorCluster):
                 argv, input=code, env=env, capture_output=True, text=True, timeout=CALL_TIMEOUT_S, check=False
             )
         except subprocess.TimeoutExpired:
-            # A queue that synchronises answers nobody.
+            # A queue does not answer while it synchronises.
             raise OSError(f"{asked.node}: no answer within {CALL_TIMEOUT_S:g} s") from None
         if done.returncode != 0 or not done.stdout.startswith("{ok,"):
             raise OSError(f"{asked.node}: {(done.stdout + done.stderr).strip()}")
@@ -176,5 +176,5 @@ def _placed(line: str) -> tuple[str, QueuePlace]:
 
 
 def _names(text: str) -> tuple[str, ...] | None:
-    """Nodes of a column; None for a queue that has no such column."""
+    """Return the nodes of a column; None if the queue has no such property."""
     return None if text == _NONE else tuple(name for name in text[1:].split(",") if name)

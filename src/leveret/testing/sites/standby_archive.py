@@ -1,4 +1,4 @@
-"""A standby's data directory made from an upstream without Spark: what a transfer stores, and a recovery's plan."""
+"""Archives and recovery plans in a standby's data directory, made from an upstream without Spark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from leveret.testing.sites.standby_upstream import StandbyUpstream
 
 
 def transfer(upstream: StandbyUpstream, data_dir: Place, *, chunks_per_file: int = 40) -> Manifest:
-    """Store what the upstream has and the data directory has not; returns the manifest."""
+    """Store the chunks of the upstream that the data directory lacks; return the manifest."""
     manifest = Manifest(data_dir)
     for vhost, log in upstream.logs.items():
         have = manifest.next_by_log.get(vhost, 0)

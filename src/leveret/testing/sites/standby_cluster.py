@@ -1,8 +1,8 @@
-"""A node, or a cluster, as the upstream, and a cluster as its downstream, with exact accounts of every message.
+"""A node or a cluster as the upstream, a cluster as its downstream, and an account of every message.
 
 with StandbyCluster(folder, ["orders", "shop"]) as sites:
     sites.follow()
-    sites.publish("orders", "q", 300)       # confirmed; `sites.expected` has what was not acked
+    sites.publish("orders", "q", 300)       # confirmed; `sites.expected` has the unacked ones
     sites.wait_transferred()
     sites.lose_upstream()
     sites.promote(at=sites.cluster.members[1])
@@ -42,11 +42,11 @@ class StandbyCluster:
     """See the module.
 
     Attributes:
-        source: the cluster that is followed; None if it is a node alone.
+        source: the upstream, if it is a cluster; None for a single node.
         cluster: the downstream.
-        has_turned: whether the first site came back as the downstream of the second one.
+        has_turned: whether the sites have changed their roles: the first one is the downstream.
         vhosts: the replicated vhosts.
-        expected: by vhost and queue, the bodies that are unsettled, in order.
+        expected: by vhost and queue, the bodies of unsettled messages, in order.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class StandbyCluster:
         config: Mapping[str, str] | None = None,
         upstream_config: Mapping[str, str] | None = None,
     ) -> None:
-        """Prepare both sites; nothing runs yet. `config` is of the cluster's nodes."""
+        """Prepare both sites; nothing runs yet. `config` has more settings of the downstream's nodes."""
         self.vhosts = [*vhosts]
         config_up = {"cluster_name": "eu.1", **(upstream_config or {})}
         self.source: ClusterSite | None = None
@@ -96,12 +96,12 @@ class StandbyCluster:
 
     @property
     def upstreams(self) -> list[LeveretProcess]:
-        """The nodes of the upstream that run; of one that is lost, the first."""
+        """The running nodes of the upstream; the first node if none runs."""
         return self._second if self.has_turned else self._first
 
     @property
     def downstreams(self) -> list[LeveretProcess]:
-        """The nodes of the downstream that run."""
+        """The running nodes of the downstream; the first node if none runs."""
         return self._first if self.has_turned else self._second
 
     @property
@@ -116,11 +116,11 @@ class StandbyCluster:
 
     @property
     def upstream(self) -> LeveretProcess:
-        """The upstream, or the first of its nodes that runs."""
+        """The first running node of the upstream."""
         return self.upstreams[0]
 
     def lose_upstream(self) -> None:
-        """Kill all of the upstream."""
+        """Kill all nodes of the upstream."""
         for each in self.upstreams:
             each.kill9()
 
@@ -139,7 +139,7 @@ class StandbyCluster:
             self.replicate(vhost)
 
     def replicate(self, vhost: str) -> None:
-        """Make a vhost at the upstream whose queues are replicated, and mirrored in a cluster that has them."""
+        """Make a vhost at the upstream; a policy replicates its queues, and mirrors them if a site is a cluster."""
         ctl = self.upstream.ctl
         ctl("add_vhost", vhost, "--tags", "standby_replication")
         for user in ("guest", _STANDBY_USER):
@@ -158,12 +158,12 @@ class StandbyCluster:
     # -- the operator -----------------------------------------------------------------------------
 
     def follow(self, at: SiteNode | None = None) -> None:
-        """Point the cluster at the upstream, by commands at one of its nodes; wait until all vhosts are followed."""
+        """Point the downstream at the upstream, by commands at one node; wait until it follows all vhosts."""
         self._point((at or self.cluster.members[0]).process)
         self.wait_following()
 
     def fail_back(self) -> dict[str, Any]:
-        """Start the lost upstream again, and have it come back as a downstream; return what it reports."""
+        """Start the lost upstream again, and have it rejoin as a downstream; return its report."""
         if self.source is None:
             self._upstream.start()
         else:
@@ -195,23 +195,23 @@ class StandbyCluster:
         return node.ctl(*command, check=check, timeout_s=PROMOTE_TIMEOUT_S)
 
     def rows(self, *command: str, at: SiteNode) -> Any:
-        """What a command prints, as JSON."""
+        """Return the output of a command, in JSON."""
         return json.loads(at.process.ctl("--formatter", "json", *command, timeout_s=PROMOTE_TIMEOUT_S).stdout)
 
     def status(self, at: SiteNode | None = None) -> dict[str, Any]:
-        """How the site's standby does, as one node says."""
+        """Return the status of the downstream, as one node reports it."""
         node = self.downstreams[0] if at is None else at.process
         found: dict[str, Any] = get(node, "replication/standby/details")
         return found
 
     def places(self, at: SiteNode | None = None) -> dict[str, dict[str, Any]]:
-        """The status rows, by vhost."""
+        """Return the status rows, by vhost."""
         return {row["virtual_host"]: row for row in self.status(at)["vhosts"]}
 
     # -- the applications -------------------------------------------------------------------------
 
     def publish(self, vhost: str, queue: str, count: int, *, acked: float = 0.4) -> None:
-        """Publish messages with confirms, and ack a part of them out of order; each queue at a node of its own."""
+        """Publish messages with confirms, and ack a share of them out of order; queues take turns with the nodes."""
         place = self.expected.setdefault((vhost, queue), [])
         node = self.upstreams[[*self.expected].index((vhost, queue)) % len(self.upstreams)]
         with pika.BlockingConnection(parameters(node.amqp_port, vhost)) as connection:
@@ -234,7 +234,7 @@ class StandbyCluster:
         self.expected[vhost, queue] = [body for body in place if body not in gone]
 
     def _drained(self, at: LeveretProcess, vhost: str, queue: str) -> list[bytes]:
-        """All messages of a queue, consumed at one node."""
+        """Consume all messages of a queue at one node; return their bodies."""
         found: list[bytes] = []
         with pika.BlockingConnection(parameters(at.amqp_port, vhost)) as connection:
             channel = connection.channel()
@@ -245,7 +245,7 @@ class StandbyCluster:
                 found.append(body)
 
     def check_recovered(self) -> None:
-        """Check that each queue of the promoted site has its unsettled messages, once and in order."""
+        """Check that each queue of the promoted site has its expected messages, once and in order."""
         for number, ((vhost, queue), bodies) in enumerate(self.expected.items()):
             running = self.downstreams
             found = self._drained(running[number % len(running)], vhost, queue)
@@ -258,7 +258,7 @@ class StandbyCluster:
     # -- waiting ----------------------------------------------------------------------------------
 
     def wait_following(self) -> None:
-        """Wait until every vhost is followed by some node."""
+        """Wait until every vhost has a node that follows it."""
 
         def followed() -> bool:
             rows = self.places()
@@ -267,7 +267,7 @@ class StandbyCluster:
         self.wait(followed, "every vhost to be followed")
 
     def wait_spread(self, most: int) -> dict[str, str]:
-        """Wait until no node owns more vhosts than that, and every owner has all data; return the owners."""
+        """Wait until no node owns more than `most` vhosts, and every owner has all data; return the owners by vhost."""
 
         def spread() -> bool:
             rows = self.places().values()
@@ -282,12 +282,12 @@ class StandbyCluster:
         return {vhost: row["owner"] for vhost, row in self.places().items()}
 
     def wait_transferred(self, vhosts: Sequence[str] | None = None) -> None:
-        """Wait until the site has all that the upstream has had since this call."""
+        """Wait until the downstream has all records that the upstream has at the time of this call."""
         wanted = self.vhosts if vhosts is None else vhosts
         if self.source is None and not self.has_turned:
             self._wait_beacons(wanted)
             return
-        # The sync of an ack that nobody waits for begins within 20 ms; only then the upstream reports its position.
+        # No promise waits for an ack, so its sync may begin 20 ms later; the upstream reports its position after that.
         began_s = time.monotonic() + _UNAWAITED_S
 
         def has_all() -> bool:
@@ -304,7 +304,7 @@ class StandbyCluster:
         self.wait(has_all, "all records of all nodes at the standby")
 
     def _wait_beacons(self, wanted: Sequence[str]) -> None:
-        """Publish a beacon in each vhost, and wait until the site has it, and thus all that came before."""
+        """Publish a beacon in each vhost, and wait until the downstream has it, and thus all earlier records."""
         since_ms = now_ms()
         for vhost in wanted:
             with pika.BlockingConnection(parameters(self.upstream.amqp_port, vhost)) as connection:
@@ -328,7 +328,7 @@ class StandbyCluster:
         self.wait(archived, "the beacons in the archives")
 
     def wait(self, holds: Any, what: str, timeout_s: float = PATIENCE_S) -> None:
-        """Wait until that is so; a node that does not answer, or does not know a vhost yet, is asked again."""
+        """Wait until `holds` returns true; an error, as of a node without an answer or a vhost, counts as false."""
 
         def asked() -> bool:
             try:
@@ -339,6 +339,6 @@ class StandbyCluster:
         wait_until(asked, what, timeout_s)
 
     def queue_leaders(self, vhost: str) -> dict[str, str]:
-        """The leaders of a vhost's queues, as the first running node says."""
+        """Return the leaders of a vhost's queues, as the first running node reports them."""
         rows = self.cluster.api("GET", f"queues/{quote(vhost, safe='')}")
         return {row["name"]: row["node"] for row in rows}

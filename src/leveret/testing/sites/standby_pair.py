@@ -1,4 +1,4 @@
-"""An upstream and a downstream as real processes, wired by the commands that an operator uses.
+"""An upstream and a downstream as real processes, connected by an operator's commands.
 
     with StandbyPair("orders", folder) as pair:
         pair.start()
@@ -8,7 +8,7 @@
         pair.upstream.kill9()
         pair.promote()
 
-`covered` says up to when the standby has everything, which is what an audit judges by.
+`covered` returns the times up to which the standby has all records; an audit compares them with the confirms and acks.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from leveret.testing.servers.process import descendants
 FOLLOW_TIMEOUT_S: Final = 150.0
 PROMOTE_TIMEOUT_S: Final = 300.0
 BEACON: Final = "beacon"
-"""The queue whose messages tell that the standby has what came before them."""
+"""The queue of beacons: a standby that has a beacon has all earlier records."""
 _SCHEMA_USER: Final = "schema-replicator"
 _STANDBY_USER: Final = "offsite-replicator"
 _HTTP_TIMEOUT_S: Final = 30.0
 
 
 class StandbyPair:
-    """Two sites, told apart only by their ports."""
+    """Two sites of one node each; only their ports differ."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class StandbyPair:
         *,
         upstream: LeveretProcess | None = None,
     ) -> None:
-        """Prepare both nodes in `folder`, or only a downstream of this upstream; nothing runs yet."""
+        """Prepare both nodes in `folder`, or a downstream for the given upstream; nothing runs yet."""
         self.vhost = vhost
         self.upstream = upstream or LeveretProcess(config={"cluster_name": "eu.1"}, parent_dir=folder)
         self.downstream = LeveretProcess(
@@ -61,7 +61,7 @@ class StandbyPair:
         self._upstream_since_ms = 0
 
     def __enter__(self) -> Self:
-        """Nothing to do: `start` starts."""
+        """Start nothing yet: `start` starts."""
         return self
 
     def __exit__(
@@ -93,7 +93,7 @@ class StandbyPair:
         ctl("set_permissions", "-p", self.vhost, _STANDBY_USER, ".*", ".*", ".*")
 
     def replicate(self, name: str, pattern: str) -> None:
-        """Set a policy that has the matching queues replicated."""
+        """Set a policy that replicates the matching queues."""
         definition = '{"remote-dc-replicate": true}'
         policy = ["--vhost", self.vhost, name, pattern, definition, "--apply-to", "queues"]
         self.upstream.ctl("set_policy", *policy)
@@ -112,12 +112,12 @@ class StandbyPair:
         node.ctl("set_standby_replication_upstream_endpoints", "-", input_text=standby)
 
     def promote(self) -> subprocess.CompletedProcess[str]:
-        """Promote the downstream; the summary, or why not, is as the operator sees it."""
+        """Promote the downstream; return the command's result, with the summary or the reason of a refusal."""
         command = ["promote_standby_replication_downstream", "--formatter", "json"]
         return self.downstream.ctl(*command, check=False, timeout_s=PROMOTE_TIMEOUT_S)
 
     def recover_into(self, port: int) -> subprocess.CompletedProcess[str]:
-        """Recover into another broker's default vhost, as guest, and leave the downstream as it is."""
+        """Recover into another broker's default vhost, as guest, without a change to the downstream."""
         command = ["promote_standby_replication_downstream", "--formatter", "json"]
         target = f"amqp://guest@{LOOPBACK}:{port}/%2F"
         return self.downstream.ctl(
@@ -125,16 +125,16 @@ class StandbyPair:
         )
 
     def turn_round(self) -> None:
-        """The upstream that was, started again, is pointed at the promoted downstream.
+        """Point the previous upstream, which was started again, at the promoted downstream.
 
-        From here on `upstream` and `downstream` are the other way round.
+        `upstream` and `downstream` have changed places from then on.
         """
         self.upstream, self.downstream = self.downstream, self.upstream
         self.upstream.ctl("add_schema_replication_user", _SCHEMA_USER, "-", input_text=self._password)
         self.point(self.downstream)
 
     def rejoin(self) -> dict[str, Any]:
-        """The upstream that was comes back as the standby of the promoted one, as `turn_round`; return its report."""
+        """Have the previous upstream rejoin as the downstream of the promoted site; return its report."""
         self.turn_round()
         command = ["rejoin_as_downstream", "--formatter", "json"]
         report: dict[str, Any] = json.loads(self.downstream.ctl(*command, timeout_s=PROMOTE_TIMEOUT_S).stdout)
@@ -142,22 +142,22 @@ class StandbyPair:
         return report
 
     def restart_upstream(self) -> None:
-        """Start the upstream, which was killed, again."""
+        """Start the killed upstream again."""
         self.upstream.start()
         self._upstream_since_ms = now_ms()
 
     def _named_upstreams(self) -> list[LeveretProcess]:
-        """The nodes whose endpoints a downstream is told."""
+        """Return the nodes whose endpoints the downstream gets."""
         return [self.upstream]
 
     def _endpoints(self, username: str, ports: Iterable[int]) -> str:
         endpoints = [f"{LOOPBACK}:{port}" for port in ports]
         return json.dumps({"endpoints": endpoints, "username": username, "password": self._password})
 
-    # -- looking ------------------------------------------------------------------------------
+    # -- status -------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """How the downstream's standby does."""
+        """Return the status of the downstream."""
         found: dict[str, Any] = get(self.downstream, "replication/standby/details")
         return found
 
@@ -180,15 +180,15 @@ class StandbyPair:
         wait_until(same, f"queues {', '.join(sorted(queues))} at the downstream", FOLLOW_TIMEOUT_S)
 
     def transferred(self) -> dict[str, int]:
-        """Messages that reached the standby, by queue."""
+        """Return the number of transferred messages, by queue."""
         return {row["queue"]: row["messages"] for row in self._transferred_rows()}
 
     def covered(self, queues: Collection[str]) -> dict[str, int]:
-        """By queue, the time up to which the standby has all that happened.
+        """Return, by queue, the time up to which the standby has all its records.
 
-        The outgoing log has everything in the order in which it became durable, so the newest thing that was
-        transferred speaks for all queues. Not so what the upstream caught up on when it started, which is
-        queue after queue: until something later came, each queue can speak for itself only.
+        The outgoing log has the records in the order in which they became durable, so the newest transferred record
+        gives the time of all queues. At its start, however, the upstream copies missing records queue by queue. Until
+        a later record arrives, the newest record of a queue gives the time of that queue only.
         """
         own = {row["queue"]: row["timestamp"] for row in self._transferred_rows()}
         newest = max(own.values(), default=0)
@@ -197,7 +197,7 @@ class StandbyPair:
         return {queue: own.get(queue, 0) for queue in queues}
 
     def wait_transferred(self) -> None:
-        """Publish a beacon, wait until the standby has it, durably, and thus all that came before."""
+        """Publish a beacon, and wait until it is durable at the standby, and thus all earlier records."""
         since_ms = now_ms()
         with pika.BlockingConnection(parameters(self.upstream.amqp_port, self.vhost)) as connection:
             channel = connection.channel()
@@ -221,28 +221,28 @@ class StandbyPair:
     # -- disasters ----------------------------------------------------------------------------
 
     def kill(self, drivers: list[int]) -> None:
-        """Kill -9 these Spark drivers, and nothing else."""
+        """Kill these Spark drivers (SIGKILL), and no other process."""
         for pid in drivers:
             os.kill(pid, signal.SIGKILL)
 
     def transferring(self) -> list[int]:
-        """Process ids of the downstream's Spark drivers that transfer, or did so until a promotion."""
+        """Return the process ids of the downstream's Spark drivers for transfers."""
         wanted = b"-m\0leveret.pipeline\0transfer"
         return [pid for pid, _ in descendants(self.downstream.pid) if wanted in _command_line(pid)]
 
     def recovering(self) -> list[int]:
-        """Process ids of the downstream's Spark drivers that recover."""
+        """Return the process ids of the downstream's Spark drivers for recoveries."""
         try:
             inode = (self.downstream.data_dir / "standby" / "recovery.lock").stat().st_ino
         except OSError:
             return []
         locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
-        # "1: FLOCK ADVISORY WRITE <pid> <major>:<minor>:<inode> 0 EOF"; who waits for a lock has a "->" in front.
+        # "1: FLOCK ADVISORY WRITE <pid> <major>:<minor>:<inode> 0 EOF"; a waiting process has "->" before FLOCK.
         return [int(lock[4]) for lock in locks if lock[1] == "FLOCK" and lock[5].endswith(f":{inode}")]
 
 
 def downstream_settings(cluster_name: str) -> dict[str, str]:
-    """What a downstream is told in its configuration."""
+    """Return the settings of a downstream."""
     return {
         "cluster_name": cluster_name,
         "schema_definition_sync.operating_mode": "downstream",
@@ -253,7 +253,7 @@ def downstream_settings(cluster_name: str) -> dict[str, str]:
 
 
 def get(node: LeveretProcess, path: str) -> Any:
-    """What a node's management API answers; names in `path` stand there as they are."""
+    """Return the document of a node's management API at a path, whose names must be encoded already."""
     url = f"http://{LOOPBACK}:{node.management_port}/api/{path}"
     return httpx.get(url, auth=("guest", "guest"), timeout=_HTTP_TIMEOUT_S).raise_for_status().json()
 

@@ -1,11 +1,11 @@
-"""An upstream of the warm standby in memory: queues whose chunks go to an outgoing log, served for real.
+"""An upstream of the warm standby in memory: its queues' chunks go to an outgoing log, which a real listener serves.
 
     upstream = StandbyUpstream()
     upstream.publish("/", "q", [b"m0", b"m1"])
     upstream.settle("/", "q", [(0, 1)])
     with upstream.serving() as port: ...
 
-It keeps the books too: `unsettled` is what a promotion must recover, computed message by message.
+`unsettled` returns the messages that a promotion must recover, computed message by message.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def outgoing_chunk(
     at_ms: int,
     queue_type: str = "",
 ) -> bytes:
-    """A raw chunk as a node copies it: its data as in the queue's log, its identity in the trailer."""
+    """Return a raw chunk as a node copies it: its data as in the queue's log, its identity in the trailer."""
     data = b"".join(map(encode_entry, bodies))
     trailer = encode_trailer(
         encode_attribute(Attribute.QUEUE_EPOCH, queue.encode(), epoch),
@@ -62,12 +62,12 @@ def outgoing_chunk(
 def stored_message(
     body: bytes, exchange: bytes = b"", routing_key: bytes = b"", properties: bytes = PROPERTIES
 ) -> bytes:
-    """A message's entry."""
+    """Return a message's entry."""
     return message_head(exchange, routing_key, content_header(properties, len(body))) + body
 
 
 class FakeOutgoingLog(FakeServedLog):
-    """A served log that takes whole chunks."""
+    """A served log to which copies of queues' chunks are appended."""
 
     def append_copy(
         self,
@@ -79,7 +79,7 @@ class FakeOutgoingLog(FakeServedLog):
         at_ms: int,
         queue_type: str = "",
     ) -> bytes:
-        """Append a copy of a queue's chunk; returns it."""
+        """Append a copy of a queue's chunk; return the copy."""
         chunk = outgoing_chunk(self._next_offset, queue, epoch, offset, bodies, kind, at_ms, queue_type)
         self._ids.append(self._next_offset)
         self._chunks.append(chunk)
@@ -92,12 +92,12 @@ class FakeOutgoingLog(FakeServedLog):
 
 @dataclass
 class QueueLog:
-    """One life of a queue.
+    """One incarnation of a queue.
 
     Attributes:
-        messages: by offset, the stored message, in order.
-        settled: offsets of messages that are settled.
-        copies: what was appended to the outgoing log, to be copied again.
+        messages: the stored messages by offset, in order.
+        settled: the offsets of settled messages.
+        copies: the chunks in the outgoing log, kept to be copied again: offset, bodies, type, time.
     """
 
     epoch: int
@@ -108,7 +108,7 @@ class QueueLog:
 
 
 class StandbyUpstream:
-    """Queues, outgoing logs, a stream listener; also the node that a recovery publishes to."""
+    """Queues, outgoing logs and a stream listener. A recovery can publish to it as well."""
 
     def __init__(self, vhosts: Sequence[str] = ("/",)) -> None:
         self.logs = {vhost: FakeOutgoingLog() for vhost in vhosts}
@@ -132,21 +132,21 @@ class StandbyUpstream:
         self._append(vhost, queue, [body], ChunkType.TRACKING)
 
     def begin_incarnation(self, vhost: str, queue: str) -> None:
-        """The queue is deleted, if it was there, and declared again."""
+        """Delete the queue if it exists, and declare it again."""
         incarnations = self.incarnations.setdefault((vhost, queue), [])
         if incarnations:
             self.settle(vhost, queue, [(0, incarnations[-1].next_offset)], reason=2)
         incarnations.append(QueueLog(epoch=100 + len(self.incarnations) * 10 + len(incarnations)))
 
     def copy_again(self, vhost: str, queue: str, last: int) -> None:
-        """Append the last chunks of a queue once more, as a node may that starts again."""
+        """Append the last chunks of a queue once more, as a node may do after a restart."""
         incarnation = self._incarnation(vhost, queue)
         for offset, bodies, kind, at_ms in incarnation.copies[-last:]:
             type_ = self._type_of(vhost, queue, kind)
             self.logs[vhost].append_copy(queue, incarnation.epoch, offset, bodies, kind, at_ms, type_)
 
     def unsettled(self, vhost: str, queue: str) -> list[bytes]:
-        """What must be recovered, in order."""
+        """Return the messages that must be recovered, in order."""
         return [
             message
             for incarnation in self.incarnations.get((vhost, queue), [])
@@ -155,12 +155,12 @@ class StandbyUpstream:
         ]
 
     def recovered(self, vhost: str, queue: str) -> list[bytes]:
-        """What a recovery has published here."""
+        """Return the messages that a recovery has published here."""
         return [body for _, body in self.host.queues.get((vhost, queue), FakeRecoveryQueue()).stored]
 
     @contextmanager
     def serving(self, port: int = 0, tls: ssl.SSLContext | None = None) -> Iterator[int]:
-        """Serve on loopback, encrypted or not, until the block ends; then every connection is cut."""
+        """Serve on loopback for the block, with TLS or without; cut every connection at its end."""
         loop = asyncio.new_event_loop()
         listener = StreamListener(self.host)
         thread = threading.Thread(target=loop.run_forever, name="upstream")

@@ -1,7 +1,7 @@
-"""A node in memory, as far as the stream listener needs one.
+"""A fake node in memory with the interfaces that the stream listener uses.
 
-`served_log_contract` and `recovery_queue_contract` say what the listener relies on; the tests run
-them on this fake, and anybody's real log or queue can be run through them too.
+`served_log_contract` and `recovery_queue_contract` check the promises on which the listener relies. The tests run them
+on this fake and on the real logs and queues.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def make_chunk(
     queue: bytes = b"q",
     queue_offset: int | None = None,
 ) -> bytes:
-    """A raw chunk of an outgoing log, trailer and all."""
+    """Return a raw chunk of an outgoing log, with its trailer."""
     data = b"".join(map(encode_entry, bodies))
     trailer = encode_trailer(
         encode_attribute(Attribute.QUEUE_EPOCH, queue, QUEUE_EPOCH),
@@ -69,7 +69,7 @@ def make_chunk(
 
 
 LOG_ID: Final = 7
-"""What a log is called unless a test says otherwise."""
+"""The default id of a log."""
 
 
 class FakeServedLog:
@@ -92,7 +92,7 @@ class FakeServedLog:
     def append(
         self, bodies: Sequence[Octets], *, kind: ChunkType = ChunkType.USER, timestamp_ms: int = 0
     ) -> Octets:
-        """Append one chunk and tell the readers; returns it."""
+        """Append one chunk, call the readers' callbacks, and return the chunk."""
         chunk = make_chunk(self._next_offset, bodies, kind=kind, timestamp_ms=timestamp_ms)
         self._ids.append(self._next_offset)
         self._chunks.append(chunk)
@@ -103,12 +103,12 @@ class FakeServedLog:
         return chunk
 
     def retain_from(self, chunk_id: int) -> None:
-        """Forget what lies before a chunk, as retention does."""
+        """Drop the chunks before this one, as retention does."""
         kept = bisect_left(self._ids, chunk_id)
         del self._ids[:kept], self._chunks[:kept], self._stamps[:kept]
 
     def replace(self, chunk_id: int, chunk: Octets) -> None:
-        """Have other octets where a chunk was, as a failing disk does."""
+        """Replace the octets of a chunk, as a failing disk does."""
         self._chunks[self._ids.index(chunk_id)] = chunk
 
     is_closed = False
@@ -116,12 +116,12 @@ class FakeServedLog:
 
     @property
     def readers(self) -> int:
-        """How many callbacks are registered."""
+        """The number of registered callbacks."""
         return len(self._callbacks)
 
     @property
     def first_offset(self) -> int:
-        """First offset retained."""
+        """The first retained offset."""
         return self._ids[0] if self._ids else self._next_offset
 
     @property
@@ -131,26 +131,26 @@ class FakeServedLog:
 
     @property
     def end_offset(self) -> int:
-        """The same: every chunk is durable."""
+        """The same as `committed_offset`, because every chunk is durable."""
         return self._next_offset
 
     @property
     def last_chunk_id(self) -> int:
-        """Id of the last chunk, or -1."""
+        """The id of the last chunk, or -1."""
         return self._ids[-1] if self._ids else -1
 
     @property
     def last_timestamp_ms(self) -> int:
-        """Its time, or 0."""
+        """The time of the last chunk, or 0."""
         return self._stamps[-1] if self._stamps else 0
 
     @property
     def bytes(self) -> int:
-        """Octets retained."""
+        """The number of retained octets."""
         return sum(map(len, self._chunks))
 
     def read(self, offset: int, bytes_max: int) -> list[Octets]:
-        """As `ServedLog` says; raises `fails_with` when it is set."""
+        """See ServedLog. Raises `fails_with` if it is set."""
         self.reads += 1
         if self.fails_with is not None:
             raise self.fails_with
@@ -166,18 +166,18 @@ class FakeServedLog:
         return chunks
 
     def offset_at(self, timestamp_ms: int) -> int:
-        """First offset of the first chunk that is not older; the log's end when all are."""
+        """Return the first offset of the first chunk that is not older; the log's end if all chunks are older."""
         index = bisect_left(self._stamps, timestamp_ms)
         return self._ids[index] if index < len(self._ids) else self._next_offset
 
     def on_commit(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """As `ServedLog` says."""
+        """See ServedLog."""
         self._callbacks.append(callback)
         return lambda: self._callbacks.remove(callback)
 
 
 class FakeStream(FakeServedLog):
-    """A stream of applications, as durable as the log."""
+    """A stream of applications; every chunk is durable at once."""
 
     is_replica = False
 
@@ -189,33 +189,33 @@ class FakeStream(FakeServedLog):
 
     @property
     def log(self) -> FakeServedLog:
-        """As `StreamHandle` says."""
+        """See StreamHandle."""
         return self
 
     def last_sequence(self, reference: str) -> int:
-        """As `SequenceBook` says."""
+        """Return the last publishing id of a reference, 0 for none."""
         return self.sequences.get(reference, 0)
 
     def stored_offset(self, reference: str) -> int | None:
-        """As `StreamBook` says."""
+        """Return the stored offset of a reference, None for none."""
         return self.offsets.get(reference)
 
     def publish(self, batch: StreamBatch) -> None:
-        """One chunk for each batch."""
+        """Append a batch as one chunk."""
         self.append([entry[4:] for entry in batch.entries])
         asyncio.get_running_loop().call_soon(batch.done, None)
 
     def store_offset(self, reference: str, offset: int) -> None:
-        """Keep it."""
+        """Store the offset of a reference."""
         self.offsets[reference] = offset
 
     def ask_offset(self, reference: str, then: Callable[[int | LeveretError | None], None]) -> None:
-        """At once."""
+        """Call `then` with the stored offset at once."""
         then(self.offsets.get(reference))
 
 
 class FakeRecoveryQueue:
-    """A queue that keeps what it is given; `hold` makes the disk slow.
+    """A queue that stores recovered messages; between `hold` and `release` none of them becomes durable.
 
     Attributes:
         stored: (publishing id, stored message) in the order in which they were stored.
@@ -228,13 +228,13 @@ class FakeRecoveryQueue:
         self._waiting: list[Callable[[], None]] | None = None
 
     def last_sequence(self, reference: str) -> int:
-        """As `SequenceBook` says."""
+        """Return the last publishing id of a reference, 0 for none."""
         return self._sequences.get(reference, 0)
 
     def ask_sequence(
         self, reference: str, found: Callable[[int], None], failed: Callable[[LeveretError], None]
     ) -> None:
-        """As `RecoveryQueue` says."""
+        """See RecoveryQueue."""
         found(self.last_sequence(reference))
 
     def append(
@@ -244,7 +244,7 @@ class FakeRecoveryQueue:
         done: Callable[[], None],
         failed: Callable[[LeveretError], None] = lambda error: None,
     ) -> None:
-        """As `RecoveryQueue` says; raises `refuses_with` when it is set."""
+        """See RecoveryQueue. Raises `refuses_with` if it is set."""
         if self.refuses_with is not None:
             raise self.refuses_with
         check_contiguous("", self.last_sequence(reference), runs)
@@ -258,11 +258,11 @@ class FakeRecoveryQueue:
             self._waiting.append(done)
 
     def hold(self) -> None:
-        """From now on nothing becomes durable."""
+        """Let no message become durable until `release`."""
         self._waiting = []
 
     def release(self) -> None:
-        """All that is held becomes durable, and so does what comes."""
+        """Let the held messages and all later ones become durable."""
         waiting, self._waiting = self._waiting or [], None
         for done in waiting:
             done()
@@ -270,7 +270,7 @@ class FakeRecoveryQueue:
 
 @dataclass
 class FakeStreamHost:
-    """Users, vhosts, logs and queues; set its fields to what a test needs."""
+    """Users, vhosts, logs and queues; a test sets the fields."""
 
     passwords: dict[str, str] = field(default_factory=lambda: {"guest": "guest", "standby": "secret"})
     administrators: set[str] = field(default_factory=lambda: {"guest"})
@@ -301,13 +301,13 @@ class FakeStreamHost:
     elsewhere: dict[tuple[str, str], StreamPlaces] = field(default_factory=dict)
 
     def authenticate(self, username: str, password: str, from_loopback: bool) -> str:
-        """The name, if the password is right; guest only from loopback."""
+        """Return the name if the password is right; guest may connect from loopback only."""
         if self.passwords.get(username) != password or (username == "guest" and not from_loopback):
             raise AuthenticationFailed(f"user '{username}' - invalid credentials")
         return username
 
     def external_user(self, tls: TlsPeer, from_loopback: bool) -> str:
-        """The user called as the certificate's subject."""
+        """Return the user with the name of the certificate's subject."""
         return self._known(tls.subject or "")
 
     def _known(self, name: str) -> str:
@@ -316,27 +316,27 @@ class FakeStreamHost:
         return name
 
     def open_vhost(self, user: str, vhost: str) -> None:
-        """Every user may enter every vhost there is."""
+        """Allow every user every existing vhost."""
         if vhost not in self.vhosts:
             raise NotFound(f"vhost {vhost} not found")
 
     def check(self, user: str, vhost: str, operation: Operation, name: str) -> None:
-        """Everything is allowed but what is `refused`: (user, operation, name)."""
+        """Allow every operation that is not in `refused` as (user, operation, name)."""
         if (user, operation, name) in self.refused:
             raise AccessRefused(f"user '{user}' may not {operation} '{name}'")
 
     def staged_queue(self, user: str, vhost: str, queue: str) -> StagedQueue:
-        """No queue here has a log, so that recoveries publish their messages."""
+        """Refuse staged segments, because no queue here has a log; so recoveries publish their messages."""
         raise NotFound(f"queue '{queue}' in vhost '{vhost}' has no log")
 
     def stream(self, vhost: str, name: str) -> FakeStream:
-        """The stream."""
+        """Return the stream."""
         if (vhost, name) not in self.streams:
             raise NotFound(f"no stream '{name}'")
         return self.streams[vhost, name]
 
     def places_of(self, vhost: str, name: str, *, tls: bool) -> StreamPlaces:
-        """Elsewhere, if it is in `elsewhere`."""
+        """Return the places in `elsewhere`, else this node."""
         if (vhost, name) in self.elsewhere:
             return self.elsewhere[vhost, name]
         self.stream(vhost, name)
@@ -344,11 +344,11 @@ class FakeStreamHost:
         return StreamPlaces((self.advertised_tls_host, self.advertised_tls_port) if tls else here)
 
     def when_may_change(self, change: Callable[[], None]) -> None:
-        """When `may_change` is set, and a test calls them."""
+        """Append the change to `changes`; the test calls it."""
         self.changes.append(change)
 
     def create_stream(self, user: str, vhost: str, name: str, arguments: Mapping[str, str]) -> bool:
-        """Make it, unless an argument is no number that must be."""
+        """Make a stream, unless its length is no number; return whether it is new."""
         if not arguments.get("max-length-bytes", "0").isdecimal():
             raise PreconditionFailed("max-length-bytes is no number")
         self.check(user, vhost, "configure", name)
@@ -357,7 +357,7 @@ class FakeStreamHost:
         return not exists
 
     def delete_stream(self, user: str, vhost: str, name: str) -> None:
-        """Delete it."""
+        """Delete a stream."""
         self.check(user, vhost, "configure", name)
         del self.streams[self._key(vhost, name)]
 
@@ -368,7 +368,7 @@ class FakeStreamHost:
     def create_super_stream(
         self, user: str, vhost: str, name: str, partitions: Mapping[str, str], arguments: Mapping[str, str]
     ) -> bool:
-        """Make it, in any vhost."""
+        """Make a super stream and its partitions; return whether it is new."""
         if name in self.super_streams:
             return False
         self.super_streams[name] = dict(partitions)
@@ -377,28 +377,28 @@ class FakeStreamHost:
         return True
 
     def delete_super_stream(self, user: str, vhost: str, name: str) -> None:
-        """Delete it."""
+        """Delete a super stream and its partitions."""
         self.check(user, vhost, "configure", name)
         for stream in self.super_streams.pop(name):
             self.delete_stream(user, vhost, stream)
 
     def partitions(self, vhost: str, super_stream: str) -> list[str]:
-        """In the order of their making."""
+        """Return the partitions in the order of their creation."""
         if super_stream not in self.super_streams:
             raise NotFound(f"no super stream '{super_stream}'")
         return list(self.super_streams[super_stream])
 
     def route(self, vhost: str, super_stream: str, routing_key: str) -> list[str]:
-        """By the whole key."""
+        """Return the partitions with exactly this routing key."""
         self.partitions(vhost, super_stream)
         return [each for each, key in self.super_streams[super_stream].items() if key == routing_key]
 
     def when_durable(self, done: Callable[[], None]) -> None:
-        """Soon."""
+        """Call `done` in the next turn of the loop."""
         asyncio.get_running_loop().call_soon(done)
 
     def outgoing_log(self, user: str, vhost: str) -> FakeServedLog:
-        """The vhost's log."""
+        """Return the vhost's log."""
         if (user, vhost) in self.unreadable:
             raise AccessRefused(f"user '{user}' may not read the outgoing log of vhost '{vhost}'")
         if vhost not in self.logs:
@@ -406,30 +406,30 @@ class FakeStreamHost:
         return self.logs[vhost]
 
     def recovery_queue(self, user: str, vhost: str, queue: str) -> FakeRecoveryQueue:
-        """The queue, made when it is missing."""
+        """Return the queue; make it if it is missing."""
         if user not in self.administrators:
             raise AccessRefused(f"user '{user}' may not recover messages: not an administrator")
         return self.queues.setdefault((vhost, queue), FakeRecoveryQueue())
 
     def store_offset(self, vhost: str, reference: str, offset: int) -> None:
-        """Keep it."""
+        """Store the offset of a reference."""
         self.offsets[vhost, reference] = offset
 
     def downstream_came(self, vhost: str, reference: str) -> None:
-        """Count it."""
+        """Add a connection of a downstream."""
         self.downstreams[vhost, reference] += 1
 
     def downstream_left(self, vhost: str, reference: str) -> None:
-        """Count it no more."""
+        """Remove a connection of a downstream."""
         self.downstreams[vhost, reference] -= 1
 
     def query_offset(self, vhost: str, reference: str) -> int | None:
-        """What was kept."""
+        """Return the stored offset of a reference, None for none."""
         return self.offsets.get((vhost, reference))
 
 
 def served_log_contract(served: ServedLog) -> None:
-    """Assert what the listener relies on; `served` holds at least three chunks, none being appended."""
+    """Check the promises on which the listener relies. `served` must hold at least three chunks, and be idle."""
     chunks = served.read(served.first_offset, 1 << 40)
     headers = [decode_header(chunk) for chunk in chunks]
     assert len(chunks) >= 3, "the contract needs three chunks to look at"
@@ -450,7 +450,7 @@ def served_log_contract(served: ServedLog) -> None:
 
 
 async def recovery_queue_contract(queue: RecoveryQueue) -> None:
-    """Assert what recovery relies on; nobody else publishes to `queue`."""
+    """Check the promises on which recovery relies. `queue` must have no other publisher."""
     stored: list[int] = []
     reference = "recovery.contract"
     everything = asyncio.Event()
