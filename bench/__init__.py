@@ -1,28 +1,44 @@
-"""What Leveret does in a second, beside RabbitMQ in the same run: `python -m bench --help`.
+"""The benchmark of Leveret beside RabbitMQ in the same run: `python -m bench --help`.
 
-__main__    the command
-rows        what is measured on one queue, and what a row is
-many        the row of a hundred queues and twenty connections
-streams     the rows of the stream protocol
-backlog     the rows of a long queue
-queues      the rows of ten thousand queues
-standby     the rows that need two nodes and the pipeline
-followers   the rows of a leader and a follower
-contenders  the brokers that are measured, behind one small interface
-workers     starts the load generator's processes, together, and reads rates off their samples
-process     what those processes have in common
-load        a publisher and a consumer on raw sockets
-traffic     messages that differ, and where in their octets everything stands
-traffic_load  publishers and consumers of such messages, who check each of them
-mixed       the rows of such messages, and of other loads that are checked as they are
-round_trips  what one client waits for
-lavinmq     a LavinMQ node, where there is one
-plot        the plot of a run
-failover    the row of a leader that dies where etcd elects
-mirrors     the rows of a cluster of three nodes
-pacer       a publisher at a steady rate that notes when confirms came
-client      as much of an AMQP 0-9-1 client as they need
-sink        a stand-in for a broker that does nothing: shows what the load generator can do
-report      table, build/bench.json, docs/performance.md
-machine     what the numbers were measured on
+The command and the report:
+
+__main__      the command
+runner        runs scenarios on each broker in turns
+selftest      the limits of the load generator, measured on a sink
+report        the table, build/bench.json, docs/performance.md
+plot          the plot of a run
+machine       the machine of the measurements
+
+The scenarios and their rows:
+
+rows          the rows of one queue; the classes of rows, readings and scenarios
+many          a hundred queues and twenty connections
+mixed         messages that differ, each of them checked
+round_trips   the waits of single clients
+beside        latencies beside other work of the node
+streams       the stream protocol
+backlog       a long queue
+queues        ten thousand queues
+disk          the disk that remains in use after messages were consumed
+schema        schema sync
+standby       two nodes and the pipeline
+settled       a promotion with few unsettled messages among many
+shovel        RabbitMQ's way to a second site, for the rows of standby
+followers     a leader and a follower
+failover      a leader that dies while etcd elects
+mirrors       a cluster of three nodes
+console_page  the console's pages
+
+The brokers and the load:
+
+contenders    the measured brokers, behind one small interface
+lavinmq       a LavinMQ node
+workers       starts the processes of the load generator together, and computes rates from their samples
+process       the common part of these processes
+load          a publisher and a consumer on raw sockets
+traffic       messages that differ, and the places of their parts
+traffic_load  publishers of such messages, and consumers that check them
+pacer         a publisher at a steady rate that notes the times of confirms
+client        the needed part of an AMQP 0-9-1 client
+sink          a stand-in for a broker without any work
 """

@@ -1,7 +1,6 @@
-"""`python -m bench`: measure Leveret beside RabbitMQ and print one table.
+"""`python -m bench`: measure Leveret beside RabbitMQ, and print one table.
 
-Exit status: 0; 1 if something could not be measured or a target was missed with full settings;
-2 for wrong arguments.
+The exit status is 0, or 1 if a measurement failed or a target was missed with full settings, or 2 for wrong arguments.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ ROW_NAMES: Final = [row.name for scenario in SCENARIOS for row in scenario.rows]
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """Read the command line; ends the process with status 2 if it makes no sense."""
+    """Parse the command line; end the process with status 2 if it is wrong."""
     parser = argparse.ArgumentParser("python -m bench", description="Leveret beside RabbitMQ, in one table.")
     parser.add_argument("--quick", action="store_true", help="one short round of each: shows that it runs")
     parser.add_argument(
@@ -126,7 +125,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def settings_of(reported: argparse.Namespace) -> Settings:
-    """Fill what was not given, by whether the run is a quick one."""
+    """Return the settings, with the defaults of a quick or a full run."""
     quick = reported.quick
     return Settings(
         seconds=reported.seconds or (1.0 if quick else 5.0),
@@ -140,9 +139,9 @@ def settings_of(reported: argparse.Namespace) -> Settings:
 
 
 def measure(reported: argparse.Namespace) -> Record:
-    """Run the scenarios that fill a wanted row, with a line on stderr for what runs now."""
+    """Run the scenarios of the wanted rows, with a line on stderr for each step."""
     chosen = [one for one in SCENARIOS if any(row.name in reported.rows for row in one.rows)]
-    # As an installed package is: else starts are measured with the compiler in them, wherever it may not write.
+    # An installed package is compiled. Without this, starts would include the compiler, each one if it may not write.
     compileall.compile_dir(Path(leveret.__file__).parent, quiet=2)
     console = Console(stderr=True)
     with console.status("") as status:
@@ -164,7 +163,7 @@ def measure(reported: argparse.Namespace) -> Record:
 
 
 def write_docs() -> int:
-    """Put the last run's table and plot into the documentation, if it has all of the plot; return the exit status."""
+    """Put the last run's table and plot into the documentation, if it has all the plot's rows; return the status."""
     wrong = "there is none"
     if RECORD.exists():
         record = report.read_json(RECORD)
@@ -182,7 +181,7 @@ def write_docs() -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Do what the command line says; return the exit status."""
+    """Run the command; return the exit status."""
     reported = parse(arguments)
     if reported.selftest:
         settings = settings_of(reported)

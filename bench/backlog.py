@@ -1,10 +1,10 @@
-"""What a long queue costs: memory, starting again with it, and taking it off.
+"""The cost of a long queue: its memory, a start with it, and its consumption.
 
-One run on one fresh node, in this order: fill the queue with confirms, read the memory, end the
-node in order and start it, kill it and start it, consume everything. Each start counts until the
-queue says that all messages are there and gives out its first one.
+One run on one fresh node, in this order: fill the queue with confirms, read the memory, stop the node in order and
+start it, kill it and start it, consume everything. A start ends when the queue reports all messages and delivers its
+first one.
 
-The restarts with a larger backlog are a run of their own, of Leveret alone: it fills gigabytes.
+The restarts with a larger backlog are a run of their own, of Leveret alone, because the backlog takes gigabytes.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ def _run(node: Node, settings: Settings) -> dict[str, Reading]:
 
 
 def fill(node: Node, count: int) -> None:
-    """Publish the backlog and wait until the queue says it has it."""
+    """Publish the backlog, and check that the queue reports all messages."""
     connection = Connection(node.amqp_port)
     connection.declare_queue(QUEUE)
     with Worker(PublishJob(node.amqp_port, QUEUE, count=count)) as publisher:
         publisher.ready().go()
         publisher.result()
-    # What the last confirms still hold in buffers is not the backlog's.
+    # The buffers of the last confirms are not part of the backlog's memory.
     time.sleep(SETTLE_S)
     found = connection.ready_messages(QUEUE)
     connection.close()
@@ -58,7 +58,7 @@ def fill(node: Node, count: int) -> None:
 
 
 def _restart(node: Node, count: int, *, crash: bool) -> float:
-    """End the node and start it; return the seconds from the start until it serves them all."""
+    """End the node and start it; return the seconds from the start until it serves all messages."""
     if crash:
         node.kill9()
     else:

@@ -1,9 +1,9 @@
-"""How long messages take while the node does something large beside them: p99 and the longest.
+"""The latency of messages beside large work of the node: p99 and the longest.
 
-5,000 messages/s are published and consumed as in `latency`; meanwhile, over and over, one of the things that take a
-node long: an import, a list, a scrape, channels by the ten thousand, queues that come and go, messages that come back,
-a message for all of many queues, a connection with many consumers that closes. Each of these is one step of an event
-loop where nobody cut it up, and everybody's pause.
+5,000 messages/s are published and consumed as in `latency`. Meanwhile the node does one large piece of work over and
+over: an import, a list, a scrape, tens of thousands of channels, declared and deleted queues, returned messages, a
+message for all of many queues, or the end of a connection with many consumers. In a node that does not divide such work
+it is one step of the event loop, and so a pause for all clients.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ QUEUES: Final = 10_000
 QUICK_QUEUES: Final = 300
 OPENS: Final = 50_000
 _ANSWER_BYTES: Final = 12 + 16
-"""Of close-ok and open-ok."""
+"""The octets of a close-ok and an open-ok."""
 _TIMEOUT_S: Final = 300.0
 _ENDS_WITHIN_S: Final = 60.0
 _POLL_S: Final = 0.05
@@ -42,10 +42,10 @@ Disturbance = Callable[[Node, int, Stopped], None]
 
 
 def call(node: Node, method: str, path: str, content: object = None) -> None:
-    """Ask the HTTP API, as guest.
+    """Send a request to the HTTP API, as guest.
 
     Raises:
-        LoadError: it declined.
+        LoadError: the API refused it.
     """
     answer = httpx.request(
         method,
@@ -73,7 +73,7 @@ def _scrape(node: Node, count: int, stopped: Stopped) -> None:
 
 
 def _open_channels(node: Node, count: int, stopped: Stopped) -> None:
-    """A channel is closed and opened 50,000 times, and no answer is waited for."""
+    """Close and open a channel 50,000 times, without a wait for the answers in between."""
     connection = Connection(node.amqp_port)
     close = commands.Channel.Close(reply_code=200, reply_text="", class_id=0, method_id=0)
     again = frame.marshal(close, CHANNEL) + frame.marshal(commands.Channel.Open(), CHANNEL)
@@ -103,9 +103,9 @@ def _declare_and_delete(node: Node, count: int, stopped: Stopped) -> None:
 
 
 def _return_messages(node: Node, count: int, stopped: Stopped) -> None:
-    """Messages of five priorities in turns come back when the connection that holds all of them closes.
+    """Close a connection that holds messages of five priorities, published in turns; all return to the queue.
 
-    They are handed out by priority, so no two that follow each other in the queue were handed out one after the other.
+    The queue delivered them by priority, so no two neighbours in the queue were delivered one after the other.
     """
     connection = Connection(node.amqp_port, vhost="beside")
     connection.declare_queue(_RETURNS, arguments={"x-max-priority": _PRIORITIES - 1})
@@ -136,7 +136,7 @@ def _published(method: commands.Basic.Publish, properties: commands.Basic.Proper
 
 
 def _fan_out(node: Node, count: int, stopped: Stopped) -> None:
-    """One message goes to all the queues, and is confirmed."""
+    """Publish one message to all queues, and wait for its confirm."""
     connection = Connection(node.amqp_port, vhost="beside")
     connection.confirm_select()
     method = commands.Basic.Publish(exchange=_FANOUT)
@@ -146,7 +146,7 @@ def _fan_out(node: Node, count: int, stopped: Stopped) -> None:
 
 
 def _close_consumers(node: Node, count: int, stopped: Stopped) -> None:
-    """A connection that has a consumer on each of many queues closes."""
+    """Close a connection that has a consumer on each of many queues."""
     connection = Connection(node.amqp_port, vhost="beside")
     queues = [each["name"] for each in definitions(count)["queues"]]
     connection.consume_each({queue: queue for queue in queues}, prefetch=1)
@@ -160,7 +160,7 @@ def _make_vhost(node: Node) -> None:
 
 
 class _Disturber(threading.Thread):
-    """Does the thing over and over until told to stop."""
+    """Does the work over and over until `end`."""
 
     def __init__(self, node: Node, disturb: Disturbance, count: int) -> None:
         super().__init__(daemon=True)
@@ -179,10 +179,10 @@ class _Disturber(threading.Thread):
             self.error = error
 
     def end(self) -> int:
-        """Stop; return how often it was done.
+        """Stop; return the number of completed repetitions.
 
         Raises:
-            LoadError: it failed, or does not end.
+            LoadError: the work failed, or does not end.
         """
         self._ends.set()
         self.join(_TIMEOUT_S + _ENDS_WITHIN_S)
@@ -194,7 +194,7 @@ class _Disturber(threading.Thread):
 def _beside(
     name: str, disturb: Disturbance, *, standing: bool
 ) -> Callable[[Node, Settings], dict[str, Reading]]:
-    """`standing`: whether all the queues are there before."""
+    """Return the run of a scenario; `standing` declares all queues before it."""
 
     def run(node: Node, settings: Settings) -> dict[str, Reading]:
         count = QUICK_QUEUES if settings.quick else QUEUES
@@ -238,7 +238,7 @@ def _scenario(
 BESIDE: Final = (
     _scenario("import", f"imports of {QUEUES:,} queues and deletions of their vhost", _import),
     _scenario("list", f"`GET /api/queues` of {QUEUES:,} queues", _list, standing=True),
-    # RabbitMQ's is a plugin with a port of its own.
+    # RabbitMQ has the scrape in a plugin, on a port of its own.
     _scenario(
         "scrape", f"`/metrics/per-object` of {QUEUES:,} queues", _scrape, standing=True, brokers=(LEVERET,)
     ),

@@ -1,7 +1,6 @@
-"""As much of an AMQP 0-9-1 client as a load generator needs: one blocking socket, one channel.
+"""The part of an AMQP 0-9-1 client that a load generator needs: one blocking socket, one channel.
 
-The slow part of a connection's life (handshake, declare, consume) goes through pamqp. The fast
-part is bytes that were encoded beforehand:
+The rare methods (handshake, declare, consume) go through pamqp. Messages are encoded beforehand:
 
     one message, `stride` octets in all, the same for each message of a run
     +----------------------+----------------------+------------------------+
@@ -37,7 +36,7 @@ Reply = TypeVar("Reply", bound=base.Frame)
 
 
 class LoadError(Exception):
-    """The broker answered something a load generator has no use for; the text says what."""
+    """The broker's answer is not the expected one; the text has both."""
 
 
 class Connection:
@@ -76,16 +75,16 @@ class Connection:
         self._call(commands.Exchange.Delete(exchange=exchange), commands.Exchange.DeleteOk)
 
     def ready_messages(self, queue: str) -> int:
-        """Ask how many messages wait in a queue that exists."""
+        """Return the number of ready messages of an existing queue."""
         asked = commands.Queue.Declare(queue=queue, passive=True)
         return self._call(asked, commands.Queue.DeclareOk).message_count or 0
 
     def delete_queue(self, queue: str) -> None:
-        """Delete a queue with what is in it; one that is not there is no error."""
+        """Delete a queue with its messages if it exists."""
         self._call(commands.Queue.Delete(queue=queue), commands.Queue.DeleteOk)
 
     def peek(self, queue: str) -> bytes:
-        """Get the body, of one frame, of a queue's first message; the end of the connection returns it."""
+        """Return the body, of one frame, of a queue's first message; the message returns with the connection's end."""
         self._call(commands.Basic.Get(queue=queue), commands.Basic.GetOk)
         self._read_frame()
         content = frame.unmarshal(self._read_frame())[2]
@@ -105,23 +104,23 @@ class Connection:
         self._call(commands.Confirm.Select(), commands.Confirm.SelectOk)
 
     def consume(self, queue: str, *, prefetch: int) -> None:
-        """Become the consumer `c`; deliveries that come at once are left in `pending`."""
+        """Start the consumer `c`; `pending` has the first deliveries."""
         self._call(commands.Basic.Qos(0, prefetch, False), commands.Basic.QosOk)
         self._call(commands.Basic.Consume(queue=queue, consumer_tag="c"), commands.Basic.ConsumeOk)
 
     def consume_each(self, queues: dict[str, str], *, prefetch: int) -> None:
-        """Become a consumer of each queue, by its tag; `pending` as with `consume`. All but the last are empty."""
+        """Start a consumer of each queue, by tag; `pending` is as with `consume`. All queues but the last are empty."""
         self._call(commands.Basic.Qos(0, prefetch, False), commands.Basic.QosOk)
         for tag, queue in queues.items():
             self._call(commands.Basic.Consume(queue=queue, consumer_tag=tag), commands.Basic.ConsumeOk)
 
     def skip_frames(self, count: int) -> None:
-        """Take so many frames, whatever they are."""
+        """Read and ignore `count` frames."""
         for _ in range(count):
             self._read_frame()
 
     def close(self) -> None:
-        """End the connection in order; answers that still come in are thrown away."""
+        """End the connection in order, and ignore all further answers."""
         self._send(commands.Connection.Close(200, "done", 0, 0), channel=0)
         with self.socket, contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
@@ -146,7 +145,7 @@ class Connection:
         return self._expect(reply)
 
     def _expect(self, kind: type[Reply]) -> Reply:
-        """Read one method frame, which must be of this kind."""
+        """Read a method frame. Raises LoadError: it is of another kind."""
         octets = self._read_frame()
         method = frame.unmarshal(octets)[2]
         if not isinstance(method, kind):
@@ -154,7 +153,7 @@ class Connection:
         return method
 
     def _read_frame(self) -> bytes:
-        """Take the next whole frame from the socket."""
+        """Read the next whole frame from the socket."""
         while True:
             if len(self.pending) >= _FRAME_HEAD_BYTES:
                 end = _FRAME_HEAD_BYTES + int.from_bytes(self.pending[3:7], "big") + 1
@@ -169,7 +168,7 @@ class Connection:
 
 
 def describe(octets: bytes) -> str:
-    """Name the first frame in these octets, with a reason if it carries one."""
+    """Return the name of the first frame in these octets, with its reply text if it has one."""
     try:
         method = frame.unmarshal(octets)[2]
     except Exception as broken:
@@ -180,7 +179,7 @@ def describe(octets: bytes) -> str:
 
 @dataclass(frozen=True)
 class Message:
-    """How a message of a run looks; everything but the body's octets is the same in all."""
+    """The properties of a run's messages; only the bodies' octets differ."""
 
     exchange: str
     routing_key: str
@@ -203,15 +202,15 @@ class Message:
 
     @property
     def body_at(self) -> int:
-        """Where in an encoded message its body begins."""
+        """The place in an encoded message at which its body begins."""
         return self.stride - self.body_bytes - 1
 
 
 def ring(message: Message, count: int, longest_run: int) -> bytearray:
     """Encode `count` messages with different bodies, one after the other.
 
-    The first `longest_run` of them follow again at the end, so that a run of that many messages
-    can be taken in one piece from any place of the ring.
+    The first `longest_run` of them are repeated at the end, so that a run of that many messages is one slice from any
+    place of the ring.
     """
     source = random.Random(1)
     text = message.encode(bytes(message.body_bytes))

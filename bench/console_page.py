@@ -1,13 +1,13 @@
-"""How soon an operator sees something: the console's pages after a log-in, in a real Chromium.
+"""The time from a log-in until the console's pages are shown, in a real Chromium.
 
-    console-sites    from Enter in the log-in form until page Sites stands: all sites, and how many queues each has
-    console-safety   the same for page `Am I safe?`: all queues are judged, and the first hundred are shown
-    console-poll     what a person who is logged in costs the node that has the queues: processor time a second, beyond
-                     what the node takes by itself
+    console-sites    from Enter in the log-in form until page Sites shows all sites, and the number of queues of each
+    console-safety   the same until page `Am I safe?` has judged all queues, and shows the first hundred
+    console-poll     the cost of a logged-in user for the node with the queues: processor time a second, beyond that of
+                     the idle node
 
-Six nodes are six sites, and the first one has 10,000 queues: their list comes from one event loop, so no other way to
-spread them is slower. Each round is a console and a browser of its own, so nothing is known from an earlier round. The
-time is taken inside the page, and ends when the browser has painted.
+Six nodes are six sites. The first one has all 10,000 queues, which is the slowest distribution, because one event loop
+makes the whole list. Each round has a new console and a new browser, so no cache helps. The page measures the time,
+which ends when the browser has painted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NODES: Final = 6
 LOGIN_S_MAX: Final = 1.0
 POLL_MS_MAX: Final = 20.0
 POLL_SPANS: Final = 8
-"""40 s with the usual 5: the list of queues is asked for every ten or more."""
+"""The span of `console-poll` in the settings' spans: usually 40 s, as the console reads all queues every 10 s or so."""
 POLL_WARMUPS: Final = 5
 PATIENCE_MS: Final = 60_000
 PAGES: Final = {
@@ -46,7 +46,7 @@ PAGES: Final = {
     "safety": """count => document.querySelectorAll("table.queues tbody tr").length > 0
         && document.querySelector(".headline").textContent.includes(count)""",
 }
-"""By page, when it stands."""
+"""By page, a JavaScript predicate that is true when the page is complete."""
 
 _WATCH: Final = """([stands, count]) => {
     const isThere = new Function(`return (${stands})`)();
@@ -62,10 +62,10 @@ _WATCH: Final = """([stands, count]) => {
 
 
 class SixSites:
-    """Six nodes as what the rows run on (bench.contenders.Node): the first one has all queues."""
+    """Six nodes as one contender (bench.contenders.Node); the first one has all queues."""
 
     def __init__(self, folder: Path) -> None:
-        """Nothing runs yet."""
+        """Prepare the nodes; nothing runs yet."""
         self.nodes: Sequence[LeveretProcess] = [LeveretProcess(parent_dir=folder) for _ in range(NODES)]
         self.amqp_port = self.nodes[0].amqp_port
         self.management_port = self.nodes[0].management_port
@@ -74,19 +74,19 @@ class SixSites:
 
     @property
     def urls(self) -> dict[str, str]:
-        """Of the console's sites."""
+        """The URLs of the console's sites, by name."""
         return {
             f"site{at}": f"http://{LOOPBACK}:{each.management_port}" for at, each in enumerate(self.nodes)
         }
 
     def start(self) -> object:
-        """Start all of them."""
+        """Start all nodes."""
         for node in self.nodes:
             node.start()
         return self
 
     def declare(self, count: int) -> None:
-        """Have so many queues, if they are not there."""
+        """Declare `count` queues at the first node, unless it has them."""
         if self.queues == count:
             return
         url = f"http://{LOOPBACK}:{self.management_port}/api/definitions"
@@ -95,24 +95,24 @@ class SixSites:
         self.queues = count
 
     def stop(self) -> int:
-        """End the first in order."""
+        """End the first node in order."""
         return self.nodes[0].stop()
 
     def kill9(self) -> None:
-        """End the first as a crash would."""
+        """End the first node as a crash would."""
         self.nodes[0].kill9()
 
     def close(self) -> None:
-        """End all, and remove all data."""
+        """End all nodes, and remove all data."""
         for node in self.nodes:
             node.close()
 
     def rss_bytes(self) -> int:
-        """Resident memory of all now."""
+        """Return the present resident memory of all nodes."""
         return sum(node.rss_bytes() for node in self.nodes)
 
     def cpu_seconds(self) -> float:
-        """Processor time of all since their start."""
+        """Return the processor time of all nodes since their start."""
         return sum(node.cpu_seconds() for node in self.nodes)
 
 
@@ -127,7 +127,7 @@ def _run(node: Node, settings: Settings) -> dict[str, Reading]:
 
 
 def _polled(node: SixSites, settings: Settings) -> Reading:
-    """Log in without a page; what the console asks for the plots' past comes before the span that is measured."""
+    """Measure a log-in without a page. The console reads the plots' past at first, before the measured time."""
     idle_ms_s = _spent_ms_s(node.nodes[0], settings)
     with ConsoleProcess(node.urls) as console:
         origin = console.url.rstrip("/")
@@ -142,14 +142,14 @@ def _polled(node: SixSites, settings: Settings) -> Reading:
 
 
 def _spent_ms_s(node: LeveretProcess, settings: Settings) -> float:
-    """Milliseconds of processor time a second, over some of the console's longest intervals."""
+    """Return milliseconds of processor time a second, over several of the console's longest intervals."""
     before_s, began_s = node.cpu_seconds(), time.monotonic()
     time.sleep(settings.seconds * POLL_SPANS)
     return 1000 * (node.cpu_seconds() - before_s) / (time.monotonic() - began_s)
 
 
 def _in_a_thread(node: SixSites, name: str, count: int) -> Reading:
-    """Playwright keeps an event loop in the thread that uses it, and other rows may want none there."""
+    """Measure in a thread of its own: Playwright leaves an event loop in its thread, which other rows must not find."""
     found: list[Reading | BaseException] = []
 
     def measure() -> None:
@@ -167,7 +167,7 @@ def _in_a_thread(node: SixSites, name: str, count: int) -> Reading:
 
 
 def _log_in(node: SixSites, name: str, count: int) -> Reading:
-    """Log in once, at a new console and with a new browser."""
+    """Log in once, at a new console and with a new browser; return the time."""
     with ExitStack() as stack:
         console = stack.enter_context(ConsoleProcess(node.urls))
         page = stack.enter_context(stack.enter_context(Chromium()).visit()).page
@@ -175,7 +175,7 @@ def _log_in(node: SixSites, name: str, count: int) -> Reading:
         page.get_by_label("User").fill("guest")
         page.get_by_label("Password").fill("guest")
         page.evaluate(_WATCH, [PAGES[name].replace("NODES", str(NODES)), f"{count:,}"])
-        # The browser counts from when it was told to, as long as the session is there.
+        # The browser counts from this command on, while the session exists.
         session = page.context.new_cdp_session(page)
         session.send("Performance.enable")
         before = _spent(console, node, session)
@@ -187,7 +187,7 @@ def _log_in(node: SixSites, name: str, count: int) -> Reading:
 
 
 def _spent(console: ConsoleProcess, node: SixSites, session: CDPSession) -> dict[str, float]:
-    """Processor time so far: of the console, of all nodes, and of the page by its parts."""
+    """Return the processor time so far of the console, of all nodes, and of the page's parts."""
     metrics: list[dict[str, Any]] = session.send("Performance.getMetrics")["metrics"]
     page_s = {metric["name"]: float(metric["value"]) for metric in metrics}
     return {

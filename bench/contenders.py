@@ -1,7 +1,7 @@
-"""The brokers that are measured, behind one small interface.
+"""The measured brokers, behind one small interface.
 
-All run as an operator would start them: own process, default settings but for ports, folders and the
-plugins that the rows need, as many schedulers as RabbitMQ likes, data on the same disk.
+All run as an operator starts them: a process of its own, RabbitMQ's default number of schedulers, data on the same
+disk, and default settings except for ports, folders and the rows' plugins.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ LEVERET: Final = "leveret"
 RABBITMQ: Final = "rabbitmq"
 LAVINMQ: Final = "lavinmq"
 BEFORE: Final = "before"
-"""Leveret of another checkout, to compare this one with."""
+"""Leveret from another checkout, for a comparison with this one."""
 RABBITMQ_PLUGINS: Final = ("rabbitmq_management", "rabbitmq_shovel", "rabbitmq_stream")
 
 
 class Node(Protocol):
-    """What the rows ask of a broker's process; guest may do everything."""
+    """A broker's process, as the rows use it; guest has all permissions."""
 
     amqp_port: int
     management_port: int
     stream_port: int
 
     def start(self) -> object:
-        """Start, on the data of an earlier start if there was one; return when it answers."""
+        """Start on existing data; return when the broker answers."""
 
     def stop(self) -> int:
         """End in order."""
@@ -47,10 +47,10 @@ class Node(Protocol):
         """End and remove all data."""
 
     def rss_bytes(self) -> int:
-        """Resident memory now."""
+        """Return the present resident memory."""
 
     def cpu_seconds(self) -> float:
-        """Processor time since the start."""
+        """Return the processor time since the start."""
 
 
 def make_leveret(folder: Path) -> Node:
@@ -71,13 +71,13 @@ MAKERS: Final[dict[str, Callable[[Path], Node]]] = {
 
 
 class Checkout:
-    """Another checkout of Leveret, whose nodes run in the interpreter of this one."""
+    """Another checkout of Leveret, whose nodes run in this checkout's interpreter."""
 
     def __init__(self, folder: Path) -> None:
         """Take the checkout in `folder`.
 
         Raises:
-            ValueError: none is there.
+            ValueError: the folder has no checkout.
         """
         self.folder = folder.resolve()
         self.sources = self.folder / "src"
@@ -86,7 +86,7 @@ class Checkout:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Whatever node or command is started meanwhile, a follower's or a cluster's too, is of this checkout."""
+        """Start nodes and commands from that checkout for the block, also followers and nodes of clusters."""
         kept = os.environ.get("PYTHONPATH")
         os.environ["PYTHONPATH"] = str(self.sources)
         try:
@@ -105,14 +105,14 @@ class Checkout:
 
 
 def unavailable(name: str) -> str | None:
-    """Return None if this broker can be run here, else why not."""
+    """Return None if this broker can be run here, else the reason."""
     if name == LAVINMQ:
         return lavinmq.available()
     return rabbitmq.available() if name == RABBITMQ else None
 
 
 def present() -> list[str]:
-    """Return the brokers that are measured unless others are asked for: LavinMQ where there is one."""
+    """Return the brokers of a run by default: Leveret, RabbitMQ, and LavinMQ if it is installed."""
     return [LEVERET, RABBITMQ] if lavinmq.available() else [LEVERET, RABBITMQ, LAVINMQ]
 
 

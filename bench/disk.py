@@ -1,6 +1,6 @@
-"""What stays on disk when messages are consumed: of many queues that were drained, and beside one that is never acked.
+"""The disk that remains in use after messages were consumed: by many drained queues, and beside one unacked message.
 
-Everything below the node's data directory is counted, as the file system counts it, before and after.
+All files below the node's data directory are counted before and after, by the blocks that they occupy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ QUEUES_QUICK: Final = 20
 MESSAGES: Final = 150
 BODY_BYTES: Final = 1_000
 SETTLE_S: Final = 10.0
-"""After so long, what is left is measured."""
+"""The time from the last ack until the measurement."""
 MB_A_QUEUE_MAX: Final = 1.0
 STRAGGLER_MB: Final = 5_000
 STRAGGLER_MB_QUICK: Final = 50
@@ -45,7 +45,7 @@ def _mb_on_disk(node: Node) -> float:
             try:
                 total += (Path(folder) / name).stat().st_blocks * _BLOCK_BYTES
             except FileNotFoundError:
-                # What is given back while it is counted.
+                # The node may delete files during the count.
                 continue
     return total / 1e6
 
@@ -66,7 +66,7 @@ def _publish(channel: BlockingChannel, queue: str, count: int, body_bytes: int) 
 
 
 def _take(channel: BlockingChannel, queues: list[str], count: int) -> None:
-    """Take and acknowledge that many of all these queues."""
+    """Consume and acknowledge `count` messages of these queues together."""
     left = count
 
     def taken(channel: BlockingChannel, method: object, properties: object, body: bytes) -> None:

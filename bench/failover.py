@@ -1,9 +1,10 @@
-"""What happens when a leader dies and nobody is there to promote its follower: etcd elects it.
+"""Automatic fail-over: etcd elects the follower of a leader that dies.
 
-One run: a leader, one follower and an etcd of one member on the same machine, with default settings but for
-their addresses. While a publisher sends 5,000/s the leader is killed, and a client knocks at the follower's
-door until a publish of its own is confirmed there. Every message that was ever confirmed must be in the queue.
-Then the killed node follows the new leader, until that is killed: 20 times in all, 3 times in a quick run.
+One run has a leader, one follower and an etcd of one member on the same machine, with default settings except for
+addresses. The leader is killed while a publisher sends 5,000 messages/s. A client then tries to publish at the
+follower until one message is confirmed, and the time from the kill until then is measured. Every confirmed message
+must be in the queue. Then the killed node follows the new leader, which is killed next: 20 times in all, 3 times in a
+quick run.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ BODY_BYTES: Final = 1000
 
 
 def kills(settings: Settings) -> int:
-    """How often a leader is killed."""
+    """Return the number of kills."""
     return KILLS_QUICK if settings.quick else KILLS
 
 
 def spread(readings: Sequence[Reading], name: str) -> dict[str, Reading]:
-    """The rows of all kills: the median as `name`, and the worst; each has all times, and the sums of messages."""
+    """Return the readings of all kills: the median as `name`, and the worst; both have all times and message counts."""
     times = [each.value for each in readings]
     details = {key: sum(each.details[key] for each in readings) for key in ("messages", "confirmed")}
     details |= {f"kill-{number:02}": time_s for number, time_s in enumerate(times, 1)}
@@ -51,7 +52,7 @@ def spread(readings: Sequence[Reading], name: str) -> dict[str, Reading]:
 
 
 def rows(name: str, what: str) -> tuple[Row, Row]:
-    """The rows that `spread` fills."""
+    """Return the rows that `spread` fills."""
     title = f"fail-over of {what}, from kill -9 of the leader until a publish is confirmed"
     return (
         Row(name, f"{title}, median", "s", False, Target("value", FAILOVER_S_MAX)),
@@ -82,8 +83,8 @@ def _run(node: Node, settings: Settings) -> dict[str, Reading]:
 
 
 def _begin(leader: LeveretProcess, follower: LeveretProcess, endpoints: str) -> None:
-    """Start both, the leader first; return when the follower is in sync."""
-    # A leader without etcd makes the secret; with etcd any node may come to lead, so each must have it before.
+    """Start both nodes, the leader first; return when the follower is in sync."""
+    # With etcd any node may be elected, so both must have the secret before. A leader without etcd makes one.
     lead(leader)
     give_secret(leader, follower)
     follower.config |= {"replication.bind": LOOPBACK, "replication.port": str(free_port())}
@@ -105,7 +106,7 @@ def _wait_in_sync(leader: LeveretProcess) -> None:
 
 
 def _fail_over(leader: LeveretProcess, follower: LeveretProcess, settings: Settings) -> Reading:
-    """Kill the leader while it is published to; return how long nobody could publish."""
+    """Kill the leader under load; return the time until the next confirm."""
     connection = Connection(leader.amqp_port)
     connection.declare_queue(QUEUE)
     with Worker(PaceJob(leader.amqp_port, QUEUE, until_lost=True), "bench.pacer") as pacer:
@@ -127,7 +128,7 @@ def _fail_over(leader: LeveretProcess, follower: LeveretProcess, settings: Setti
 
 
 def _confirmed(node: LeveretProcess) -> float:
-    """Try to publish a message at a node until one is confirmed; return when that was."""
+    """Try to publish a message at a node until one is confirmed; return the time of the confirm."""
     try:
         return first_confirm(node.amqp_port, node.server.assert_alive)
     except NotReady as late:
@@ -135,10 +136,10 @@ def _confirmed(node: LeveretProcess) -> float:
 
 
 def first_confirm(port: int, assert_alive: Callable[[], None]) -> float:
-    """Try to publish a message at a port until one is confirmed; return when that was.
+    """Try to publish a message at a port until one is confirmed; return the time of the confirm.
 
     Raises:
-        NotReady: none was, or what `assert_alive` raises.
+        NotReady: none was confirmed in time, or `assert_alive` raised it.
     """
     message = Message("", QUEUE, BODY_BYTES, persistent=True).encode(bytes(BODY_BYTES))
 

@@ -1,16 +1,16 @@
-"""What a follower costs, and what it is worth: rows of a leader with one follower on the same machine.
+"""The cost and the use of a follower: rows of a leader with one follower on the same machine.
 
-Two runs, and one that needs etcd (`bench.failover`):
+Two runs; a third one needs etcd (`bench.failover`):
 
-    with one     the loads of `publish`, `together` and `latency`, each message confirmed when it is on both
-                 nodes' disks. In every round the same node publishes without a follower first, so the two
-                 figures are of one minute. RabbitMQ has no replica.
-    joining      a leader holds the backlog, a publisher sends 5,000/s all the while, and a fresh follower
-                 joins; it is ended and comes back with what it has; its link is cut. Then all that it
-                 holds is compared, the leader is killed, and the follower promoted.
+    with one     The loads of `publish`, `together` and `latency`; a message is confirmed when it is on both nodes'
+                 disks. In every round the same node first runs without a follower, so that both figures are from the
+                 same minute. RabbitMQ has no replica.
+    joining      A leader has the backlog, and a publisher sends 5,000 messages/s. A fresh follower joins; it is stopped
+                 and joins again with its data; its link is cut. Then all its data are compared, the leader is killed,
+                 and the follower is promoted.
 
-A round in which the follower was out of sync, be it for a moment, is an error and no number; so is a promotion
-after which the queue does not hold every message that was ever confirmed.
+A round in which the follower was out of sync, even for a moment, is an error without a figure. So is a promotion after
+which the queue lacks a confirmed message.
 """
 
 from __future__ import annotations
@@ -54,22 +54,22 @@ HTTP_TIMEOUT_S: Final = 60.0
 
 
 class Operator:
-    """What an operator asks of a node over HTTP."""
+    """An operator's requests to a node over HTTP."""
 
     def __init__(self, node: Node) -> None:
         url = f"http://{LOOPBACK}:{node.management_port}/api/replication"
         self._http = httpx.Client(base_url=url, auth=("guest", "guest"), timeout=HTTP_TIMEOUT_S)
 
     def status(self) -> dict[str, Any]:
-        """What the node says of itself and of those that follow it."""
+        """Return the replication status of the node, with a row for each follower."""
         return dict(self._ask("GET", "node"))
 
     def promote(self) -> dict[str, Any]:
-        """Make a follower the leader; return when it is."""
+        """Promote a follower; return the report when it leads."""
         return dict(self._ask("POST", "promote", {"dry_run": False, "force": False}))
 
     def differing(self) -> list[str]:
-        """Have the leader compare all its logs with its followers', by checksum; return those that differ."""
+        """Have the leader compare all its logs with its followers' by checksum; return the differing logs."""
         rows = self._ask("POST", "verify", {"follower": None, "deep": True})
         if not rows:
             raise LoadError("there was nothing to compare")
@@ -90,7 +90,7 @@ class Follower:
     """A follower on the leader's machine: a node with data of its own, fresh at first."""
 
     def __init__(self, leader: LeveretProcess, parent_dir: Path) -> None:
-        """Prepare it; the leader must have been told to `lead`."""
+        """Prepare a follower; nothing runs yet. The leader must listen for followers (`lead`)."""
         self.leader = leader
         self.process = LeveretProcess(parent_dir=parent_dir)
         self.follow(link_port(leader))
@@ -99,22 +99,22 @@ class Follower:
         give_secret(leader, self.process)
 
     def follow(self, port: int) -> None:
-        """From the next start on, connect here."""
+        """Follow this port from the next start on."""
         self.process.config["replication.follow"] = f"tcp://{LOOPBACK}:{port}"
 
     def start(self) -> dict[str, Any]:
-        """Start it, and return what the leader says of it once it is in sync."""
+        """Start the follower; return the leader's row of it when it is in sync."""
         self.process.launch()
         return self.streaming()
 
     def streaming(self) -> dict[str, Any]:
-        """Wait until it streams, in sync, over a connection that is new since this was last asked."""
+        """Wait until it streams in sync over a connection that is newer than at the last call; return its row."""
         found: dict[str, Any] = {}
 
         def streams() -> bool:
             self.process.server.assert_alive()
             row = self.seen()
-            # In sync a moment after it streams: when it has acked where that began.
+            # It is in sync a moment after it streams, when it has acked the begin of the stream.
             if row.get("in_sync") and row["connected_at_ms"] > self._connected_at_ms:
                 found.update(row)
             return bool(found)
@@ -124,22 +124,22 @@ class Follower:
         return found
 
     def seen(self) -> dict[str, Any]:
-        """What the leader says of it now, empty if it knows of none."""
+        """Return the leader's present row of it, empty if there is none."""
         rows: list[dict[str, Any]] = self._asked.status()["followers"]
         return next((row for row in rows if row["state"] == "streaming"), rows[0] if rows else {})
 
     def stayed(self) -> None:
-        """Make sure that it was in sync all the time since it began to stream.
+        """Check that it was in sync all the time since it began to stream.
 
         Raises:
-            LoadError: it is not in sync, or had to come back.
+            LoadError: it is not in sync, or its connection is a new one.
         """
         row = self.seen()
         if not row.get("in_sync") or row["connected_at_ms"] != self._connected_at_ms:
             raise LoadError(f"the follower fell behind: {row}\n{self.process.server.log_tail()}")
 
     def close(self) -> None:
-        """End it and remove its data."""
+        """End the follower and remove its data."""
         self._asked.close()
         self.process.close()
 
@@ -156,7 +156,7 @@ class Follower:
 
 
 def lead(node: LeveretProcess) -> None:
-    """Have a node listen for followers; it is started again unless it does already."""
+    """Have a node listen for followers; this restarts the node unless it listens already."""
     if "replication.port" not in node.config:
         node.config |= {"replication.bind": LOOPBACK, "replication.port": str(free_port())}
         node.restart()
@@ -164,7 +164,7 @@ def lead(node: LeveretProcess) -> None:
 
 
 def link_port(leader: LeveretProcess) -> int:
-    """Where followers of this node connect."""
+    """Return the port for followers of this node."""
     return int(leader.config["replication.port"])
 
 
@@ -258,11 +258,11 @@ def _run_join(node: Node, settings: Settings) -> dict[str, Reading]:
 
 
 def _join(follower: Follower, quiet_s: float) -> tuple[dict[str, Reading], int]:
-    """Have it join beside a publisher; return the readings, and how many messages that published.
+    """Have it join beside a publisher; return the readings, and the number of published messages.
 
-    The publisher goes on for `quiet_s` before and after, for pauses to compare with.
+    The publisher also runs for `quiet_s` before and after, and its pauses then are the reference.
     """
-    # Room that the leader holds back for a full disk is no data.
+    # The reserve that the leader keeps for a full disk is no data.
     files = [
         each for each in follower.leader.data_dir.rglob("*") if each.is_file() and each.name != reserve.FILE
     ]
@@ -297,7 +297,7 @@ def _join(follower: Follower, quiet_s: float) -> tuple[dict[str, Reading], int]:
 
 
 def _join_again(follower: Follower) -> dict[str, Reading]:
-    """End it and start it, then kill it and start it: it has all there is."""
+    """Restart it in order, then after a kill, with all its data."""
     follower.process.stop()
     row = follower.start()
     follower.process.kill9()
@@ -311,7 +311,7 @@ def _join_again(follower: Follower) -> dict[str, Reading]:
 
 
 def _cut(follower: Follower, link: LinkProxy, quiet_s: float) -> tuple[dict[str, Reading], int]:
-    """Cut its link while a publisher goes on; what that publishes meanwhile is all there is to send."""
+    """Cut its link beside a publisher; it lacks only the messages that are published until it is back."""
     follower.process.stop()
     follower.follow(link.port)
     follower.start()
@@ -334,7 +334,7 @@ def _cut(follower: Follower, link: LinkProxy, quiet_s: float) -> tuple[dict[str,
 
 
 def _promote(follower: Follower, published: int) -> dict[str, Reading]:
-    """Kill the leader, promote the follower; make sure that everything is there after it."""
+    """Kill the leader, and promote the follower; check that it has all messages."""
     process = follower.process
     follower.leader.kill9()
     with closing(Operator(process)) as operator, ThreadPoolExecutor(1) as pool:
@@ -354,7 +354,7 @@ def _promote(follower: Follower, published: int) -> dict[str, Reading]:
 
 
 def wait_amqp(process: LeveretProcess) -> float:
-    """Wait until clients are served; return the moment."""
+    """Wait until the node serves AMQP clients; return the time."""
 
     def answers() -> bool:
         process.server.assert_alive()

@@ -1,4 +1,4 @@
-"""A private LavinMQ node, where a `lavinmq` is on the PATH: own data, own ports, loopback only."""
+"""A private LavinMQ node, for machines with a `lavinmq` on the PATH: its own data and ports, loopback only."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ STOP_TIMEOUT_S: Final = 60.0
 
 
 def available() -> str | None:
-    """Return None if a node can be run here, else why not."""
+    """Return None if a node can be run here, else the reason."""
     return None if shutil.which(PROGRAM) else f"no {PROGRAM} on the PATH"
 
 
 def version() -> str:
-    """Return its version."""
+    """Return the version of LavinMQ."""
     done = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True)
     return done.stdout.split()[-1]
 
 
 class LavinNode:
-    """One LavinMQ node with default settings but for folder and ports (bench.contenders.Node)."""
+    """One LavinMQ node with default settings except for folder and ports (bench.contenders.Node)."""
 
     stream_port = 0
 
@@ -48,10 +48,10 @@ class LavinNode:
         )
 
     def start(self) -> object:
-        """Start it on the data of an earlier start; return when it answers.
+        """Start the node on its existing data; return when it answers.
 
         Raises:
-            NotReady: it ended or took longer; with the end of its log.
+            NotReady: the node ended or took longer; the text has the end of its log.
         """
         program = shutil.which(PROGRAM)
         if program is None:
@@ -69,22 +69,22 @@ class LavinNode:
         return self
 
     def stop(self) -> int:
-        """End it in order."""
+        """End the node in order."""
         return self._server.terminate(STOP_TIMEOUT_S)
 
     def kill9(self) -> None:
-        """End it as a crash would."""
+        """End the node as a crash would."""
         self._server.kill9()
 
     def close(self) -> None:
-        """End it and remove all its data."""
+        """End the node and remove all its data."""
         self._server.close()
         shutil.rmtree(self.home, ignore_errors=True)
 
     def rss_bytes(self) -> int:
-        """Resident memory now."""
+        """Return the present resident memory."""
         return self._server.rss_bytes()
 
     def cpu_seconds(self) -> float:
-        """Processor time since the start."""
+        """Return the processor time since the start."""
         return self._server.cpu_seconds()

@@ -1,14 +1,13 @@
-"""The load generator's processes: one publisher or one consumer each, told what to do in JSON.
+"""The load generator's processes: one publisher or one consumer each, with a job in JSON.
 
     python -m bench.load '{"role": "publish", "port": 5672, ...}'
 
-How a process is started and what it returns is in `bench.process`.
+`bench.process` describes the start and the result of a process.
 
-The generator must cost less than what it measures, so per message it does nothing: a publisher
-sends long slices of messages encoded beforehand and counts confirms; a consumer learns the size of
-a delivery from the first one and then counts octets, checking with every read that the last whole
-delivery in it stands where it must and has the delivery tag it must have. `python -m bench
---selftest` shows what that is good for.
+The generator must cost less than the broker, so it does no work for a single message. A publisher sends long slices of
+messages that were encoded beforehand, and counts confirms. A consumer learns the size of a delivery from the first one,
+and then counts octets. In every read it checks the place and the delivery tag of the last whole delivery. `python -m
+bench --selftest` measures the generator's own limits.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from bench.process import ORDERS, Result, Sampler, main, total_told, wait_for_go
 RING_MESSAGES: Final = 4_000
 RUN_MESSAGES: Final = 1_000
 RUN_BYTES_MAX: Final = 262_144
-# A client that sends as soon as one confirm is in sends ones; this many are gathered instead.
+# A client that sends after every confirm sends single messages. So it waits for this part of its window instead.
 ROOM_PARTS: Final = 10
 READ_BYTES: Final = 1 << 20
 IDLE_S: Final = 0.2
@@ -43,12 +42,13 @@ _DELIVER_TAG_AT: Final = 7 + 4 + 2
 
 @dataclass
 class PublishJob:
-    """What a publisher is to do.
+    """The job of a publisher.
 
     Attributes:
-        window: most messages without confirm; 0 publishes without confirms.
-        seconds: how long to publish, unless `count` says how many.
-        rate: messages a second; 0 for as many as go.
+        window: the highest number of unconfirmed messages; 0 publishes without confirms.
+        seconds: the time of publishing, unless `count` is set.
+        count: the number of messages to publish; 0 for no limit.
+        rate: messages a second; 0 for no limit.
     """
 
     port: int
@@ -65,12 +65,12 @@ class PublishJob:
 
 @dataclass
 class ConsumeJob:
-    """What a consumer is to do.
+    """The job of a consumer.
 
     Attributes:
-        ack_every: deliveries acknowledged with one `multiple`.
-        stamped: bodies begin with the time they were due, in ns; measure their age.
-        warmup_s: ages of messages that came earlier than this after the first do not count.
+        ack_every: the number of deliveries that one `multiple` ack acknowledges.
+        stamped: bodies begin with the time when they were due, in ns; the consumer measures their age.
+        warmup_s: the time after the first message in which ages do not count.
     """
 
     port: int
@@ -84,7 +84,7 @@ class ConsumeJob:
 
 
 class Confirms:
-    """Which messages of a publisher are confirmed: all up to one, and some past it."""
+    """The confirmed messages of a publisher: all up to one number, and some later ones."""
 
     def __init__(self) -> None:
         self._through = 0
@@ -93,14 +93,14 @@ class Confirms:
 
     @property
     def count(self) -> int:
-        """How many messages are confirmed."""
+        """The number of confirmed messages."""
         return self._through + len(self._early)
 
     def feed(self, octets: bytes) -> None:
-        """Take what the broker sent.
+        """Count the confirms in the broker's octets.
 
         Raises:
-            LoadError: it is something else than `basic.ack`: a nack, or an end.
+            LoadError: a frame is no `basic.ack`, but for example a nack or a close.
         """
         octets = self._rest + octets
         whole = len(octets) - len(octets) % ACK.size
@@ -143,14 +143,14 @@ class Publisher:
             self.connection.confirm_select()
 
     def run(self) -> Result:
-        """Publish as the job says; return when all is sent and confirmed."""
+        """Publish by the job; return when all messages are sent and confirmed."""
         self.socket.settimeout(None)
         if self.job.rate:
             return self._paced()
         return self._windowed() if self.job.window else self._unbounded()
 
     def _send(self, start: int, count: int) -> None:
-        """Send `count` messages of the ring, beginning with the one that message `start` is."""
+        """Send `count` messages of the ring, from the one of number `start` on."""
         at = start % RING_MESSAGES * self.stride
         self.socket.sendall(self.view[at : at + count * self.stride])
 
@@ -174,7 +174,7 @@ class Publisher:
             self._read_confirms()
 
     def _unbounded(self) -> Result:
-        """Send without ever waiting for more than the socket."""
+        """Send without confirms: only the socket makes it wait."""
         job, sampler = self.job, Sampler()
         deadline = time.monotonic() + job.seconds
         sent = 0
@@ -186,7 +186,7 @@ class Publisher:
         return sampler.result(sent)
 
     def _paced(self) -> Result:
-        """Send each message when it is due, with the time it was due in its body."""
+        """Send each message when it is due, with that time in its body."""
         job, sampler = self.job, Sampler()
         interval_ns = 1_000_000_000 // job.rate
         total = job.count or round(job.seconds * job.rate)
@@ -210,7 +210,7 @@ class Publisher:
         return sampler.result(sent)
 
     def _stamp(self, number: int, due_ns: int) -> None:
-        """Write a time into the body of one message, also where the ring repeats it."""
+        """Write a time into the body of one message, and into its repetition at the end of the ring."""
         slot = number % RING_MESSAGES
         _STAMP.pack_into(self.octets, slot * self.stride + self.message.body_at, due_ns)
         if slot < self.longest_run:
@@ -224,7 +224,7 @@ class Publisher:
         self.confirms.feed(octets)
 
     def _take_confirms(self) -> None:
-        """Count the confirms that are there already."""
+        """Count the confirms that have arrived already."""
         try:
             self.confirms.feed(self.socket.recv(RECV_BYTES, socket.MSG_DONTWAIT))
         except BlockingIOError:
@@ -233,7 +233,7 @@ class Publisher:
 
 @dataclass(frozen=True)
 class Delivery:
-    """How a delivery of this run looks, learned from the first one."""
+    """The layout of this run's deliveries, learned from the first one."""
 
     stride: int
     body_at: int
@@ -241,7 +241,7 @@ class Delivery:
 
     @classmethod
     def learn(cls, octets: bytes | bytearray) -> Delivery | None:
-        """Measure the first delivery; None if it is not there in whole yet."""
+        """Return the layout of the first delivery; None if it is still incomplete."""
         at = 0
         starts = []
         for _ in range(3):
@@ -257,7 +257,7 @@ class Delivery:
 
 
 class Consumer:
-    """One connection that consumes until it has as many messages as its parent names."""
+    """One connection that consumes until it has the parent's total of messages."""
 
     def __init__(self, job: ConsumeJob) -> None:
         self.job = job
@@ -272,7 +272,7 @@ class Consumer:
 
     def run(self) -> Result:
         """Count and acknowledge deliveries; return when the parent's total is reached."""
-        # A receive timeout of the kernel: Python's own asks with a poll before every read.
+        # The timeout is the kernel's, because Python's own adds a poll before every read.
         self.socket.settimeout(None)
         timeout = struct.pack("ll", 0, int(IDLE_S * 1e6))
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
@@ -287,7 +287,7 @@ class Consumer:
         return result
 
     def _first(self, filled: int) -> tuple[Delivery, int] | None:
-        """Wait for one whole delivery; None if the parent says that none will come."""
+        """Return the first delivery's layout, and the number of read octets; None if the parent's total is 0."""
         while True:
             delivery = Delivery.learn(bytes(self.view[:filled]))
             if delivery is not None:
@@ -322,7 +322,7 @@ class Consumer:
                     return sampler.result(count)
 
     def _read(self, filled: int) -> int:
-        """Read on behind what is there; return how many octets came, 0 after an idle while."""
+        """Read behind the octets of the buffer; return the number of new ones, 0 after an idle time."""
         try:
             got = self.socket.recv_into(self.view[filled:])
         except BlockingIOError:
@@ -332,7 +332,7 @@ class Consumer:
         return got
 
     def _verify(self, delivery: Delivery, at: int, tag: int) -> None:
-        """Make sure that the delivery at `at` is the one with this tag."""
+        """Check that the delivery at `at` has this tag."""
         octets = self.buffer
         good = (
             octets.startswith(delivery.head, at)
@@ -355,7 +355,7 @@ class Consumer:
         return tag
 
     def _reported(self) -> int | None:
-        """Return how many messages there are in all, once the parent has said so."""
+        """Return the total number of messages, None until the parent has sent it."""
         if self._total is None and select.select([ORDERS], [], [], 0)[0]:
             self._total = total_told()
         return self._total

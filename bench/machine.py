@@ -1,4 +1,4 @@
-"""What the numbers were measured on: without this, a number says nothing next year."""
+"""Facts about the machine of a run. Without them a figure cannot be compared with a later one."""
 
 from __future__ import annotations
 

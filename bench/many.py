@@ -2,9 +2,9 @@
 
     python -m bench.many '{"role": "publish", "port": 5672, ...}'
 
-A publisher's connection goes through its queues with every message, a consumer's has a consumer on each of
-its queues; so each read of the broker's touches many queues, where the other rows touch one. All else is as
-in `bench.load`, whose parts work here.
+A publisher's connection changes its queue with every message, and a consumer's connection has a consumer on each of its
+queues. So each read of the broker has messages of many queues, unlike in the other rows. The rest is as in
+`bench.load`, whose parts are used here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bench.workers import Worker, measured
 
 SHARE_MIN: Final = 0.5
 RING_TURNS: Final = 40
-"""Different messages of each queue in a connection's ring."""
+"""The number of different messages for each queue in a connection's ring."""
 _TAG: Final = struct.Struct(">Q")
 # type, channel, size; class and method; then the consumer tag's length
 _CONSUMER_TAG_AT: Final = 7 + 4
@@ -31,12 +31,12 @@ _CONSUMER_TAG_AT: Final = 7 + 4
 
 @dataclass
 class ManyJob:
-    """What one of the two processes is to do.
+    """The job of one of the two processes.
 
     Attributes:
-        connections: each has `queues` queues of its own, named by `queue_name`.
-        window: most messages without confirm, and most without ack, of each connection.
-        seconds: how long to publish.
+        connections: the number of connections; each has `queues` queues of its own, named by `queue_name`.
+        window: for each connection the highest number of unconfirmed messages, and for each consumer of unacked ones.
+        seconds: the time of publishing.
     """
 
     role: str
@@ -50,7 +50,7 @@ class ManyJob:
 
 
 def queue_name(connection: int, number: int) -> str:
-    """Names of one length, so that all messages have one size."""
+    """Return the name of a queue. All names have one length, so that all messages have one size."""
     return f"many-{connection:03}-{number:03}"
 
 
@@ -66,7 +66,7 @@ class Publishing:
         rings = [memoryview(ring(message, RING_TURNS, 0)) for message in messages]
         turns = b"".join(one[at * self.stride :][: self.stride] for at in range(RING_TURNS) for one in rings)
         self.turn_bytes = len(turns)
-        # A window may begin anywhere in the ring, and goes on at its start as often as it must.
+        # The ring is repeated, so that a window is one slice from any place of the ring.
         self.view = memoryview(turns * (2 + self.window * self.stride // self.turn_bytes))
         self.connection = Connection(job.port, vhost=job.vhost)
         self.connection.confirm_select()
@@ -74,7 +74,7 @@ class Publishing:
         self.socket.settimeout(None)
 
     def fill_window(self) -> None:
-        """Send what the window has room for, unless that is little."""
+        """Fill the window with messages, unless it has little room."""
         room = self.window - (self.sent - self.confirms.count)
         if room >= max(1, self.window // ROOM_PARTS):
             at = self.sent * self.stride % self.turn_bytes
@@ -82,7 +82,7 @@ class Publishing:
             self.sent += room
 
     def read(self) -> None:
-        """Take confirms."""
+        """Read confirms."""
         octets = self.socket.recv(RECV_BYTES)
         if not octets:
             raise LoadError("the broker closed the connection")
@@ -90,7 +90,7 @@ class Publishing:
 
 
 class Consuming:
-    """One connection that counts what its queues deliver, by size, and acknowledges it."""
+    """One connection that counts its queues' deliveries, by size, and acknowledges them."""
 
     def __init__(self, job: ManyJob, place: int) -> None:
         self.connection = Connection(job.port, vhost=job.vhost)
@@ -106,7 +106,7 @@ class Consuming:
         self._delivery: Delivery | None = None
 
     def read(self) -> None:
-        """Take deliveries."""
+        """Read deliveries."""
         got = self.socket.recv_into(memoryview(self._buffer)[self._filled :])
         if not got:
             raise LoadError("the broker closed the connection")
@@ -125,17 +125,17 @@ class Consuming:
             self.ack()
 
     def ack(self) -> None:
-        """Acknowledge all there is."""
+        """Acknowledge all deliveries."""
         if self.count > self.acked:
             self.socket.sendall(ACK.pack(ACK_HEAD, self.count, 1, FRAME_END))
             self.acked = self.count
 
 
 def expect_tag(octets: bytearray, at: int, stride: int, tag: int) -> None:
-    """Make sure that the delivery at `at` has this tag.
+    """Check that the delivery at `at` has this tag.
 
     Raises:
-        LoadError: it has another, or there is no delivery.
+        LoadError: it has another tag, or there is no delivery.
     """
     end, consumer_tag_at = at + stride, at + _CONSUMER_TAG_AT
     (found,) = _TAG.unpack_from(octets, consumer_tag_at + 1 + octets[consumer_tag_at])

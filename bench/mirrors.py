@@ -1,19 +1,18 @@
-"""What mirrors cost, and what they are worth: rows of a cluster of three nodes on one machine.
+"""The cost and the use of mirrors: rows of a cluster of three nodes on one machine.
 
-    mirrored            the loads of `publish` and `together` on a queue that is mirrored on all nodes, window 2000,
-                        publisher and consumer at its leader; a confirm means that all three have the message
-    mirrored-failover   the leader is killed while 5,000/s are published; a client knocks at a survivor until a
-                        publish of its own is confirmed, and every message that was ever confirmed must be there;
-                        20 times, of each node in turn (3 times in a quick run): the median, and the worst
-    quorum-failover     the same with a quorum queue
-    stream-failover     the same with a stream
-    mirrored-stream     a stream of three replicas is published to over the stream protocol; then it is read from its
-                        first message, at a node with a replica (`mirrored-stream-read`)
-    mirrored-sync-pause a queue holds the backlog without mirrors, 5,000/s are published to it, and it gets two,
-                        which synchronise: the longest time between two confirms until they have
+    mirrored            The loads of `publish` and `together` on a queue with mirrors on all nodes, window 2000;
+                        publisher and consumer are at its leader. A confirm means that all three nodes have the message.
+    mirrored-failover   The leader is killed while 5,000 messages/s are published. A client tries to publish at a
+                        survivor until one message is confirmed. Every confirmed message must be there. Each node is
+                        killed in turn, 20 times in all (3 times in a quick run): the median, and the worst.
+    quorum-failover     The same with a quorum queue.
+    stream-failover     The same with a stream.
+    mirrored-stream     A publisher writes a stream of three replicas over the stream protocol; then a reader reads it
+                        from its first message, at a node with a replica (`mirrored-stream-read`).
+    mirrored-sync-pause A queue without mirrors has the backlog, 5,000 messages/s are published to it, and it gets two
+                        mirrors: the longest time between two confirms until both are synchronised.
 
-A round in which a mirror was not synchronised at its end is an error and no number. Processor time is that of all
-nodes.
+A round at whose end a mirror is not synchronised is an error without a figure. Processor time is that of all nodes.
 """
 
 from __future__ import annotations
@@ -61,17 +60,17 @@ FAILOVERS: Final[dict[str, dict[str, str]]] = {
 
 
 class Measured(Protocol):
-    """What is measured of a node's process."""
+    """The measurements of a node's process."""
 
     def cpu_seconds(self) -> float:
-        """Processor time since its start."""
+        """Return the processor time since its start."""
 
     def rss_bytes(self) -> int:
-        """Resident memory now."""
+        """Return the present resident memory."""
 
 
 class ClusterContender:
-    """A cluster of three as what the rows run on (bench.contenders.Node): its first node, and all of them together."""
+    """A cluster of three nodes as one contender (bench.contenders.Node): the ports of the first, the sums of all."""
 
     def __init__(
         self,
@@ -80,7 +79,7 @@ class ClusterContender:
         stream_ports: Sequence[int],
         folder: Path,
     ) -> None:
-        """Nothing runs yet; `folder` is removed in the end."""
+        """Prepare; nothing runs yet. `close` removes `folder`."""
         self.cluster = cluster
         self.stream_ports = stream_ports
         self.stream_port = stream_ports[0]
@@ -91,12 +90,12 @@ class ClusterContender:
 
     @property
     def first(self) -> ClusterNode:
-        """Where queues are declared, so the one that leads them."""
+        """The node at which queues are declared, which therefore leads them."""
         return self.cluster.nodes[0]
 
     @property
     def others(self) -> list[ClusterNode]:
-        """Where their mirrors are."""
+        """The nodes of their mirrors."""
         return list(self.cluster.nodes[1:])
 
     def start(self) -> object:
@@ -118,11 +117,11 @@ class ClusterContender:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def rss_bytes(self) -> int:
-        """Resident memory of all nodes now."""
+        """Return the present resident memory of all nodes."""
         return sum(each.rss_bytes() for each in self._measured)
 
     def cpu_seconds(self) -> float:
-        """Processor time of all nodes since their start."""
+        """Return the processor time of all nodes since their start."""
         return sum(each.cpu_seconds() for each in self._measured)
 
 
@@ -130,7 +129,7 @@ def make_leveret(folder: Path) -> Node:
     """Make a cluster of Leveret nodes; it is not started.
 
     Raises:
-        LoadError: none can be run here.
+        LoadError: no cluster can be run here.
     """
     if reason := cluster_site.available():
         raise LoadError(reason)
@@ -179,7 +178,7 @@ def _run(node: Node, settings: Settings) -> dict[str, Reading]:
 
 @contextmanager
 def _mirrored(node: ClusterContender) -> Iterator[Connection]:
-    """A queue with two synchronised mirrors, which they must still be at the end; deleted then."""
+    """Yield a connection to a queue with two synchronised mirrors; check them at the end, and delete the queue."""
     node.cluster.set_policy(POLICY, PATTERN, {"ha-mode": "all", "ha-sync-mode": "automatic"})
     connection = Connection(node.amqp_port)
     connection.declare_queue(QUEUE)
@@ -223,7 +222,7 @@ def _run_failover(node: Node, settings: Settings) -> dict[str, Reading]:
 def _fail_over(
     node: ClusterContender, leader: ClusterNode, arguments: dict[str, str], settings: Settings
 ) -> Reading:
-    """Kill who leads a queue while it is published to; return how long nobody could publish."""
+    """Kill a queue's leader under load; return the time until the next confirm."""
     survivor, *others = [each for each in node.cluster.nodes if each is not leader]
 
     def assert_alive() -> None:
@@ -251,7 +250,7 @@ def _fail_over(
 
 
 def _found(connection: Connection, wanted: int) -> int:
-    """The messages of the queue but for the first one of the new leader; a broker may count a stream's late."""
+    """Return the queue's number of messages without the new leader's first; a broker may count a stream's late."""
     deadline = time.monotonic() + COUNT_TIMEOUT_S
     while (found := connection.ready_messages(QUEUE) - 1) < wanted and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -262,16 +261,16 @@ def _found(connection: Connection, wanted: int) -> int:
 def _left(
     node: ClusterContender, leader: ClusterNode, others: Sequence[ClusterNode], arguments: dict[str, str]
 ) -> Iterator[None]:
-    """A queue with two synchronised mirrors, whose leader will be gone at the end."""
+    """Declare a queue with two synchronised mirrors for a block in which its leader is killed."""
     if arguments:
-        # A quorum queue and a stream have their members without one.
+        # A quorum queue and a stream have their members without a policy.
         node.cluster.clear_policy(POLICY)
     else:
         node.cluster.set_policy(POLICY, PATTERN, {"ha-mode": "all", "ha-sync-mode": "automatic"})
     connection = Connection(leader.amqp_port)
     connection.declare_queue(QUEUE, arguments=arguments)
     if arguments and node.cluster.kind == RABBITMQ:
-        # Its members are no mirrors, and have all of a queue that is empty.
+        # RabbitMQ does not report their members as mirrors. The queue is empty, so no member lacks a message.
         node.cluster.wait_placed(QUEUE, leader, mirrors=None, timeout_s=READY_TIMEOUT_S)
     else:
         node.cluster.wait_placed(

@@ -1,4 +1,4 @@
-"""The rows of messages as applications send them: they differ, and go to one queue or to many."""
+"""The rows of messages that differ, as applications send them, to one queue or to many."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def declare(connection: Connection, load: Load, arguments: dict[str, Any] | None
 
 @contextmanager
 def declared(port: int, load: Load, arguments: dict[str, Any] | None = None) -> Iterator[Connection]:
-    """The exchange of a load and its queues, each with its binding; deleted at the end."""
+    """Declare the exchange, queues and bindings of a load for a block; yield the connection."""
     connection = Connection(port)
     declare(connection, load, arguments)
     try:
@@ -52,7 +52,7 @@ def declared(port: int, load: Load, arguments: dict[str, Any] | None = None) -> 
 
 
 def job_of(role: str, port: int, load: Load, **how: Any) -> TrafficJob:
-    """A job for one of the processes of this load."""
+    """Return the job of one process of this load."""
     return TrafficJob(role, port, dataclasses.asdict(load), **how)
 
 
@@ -68,14 +68,14 @@ def published_and_consumed(node: Node, load: Load, settings: Settings) -> Throug
 
 
 def fill(port: int, load: Load, count: int, vhost: str = "/") -> None:
-    """Publish so many messages; return when all are confirmed."""
+    """Publish `count` messages; return when all are confirmed."""
     with Worker(job_of("publish", port, load, count=count, vhost=vhost), MODULE) as publisher:
         publisher.ready().go()
         publisher.result(FILL_TIMEOUT_S)
 
 
 def taken(node: Node, load: Load, count: int, vhost: str = "/") -> Throughput:
-    """Consume so many messages that are there, and check each."""
+    """Consume `count` messages that the queues have, and check each."""
     with Worker(job_of("consume", node.amqp_port, load, vhost=vhost), MODULE) as consumer:
         return drained(node, consumer, count)
 
@@ -83,7 +83,7 @@ def taken(node: Node, load: Load, count: int, vhost: str = "/") -> Throughput:
 def _together(
     name: str, load: Load, arguments: dict[str, Any] | None = None, worth: float = 1.0
 ) -> Callable[[Node, Settings], dict[str, Reading]]:
-    """`worth`: a message in the row's unit."""
+    """Return the run of a scenario; `worth` is a message in the row's unit."""
 
     def run(node: Node, settings: Settings) -> dict[str, Reading]:
         with declared(node.amqp_port, load, arguments):
@@ -105,7 +105,7 @@ def _scenario(
 
 
 def _expired(node: Node, settings: Settings) -> dict[str, Reading]:
-    """Messages expire in one queue and are consumed from another."""
+    """Consume dead letters of messages that expire in another queue."""
     load, port = dataclasses.replace(Load(), altered=True), node.amqp_port
     connection = Connection(port)
     connection.declare_exchange(EXCHANGE, load.kind)
@@ -123,7 +123,7 @@ def _expired(node: Node, settings: Settings) -> dict[str, Reading]:
 
 
 def _polled(node: Node, settings: Settings) -> dict[str, Reading]:
-    """One `basic.get` after another, each acknowledged, until the queue is empty."""
+    """Get and acknowledge one message after another until the queue is empty."""
     load, count = Load(), POLLED_QUICK if settings.quick else POLLED
     with declared(node.amqp_port, load) as connection:
         fill(node.amqp_port, load, count)
@@ -140,7 +140,7 @@ def _polled(node: Node, settings: Settings) -> dict[str, Reading]:
 
 
 def _backlog(node: Node, settings: Settings) -> dict[str, Reading]:
-    """The backlog of messages that differ: memory, and taking it off."""
+    """Measure the memory and the consumption of a backlog of messages that differ."""
     load = Load()
     with declared(node.amqp_port, load) as connection:
         fill(node.amqp_port, load, settings.backlog)
@@ -153,10 +153,10 @@ def _backlog(node: Node, settings: Settings) -> dict[str, Reading]:
 
 
 def _dispatched(node: Node, settings: Settings) -> dict[str, Reading]:
-    """Ten thousand consumers of one queue, then one of each of ten thousand queues."""
+    """Measure ten thousand consumers of one queue, then one consumer for each of ten thousand queues."""
     count = DISPATCH_QUICK if settings.quick else DISPATCH
     connections = DISPATCH_CONNECTIONS
-    # The first message of each queue makes a log; that is not to be measured.
+    # The first message of each queue makes a log. The longer warm-up keeps that out of the measurement.
     settings = dataclasses.replace(settings, warmup_s=DISPATCH_WARMUPS * settings.warmup_s)
     one_queue = Load(
         consumers=connections, consumers_each=count // connections, prefetch=10, ordered=False, publishers=2

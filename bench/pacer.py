@@ -1,10 +1,10 @@
-"""A publisher at a steady rate that goes on until it is told to end, and notes when confirms came.
+"""A publisher at a steady rate that notes the times of its confirms, until its parent ends it.
 
     python -m bench.pacer '{"role": "pace", "port": 5672, ...}'
 
-What it is for is beside it: a join, a cut, whatever else may hold up those who publish. It sends each message
-when it is due, whether or not earlier ones are confirmed, and looks at the socket meanwhile; so its samples
-are the moments at which its count of confirms grew, and the time between two of them is a publisher's pause.
+It shows the pauses that other work, such as a join or a cut link, causes for publishers. It sends each message when it
+is due, also if earlier ones are unconfirmed, and reads confirms in between. Its samples are the times at which its
+count of confirms grew, so the time between two samples is a publisher's pause.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from bench.process import ORDERS, Result, main, wait_for_go
 RATE: Final = 5_000
 RUN_MESSAGES: Final = 1_000
 GRAIN_NS: Final = 1_000_000
-"""It wakes up no more often than this to send: one message at a time would cost a quarter of a processor."""
+"""The shortest time between two sends; a send for each message would cost a quarter of a processor."""
 
 
 @dataclass
 class PaceJob:
-    """What a pacer is to do.
+    """The job of a pacer.
 
     Attributes:
         rate: messages a second.
-        until_lost: the broker will be killed: the end of the connection is no error, and what it returns is
-            how many messages were confirmed until then.
+        until_lost: the broker will be killed, so the end of the connection is no error; the result has the number of
+            messages that were confirmed until then.
     """
 
     port: int
@@ -46,7 +46,7 @@ class PaceJob:
 
 
 class Pacer(Publisher):
-    """One connection that publishes at a rate until its parent says that it is enough."""
+    """One connection that publishes at a rate until its parent ends it."""
 
     def __init__(self, job: PaceJob) -> None:
         super().__init__(
@@ -57,7 +57,7 @@ class Pacer(Publisher):
         self._samples: list[tuple[float, int]] = []
 
     def run(self) -> Result:
-        """Publish; return when told to and all is confirmed, or when the broker is gone."""
+        """Publish; return after the parent's order when all is confirmed, or when the broker is lost."""
         self.socket.settimeout(None)
         before_s = time.process_time()
         try:
@@ -87,16 +87,16 @@ class Pacer(Publisher):
                     self._samples.append((time.monotonic(), self.confirms.count))
 
     def _wait(self, timeout_s: float | None) -> list[Any]:
-        """Wait for confirms; for the parent's word too, as long as there is a time at which more is due."""
+        """Wait for confirms, and with a timeout also for the parent's order; return the readable sources."""
         sources: list[Any] = [self.socket] if timeout_s is None else [self.socket, ORDERS]
         return select.select(sources, [], [], timeout_s)[0]
 
 
 def longest_pause_s(samples: list[tuple[float, int]], start: float, end: float) -> float:
-    """Return the longest time between two samples, of those that lie in a span or reach into it.
+    """Return the longest time between two neighbouring samples, at least partly in a span.
 
     Raises:
-        LoadError: no two samples do.
+        LoadError: there are no such samples.
     """
     pauses = [
         later - sooner for (sooner, _), (later, _) in pairwise(samples) if later > start and sooner < end

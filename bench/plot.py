@@ -1,7 +1,7 @@
-"""A plot of a run as SVG: for each row a bar of each broker, by RabbitMQ's figure, longer is better.
+"""A plot of a run as SVG: in each row a bar for each broker, in relation to RabbitMQ; longer is better.
 
-The axis is logarithmic, and RabbitMQ's bar ends at 1. Where less is better, a bar is RabbitMQ's figure by the broker's
-own, so that twice as long is twice as good in every row.
+The axis is logarithmic, and RabbitMQ's bar ends at 1. In rows where less is better a bar is RabbitMQ's figure divided
+by the broker's, so that a longer bar is better in every row.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _SMALLEST: Final = 0.1
 
 
 def svg(record: dict[str, Any]) -> str:
-    """Draw the plot of a run, of those of its rows that RabbitMQ was measured in."""
+    """Return the plot of a run, with the rows in which RabbitMQ was measured."""
     rows = [row for name in ROWS for row in record["rows"] if row["name"] == name and RABBITMQ in row]
     brokers = [each for each in BROKERS if each[0] in record["versions"]]
     best = max((_worth(row, name) for row in rows for name, _, _ in brokers if name in row), default=1.0)
@@ -73,7 +73,7 @@ def write(record: dict[str, Any], target: Path) -> None:
 
 
 def _worth(row: dict[str, Any], broker: str) -> float:
-    """How many times as good as RabbitMQ's a broker's figure is."""
+    """Return the quality of a broker's figure, in multiples of RabbitMQ's."""
     own, other = row[broker]["median"], row[RABBITMQ]["median"]
     above, below = (own, other) if row["higher_is_better"] else (other, own)
     return max(_SMALLEST, above / below if below else _SMALLEST)

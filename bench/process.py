@@ -1,9 +1,9 @@
-"""One process of the load generator: how it talks with its parent, and what it hands back.
+"""One process of the load generator: its protocol with its parent, and its result.
 
-It is started with its job in JSON, connects, encodes its messages, prints `ready`, waits for a line on its
-standard input, works, and prints its result as one line of JSON. Another line may say how many messages
-there are in all. Rates are not computed here: a result carries samples (monotonic time, messages so far),
-and the parent reads any interval off them, the same for every kind of process.
+The process gets its job in JSON, connects, encodes its messages, and prints `ready`. After a line on its standard input
+it works, and prints its result as one line of JSON. Another line may give the total number of messages. A result has
+samples (monotonic time, messages so far) and no rates: the parent computes the rate of any interval from the samples,
+in the same way for every kind of process.
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ from leveret.model.errors import LeveretError
 
 SAMPLE_INTERVAL_S: Final = 0.02
 
-# Unbuffered: what the parent wrote must show in select() until it is read.
+# Unbuffered, because select() must report the parent's lines until they are read.
 ORDERS: Final = io.FileIO(0, closefd=False)
 
 
 @dataclass
 class Result:
-    """What a process did.
+    """The result of a process.
 
     Attributes:
-        samples: (monotonic seconds, messages confirmed - or sent, without confirms - or delivered).
-        ages_us: of a stamped run, percentiles of the messages' age by name.
+        count: the number of messages.
+        samples: (monotonic seconds, messages so far): confirmed ones, sent ones without confirms, or delivered ones.
+        cpu_s: processor time of the process.
+        ages_us: percentiles of the messages' age, by name; empty without stamps.
     """
 
     count: int = 0
@@ -44,7 +46,7 @@ class Result:
 
 
 class Sampler:
-    """Notes how far a process is, now and then."""
+    """Takes samples of a count at intervals."""
 
     def __init__(self) -> None:
         self.samples: list[tuple[float, int]] = []
@@ -52,26 +54,26 @@ class Sampler:
         self._cpu_before_s = time.process_time()
 
     def note(self, count: int) -> None:
-        """Keep a sample if the last one is old enough."""
+        """Take a sample if the last one is old enough."""
         now = time.monotonic()
         if now >= self._next_s:
             self.samples.append((now, count))
             self._next_s = now + SAMPLE_INTERVAL_S
 
     def result(self, count: int) -> Result:
-        """Close with a last sample."""
+        """Take the last sample; return the result."""
         self.samples.append((time.monotonic(), count))
         return Result(count, self.samples, time.process_time() - self._cpu_before_s)
 
 
 def wait_for_go() -> None:
-    """Tell the parent that all is prepared; return when it says that work begins."""
+    """Report to the parent that all is prepared; return at its order to begin."""
     print("ready", flush=True)
     ORDERS.readline()
 
 
 def total_told() -> int:
-    """Read from the parent how many messages there are in all; waits for it."""
+    """Wait for the total number of messages from the parent; return it."""
     return int(ORDERS.readline())
 
 
@@ -84,20 +86,20 @@ class Counted(Protocol):
 
 
 class Publishing(Protocol):
-    """A connection that publishes as far as its window of messages without a confirm goes."""
+    """A connection that publishes, with a window of unconfirmed messages."""
 
     socket: socket.socket
     sent: int
 
     @property
     def confirms(self) -> Counted:
-        """Messages that the broker has confirmed."""
+        """The messages that the broker has confirmed."""
 
     def read(self) -> None:
-        """Take confirms; the socket has some."""
+        """Read confirms from the readable socket."""
 
     def fill_window(self) -> None:
-        """Publish."""
+        """Publish as many messages as the window allows."""
 
 
 class Consuming(Counted, Protocol):
@@ -106,11 +108,11 @@ class Consuming(Counted, Protocol):
     socket: socket.socket
 
     def read(self) -> None:
-        """Take deliveries; the socket has some."""
+        """Read deliveries from the readable socket."""
 
 
 def publish_for(seconds: float, publishing: Sequence[Publishing]) -> Result:
-    """Publish for so long from when the parent says so, then wait until all is confirmed."""
+    """Publish for `seconds` from the parent's order on, then wait until all is confirmed."""
     wait_for_go()
     sampler = Sampler()
     deadline = time.monotonic() + seconds
@@ -128,7 +130,7 @@ def publish_for(seconds: float, publishing: Sequence[Publishing]) -> Result:
 
 
 def consume_total(consuming: Sequence[Consuming]) -> Result:
-    """Begin when the parent says so, and consume until there are as many as it tells."""
+    """Begin at the parent's order, and consume until the parent's total is reached."""
     wait_for_go()
     sampler = Sampler()
     total = sys.maxsize
@@ -148,7 +150,7 @@ def consume_total(consuming: Sequence[Consuming]) -> Result:
 
 
 def main(work: Callable[[dict[str, Any]], Result]) -> None:
-    """Do the job of the command line and print its result; a failure ends with its text and status 1."""
+    """Do the job of the command line, and print its result; after a failure print its text, and end with status 1."""
     reported: dict[str, Any] = json.loads(sys.argv[1])
     try:
         print(json.dumps(dataclasses.asdict(work(reported))), flush=True)

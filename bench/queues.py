@@ -1,7 +1,7 @@
-"""What ten thousand queues cost: declaring them by a definitions file, standing, starting again with them.
+"""The cost of ten thousand queues: their import, their memory, and a start with them.
 
-The file has a durable queue and a binding to `amq.topic` for each; it goes to the HTTP API in one POST, as an
-operator would send it.
+A definitions file has a durable queue and a binding to `amq.topic` for each; one POST to the HTTP API imports it, as an
+operator would do.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ START_TIMEOUT_S: Final = 120.0
 def definitions(
     count: int, *, vhost: str = "/", exchange: str = "amq.topic"
 ) -> dict[str, list[dict[str, Any]]]:
-    """Return a definitions file's content: so many durable queues, each bound with a key of its own."""
+    """Return the content of a definitions file: `count` durable queues, each bound with a key of its own."""
     names = [f"queue-{number:05}" for number in range(count)]
     return {
         "queues": [

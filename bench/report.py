@@ -1,4 +1,4 @@
-"""What a run leaves: a table on the terminal, build/bench.json, the table in docs/performance.md.
+"""The output of a run: a table on the terminal, build/bench.json, and the table in docs/performance.md.
 
 bench.json
     {"date", "machine": {...}, "settings": {...}, "versions": {broker: version},
@@ -7,7 +7,7 @@ bench.json
                "rabbitmq": {... the same} }],
      "errors": {"scenario or row on broker": "text"}}
 
-A broker that has no reading in a row is missing there; `ratio` is Leveret's median by RabbitMQ's.
+A row lacks the brokers without a reading in it. `ratio` is Leveret's median divided by RabbitMQ's.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Record = dict[str, Any]
 
 
 def summary(readings: Sequence[Reading]) -> dict[str, Any]:
-    """Put one broker's rounds of one row together."""
+    """Return the record of one broker's rounds in one row."""
     values = [reading.value for reading in readings]
     cpu = [reading.cpu_us for reading in readings if reading.cpu_us is not None]
     return {
@@ -55,7 +55,7 @@ def summary(readings: Sequence[Reading]) -> dict[str, Any]:
 
 
 def row_record(row: Row, readings: dict[str, list[Reading]], before: Sequence[RowRecord] = ()) -> RowRecord:
-    """Put one row of bench.json together from the rounds of each broker; `before` are the rows above it."""
+    """Return one row of bench.json from the rounds of each broker; `before` has the rows above it."""
     record: RowRecord = {
         "name": row.name,
         "title": row.title,
@@ -68,7 +68,7 @@ def row_record(row: Row, readings: dict[str, list[Reading]], before: Sequence[Ro
 
 
 def _verdict(row: Row, record: RowRecord, before: Sequence[RowRecord]) -> dict[str, Any]:
-    """Compare with the row's target; `met` is None where there is nothing to compare."""
+    """Compare the row with its target; `met` is None without a target or a reading."""
     target = row.target
     if target is None:
         return {"target": None, "met": None}
@@ -93,14 +93,14 @@ def _quotient(value: float | None, by: float | None) -> float | None:
 
 
 def number(value: float) -> str:
-    """Write a number with three digits that count."""
+    """Return a number with about three significant digits, and without fractions from 100 on."""
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
 def table(record: Record) -> list[tuple[str, ...]]:
-    """Return the table as text, its heads first."""
+    """Return the rows of the table as text, the heads first."""
     lines = [_COLUMNS, *(cells(one) for one in record["rows"])]
     if LAVINMQ not in record["versions"]:
         return lines
@@ -120,7 +120,7 @@ def cells(record: RowRecord) -> tuple[str, ...]:
 
 
 def _span(broker: dict[str, Any] | None) -> str:
-    """Write a median with the smallest and the largest round."""
+    """Return a median as text, with the smallest and the largest round."""
     if broker is None:
         return "-"
     if broker["min"] == broker["max"]:
@@ -129,7 +129,7 @@ def _span(broker: dict[str, Any] | None) -> str:
 
 
 def heading(record: Record) -> str:
-    """Say what was measured on what, in one sentence."""
+    """Return the brokers, the date, the machine and the settings of a run as one line."""
     machine, versions = record["machine"], record["versions"]
     against = ", ".join(f"{name} {version}" for name, version in versions.items())
     settings = record["settings"]
@@ -143,7 +143,7 @@ def heading(record: Record) -> str:
 
 
 def print_table(record: Record) -> None:
-    """Write the table: drawn on a terminal, columns between blanks in a pipe."""
+    """Print the table: with lines on a terminal, as plain columns in a pipe."""
     heads, *rows = table(record)
     console = Console()
     if console.is_terminal:
@@ -161,14 +161,15 @@ def print_table(record: Record) -> None:
 
 def _print_errors(record: Record) -> None:
     for where, text in record["errors"].items():
-        # The whole text, often the end of a log, is in bench.json.
+        # bench.json has the whole text, which is often the end of a log.
         print(f"not measured: {where}: {text[:ERROR_CHARS]}", file=sys.stderr)
 
 
 def print_paired(record: Record) -> None:
-    """Write the rows of a paired run: rates, and seconds of the node's processor for 100,000 messages.
+    """Print the rows of a paired run: rates, and seconds of the node's processor for 100,000 messages.
 
-    A ratio is the median of the rounds' ratios, this checkout by the one before: a slow minute is slow for both.
+    A ratio is the median of the rounds' ratios, this checkout divided by the other one, because a slow minute is slow
+    for both.
     """
     print(f"before {record['versions'][BEFORE]}; {heading(record)}")
     for row in record["rows"]:
@@ -202,9 +203,9 @@ def read_json(source: Path) -> Record:
 
 
 def write_docs(record: Record, page: Path, plot: Path) -> None:
-    """Put the table of a run between the two marks in the page, and a link to its plot, which lies beside the page.
+    """Put a link to the plot, and the table of a run, between the two marks in the page.
 
-    Rows that the run lacks stay below it, in the tables of earlier runs.
+    Rows that the run lacks stay below them, in the tables of earlier runs.
 
     Raises:
         ValueError: the page lacks a mark.
@@ -214,7 +215,7 @@ def write_docs(record: Record, page: Path, plot: Path) -> None:
 
 
 def _earlier(page: Path, titles: set[str]) -> list[str]:
-    """The tables between the marks in the page, without the rows of these titles, and without tables of no row."""
+    """Return the tables between the marks in the page, without the rows of these titles, and without empty tables."""
     _, _, rest = page.read_text().partition(DOCS_BEGIN)
     paragraphs = rest.partition(DOCS_END)[0].strip().split("\n\n")
     found: list[str] = []
@@ -248,7 +249,7 @@ def _put_between_marks(page: Path, content: str) -> None:
 
 
 def markdown(record: Record) -> str:
-    """Write the table for the documentation."""
+    """Return the table in Markdown, below its heading."""
     heads, *rows = table(record)
     lines = [heading(record) + ".", "", _pipes(heads), _pipes(["---"] * len(heads))]
     lines += [_pipes(row) for row in rows]

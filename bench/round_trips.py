@@ -1,12 +1,12 @@
-"""How long one client waits: a confirm among 500 connections, and what a stock client pays for one message at a time.
+"""The waits of single clients: a confirm among 500 connections, and one message at a time by a stock client.
 
 python -m bench.round_trips '{"role": "confirm", "port": 5672, ...}'
 
-pace      500 connections, each publishes ten messages a second with confirms; from when a message was due to its
+pace      500 connections publish ten messages a second each, with confirms; measured from a message's due time to its
           confirm
-respond   answers requests, by pika
-ask       direct reply-to by pika: from a request to its answer
-confirm   pika publishes with a confirm for each message: from the call to its return
+respond   pika answers requests
+ask       pika sends requests with direct reply-to; measured from a request to its answer
+confirm   pika publishes with a confirm for each message; measured from the call to its return
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _POLL_S: Final = 0.05
 
 @dataclass
 class RoundTripJob:
-    """What one process is to do; only `pace` looks at `connections`."""
+    """The job of one process; only `pace` uses `connections`."""
 
     role: str
     port: int
@@ -55,7 +55,7 @@ class RoundTripJob:
 
 
 class _Paced:
-    """One of many connections that publish now and then."""
+    """One of many connections that publish at a low rate."""
 
     def __init__(self, job: RoundTripJob, message: bytes) -> None:
         self.connection = Connection(job.port)
@@ -71,7 +71,7 @@ class _Paced:
         self.connection.socket.sendall(self._message)
 
     def read(self) -> list[float]:
-        """Take confirms; return the moments at which the messages were due."""
+        """Read confirms; return the due times of the confirmed messages."""
         octets = self.connection.socket.recv(RECV_BYTES)
         if not octets:
             raise LoadError("the broker closed the connection")
@@ -123,7 +123,7 @@ def _channel(port: int) -> Iterator[BlockingChannel]:
 
 
 def _respond(job: RoundTripJob) -> Result:
-    """Answer until the parent says that it is enough."""
+    """Answer requests until the parent's order to end."""
     answered = 0
 
     def answer(channel: BlockingChannel, method: Any, properties: Any, body: bytes) -> None:
@@ -168,7 +168,7 @@ def _confirm(job: RoundTripJob) -> Result:
 
 
 def _timed(job: RoundTripJob, step: Callable[[int], None]) -> Result:
-    """Do the step over and over; time each after the warm-up."""
+    """Repeat the step, and measure each one after the warm-up."""
     wait_for_go()
     sampler, count = Sampler(), 0
     counted_from = time.monotonic_ns() + int(job.warmup_s * 1e9)
@@ -213,14 +213,14 @@ def _job(role: str, node: Node, settings: Settings, connections: int = 1) -> Rou
 
 
 class _Spent:
-    """The processor time that a node takes from now on."""
+    """The processor time of a node from now on."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._before_s = node.cpu_seconds()
 
     def readings(self, names: dict[str, str], result: Result) -> dict[str, Reading]:
-        """One reading for each row, by the name of its percentile."""
+        """Return a reading for each row; `names` has the percentile of each row."""
         cpu_us = (self._node.cpu_seconds() - self._before_s) / result.count * 1e6
         return {
             row: Reading(result.ages_us[each] / 1000, cpu_us, result.ages_us) for row, each in names.items()

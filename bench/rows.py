@@ -1,7 +1,7 @@
-"""What is measured on one node: each scenario runs on one broker and fills one row or more.
+"""Scenarios, their rows and their readings; the rows of one queue on one node.
 
-A scenario knows nothing of the other broker and nothing of rounds; it gets a running node, leaves
-no queue behind, and returns one reading for each of its rows.
+A scenario runs on one broker. It gets a running node, returns one reading for each of its rows, and deletes its queues.
+It knows neither the other brokers nor the rounds.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ LATENCY_P99_MS_MAX: Final = 10.0
 
 @dataclass(frozen=True)
 class Target:
-    """What issue and design ask of Leveret.
+    """A limit for Leveret's figure in a row.
 
     Attributes:
-        of: `value` compares Leveret's own median, `ratio` its relation to RabbitMQ's, `share` its relation
-            to Leveret's own in `of_row`, a row before this one in the same run.
-        limit: at least this where higher is better, at most this where lower is.
+        of: the compared figure: `value` is Leveret's median, `ratio` is Leveret's median divided by RabbitMQ's, and
+            `share` is Leveret's median divided by its median in `of_row`, an earlier row of the run.
+        limit: the lowest figure that meets the target if higher is better, else the highest.
     """
 
     of: Literal["value", "ratio", "share"]
@@ -50,12 +50,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Reading:
-    """One round's outcome of one row.
+    """The outcome of one round in one row.
 
     Attributes:
-        value: in the row's unit.
-        cpu_us: processor time of the broker a message, where that means something.
-        details: more numbers, for bench.json.
+        value: the figure, in the row's unit.
+        cpu_us: the broker's processor time for a message, in microseconds; None in rows where it means nothing.
+        details: more figures for bench.json.
     """
 
     value: float
@@ -65,15 +65,15 @@ class Reading:
 
 @dataclass(frozen=True)
 class Settings:
-    """How long and how much.
+    """The lengths and sizes of a run.
 
     Attributes:
-        seconds: measured span of a throughput or latency run, after `warmup_s`.
-        rounds: how often each scenario runs on each broker, in turns.
-        backlog: messages of the backlog scenario.
-        large_backlog: messages that a restart is to be quick with.
-        folder: where nodes keep their data.
-        quick: the run is to show that it runs; its figures are not for publication.
+        seconds: the measured span of a throughput or latency run, after `warmup_s`.
+        rounds: the number of rounds of each scenario on each broker; the brokers take turns.
+        backlog: the number of messages of the backlog scenario.
+        large_backlog: the number of messages for the start with a larger backlog.
+        folder: the folder of the nodes' data.
+        quick: a quick run only shows that each row works; its figures are not for publication.
     """
 
     seconds: float
@@ -87,13 +87,13 @@ class Settings:
 
 @dataclass(frozen=True)
 class Scenario:
-    """One kind of run.
+    """A load that fills one row or more.
 
     Attributes:
-        once: runs one round only, because a round takes long and moves gigabytes.
-        brokers: those it can run on.
-        makers: makes what it runs on, of each broker, where that is not a single node.
-        run: runs it on a node that was started for it.
+        run: runs one round on a started node; returns a reading for each row.
+        once: whether it runs one round only, because a round takes long and moves gigabytes.
+        brokers: the brokers on which it can run.
+        makers: by broker, makes the node on which it runs; None for a single node.
     """
 
     rows: tuple[Row, ...]
@@ -130,14 +130,14 @@ def _latency(node: Node, settings: Settings) -> dict[str, Reading]:
 
 
 def paced(node: Node, settings: Settings) -> Throughput:
-    """Publish at a steady rate and consume, with the messages' ages.
+    """Publish at a steady rate and consume; return the run with the messages' ages.
 
     Raises:
         LoadError: the broker did not keep up.
     """
     port = node.amqp_port
     job = PublishJob(port, QUEUE, window=WINDOW, seconds=settings.seconds, rate=LATENCY_RATE)
-    # Acknowledged with every read: a slow ack must not hold back what the prefetch allows.
+    # The consumer acks with every read, so that the prefetch never delays a delivery.
     consume = ConsumeJob(port, QUEUE, ack_every=1, stamped=True, warmup_s=settings.warmup_s)
     run = together(node, job, consume, settings.warmup_s)
     if run.rate < 0.98 * LATENCY_RATE and not settings.quick:

@@ -1,7 +1,7 @@
-"""Runs scenarios: on each broker in turns, round by round, and gathers their readings.
+"""Runs scenarios on each broker, and collects their readings.
 
-In turns, because a machine's speed drifts: what one broker has in a good minute the other has too.
-A scenario that fails on a broker is an entry among the errors; the others go on.
+The speed of a machine drifts, so the brokers take turns, round by round: a slow minute is slow for each of them. If a
+scenario fails on a broker, the run notes the error and continues.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def run(
     say: Callable[[str], None],
     before: Checkout | None = None,
 ) -> Record:
-    """Measure; return the record that becomes bench.json. `say` is called with the step that runs now.
+    """Run the scenarios; return the record for bench.json. `say` is called with the name of each step.
 
     With `before`, the nodes of that checkout are one more broker, the first of each round.
     """
@@ -109,7 +109,7 @@ def _sources(name: str, before: Checkout | None) -> contextlib.AbstractContextMa
 
 @contextlib.contextmanager
 def _noting(errors: dict[str, str], where: str) -> Iterator[None]:
-    """Keep a failure as text instead of letting it end the run."""
+    """Store a failure as text, so that the run continues."""
     try:
         yield
     except subprocess.CalledProcessError as failed:

@@ -1,7 +1,7 @@
-"""What schema sync costs: following 20,000 entities, ten changes among them, and nothing at all.
+"""The cost of schema sync: a first sync of 20,000 entities, a sync of ten changes, and one without changes.
 
-One run on two nodes: the upstream is the one the runner started, the downstream is made here. Octets are those of the
-AMQP connection between them, both ways.
+One run on two nodes: the runner has started the upstream, and this module makes the downstream. Octets are those of the
+AMQP connection between them, in both directions.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ SYNC_TIMEOUT_S: Final = 120.0
 POLL_S: Final = 0.02
 DOWNSTREAM: Final = {
     "schema_definition_sync.operating_mode": "downstream",
-    # What arrives without being asked for has been noticed.
+    # With so long an interval, a change that arrives by itself was announced by the upstream.
     "schema_definition_sync.downstream.minimum_sync_interval": "12h",
 }
 
 
 def ten_changes() -> dict[str, list[dict[str, Any]]]:
-    """Return a definitions file's content: ten entities that are new."""
+    """Return the content of a definitions file with ten new entities."""
     new = definitions(3)
     for number in range(3):
         name = f"new-{number}"
@@ -67,12 +67,12 @@ class Sites:
         self._upstream, self._downstream = upstream, downstream
 
     def put(self, document: dict[str, Any]) -> float:
-        """Import definitions at the upstream; return when that was answered."""
+        """Import definitions at the upstream; return the time of the answer."""
         self._call(self._upstream, "POST", "definitions", document)
         return time.monotonic()
 
     def follow(self) -> None:
-        """Let the downstream follow."""
+        """Point the downstream at the upstream."""
         self._call(self._upstream, "POST", "replication/schema/users", {"name": USER, "password": PASSWORD})
         endpoints = {
             "endpoints": [f"{LOOPBACK}:{self._upstream.amqp_port}"],
@@ -82,7 +82,7 @@ class Sites:
         self._call(self._downstream, "PUT", "replication/schema/upstream", endpoints)
 
     def sync(self) -> None:
-        """Let the downstream ask, and wait for it."""
+        """Have the downstream sync; return when it has."""
         self._call(self._downstream, "POST", "replication/schema/sync", {})
 
     def status(self) -> dict[str, Any]:
@@ -91,12 +91,12 @@ class Sites:
         return found
 
     def wait_applied(self, count: int, what: str) -> float:
-        """Wait until so many changes were applied; return when they were."""
+        """Wait until the downstream has applied `count` changes; return the time."""
         wait_until(lambda: self.status()["changes_applied"] >= count, what, SYNC_TIMEOUT_S, interval_s=POLL_S)
         return time.monotonic()
 
     def queue_count(self) -> int:
-        """Return how many queues the downstream has."""
+        """Return the downstream's number of queues."""
         overview = self._call(self._downstream, "GET", "overview", None).json()
         return int(overview["object_totals"]["queues"])
 

@@ -1,6 +1,6 @@
-"""What the load generator itself can do, shown against a broker that does nothing.
+"""The limits of the load generator, measured on a sink, which is a broker without any work.
 
-If a rate here is not well above those of the brokers, their rows measure the generator.
+If a rate here is not well above those of the brokers, the rows measure the generator instead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ RATE_MIN: Final = 300_000
 
 
 class SinkNode(Server):
-    """The sink as a process, with as much of a node as the workers ask for."""
+    """The sink as a process, with the part of bench.contenders.Node that the workers use."""
 
     amqp_port: int
     management_port: int = 0
@@ -51,16 +51,16 @@ class SinkNode(Server):
         self.kill9()
 
     def rss_bytes(self) -> int:
-        """Nothing that anybody asks of a sink."""
+        """Not implemented: no worker measures the memory of a sink."""
         raise NotImplementedError
 
     def cpu_seconds(self) -> float:
-        """Processor time of the sink since its start."""
+        """Return the processor time of the sink since its start."""
         return cpu_seconds(self._process.pid)
 
 
 def run(seconds: float, warmup_s: float) -> dict[str, Throughput]:
-    """Drive the sink like a broker; return each run's outcome by its name."""
+    """Run loads on the sink as on a broker; return each run's outcome by name."""
     with SinkNode() as node:
         port = node.amqp_port
         publish = PublishJob(port, QUEUE, seconds=seconds)
@@ -75,7 +75,7 @@ def run(seconds: float, warmup_s: float) -> dict[str, Throughput]:
 
 
 def main(seconds: float, warmup_s: float) -> int:
-    """Print what the generator can do; return 1 if it is too slow to measure with."""
+    """Print the generator's rates; return 1 if one is too low for measurements."""
     outcomes = run(seconds, warmup_s)
     for name, outcome in outcomes.items():
         generator = f"{outcome.load_cpu_us:.2f} us of the generator a message"

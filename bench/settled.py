@@ -1,8 +1,8 @@
-"""Takes over where nearly everything was acknowledged: what that costs is to be what is left, not what there was.
+"""A promotion after nearly all messages were acked: its cost should depend on the unsettled messages only.
 
-The upstream is sent ten million messages; a consumer acknowledges each of the first 99 of 100, and none of the rest.
-When the standby has all of that, the upstream is killed and the standby promoted: counted from the command until every
-message that was left is in its queue, Spark's start included.
+A publisher sends ten million messages to the upstream; a consumer acks the first 99 percent of them, and none of the
+others. When the standby has all records, the upstream is killed and the standby is promoted. The time runs from the
+command until every unacked message is in its queue, and includes Spark's start.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What RabbitMQ's open-source edition has for a second site: a shovel, which moves messages on confirm.
+"""The way of RabbitMQ's open-source edition to a second site: a shovel, which acks a message on its confirm.
 
-Source and destination are queues of the same node, which spares it half of the sockets: more than it would do
-between two.
+Source and destination are queues of the same node, which saves half of the sockets' work. So the shovel is faster here
+than between two sites.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ PREFETCH: Final = 1000
 POLL_S: Final = 0.1
 TIMEOUT_S: Final = 600.0
 _MEASURED: Final = (0.1, 0.9)
-"""The part of the messages whose rate is told: a shovel starts slowly, and ends with what it waits for."""
+"""The measured part of the messages: a shovel is slow at its begin and at its end."""
 
 
 def shovelled(node: Node, count: int, source: str = QUEUE) -> Reading:
-    """Have a shovel move so many persistent messages, which are in the source; messages a second."""
+    """Move the source's `count` persistent messages with a shovel; return the rate in messages a second."""
     connection = Connection(node.amqp_port)
     connection.declare_queue(DESTINATION)
     samples: list[tuple[float, int]] = []

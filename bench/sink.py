@@ -1,11 +1,11 @@
-"""A stand-in for a broker that does nothing but the protocol: what the load generator can do.
+"""A stand-in for a broker: it speaks the protocol and does no work, so it shows the limits of the load generator.
 
-    python -m bench.sink        prints the port it listens on, serves until its input ends
+    python -m bench.sink        prints the port of its listener, and serves until its input ends
 
-Takes a publisher and a consumer. Published octets are counted by the size of the first message and
-thrown away; each read is confirmed at once with one `multiple`. For each message counted the
-consumer gets a delivery made beforehand, of which only the tag is written anew. So it is cheaper
-than any broker can be, and whatever rate a run against it shows is the load generator's own.
+It serves a publisher and a consumer. It counts published messages by octets and the size of the first message, ignores
+their content, and confirms each read at once with one `multiple`. For each counted message the consumer gets a delivery
+that was encoded beforehand, with a new tag. This costs less than any broker's work, so a rate against the sink is the
+load generator's own limit.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _ANSWERS: Final[dict[type[object], base.Frame]] = {
 
 
 class Sink:
-    """Everything the sink knows: of its one queue, only how many messages came."""
+    """The state of the sink: the number of messages of its one queue."""
 
     def __init__(self) -> None:
         self.arrived = 0
@@ -50,7 +50,7 @@ class Sink:
         self.changed = threading.Condition()
 
     def serve(self, peer: socket.socket) -> None:
-        """Speak with one client until it goes."""
+        """Serve one client until it leaves."""
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with peer, contextlib.suppress(OSError):
             if peer.recv(len(_HEADER), socket.MSG_WAITALL) == _HEADER:
@@ -58,7 +58,7 @@ class Sink:
                 self._converse(peer)
 
     def _converse(self, peer: socket.socket) -> None:
-        """Answer methods, until the client publishes or consumes for the rest of its life."""
+        """Answer methods, until the client publishes or consumes; from then on it does only that."""
         pending = bytearray()
         prefetch = 0
         while octets := peer.recv(RECV_BYTES):
@@ -85,7 +85,7 @@ class Sink:
         return _ANSWERS.get(type(method))
 
     def _count(self, peer: socket.socket, pending: bytearray) -> None:
-        """Count what is published and confirm it; `pending` begins with the first message."""
+        """Count and confirm published messages; `pending` begins with the first one."""
         stride = size = 0
         for _ in range(3):
             while not (size := _frame_bytes(pending, stride)):
@@ -102,14 +102,14 @@ class Sink:
                 with self.changed:
                     self.arrived = confirmed
                     self.changed.notify_all()
-            # Only the number of octets matters, so those of a message's first part are not kept.
+            # Only the number of octets matters, so the buffer is overwritten.
             got = peer.recv_into(buffer)
             if not got:
                 return
             filled += got
 
     def _deliver(self, peer: socket.socket, prefetch: int) -> None:
-        """Send a delivery for each message that arrived, at most `prefetch` without ack."""
+        """Send a delivery for each published message, at most `prefetch` of them unacked."""
         template, stride = bytearray(), 0
         delivered = acked = 0
         while True:
@@ -134,7 +134,7 @@ class Sink:
 
 
 def delivery(octets: bytes) -> bytes:
-    """Encode one delivery to the consumer `c`, its tag still 0."""
+    """Encode one delivery to the consumer `c`, with tag 0."""
     deliver = commands.Basic.Deliver("c", 0, False, "", "bench")
     head = header.ContentHeader(body_size=len(octets), properties=commands.Basic.Properties())
     frames = (deliver, head, body.ContentBody(octets))
@@ -142,20 +142,20 @@ def delivery(octets: bytes) -> bytes:
 
 
 def _frame_bytes(octets: bytearray, at: int) -> int:
-    """Return the size of the frame that begins at `at`, 0 while its head is not there."""
+    """Return the size of the frame that begins at `at`, 0 if its head is incomplete."""
     if len(octets) < at + 7:
         return 0
     return 8 + int.from_bytes(octets[at + 3 : at + 7], "big")
 
 
 def _last_ack(octets: bytes) -> int:
-    """Return the highest tag acknowledged by these octets, 0 if it is cut in two."""
+    """Return the highest tag of the whole acks in these octets, 0 for none."""
     whole = len(octets) - len(octets) % _ACK.size
     return max((tag for _, tag, _, _ in _ACK.iter_unpack(octets[:whole])), default=0)
 
 
 def _gone(peer: socket.socket) -> bool:
-    """Tell whether a client that has all it wants has ended its side."""
+    """Return whether the client has closed its side of the connection."""
     try:
         return not peer.recv(RECV_BYTES, socket.MSG_DONTWAIT)
     except BlockingIOError:

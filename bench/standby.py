@@ -1,16 +1,16 @@
-"""What the standby does: how far behind it is, how much it can take, how fast it takes over.
+"""The warm standby: its lag, the rate of its transfers, and the time of its promotion.
 
-One run on two nodes: the upstream is the one the runner started, the downstream is made here.
+One run on two nodes: the runner has started the upstream, and this module makes the downstream.
 
-    follow     the upstream takes 20,000 messages/s; twenty times a second the downstream is asked how
-               far it is. Its lag at that moment is the age of the first message it does not have, by
-               the publisher's own clock: what a disaster at that moment would cost.
-    burst      as many messages as the backlog has are published as fast as the upstream takes them.
-    take over  the upstream is killed, the downstream promoted; counted from when Spark has started. This one publishes
-               the messages: a file in the place of its directory of staged segments keeps it from writing segments.
-    ingest     another downstream, which has the same messages, is promoted by segments; a consumer waits meanwhile.
+    follow     The upstream gets 20,000 messages/s. Twenty times a second the downstream is asked for the number of its
+               records. Its lag is the age of the first message that it lacks, by the publisher's clock: the loss that a
+               disaster at that moment would cause.
+    burst      A publisher sends as many messages as the backlog has, as fast as the upstream confirms them.
+    take over  The upstream is killed, and the downstream is promoted; the time runs from Spark's start. This recovery
+               publishes the messages, because a file in the place of its staging directory keeps it from segments.
+    ingest     Another downstream with the same messages is promoted by segments, while a consumer waits.
 
-At the end each downstream's queue must hold every message that was ever confirmed.
+At the end each downstream's queue must have every confirmed message.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ VHOST: Final = "bench"
 QUEUE: Final = "bench"
 FOLLOW_RATE: Final = 20_000
 FOLLOW_SPANS: Final = 3
-# The span ends with the last confirm, so a busy machine makes it a little longer than it was paced.
+# The span ends with the last confirm, so on a busy machine it is a little longer than the pace demands.
 FOLLOW_SHARE_MIN: Final = 0.9
 COLLECTED_SHARE_MIN: Final = 0.75
 SHOVEL_RATIO_MIN: Final = 10.0
 MIXED_SHOVEL_RATIO_MIN: Final = 8.0
-# Slow as it is, a tenth of the backlog tells its rate.
+# A shovel is slow, so it is measured with a tenth of the backlog.
 SHOVELLED_PART: Final = 10
 POLL_S: Final = 0.05
 CONNECT_TIMEOUT_S: Final = 180.0
@@ -78,7 +78,7 @@ class Pair:
         self.published = 0
 
     def connect(self) -> None:
-        """Declare everything at the upstream; let the downstream follow it."""
+        """Declare vhost, policy, user and queue at the upstream; point the downstream at it."""
         ctl = self.upstream.ctl
         ctl("add_vhost", VHOST, "--tags", "standby_replication")
         ctl("set_permissions", "-p", VHOST, "guest", ".*", ".*", ".*")
@@ -92,7 +92,7 @@ class Pair:
         self.follow()
 
     def follow(self) -> None:
-        """Let the downstream follow the upstream."""
+        """Point the downstream at the upstream; wait until it is connected."""
         for link, port in (("schema", self.upstream.amqp_port), ("standby", self.upstream.stream_port)):
             endpoints = {"endpoints": [f"{LOOPBACK}:{port}"], "username": USER, "password": PASSWORD}
             command = f"set_{link}_replication_upstream_endpoints"
@@ -105,24 +105,24 @@ class Pair:
         )
 
     def status(self) -> dict[str, Any]:
-        """The downstream's row for the vhost, empty as long as it knows none."""
+        """Return the downstream's status row of the vhost, empty if it has none yet."""
         with self._http("GET", "/api/replication/status") as answer:
             rows: list[dict[str, Any]] = json.load(answer)
         return next((row for row in rows if row["virtual_host"] == VHOST), {})
 
     def transferred(self) -> int:
-        """How many records of the upstream's outgoing log are safe at the downstream."""
+        """Return the number of the outgoing log's records that are durable at the downstream."""
         return int(self.status().get("transferred") or 0)
 
     def wait_transferred(self) -> float:
-        """Wait until all that was published is there; return when it was."""
+        """Wait until the downstream has all published messages; return the time."""
         everything = self.published
         what = f"{everything} messages at the downstream"
         wait_until(lambda: self.transferred() >= everything, what, TRANSFER_TIMEOUT_S, interval_s=POLL_S)
         return time.monotonic()
 
     def publish(self, job: PublishJob) -> tuple[Result, Progress]:
-        """Publish; return the publisher's result, and what the downstream had meanwhile, by time."""
+        """Publish; return the publisher's result, and the downstream's progress during it."""
         before, seen = self.published, []
         with Worker(job) as publisher, ThreadPoolExecutor(1) as pool:
             publisher.ready().go()
@@ -136,11 +136,11 @@ class Pair:
         return result, seen
 
     def job(self, **how: float) -> PublishJob:
-        """A publisher's job at the upstream."""
+        """Return a publisher's job at the upstream."""
         return PublishJob(self.upstream.amqp_port, QUEUE, vhost=VHOST, **how)  # type: ignore[arg-type]
 
     def promote(self) -> Iterator[tuple[float, dict[str, Any]]]:
-        """Promote the downstream; yield what it says and when."""
+        """Promote the downstream; yield the lines of its answer, each with the time."""
         with self._http("POST", "/api/replication/standby/promote", b"{}", PROMOTE_TIMEOUT_S) as answer:
             for line in answer:
                 yield time.monotonic(), json.loads(line)
@@ -180,7 +180,7 @@ def _run(node: Node, settings: Settings) -> dict[str, Reading]:
 
 
 def _ingested(pair: Pair) -> dict[str, Reading]:
-    """Promote by segments; a consumer's first message is timed from the command."""
+    """Measure a promotion by segments, and the time from the command to a consumer's first message."""
     port = pair.downstream.amqp_port
     with ThreadPoolExecutor(1) as pool:
         asked = time.monotonic()
@@ -191,7 +191,7 @@ def _ingested(pair: Pair) -> dict[str, Reading]:
 
 
 def _first_message(port: int) -> float:
-    """When a consumer has its first message, which goes back."""
+    """Return the time of a consumer's first message, which is then requeued."""
     connection = Connection(port, vhost=VHOST)
     try:
         connection.consume(QUEUE, prefetch=1)
@@ -202,7 +202,7 @@ def _first_message(port: int) -> float:
 
 
 def _run_rto(node: Node, settings: Settings) -> dict[str, Reading]:
-    """Promotions of downstreams that have few messages and many, from the command to the end."""
+    """Measure promotions with few and with many messages, from the command to the end."""
     assert isinstance(node, LeveretProcess)
     found: dict[str, Reading] = {}
     published = 0
@@ -223,7 +223,7 @@ def _run_rto(node: Node, settings: Settings) -> dict[str, Reading]:
 
 
 def _run_collection(node: Node, settings: Settings) -> dict[str, Reading]:
-    """The same queue, published to before its messages are collected for a standby and after."""
+    """Measure the rate of a queue before and while its messages are collected for a standby."""
     assert isinstance(node, LeveretProcess)
     job = PublishJob(node.amqp_port, QUEUE, window=WINDOW, seconds=settings.seconds)
     without = publish_only(node, job, settings.warmup_s).rate
@@ -245,7 +245,7 @@ def _mixed_rate(node: Node, settings: Settings) -> float:
 
 
 def _run_mixed(node: Node, settings: Settings) -> dict[str, Reading]:
-    """Transfer and promotion of messages that differ; each that was recovered is checked, and their order."""
+    """Measure transfer and promotion of messages that differ; check each recovered message, and their order."""
     load = Load()
     if not isinstance(node, LeveretProcess):
         count = settings.backlog // SHOVELLED_PART
@@ -275,7 +275,7 @@ def _run_mixed(node: Node, settings: Settings) -> dict[str, Reading]:
 
 
 def _follow(pair: Pair, settings: Settings) -> dict[str, Reading]:
-    """Measure the lag at a steady rate, after a span at that rate to warm up."""
+    """Measure the lag at a steady rate, after a warm-up at that rate."""
     spans = FOLLOW_SPANS * settings.seconds
     pair.publish(pair.job(seconds=spans, rate=FOLLOW_RATE))
     pair.wait_transferred()
@@ -294,7 +294,7 @@ def _follow(pair: Pair, settings: Settings) -> dict[str, Reading]:
 
 
 def lag_s(samples: Progress, at: float, have: int) -> float:
-    """Return how long ago the first message that is not among `have` was published; 0 if there is none."""
+    """Return the age of the first message behind the `have` transferred ones; 0 if there is none."""
     if have >= int(count_at(samples, at)):
         return 0.0
     after = bisect.bisect_right(samples, have, key=lambda sample: sample[1])
@@ -318,7 +318,7 @@ def _burst(pair: Pair, settings: Settings) -> Reading:
 
 
 def _take_over(pair: Pair, queue: str = QUEUE) -> Reading:
-    """Measure a promotion; make sure that everything is there after it."""
+    """Measure a promotion; check that all messages are there after it."""
     asked = time.monotonic()
     started = ended = 0.0
     for at, line in pair.promote():

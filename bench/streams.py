@@ -2,11 +2,10 @@
 
     python -m bench.streams '{"role": "publish", "port": 5552, ...}'
 
-A publisher gathers and waits as RabbitMQ's Java client does by default: frames of 100 messages, at most
-10,000 without confirm. Its frames are encoded beforehand, and again and again the same: without a publisher
-reference nobody looks at publishing ids. A reader keeps ten chunks under way. Per message both do nothing;
-of each chunk the reader sees whether it begins at the offset where the last one ended and whether its data
-have the checksum its header has.
+A publisher batches as RabbitMQ's Java client does by default: frames of 100 messages, at most 10,000 messages without
+a confirm. Its frames are encoded beforehand and repeated, because without a publisher reference the publishing ids
+have no effect. A reader has credit for ten chunks. Neither does any work for a single message. The reader checks the
+first offset and the checksum of each chunk.
 """
 
 from __future__ import annotations
@@ -44,13 +43,13 @@ _CHUNK_AT: Final = 5
 
 @dataclass
 class StreamJob:
-    """What one of the two processes is to do.
+    """The job of one of the two processes.
 
     Attributes:
-        role: `publish`, or `read`, which is told how many messages there are.
-        batch: messages of a Publish frame.
-        window: most messages without confirm.
-        seconds: how long to publish.
+        role: `publish`, or `read`, which gets the total number of messages from the parent.
+        batch: the number of messages in a Publish frame.
+        window: the highest number of unconfirmed messages.
+        seconds: the time of publishing.
     """
 
     role: str
@@ -81,10 +80,10 @@ def encode_ring(job: StreamJob) -> bytes:
 
 
 def confirmed(frame: memoryview) -> int:
-    """Count what a PublishConfirm confirms.
+    """Return the number of confirmed messages in a PublishConfirm.
 
     Raises:
-        LoadError: the frame is something else: a PublishError, or an end.
+        LoadError: the frame is another one, such as a PublishError or a Close.
     """
     if len(frame) >= _CONFIRM.size:
         key, _, _, count = _CONFIRM.unpack_from(frame)
@@ -94,10 +93,10 @@ def confirmed(frame: memoryview) -> int:
 
 
 def delivered(frame: memoryview, offset: int) -> int:
-    """Count the messages of a Deliver, whose chunk must begin at `offset`.
+    """Return the number of messages in a Deliver, whose chunk must begin at `offset`.
 
     Raises:
-        LoadError: it does not, or is damaged, or the frame is something else.
+        LoadError: the chunk begins elsewhere or is damaged, or the frame is another one.
     """
     if not is_deliver(frame):
         raise LoadError(f"instead of a chunk the broker sent {wire.decode(bytes(frame))}")
@@ -117,7 +116,7 @@ def _publish(job: StreamJob) -> Result:
     ring = encode_ring(job)
     ring_frames, window_frames = RING_FRAMES, job.window // job.batch
     stride = len(ring) // ring_frames
-    # A window may begin anywhere in the ring, and goes on at its start as often as it must.
+    # The ring is repeated, so that a window is one slice from any place of the ring.
     view = memoryview(ring * (2 + window_frames // ring_frames))
     connection = connect(job.port)
     connection.request(
@@ -179,7 +178,7 @@ def _run(node: Node, settings: Settings) -> dict[str, Reading]:
 def published_and_read(
     node: Node, settings: Settings, *, read_at: int, names: tuple[str, str]
 ) -> dict[str, Reading]:
-    """Publish to a new stream at the node, then read it at a port; the readings have these names."""
+    """Publish to a new stream at the node, then read it at a port; return both readings under these names."""
     job = StreamJob("publish", node.stream_port, seconds=settings.warmup_s + settings.seconds)
     connection = connect(job.port)
     connection.request(wire.Create(connection.next_id(), job.stream, {}), wire.CreateResponse)

@@ -1,8 +1,8 @@
-"""Messages as applications send them: each differs from all others in its properties, its body and its size.
+"""Messages as applications send them, with different properties, bodies and sizes.
 
 A publisher has a ring of messages that was encoded beforehand; its consumers make the same ring from the same seed.
-Each message gets its number as it is sent, as its message id and at the front of its body, by one numpy assignment for
-a run of messages:
+Before it is sent, each message gets its number, as its message id and at the begin of its body. One numpy assignment
+writes the numbers of a run of messages:
 
     +---------------+---------------------------------+----------------------------+
     | basic.publish | header ... message id ...       | body frame: number, random |
@@ -25,7 +25,7 @@ from pamqp import base, body, commands, frame, header
 from bench.client import CHANNEL, FRAME_MAX, PERSISTENT
 
 Octets = NDArray[np.uint8]
-"""A row of octets for each message, or one row."""
+"""An array of octets, with one row or with a row for each message."""
 Integers = NDArray[np.int64]
 
 EXCHANGE: Final = "bench-traffic"
@@ -45,20 +45,21 @@ AT_NAME: Final = np.arange(NAME_CHARS)
 
 @dataclass(frozen=True)
 class Load:
-    """What is sent, and how it is taken.
+    """The messages, queues, publishers and consumers of a run.
 
     Attributes:
         mixed: messages differ in all their properties; otherwise they have a delivery mode and no other property.
-        body_bytes: smallest and largest body; sizes between them are spread evenly by their logarithm.
-        kind: of the exchange: `topic` gives each message to one queue, `fanout` to all.
-        window: most messages without confirm, of each publisher.
-        consumers: connections that consume; queues are dealt out to them, or they to queues, whichever are more.
-        consumers_each: consumers that such a connection has of each of its queues.
-        prefetch: of each consumer of a queue.
-        ack_every: deliveries that one `multiple` ack settles; 1 acknowledges each alone.
-        priorities: so many priorities, spread evenly; 0 for none.
-        ordered: a consumer is to find the messages of a queue in the order of their publisher.
-        altered: the broker adds headers to messages, so not all their octets come back.
+        body_bytes: smallest and largest body; the sizes between them are spread evenly by their logarithm.
+        kind: the type of the exchange: `topic` routes each message to one queue, `fanout` to all.
+        window: the highest number of unconfirmed messages of each publisher.
+        consumers: the number of consuming connections. Each has an equal share of the queues; if there are fewer
+            queues than connections, several connections share a queue.
+        consumers_each: the number of consumers of each of its queues on such a connection.
+        prefetch: the prefetch of each consumer.
+        ack_every: the number of deliveries that one `multiple` ack settles; 1 acknowledges each alone.
+        priorities: the number of priorities, spread evenly; 0 for none.
+        ordered: whether a consumer gets the messages of a queue in the order of their publisher.
+        altered: whether the broker adds headers to messages, so that their octets change.
     """
 
     mixed: bool = True
@@ -77,22 +78,22 @@ class Load:
 
     @property
     def copies(self) -> int:
-        """How often each message is delivered."""
+        """The number of deliveries of each message."""
         return self.queues if self.kind == "fanout" else 1
 
     @property
     def ring_messages(self) -> int:
-        """Different messages of each publisher: few where they are large."""
+        """The number of different messages of each publisher: fewer if they are large."""
         return max(16, min(2_000, RING_BYTES_MAX // self.body_bytes[1]))
 
 
 def queue_name(number: int) -> str:
-    """Names of one length, so that each delivery's method frame has one length."""
+    """Return the name of a queue. All names have one length, so that all deliveries' method frames have one length."""
     return f"traffic-{number:05}"
 
 
 def binding_key(number: int) -> str:
-    """What binds a queue to the topic exchange."""
+    """Return the key that binds a queue to the topic exchange."""
     return f"orders.{number:05}.#"
 
 
@@ -105,10 +106,10 @@ class _Message:
 
 
 class Ring:
-    """The messages of one publisher, encoded, and where in them everything stands."""
+    """The encoded messages of one publisher, and the places of their parts."""
 
     def __init__(self, load: Load, publisher: int) -> None:
-        """Encode them; the same for the same load and publisher."""
+        """Encode the messages, which are the same for the same load and publisher."""
         self.load = load
         self.publisher = publisher
         source = random.Random(publisher)
@@ -131,7 +132,7 @@ class Ring:
 
     @cached_property
     def ranks(self) -> tuple[Integers, Integers]:
-        """Of each message, how many before it in the ring have its order; of each order, how many there are."""
+        """For each message its place among those of its order in the ring; for each order its number of messages."""
         counts = np.zeros(self.load.queues * max(1, self.load.priorities), dtype=np.int64)
         ranks = np.zeros(self.count, dtype=np.int64)
         for slot, order in enumerate(self.orders.tolist()):
@@ -141,17 +142,17 @@ class Ring:
 
     @cached_property
     def orders(self) -> Integers:
-        """Of each message, the number of its queue and priority: within it messages have an order."""
+        """For each message its order: the number of its queue and priority, within which messages are ordered."""
         priorities = np.array([one.priority for one in self._messages])
         orders: Integers = self.queues * max(1, self.load.priorities) + priorities
         return orders
 
     def properties(self, slot: int) -> commands.Basic.Properties:
-        """What a message of the ring has been encoded from."""
+        """Return the properties from which a message of the ring was encoded."""
         return self._messages[slot].properties
 
     def number(self, first: int, count: int) -> None:
-        """Write their numbers into a run of messages that does not go beyond the ring's end."""
+        """Write the numbers of a run of messages, which must not reach beyond the ring's end."""
         slot = first % self.count
         sequences = np.arange(first, first + count, dtype=np.uint64)
         octets = (sequences + (self.publisher << SEQUENCE_BITS)).astype(">u8").view(np.uint8)
@@ -162,7 +163,7 @@ class Ring:
             self._columns[self.names[slot : slot + count, None] + AT_NAME] = names_of(numbers)
 
     def run(self, first: int, count: int) -> memoryview:
-        """Return the octets of a run that does not go beyond the ring's end."""
+        """Return the octets of a run of messages, which must not reach beyond the ring's end."""
         slot = first % self.count
         return memoryview(self.octets)[self.starts[slot] : self.ends[slot + count - 1]]
 

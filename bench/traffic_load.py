@@ -1,10 +1,10 @@
-"""The load generator's processes for messages that differ: publishers in one, consumers in the other.
+"""The load generator's processes for messages that differ: one for all publishers, one for all consumers.
 
     python -m bench.traffic_load '{"role": "publish", "port": 5672, ...}'
 
-A consumer finds the frames of a read with one `unpack_from` a message, sends its acks, and puts the rest off until it
-has many messages. Then it reads tags, queues and numbers as columns, sees that each queue has the messages of each
-publisher once and in order, and compares each message, properties and body, with the ring that it was sent from.
+A consumer finds the messages of a read with one `unpack_from` for each, sends its acks, and checks many messages later
+at once. For the check it reads tags, queues and numbers as columns. It checks that each queue has the messages of each
+publisher once and in order, and compares the properties and the body of each message with the publisher's ring.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from bench.traffic import (
 BUFFER_BYTES: Final = 8 << 20
 CHECK_BYTES: Final = 2 << 20
 CHECK_MESSAGES: Final = 1_000
-"""A consumer looks at what it has once it is so much."""
+"""A consumer checks its messages when it has so many octets or messages."""
 DECODED_EVERY: Final = 64
-"""Where a broker alters headers, the properties of one message in so many are decoded and compared."""
+"""If the broker alters headers, one message in so many has its properties decoded and compared."""
 TAG_DIGITS: Final = 5
-"""A consumer tag is the queue's number, then the consumer's among those that the connection has of it."""
+"""A consumer tag has two numbers of so many digits: the queue's, and the consumer's on this connection and queue."""
 _AT_DIGIT: Final = np.arange(TAG_DIGITS)
 _DIGITS: Final = 10 ** np.arange(TAG_DIGITS - 1, -1, -1)
 _HEADER: Final = struct.Struct(">I4xQ")
-"""From a header frame's size on: the size, class and weight, the body's size."""
+"""A header frame from its size on: the size, class and weight, the body's size."""
 _CONSUMER_TAG_AT: Final = FRAME_HEAD_BYTES + 4 + 1
 _DELIVERY_TAG_AT: Final = _CONSUMER_TAG_AT + 2 * TAG_DIGITS
 _REDELIVERED_AT: Final = _DELIVERY_TAG_AT + 8
@@ -56,11 +56,11 @@ _ACKS: Final = np.dtype([("head", "S11"), ("tag", ">u8"), ("multiple", "u1"), ("
 
 @dataclass
 class TrafficJob:
-    """What one of the two processes is to do.
+    """The job of one of the two processes.
 
     Attributes:
         load: the fields of a `Load`.
-        count: how many messages to publish; 0 publishes for `seconds`.
+        count: the number of messages to publish; 0 publishes for `seconds`.
     """
 
     role: str
@@ -72,12 +72,12 @@ class TrafficJob:
 
 
 def load_of(fields: dict[str, Any]) -> Load:
-    """Return a load whose fields have been through JSON."""
+    """Return the load with these fields, which come from JSON."""
     return Load(**{**fields, "body_bytes": tuple(fields["body_bytes"])})
 
 
 class Publishing:
-    """One connection that publishes its ring, over and over, and keeps its window full."""
+    """One connection that publishes its ring repeatedly, and keeps its window full."""
 
     def __init__(self, job: TrafficJob, load: Load, place: int, count: int) -> None:
         self.ring = Ring(load, place)
@@ -91,7 +91,7 @@ class Publishing:
         self.socket.settimeout(None)
 
     def fill_window(self) -> None:
-        """Send what the window has room for, unless that is little."""
+        """Fill the window with messages, unless it has little room."""
         room = min(self.window - (self.sent - self.confirms.count), self.left)
         if room < min(max(1, self.window // ROOM_PARTS), self.left):
             return
@@ -104,7 +104,7 @@ class Publishing:
             room -= run
 
     def read(self) -> None:
-        """Take confirms."""
+        """Read confirms."""
         octets = self.socket.recv(RECV_BYTES)
         if not octets:
             raise LoadError("the broker closed the connection")
@@ -112,7 +112,7 @@ class Publishing:
 
 
 class Books:
-    """Which messages have been delivered, by queue, priority and publisher."""
+    """The delivered messages, by queue, priority and publisher."""
 
     def __init__(self, load: Load, rings: list[Ring]) -> None:
         self._load = load
@@ -122,10 +122,10 @@ class Books:
         self._seen = [np.zeros(0, dtype=bool) for _ in rings]
 
     def enter(self, publishers: Integers, sequences: Integers, queues: Integers) -> None:
-        """Note deliveries in the order in which they came.
+        """Note deliveries in the order of their arrival.
 
         Raises:
-            LoadError: one came twice, or to another queue, or not after the one before it.
+            LoadError: a message came twice, from a wrong queue, or out of order.
         """
         if self._load.kind == "fanout":
             self._enter_ordered(publishers * self._load.queues + queues, sequences)
@@ -149,7 +149,7 @@ class Books:
         )
 
     def _enter_ordered(self, lines: Integers, ordinals: Integers) -> None:
-        """Messages of one line have the ordinals 0, 1, 2 ..."""
+        """Check that the messages of each line have the ordinals 0, 1, 2 ... in this order."""
         by_line = np.argsort(lines, kind="stable")
         lines, ordinals = lines[by_line], ordinals[by_line]
         first = np.r_[True, lines[1:] != lines[:-1]]
@@ -174,7 +174,7 @@ class Books:
 
 
 class Consuming:
-    """One connection that consumes from some queues, acknowledges, and checks what it got."""
+    """One connection that consumes from some queues, acknowledges its messages, and checks them."""
 
     def __init__(self, job: TrafficJob, load: Load, place: int, books: Books, rings: list[Ring]) -> None:
         self._load, self._rings, self._books = load, rings, books
@@ -202,7 +202,7 @@ class Consuming:
         self._scan()
 
     def read(self) -> None:
-        """Take deliveries."""
+        """Read deliveries."""
         got = self.socket.recv_into(self._view[self._filled :])
         if not got:
             raise LoadError("the broker closed the connection")
@@ -217,14 +217,14 @@ class Consuming:
             self.check()
 
     def finish(self) -> None:
-        """Acknowledge all there is, and check the last messages."""
+        """Acknowledge all messages, and check the last ones."""
         if self.count > self._acked:
             self.socket.sendall(ACK.pack(ACK_HEAD, self.count, 1, FRAME_END))
             self._acked = self.count
         self.check()
 
     def _scan(self) -> None:
-        """Find the messages that are there in whole."""
+        """Find the complete messages in the buffer."""
         octets, at, filled = self._buffer, self._scanned, self._filled
         method = self._method_bytes or self._learn()
         if not method:
@@ -244,7 +244,7 @@ class Consuming:
         self._scanned = at
 
     def _learn(self) -> int:
-        """Learn the size of a delivery's method frame, which all of them have, from the first."""
+        """Return the size of a delivery's method frame, learned from the first one; 0 while that is incomplete."""
         if self._filled >= FRAME_HEAD_BYTES:
             self._method_bytes = FRAME_HEAD_BYTES + int.from_bytes(self._buffer[3:7], "big") + 1
         return self._method_bytes
@@ -262,10 +262,10 @@ class Consuming:
         self._acked += every * whole
 
     def check(self) -> None:
-        """Check the messages that came since the last time, and forget them.
+        """Check the messages since the last check, and drop them from the buffer.
 
         Raises:
-            LoadError: they are not what was expected.
+            LoadError: a message is not the expected one.
         """
         if self._starts:
             starts, bodies = np.array(self._starts), np.array(self._bodies)
@@ -316,7 +316,7 @@ class Consuming:
                         raise LoadError("a message has the message id of another one")
                     self._columns[at] = ord("0")
             if self._altered or not self._same(place, headers, ring.headers[slots], ends, ring.ends[slots]):
-                # A broker that encodes properties anew, or adds some, returns other octets.
+                # The octets differ if the broker encodes properties anew or adds some, so compare the values.
                 every = DECODED_EVERY if self._altered else 1
                 self._compare_bodies(place, slots, bodies, ends)
                 self._compare_properties(ring, slots, headers, bodies, every)
@@ -337,7 +337,7 @@ class Consuming:
     def _compare_properties(
         self, ring: Ring, slots: Integers, headers: Integers, bodies: Integers, every: int
     ) -> None:
-        """Compare the properties of one in so many messages by their values."""
+        """Compare the properties of every `every`th message by their values."""
         for at in range(random.randrange(min(every, len(slots))), len(slots), every):
             found = frame.unmarshal(bytes(self._buffer[headers[at] : bodies[at]]))[2]
             assert isinstance(found, header.ContentHeader)
@@ -355,12 +355,12 @@ def _headers(properties: commands.Basic.Properties) -> dict[str, Any]:
 
 
 def _others(properties: commands.Basic.Properties) -> dict[str, Any]:
-    """All but the headers, to which a broker may add, and the message id, which is compared by itself."""
+    """Return the properties without the headers, to which a broker may add, and without the message id."""
     return {name: value for name, value in properties if name not in ("headers", "message_id")}
 
 
 def _queues_of(load: Load, place: int) -> list[int]:
-    """Queues are dealt out to consumers; where there are more consumers, queues have several."""
+    """Return the numbers of a connection's queues; several connections share a queue if there are fewer queues."""
     if load.consumers <= load.queues:
         return list(range(place, load.queues, load.consumers))
     return [place % load.queues]

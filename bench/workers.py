@@ -1,9 +1,8 @@
-"""Starts the load generator's processes, lets them go together, reads rates off their samples.
+"""Starts the load generator's processes together, and computes rates from their samples.
 
-What is counted as throughput is what came out: messages confirmed if only published, messages
-delivered if consumed too, between two moments after the warm-up. The broker's processor time is
-read at the same two moments. Every run ends with the books: a message published and not delivered,
-or delivered more often than once, makes the run an error, not a number.
+Throughput is the number of messages between two moments after the warm-up: delivered ones, or confirmed ones if there
+is no consumer. The broker's processor time is read at the same two moments. Every run ends with a comparison of
+counts: a message that was lost or delivered twice makes the run an error without a figure.
 """
 
 from __future__ import annotations
@@ -28,21 +27,21 @@ from bench.process import Result
 ROOT: Final = Path(__file__).resolve().parent.parent
 RESULT_TIMEOUT_S: Final = 120.0
 _OWN_ENVIRONMENT: Final = dict(os.environ)
-"""Not that of the nodes, which may be of another checkout (bench.contenders.Checkout)."""
+"""The environment of workers, which must not change with that of the nodes (bench.contenders.Checkout)."""
 QUEUE: Final = "bench"
 
 
 @dataclass(frozen=True)
 class Throughput:
-    """One run's outcome.
+    """The outcome of one run.
 
     Attributes:
         rate: messages a second.
-        broker_cpu_us: processor time of the broker a message, in microseconds.
-        load_cpu_us: the same of the load generator.
-        published: messages of the whole run, warm-up included.
-        behind: how many of them, at the end of the measured span, were still to come out.
-        ages_us: percentiles of the messages' age, of a stamped run.
+        broker_cpu_us: the broker's processor time for a message, in microseconds.
+        load_cpu_us: the load generator's processor time for a message, in microseconds.
+        published: the number of messages of the whole run, warm-up included.
+        behind: the number of published messages that were not yet delivered at the end of the measured span.
+        ages_us: percentiles of the messages' age, by name; empty without stamps.
     """
 
     rate: float
@@ -54,7 +53,7 @@ class Throughput:
 
 
 class Job(Protocol):
-    """What a process is to do: a dataclass."""
+    """The job of a process, a dataclass."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
     role: str
@@ -64,7 +63,7 @@ class Worker:
     """One process of the load generator; a context manager that leaves none behind."""
 
     def __init__(self, job: Job, module: str = "bench.load") -> None:
-        """Start `module` with a job that knows its role."""
+        """Start `module` with a job."""
         self._role = job.role
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, json.dumps(dataclasses.asdict(job))],
@@ -103,15 +102,15 @@ class Worker:
         self._write("go\n")
 
     def report(self, total: int) -> None:
-        """Tell a consumer how many messages there are in all, so that it knows its end."""
+        """Send a consumer the total number of messages, at which it ends."""
         self._write(f"{total}\n")
 
     def end(self) -> None:
-        """Tell a process that goes on by itself that it is enough."""
+        """Order a process without an end of its own to end."""
         self._write("end\n")
 
     def result(self, timeout_s: float = RESULT_TIMEOUT_S) -> Result:
-        """Wait for the end of the work.
+        """Wait for the end of the work; return its result.
 
         Raises:
             LoadError: the process failed, or took longer.
@@ -140,7 +139,7 @@ class Worker:
 
 
 def count_at(samples: list[tuple[float, int]], moment: float) -> float:
-    """Read a count off the samples at a moment, on the straight line between two of them."""
+    """Return the count at a moment, interpolated linearly between two samples."""
     after = bisect.bisect_left(samples, (moment, 0))
     if after == 0:
         return 0.0
@@ -161,7 +160,7 @@ def sleep_until(moment: float) -> None:
 
 
 def publish_only(node: Node, job: PublishJob, warmup_s: float) -> Throughput:
-    """Publish for `warmup_s` and `job.seconds` into a queue that nobody reads; then delete it."""
+    """Publish for `warmup_s` and `job.seconds` into a queue without consumers; then delete the queue."""
     connection = Connection(node.amqp_port)
     connection.declare_queue(job.queue)
     job = dataclasses.replace(job, seconds=warmup_s + job.seconds)
@@ -178,7 +177,7 @@ def publish_only(node: Node, job: PublishJob, warmup_s: float) -> Throughput:
 def together(
     node: Node, job: PublishJob, consume: ConsumeJob, warmup_s: float, *, durable: bool = True
 ) -> Throughput:
-    """Publish and consume at once for `warmup_s` and `job.seconds`; then drain and delete."""
+    """Publish and consume at the same time for `warmup_s` and `job.seconds`; then drain and delete the queue."""
     connection = Connection(node.amqp_port)
     connection.declare_queue(job.queue, durable=durable)
     job = dataclasses.replace(job, seconds=warmup_s + job.seconds)
@@ -191,7 +190,7 @@ def together(
 
 
 def alone(node: Node, publisher: Worker, warmup_s: float, seconds: float) -> Throughput:
-    """Let a publisher work while nobody consumes, and measure `seconds` after the warm-up."""
+    """Run a publisher without a consumer, and measure `seconds` after the warm-up."""
     publisher.ready().go()
     start, end, cpu_s = _watch(node, warmup_s, seconds)
     result = publisher.result()
@@ -199,7 +198,7 @@ def alone(node: Node, publisher: Worker, warmup_s: float, seconds: float) -> Thr
 
 
 def drained(node: Node, consumer: Worker, count: int) -> Throughput:
-    """Have a consumer read `count` messages that are there; measure from its first to its last."""
+    """Have a consumer read the queue's `count` messages; measure from its first to its last."""
     before_s = node.cpu_seconds()
     consumer.ready().go()
     consumer.report(count)
@@ -218,7 +217,7 @@ def drained(node: Node, consumer: Worker, count: int) -> Throughput:
 def measured(
     node: Node, publisher: Worker, consumer: Worker, warmup_s: float, seconds: float, copies: int = 1
 ) -> Throughput:
-    """Let both work, measure `seconds` after the warm-up, and see that all that went in came out, `copies` times."""
+    """Run both workers, measure `seconds` after the warm-up, and check that each message came out `copies` times."""
     consumer.ready().go()
     publisher.ready().go()
     start, end, cpu_s = _watch(node, warmup_s, seconds)
@@ -230,7 +229,7 @@ def measured(
 
 
 def _watch(node: Node, warmup_s: float, seconds: float) -> tuple[float, float, float]:
-    """Wait while the workers work; return the measured span and the broker's time in it."""
+    """Wait while the workers work; return the begin and the end of the measured span, and the broker's time in it."""
     start = time.monotonic() + warmup_s
     sleep_until(start)
     before_s = node.cpu_seconds()
