@@ -151,3 +151,37 @@ def test_what_a_node_has_that_is_no_mirror_any_more_is_quarantined_too_and_the_a
     assert "if anywhere" not in reported, "it is known by now where they are"
     (first.data_dir / "divergent" / report["id"]).rename(first.data_dir.parent / "kept")
     site.wait(lambda: alarm(site, third) == "", "no alarm of what is dealt with")
+
+
+def test_a_mirror_that_stopped_before_its_leader_was_lost_does_not_lead_by_itself(site: ClusterSite) -> None:
+    """RabbitMQ 3.10.8 has it lead with an empty queue; its guide wants the node that was the last."""
+    first, second, third = site.members
+    site.set_policy("ha", "^q$", {"ha-mode": "all", "ha-promote-on-failure": "always"})
+    with site.channel(first) as channel:
+        channel.queue_declare("q", durable=True)
+        channel.confirm_delivery()
+        for stopped in (second, third, None):
+            for number in range(10):
+                channel.basic_publish("", "q", b"%d" % number)
+            if stopped is not None:
+                stopped.stop()
+    first.kill9()
+    site.start(second)
+    site.wait(lambda: "has no leader" in alarm(site, second), "an alarm")
+    assert f"Start {first.node}; if it does not come back, use forget_cluster_node" in alarm(site, second)
+    row = site.api("GET", "queues/%2F/q", at=second)
+    assert (row["state"], row["recoverable_slaves"], row.get("messages")) == (
+        "down",
+        [second.node, third.node],
+        None,
+    )
+    forgotten = second.ctl("forget_cluster_node", first.node).stdout
+    assert (
+        f"{third.node}\twithout the messages that only {first.node} had; down until {third.node} is started"
+        in forgotten
+    )
+    assert f"Start {third.node}" in alarm(site, second)
+    site.start(third)
+    site.wait_placed("q", third, mirrors=[second], asked=second)
+    site.wait(lambda: alarm(site, second) == "", "no alarm")
+    assert bodies(site, second) == [b"%d" % number for number in range(10)] * 2

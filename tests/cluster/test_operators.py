@@ -297,7 +297,7 @@ def test_a_node_that_is_gone_for_good_is_forgotten(
     assert rows[gone.node] == {"name": gone.node, "type": "disc", "running": False, "cluster_links": []}
     status, out, _ = ctl(third, "forget_cluster_node", gone.node)
     assert status == 0
-    assert "/\tlost\t(deleted)" in out.splitlines()
+    assert "/\tlost\t(deleted)\t" in out.splitlines()
 
     def known() -> tuple[set[str], set[str]]:
         """The queues and the nodes, as the other node knows them; it hears of changes from etcd."""

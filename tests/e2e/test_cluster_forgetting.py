@@ -113,6 +113,11 @@ def test_mirrors_that_were_stopped_lead_and_what_nobody_has_is_gone_with_what_hu
 ) -> None:
     rows = forget(store, tmp_path, "a")
     assert {each["name"]: each["leader"] for each in rows} == {"mirrored": "c", "stopped": "c", "alone": None}
+    assert {each["name"]: each["note"] for each in rows} == {
+        "mirrored": "down until c is started, or forgotten as well",
+        "stopped": "without the messages that only a had; down until c is started, or forgotten as well",
+        "alone": "",
+    }
     state, defined = seen(store)
     assert state.names == ["b", "c", "d"]
     placements = {key[1]: placed.placement for key, placed in state.placements.items()}
@@ -138,7 +143,8 @@ def test_who_has_all_of_what_a_majority_had_is_not_guessed(store: EtcdCluster, t
     assert seen(store)[0].placements == before.placements
     assert forget(store, tmp_path, "d") == []
     rows = forget(store, tmp_path, "a")
-    assert {"vhost": "/", "name": "majority", "leader": "c"} in rows
+    down = "down until c is started, or forgotten as well"
+    assert {"vhost": "/", "name": "majority", "leader": "c", "note": down} in rows
 
 
 def test_it_is_refused_where_a_node_runs_and_where_the_cluster_is_another(

@@ -162,7 +162,7 @@ class FakeCluster:
         if name not in self._room.nodes:
             raise InvalidCommand(f"{name} is no member")
         del self._room.nodes[name]
-        return [{"vhost": "/", "name": "q", "leader": self.name}]
+        return [{"vhost": "/", "name": "q", "leader": self.name, "note": "down"}]
 
     async def join(self, node: str) -> bool:
         if node not in self._room.nodes:

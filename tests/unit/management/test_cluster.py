@@ -95,16 +95,13 @@ def test_a_mirrored_queue_tells_where_it_is_by_the_old_names_and_the_new(trio: T
 def test_a_queue_whose_leader_is_gone_is_down_with_what_is_known_of_it(trio: Trio) -> None:
     trio.declare("q1", A)
     trio.declare("q2", B, 2, mirrors=(), recoverable_mirrors=(C,), is_mirrored=True, state="down")
-    for node in (A, C):
-        known = trio.nodes[node].broker.queues["/", "q2"]
-        assert isinstance(known, RemoteQueue)
-        known.message_count = known.ready_count = 2
     trio.room.down.add(B)
-    rows = trio.get(A, "/api/queues")
-    assert [(row["name"], row["state"], row["node"], row["messages"]) for row in rows] == [
+    rows = trio.get(A, "/api/queues?sort=messages")
+    assert [(row["name"], row["state"], row["node"], row.get("messages")) for row in rows] == [
+        ("q2", "down", B, None),
         ("q1", "running", A, 0),
-        ("q2", "down", B, 2),
     ]
+    rows = trio.get(A, "/api/queues")
     assert rows[1]["recoverable_slaves"] == [C]
     assert rows[1]["online"] == []
     assert trio.get(C, "/api/queues/%2F/q2")["state"] == "down"
@@ -510,7 +507,8 @@ def test_the_cluster_is_looked_at_joined_and_left(trio: Trio) -> None:
     assert trio.at(A).post("/api/cluster/join", node=B).json() == {"already_member": False}
     assert trio.at(A).delete(f"/api/cluster/members/{B}").status_code == 400
     trio.room.down.add(B)
-    assert trio.at(A).delete(f"/api/cluster/members/{B}").json() == [{"vhost": "/", "name": "q", "leader": A}]
+    [row] = trio.at(A).delete(f"/api/cluster/members/{B}").json()
+    assert row == {"vhost": "/", "name": "q", "leader": A, "note": "down"}
     assert names(trio.get(A, "/api/nodes")) == [A, C]
 
 
@@ -615,6 +613,26 @@ def test_a_queue_that_is_down_or_lacks_messages_is_an_alarm_of_every_node(trio: 
         reason
         == f"queue 'q' in vhost '/': was led on without all messages; the others are at node {C}, if anywhere"
     )
+
+
+def test_a_queue_without_a_leader_is_an_alarm_of_the_cluster(trio: Trio) -> None:
+    trio.declare("q", B, recoverable_mirrors=(C,))
+    trio.room.down.add(B)
+    assert trio.get(A, "/api/health/checks/alarms") == {"status": "ok"}, "a mirror may still take over"
+    for name in (A, C):
+        queue = trio.nodes[name].broker.queues["/", "q"]
+        assert isinstance(queue, RemoteQueue)
+        queue.is_down = True
+    for name in (A, C):
+        failed = trio.at(name).get("/api/health/checks/alarms")
+        assert failed.status_code == 503
+        [found] = failed.json()["queues"]
+        assert found["name"] == "q"
+        assert found["reason"] == (
+            f"has no leader: node {B} does not run; copies that may lack messages: {C}. Start {B}; if it does not "
+            f"come back, use forget_cluster_node {B}"
+        )
+        assert trio.get(name, "/api/health/checks/local-alarms") == {"status": "ok"}
 
 
 def test_a_queue_that_is_nowhere_else_is_named_if_that_is_asked_for(trio: Trio) -> None:

@@ -1,7 +1,7 @@
 """A queue that another node leads, as this node's broker sees it.
 
 Messages are routed to it and gathered in it as in any queue; the leader decides everything else. So nothing is
-dispatched, limited or expired here, and no message is taken from it. Its counts are the last that the leader reported.
+dispatched, limited or expired here, and no message is taken from it. Only the leader counts its messages and consumers.
 """
 
 from __future__ import annotations
@@ -31,70 +31,49 @@ class RemoteQueue(Queue):
     Attributes:
         leader: the name of the node that leads it.
         is_down: whether it has no leader: `leader` is gone, and no other node can take over.
-        ahead: the difference between a message's number on its way to the leader and its place. message_count,
-            ready_count, message_bytes, consumer_count, unacked_count: as last reported by the leader.
+        ahead: the difference between a message's number on its way to the leader and its place.
     """
 
     is_remote = True
 
     def __init__(self, definition: QueueDefinition, leader: str) -> None:
-        """Begin without reports."""
+        """Begin with a running leader."""
         super().__init__(definition, _read_nothing)
         self.leader = leader
         self.is_down = False
         self.ahead = 0
-        self._messages = 0
-        self._ready = 0
-        self._bytes = 0
-        self._consumers = 0
 
     @property
     def place(self) -> int:
         """The number of messages ever gathered, which is the place of the last one in the order of all of them."""
         return self.published_total + self.gathered_count
 
-    # -- what was told ------------------------------------------------------------------------
+    # -- counts -------------------------------------------------------------------------------
 
     @property
     def message_count(self) -> int:
-        """See the class."""
-        return self._messages
-
-    @message_count.setter
-    def message_count(self, count: int) -> None:
-        self._messages = count
+        """0: unknown here, so the HTTP API leaves it out."""
+        return 0
 
     @property
     def ready_count(self) -> int:
-        """See the class."""
-        return self._ready
-
-    @ready_count.setter
-    def ready_count(self, count: int) -> None:
-        self._ready = count
-
-    @property
-    def may_hold_messages(self) -> bool:
-        """Always true: the last report may be outdated."""
-        return True
+        """0, see `message_count`."""
+        return 0
 
     @property
     def message_bytes(self) -> int:
-        """See the class."""
-        return self._bytes
-
-    @message_bytes.setter
-    def message_bytes(self, size: int) -> None:
-        self._bytes = size
+        """0, see `message_count`."""
+        return 0
 
     @property
     def consumer_count(self) -> int:
-        """See the class."""
-        return self._consumers
+        """0, see `message_count`."""
+        return 0
 
-    @consumer_count.setter
-    def consumer_count(self, count: int) -> None:
-        self._consumers = count
+    @property
+    def may_hold_messages(self) -> bool:
+        """Always true: only the leader knows."""
+        return True
 
     @property
     def is_behind(self) -> bool:

@@ -162,18 +162,26 @@ def asked_for_all(policy: MirrorPolicy, synchronised: int) -> int:
     return synchronised - confirms_needed(policy, synchronised) + 1
 
 
-def stopped_successor(stopped: Sequence[str], leader: str, alive: Collection[str]) -> str | None:
-    """Return the mirror that leads once it starts, after `forget_cluster_node` of the leader while all are down.
+def successor_of_forgotten(
+    stopped: Sequence[str], mirrors: Sequence[str], synchronised: Collection[str], alive: Collection[str]
+) -> str | None:
+    """Return the node that leads a queue whose leader is gone for good: the one with the most complete copy.
+
+    Of several mirrors that have everything a running one leads. Else the copy that stopped last has most, even if that
+    node does not run: then the queue is down until the node starts, or is forgotten as well.
 
     Args:
-        stopped: the stopped mirrors, in the order in which they stopped.
-        leader: the node that is forgotten.
-        alive: the running nodes: a mirror among them has started again with an empty copy, and does not count.
+        stopped: the nodes that stopped before the leader was lost, in that order.
+        mirrors: the recorded mirrors, oldest first.
+        synchronised: the mirrors that have every confirmed message, whether they run or not.
+        alive: the running nodes.
 
     Returns:
-        The mirror that stopped last; None without one: the queue is deleted.
+        The node; None without a copy: the queue is deleted.
     """
-    return next((node for node in reversed(stopped) if node not in alive and node != leader), None)
+    copies = by_last_stop(stopped, mirrors, synchronised)
+    running = [node for node in copies if node in synchronised and node in alive]
+    return next(reversed(running or copies), None)
 
 
 def by_last_stop(

@@ -157,15 +157,15 @@ def synced_messages(queue: Queue, states: list[Json]) -> int:
 
 
 def _known_json(call: Call, queue: Queue) -> Json:
-    """The fields known of a queue that another node leads: definition, place, and the last reported counts."""
+    """The fields known of a queue that another node leads: definition and place.
+
+    Only the leader can count: counts of 0 for a queue that is down would tell that nothing waits for its leader.
+    """
     if call.flag("disable_stats"):
         return _short_json(call, queue)
     return {
         **identity_json(call, queue),
         **_policies(call, queue),
-        **_totals(queue),
-        "consumers": queue.consumer_count,
-        "message_bytes": queue.message_bytes,
     }
 
 
@@ -175,7 +175,7 @@ def _short_json(call: Call, queue: Queue) -> Json:
     return {
         **identity_json(call, queue),
         **({"policy": policy} if policy else {}),
-        **(_totals(queue) if call.flag("enable_queue_totals") else {}),
+        **(_totals(queue) if call.flag("enable_queue_totals") and not queue.is_remote else {}),
     }
 
 

@@ -25,7 +25,7 @@ from leveret.core.replication.cluster import (
     placement_write,
 )
 from leveret.core.replication.election import DeleteKey, PutKey, StoreTransaction, Unchanged
-from leveret.core.replication.mirroring import by_last_stop, stopped_successor
+from leveret.core.replication.mirroring import successor_of_forgotten
 from leveret.core.replication.placement import PendingSurvey, asked_without, led_when_started
 from leveret.core.replication.transactions import parts
 from leveret.model import definitions as d
@@ -39,17 +39,14 @@ from leveret.runtime.coordination.lease import attempt_timeout_s
 def leader_without(
     name: str, placement: Placement, members: Collection[str], alive: Collection[str]
 ) -> str | None:
-    """Return the next leader of a queue whose leader is forgotten; None: no node has a copy, and the queue is gone.
+    """Return the next leader of a queue whose leader is forgotten; None: no node has a copy, and the queue is gone."""
 
-    A started mirror keeps its records, so a running one may lead; the mirror that stopped last has most.
-    """
-    copies = [
-        node
-        for node in by_last_stop(placement.stopped, placement.mirrors, placement.synchronised)
-        if node in members and node != name
-    ]
-    running = [node for node in reversed(copies) if node in alive]
-    return running[0] if running else stopped_successor(copies, name, alive)
+    def left(nodes: Iterable[str]) -> list[str]:
+        return [node for node in nodes if node in members and node != name]
+
+    return successor_of_forgotten(
+        left(placement.stopped), left(placement.mirrors), placement.synchronised, alive
+    )
 
 
 def undecided(key: tuple[str, str], asked: PendingSurvey) -> PreconditionFailed:
@@ -61,9 +58,23 @@ def undecided(key: tuple[str, str], asked: PendingSurvey) -> PreconditionFailed:
     )
 
 
-def row(key: tuple[str, str], leader: str | None) -> dict[str, Any]:
-    """Return the outcome for a queue, for operators."""
-    return {"vhost": key[0], "name": key[1], "leader": leader}
+def row(
+    key: tuple[str, str], placement: Placement, leader: str | None, alive: Collection[str]
+) -> dict[str, Any]:
+    """Return the outcome for a queue, for operators.
+
+    Args:
+        key: vhost and name.
+        placement: the queue's record before the change.
+        leader: the next leader; None: the queue is gone.
+        alive: the running nodes.
+    """
+    notes = []
+    if leader is not None and leader not in placement.synchronised:
+        notes.append(f"without the messages that only {placement.leader} had")
+    if leader is not None and leader not in alive:
+        notes.append(f"down until {leader} is started, or forgotten as well")
+    return {"vhost": key[0], "name": key[1], "leader": leader, "note": "; ".join(notes)}
 
 
 async def forget_stopped(config: Config, name: str, data_dir: Path | None = None) -> list[dict[str, Any]]:
@@ -75,7 +86,7 @@ async def forget_stopped(config: Config, name: str, data_dir: Path | None = None
         data_dir: that member's data directory, if available: it must belong to the same cluster.
 
     Returns:
-        The queues that the node led: vhost, name, and the leader once it is started, None if the queue is gone.
+        The queues that the node led: vhost, name, the leader once it is started, None if the queue is gone, and a note.
 
     Raises:
         LeveretError: not a member, a running node, another cluster, or no answer of etcd; may be repeated.
@@ -137,7 +148,7 @@ def _changes(
         if asked.silent:
             raise undecided(key, asked)
         leader = leader_without(name, placement, state.members, ())
-        rows.append(row(key, leader))
+        rows.append(row(key, placement, leader, ()))
         if leader is None:
             gone.append(key)
         else:

@@ -414,7 +414,7 @@ class ClusterCommands:
         elif isinstance(queue, RemoteQueue):
             self._node.broker.deletions.delete_when_writable([queue])
             self._node.engine.touch()
-        return row(key, leader)
+        return row(key, placement, leader, state.alive)
 
     async def join(self, node: str) -> bool:
         """See ClusterOperations: this node is already a member."""

@@ -20,8 +20,8 @@ from leveret.core.replication.mirroring import (
     WantedPlacement,
     by_last_stop,
     confirms_needed,
-    stopped_successor,
     successor,
+    successor_of_forgotten,
     suggest,
 )
 from leveret.core.rules.mirror_policy import NOT_MIRRORED, MirrorPolicy, mirror_policy
@@ -402,14 +402,25 @@ def test_all_nodes_come_to_the_same() -> None:
 
 
 def test_forget_promotes_offline_follower() -> None:
-    assert stopped_successor(["c", "b"], "a", {"d"}) == "b"
-    assert stopped_successor(["c", "b"], "a", {"b", "d"}) == "c"
+    assert successor_of_forgotten("cb", "", "", "d") == "b"
+
+
+def test_a_mirror_that_stopped_later_has_more_than_one_that_runs_again() -> None:
+    assert successor_of_forgotten("cb", "", "", "cd") == "b"
+    assert successor_of_forgotten("cb", "", "", "bd") == "b"
+    # A recorded mirror that is not synchronised, and a synchronised one that was lost with the leader.
+    assert successor_of_forgotten("", "cb", "b", "c") == "b"
+
+
+def test_of_the_mirrors_that_have_everything_one_that_runs_leads() -> None:
+    assert successor_of_forgotten("d", "cb", "cb", "bd") == "b"
+    assert successor_of_forgotten("d", "cb", "cb", "bcd") == "c"
 
 
 def test_promote_follower_after_standalone_restart() -> None:
     # All were stopped, c first, a last. b is told to forget c, then a; later c is told to forget b.
-    assert stopped_successor(["b"], "a", set()) == "b"
-    assert stopped_successor(["c"], "b", set()) == "c"
+    assert successor_of_forgotten("b", "", "", "") == "b"
+    assert successor_of_forgotten("c", "", "", "") == "c"
 
 
 def test_who_went_with_the_leader_went_last_and_of_those_who_lacked_nothing_the_oldest() -> None:
@@ -419,7 +430,5 @@ def test_who_went_with_the_leader_went_last_and_of_those_who_lacked_nothing_the_
     assert by_last_stop("ab", "a", "") == ("b", "a")
 
 
-def test_without_a_stopped_mirror_the_queue_is_deleted() -> None:
-    assert stopped_successor([], "a", {"b"}) is None
-    assert stopped_successor(["b"], "a", {"b"}) is None
-    assert stopped_successor(["a"], "a", set()) is None
+def test_without_a_copy_the_queue_is_deleted() -> None:
+    assert successor_of_forgotten("", "", "", "b") is None

@@ -185,7 +185,8 @@ def forget_cluster_node(
 
 
 def _became(rows: Sequence[Json]) -> Table:
-    return Table.of(("vhost", "name", "leader"), rows, unknown="(deleted)")
+    shown = [{**each, "leader": each["leader"] or "(deleted)"} for each in rows]
+    return Table.of(("vhost", "name", "leader", "note"), shown)
 
 
 @command("", "rebalance all --queue-pattern '^orders'")

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.queue_settings import LOCAL
+from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.replication.placement import QueuePlacement
 from leveret.core.replication.safe_to_stop import (
     StopDanger,
@@ -59,8 +60,8 @@ _PROTOCOLS: Final = {
 
 
 async def check_alarms(call: Call) -> Response:
-    """The same as the next, for all nodes that answer."""
-    alarms, queues = _alarms(call), _queue_alarms(call)
+    """The same as the next, for all nodes that answer, and that each queue of the cluster has a leader."""
+    alarms, queues = _alarms(call), _queue_alarms(call) + _queues_without_leader(call)
     for part in await parts(call, path=f"{_CHECKS}/local-alarms"):
         alarms += part.document.get("alarms", [])
         queues += [each for each in part.document.get("queues", []) if each not in queues]
@@ -124,6 +125,21 @@ def _queue_alarms(call: Call) -> list[dict[str, str]]:
                     f"divergent/{report['id']} out of its data directory"
                 )
                 found.append({"name": log["queue"], "vhost": log["vhost"], "reason": reason})
+    return found
+
+
+def _queues_without_leader(call: Call) -> list[dict[str, str]]:
+    """The queues that no running node may lead. All nodes know them, so each node reports them once for the cluster."""
+    found = []
+    for (vhost, name), queue in call.broker.queues.items():
+        if isinstance(queue, RemoteQueue) and queue.is_down and queue.definition.durable:
+            copies = call.cluster.placement((vhost, name)).recoverable_mirrors
+            others = f"; copies that may lack messages: {', '.join(copies)}" if copies else ""
+            reason = (
+                f"has no leader: node {queue.leader} does not run{others}. Start {queue.leader}; if it does not come "
+                f"back, use forget_cluster_node {queue.leader}"
+            )
+            found.append({"name": name, "vhost": vhost, "reason": reason})
     return found
 
 

@@ -179,12 +179,11 @@ class QueueRoles:
             led = self._queues.lead(queue, placement.term, delivered)
             if is_lossy:
                 logger.warning(
-                    "led_without_all vhost=%s queue=%s term=%d from=%s messages=%d messages_before=%d",
+                    "led_without_all vhost=%s queue=%s term=%d from=%s messages=%d",
                     *key,
                     placement.term,
                     queue.leader,
                     led.message_count,
-                    queue.message_count,
                 )
             self._forwarding.led_here(queue, led)
             self._on_other_leader(key)

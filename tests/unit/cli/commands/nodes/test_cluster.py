@@ -144,7 +144,7 @@ def test_a_node_is_forgotten_when_it_does_not_run(trio: Trio, ctl: Ctl) -> None:
     status, out, _ = ctl("forget_cluster_node", "--offline", B)
     assert (status, out) == (
         0,
-        f"Removing node {B} from the cluster\nvhost\tname\tleader\n/\tq\t{A}\n",
+        f"Removing node {B} from the cluster\nvhost\tname\tleader\tnote\n/\tq\t{A}\tdown\n",
     )
     assert trio.clusters[A].members() == [A, C]
 
