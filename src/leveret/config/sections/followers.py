@@ -53,9 +53,9 @@ class Followers:
         "replication.proxy",
         Flag(),
         "false",
-        "Whether this node passes clients on to its leader while it does not lead itself. Its listeners "
-        "for AMQP, streams and HTTP then stand open, and hand whole connections over the replication "
-        "link's port; TLS ends at the leader. Its own HTTP API is at `control.sock` then.",
+        "Whether this node passes clients on to its leader while it does not lead. Its listeners for "
+        "AMQP, streams and HTTP are then open, and whole connections go through the leader's replication "
+        "port; TLS ends at the leader. The node's own HTTP API is then at `control.sock` only.",
     )
     advertised_uri: NodeUri | None = setting(
         "replication.advertised_uri",

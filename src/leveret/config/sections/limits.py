@@ -97,7 +97,7 @@ class Watermarks:
         OptionalRatio(),
         "0.4",
         "Publishers are blocked while the node uses more than this part of the available "
-        "memory. 0 always blocks them, none never.",
+        "memory. With 0 they are always blocked, with none never.",
     )
     memory_absolute_bytes: int | None = setting(
         "vm_memory_high_watermark.absolute",

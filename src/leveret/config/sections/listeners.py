@@ -39,8 +39,9 @@ class Listeners:
         "connection_max_per_address",
         Limit(1),
         "infinity",
-        "Most connections of AMQP clients from one IP address, and as many of stream clients. One address never has "
-        "more than nine tenths of a listener's share of the file descriptors. Behind a proxy it is not looked at.",
+        "Maximum number of AMQP clients' connections from one IP address, and of stream clients' connections. One "
+        "address never has more than nine tenths of a listener's share of the file descriptors. Neither limit applies "
+        "to connections with a PROXY header.",
     )
     backlog: int = setting(
         "tcp_listen_options.backlog",

@@ -57,32 +57,32 @@ class StandbySettings:
         "standby.replication.retention.size_limit.messages",
         Bytes(1),
         "5GB",
-        "An upstream keeps at most this much of the outgoing log of a virtual host, with what the logs of queues hold "
-        "for it. A downstream that has more of one removes what is settled, the oldest first; what is not settled it "
-        "keeps.",
+        "Maximum size of an upstream's outgoing log of one virtual host, with the chunks that it refers to in queues' "
+        "logs. A downstream whose archive of one virtual host is larger removes settled messages, the oldest first. "
+        "It keeps all unsettled messages.",
     )
     retention_ms_max: int | None = setting(
         "standby.replication.retention.time_limit.messages",
         OptionalDuration(Duration(1)),
         "none",
-        "An upstream keeps what it has collected for downstreams at most this long, however old the message was "
-        "then. A downstream removes what was settled longer ago; for as long, its queues can be recovered as "
-        "they stood at any moment.",
+        "Maximum time for which an upstream keeps a record in the outgoing log, from its collection on, however old "
+        "its message is. A downstream removes messages that were settled longer ago; within this time its queues can "
+        "be recovered as of any moment.",
     )
     truncates_transferred: bool = setting(
         "standby.replication.retention.truncate_transferred.messages",
         Flag(),
         "false",
-        "Whether an upstream drops what every downstream that it knows has transferred; the limits hold all "
-        "the same. For a downstream that comes later, or begins anew, what queues hold is collected anew if all others "
-        "have everything at that moment; else it finds only what is left.",
+        "Whether an upstream drops the records that all known downstreams have transferred. The limits apply as well. "
+        "For a downstream that comes later, or begins again, the upstream collects the queues' messages again if all "
+        "other downstreams have everything at that moment. Otherwise that downstream gets only the remaining records.",
     )
     data_dir: str | None = setting(
         "standby.replication.downstream.data_dir",
         ArchivePlace(),
         "none",
-        "Where a downstream keeps what it transferred: a path, or a place of its own in an object store "
-        "(`s3://BUCKET/PATH`) or an HDFS (`hdfs://NAMENODE:PORT/PATH`), for which credentials and endpoint come from "
-        "the environment; none for `standby` in the data directory.",
+        "Place of a downstream's archive: a path, or a place of its own in an object store (`s3://BUCKET/PATH`) or an "
+        "HDFS (`hdfs://NAMENODE:PORT/PATH`), with credentials and endpoint from the environment; none for `standby` "
+        "in the data directory.",
     )
     tls: TlsOptions = branch(TlsOptions, "standby.replication.downstream.ssl_options")

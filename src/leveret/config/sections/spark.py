@@ -23,8 +23,8 @@ class Spark:
         "spark.python",
         OptionalText(),
         "none",
-        "Python of the workers of a `spark.master` elsewhere, as a path that all machines have, this one too; none for "
-        "what `PYSPARK_PYTHON` says, or `python3`. What it needs is in docs/spark-cluster.md.",
+        "Python of the workers of a `spark.master` on other machines: one path for all machines, this one included; "
+        "none for the value of `PYSPARK_PYTHON`, or `python3`. docs/spark-cluster.md lists the packages that it needs.",
     )
     conf: dict[str, str] = family(
         "spark.conf",

@@ -34,10 +34,16 @@ class Streams:
         "Port that stream clients receive as this node's port; none for the listener's.",
     )
     advertised_tls_host: str | None = setting(
-        "stream.advertised_tls_host", OptionalText(), "none", "The same for clients that use TLS."
+        "stream.advertised_tls_host",
+        OptionalText(),
+        "none",
+        "Host name that stream clients with TLS receive as this node's address; none for the listener's address.",
     )
     advertised_tls_port: int | None = setting(
-        "stream.advertised_tls_port", OptionalPort(), "none", "The same for clients that use TLS."
+        "stream.advertised_tls_port",
+        OptionalPort(),
+        "none",
+        "Port that stream clients with TLS receive as this node's port; none for the listener's.",
     )
     frame_max_bytes: int = setting(
         "stream.frame_max",

@@ -27,7 +27,7 @@ class TlsOptions:
         "cacertfile",
         LocalPath(),
         "none",
-        "Certificates of the authorities that peers' certificates are verified with, PEM.",
+        "Certificates of the authorities for the verification of peers' certificates, PEM.",
     )
     verify: str = setting(
         "verify",
@@ -52,8 +52,8 @@ class TlsOptions:
         "ciphers",
         TextKind(),
         {},
-        "Cipher suites of TLS 1.2 by their OpenSSL names, best first; without any, those of OpenSSL that are forward "
-        "secret (ECDHE and DHE with AES or ChaCha20). TLS 1.3 has its own, which all are.",
+        "Cipher suites of TLS 1.2 by their OpenSSL names, best first; by default OpenSSL's suites with forward "
+        "secrecy (ECDHE and DHE with AES or ChaCha20). TLS 1.3 has suites of its own, all with forward secrecy.",
         collect=in_order,
     )
     honor_cipher_order: bool = setting(
