@@ -87,7 +87,7 @@ def test_a_purge_is_undone_up_to_the_moment_before_it(site: FollowerSite) -> Non
     assert bodies(follower, "orders") == numbered(0, 10)
     wait_until(lambda: site.leader.status()["role"] == "fenced", "the old leader is fenced", PATIENCE_S)
     [report] = follower.get("replication/divergent")
-    assert f"Set aside as: {report['id']}" in done.stdout
+    assert f"Quarantined as: {report['id']}" in done.stdout
     assert [each["payload"] for each in follower.divergent_messages()] == ["after"]
     assert not (follower.data_dir / "delayed").exists()
 

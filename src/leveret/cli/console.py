@@ -21,7 +21,7 @@ def console(
         typer.Option(
             "--site",
             metavar="NAME=URL",
-            help="A site, and where its HTTP API is, such as eu=http://127.0.0.1:15672; of a cluster the URLs of its "
+            help="A site and the URL of its HTTP API, such as eu=http://127.0.0.1:15672; of a cluster the URLs of its "
             "nodes, with commas between. Give one for each site.",
         ),
     ] = None,
@@ -33,13 +33,15 @@ def console(
     ] = None,
     listen: Annotated[
         str | None,
-        typer.Option(metavar="ADDR:PORT", help="Where browsers connect; 127.0.0.1:15680 by default."),
+        typer.Option(metavar="ADDR:PORT", help="Address of the listener; 127.0.0.1:15680 by default."),
     ] = None,
     certfile: Annotated[
         str | None,
         typer.Option(metavar="<path>", help="Certificate for TLS, which any address beyond loopback needs."),
     ] = None,
-    keyfile: Annotated[str | None, typer.Option(metavar="<path>", help="Its key.")] = None,
+    keyfile: Annotated[
+        str | None, typer.Option(metavar="<path>", help="Private key of that certificate.")
+    ] = None,
     names: Annotated[
         list[str] | None,
         typer.Option(

@@ -30,7 +30,7 @@ def autocomplete(
 
 @command("", "completion bash > /etc/bash_completion.d/leveretctl")
 def completion(
-    ctl: Session, shell: Annotated[Literal["bash", "zsh", "fish"], Argument(help="Which shell's.")]
+    ctl: Session, shell: Annotated[Literal["bash", "zsh", "fish"], Argument(help="The shell.")]
 ) -> TextDocument:
     """Print a shell's completion script for commands, options and names on the node."""
     from typer.completion import get_completion_script  # type: ignore[attr-defined]  # not in its __all__

@@ -192,7 +192,7 @@ def close_all_connections(
 )
 def close_all_user_connections(
     ctl: Session,
-    username: Annotated[str, Argument(help="Whose connections.", autocompletion=users)],
+    username: Annotated[str, Argument(help="Name of the user.", autocompletion=users)],
     explanation: Reason,
     limit: Limit = 0,
     delay_ms: Delay = 0,

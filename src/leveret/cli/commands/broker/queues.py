@@ -150,7 +150,7 @@ def restart_queue(
     ctl: Session,
     name: Name,
     dry_run: Annotated[
-        bool, Option("--dry-run", help="Only show what each node still has of the queue's log.")
+        bool, Option("--dry-run", help="Only show the remaining log of the queue at each node.")
     ] = False,
     yes: Annotated[
         bool, Option("--yes", "-y", help="Give up the messages: without this a restart is refused.")

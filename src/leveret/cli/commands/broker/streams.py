@@ -221,9 +221,11 @@ def add_super_stream(
     max_age: Annotated[
         str | None, Option(help="Greatest age of messages, as 7D, or as P7DT12H (ISO 8601).")
     ] = None,
-    segment_bytes: Annotated[str | None, Option("--stream-max-segment-size-bytes", help="As 500mb.")] = None,
+    segment_bytes: Annotated[
+        str | None, Option("--stream-max-segment-size-bytes", help="Size of a segment, as 500mb.")
+    ] = None,
     leader_locator: Annotated[
-        str | None, Option(help="Where the streams are led: client-local, balanced, random or least-leaders.")
+        str | None, Option(help="Leaders of the streams: client-local, balanced, random or least-leaders.")
     ] = None,
     initial_cluster_size: Annotated[
         int | None, Option(min=1, help="Number of nodes that have a copy of each stream.")

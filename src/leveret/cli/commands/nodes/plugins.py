@@ -30,7 +30,7 @@ Action = Literal["enable", "disable", "set", "list", "is_enabled"]
 @command("", "plugins enable rabbitmq_schema_definition_sync --offline")
 def plugins(
     ctl: Session,
-    action: Annotated[Action, Argument(help="As of rabbitmq-plugins.")],
+    action: Annotated[Action, Argument(help="An action of rabbitmq-plugins.")],
     names: Annotated[list[str] | None, Argument(metavar="[NAME...]", help="RabbitMQ's plugins.")] = None,
     offline: Annotated[bool, Option("--offline", help="Accepted for compatibility; has no effect.")] = False,
     online: Annotated[bool, Option("--online", help="Accepted for compatibility; has no effect.")] = False,

@@ -47,10 +47,10 @@ def rebuild_cluster(
         Option(
             envvar="LEVERET_CONFIG_FILE",
             metavar="<path>",
-            help="Settings of any node of the new cluster, as for `leveret serve`: where its etcd is.",
+            help="Settings of any node of the new cluster, as for `leveret serve`; they name its etcd.",
         ),
     ],
-    dry_run: Annotated[bool, Option("--dry-run", help="Only show who would lead each queue.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Only show the leader of each queue.")] = False,
     force: Annotated[bool, Option("--force", help="Take copies that are incomplete, too.")] = False,
 ) -> Table:
     """Make a new cluster of copies of the nodes of one that is gone, in an etcd without one.

@@ -159,7 +159,7 @@ def promote_follower(
         ("Promoted", f"in {outcome['took_ms']} ms" if outcome["promoted"] else "no"),
         ("Would lose" if dry_run else "Lost", _loss(outcome["would_lose"])),
         ("Not applied", _delayed_changes(outcome["held_back"])),
-        ("Set aside as", outcome["set_aside"]),
+        ("Quarantined as", outcome["set_aside"]),
         ("State", outcome["state"]),
         ("Epoch", outcome["epoch"]),
     ]
@@ -336,7 +336,7 @@ def _election(etcd: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
     return [
         ("etcd", f"{', '.join(etcd['endpoints'])}, {is_reached}"),
         ("etcd's error", etcd["last_error"]),
-        ("Elected", f"{leader['uri']} in epoch {leader['epoch']}" if leader else "(nobody)"),
+        ("Elected", f"{leader['uri']} in epoch {leader['epoch']}" if leader else "(none)"),
         ("Lease", f"held, {left_ms / 1000:.1f} s left" if etcd["holds_lease"] and left_ms else None),
         ("May be elected", "any node" if etcd["in_sync"] is None else ", ".join(etcd["in_sync"])),
     ]

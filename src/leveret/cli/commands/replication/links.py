@@ -14,7 +14,7 @@ Endpoints = Annotated[
         "input, unseen in the process list."
     ),
 ]
-Mode = Annotated[Literal["upstream", "downstream"], Argument(help="The side to be on.")]
+Mode = Annotated[Literal["upstream", "downstream"], Argument(help="The new mode.")]
 
 
 def side_lines(status: Mapping[str, Any]) -> list[tuple[str, Any]]:

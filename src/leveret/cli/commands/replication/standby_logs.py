@@ -61,7 +61,9 @@ def list_standby_replication_downstreams(ctl: Session) -> Table:
 @command("Forgetting downstream {downstream} ...", "forget_standby_replication_downstream eu.2")
 def forget_standby_replication_downstream(
     ctl: Session,
-    downstream: Annotated[str, Argument(help="As list_standby_replication_downstreams shows it.")],
+    downstream: Annotated[
+        str, Argument(help="Name of the downstream, as list_standby_replication_downstreams shows it.")
+    ],
 ) -> None:
     """Forget a downstream that will not return. If it returns, it is known again."""
     ctl.api.delete("replication", "standby", "downstreams", downstream)

@@ -157,7 +157,7 @@ def test_a_node_that_is_elected_says_what_etcd_says(ctl: Ctl, replication: FakeR
     assert lines(ctl("-q", "replication_status")[1])[5:9] == [
         "etcd: http://10.0.0.4:2379, http://10.0.0.5:2379, not reached",
         "etcd's error: no answer",
-        "Elected: (nobody)",
+        "Elected: (none)",
         "May be elected: any node",
     ]
 
@@ -318,7 +318,7 @@ def test_what_a_delayed_follower_applies_first_is_the_operator_s_choice(
     shown = lines(ctl("-q", "promote_follower", *option)[1])
     assert replication.reported == [("promote", False, False, until_ms)]
     assert "Not applied: 7 messages, 9 records, 1.2 kB" in shown
-    assert "Set aside as: r1" in shown
+    assert "Quarantined as: r1" in shown
 
 
 @pytest.mark.parametrize(
