@@ -88,7 +88,7 @@ def test_what_an_unsynchronised_mirror_lacks_is_set_aside_where_it_is_and_an_ala
     for node in site.members:
         reported = alarm(site, node)
         assert (
-            f"{HEAD - ACKED} messages that it was led on without are set aside at node {first.node}"
+            f"{HEAD - ACKED} messages that it was led on without are quarantined at node {first.node}"
             in reported
         )
         assert "check_alarms" not in reported

@@ -373,7 +373,7 @@ def test_a_node_without_a_lease_says_so(site: ClusterSite, nodes: list[SiteNode]
         refused = ctl(leader, "delete_queue", "waits")
         assert (
             refused[0],
-            "has no lease in etcd, and serves nobody until it has one again" in refused[2],
+            "has no lease in etcd, and serves no client until it has one again" in refused[2],
         ) == (69, True)
     finally:
         etcd.restart()

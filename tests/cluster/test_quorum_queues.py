@@ -113,7 +113,7 @@ def test_a_node_is_not_forgotten_while_who_has_all_of_its_queues_is_not_known(si
     refused = ctl(third, "forget_cluster_node", first.node)
     assert refused.returncode == 69
     assert "queue 'asked' in vhost '/'" in refused.stderr
-    assert f"once these say what they have: {second.node}; start them, or forget first" in refused.stderr
+    assert f"once these nodes report: {second.node}; start them, or first forget" in refused.stderr
     assert first.node in {row["name"] for row in site.api("GET", "nodes", at=third)}
     site.start(second)
     site.wait(lambda: shown(site, "asked", third)["leader"] != first.node, "another leader")

@@ -139,7 +139,7 @@ def test_who_has_all_of_what_a_majority_had_is_not_guessed(store: EtcdCluster, t
     before = seen(store)[0]
     status, text = refusal(store, tmp_path, "a")
     assert (status, text.startswith("queue 'majority' in vhost '/': a majority of its mirrors")) == (69, True)
-    assert "once these say what they have: c, d; start them, or forget first who does not come back" in text
+    assert "once these nodes report: c, d; start them, or first forget those that do not come back" in text
     assert seen(store)[0].placements == before.placements
     assert forget(store, tmp_path, "d") == []
     rows = forget(store, tmp_path, "a")

@@ -128,7 +128,7 @@ async def test_a_watch_from_a_forgotten_revision_says_so(shared_etcd: EtcdCluste
         shared_etcd.members[0].ask("kv/compaction", revision=str(last), physical=True)
         client = Etcd(Endpoints().parse(shared_etcd.setting), 10.0)
         watch = client.watch("compacted/", first - 1)
-        with pytest.raises(EtcdCompacted, match=f"has forgotten what was before revision {last}"):
+        with pytest.raises(EtcdCompacted, match=f"has compacted the revisions before {last}"):
             await anext(watch)
         await client.close()
 
@@ -140,7 +140,7 @@ async def test_what_nobody_can_follow_ends_the_lease_and_is_named(shared_etcd: E
     ):
         await a.put("epoch", b"not a number")
         await until(lambda: b.losses)
-        assert "etcd's key unread/epoch holds what no node" in b.losses[0]
+        assert "etcd's key unread/epoch has a value that no node" in b.losses[0]
         assert not b.store.holds_lease_now()
         c = Node("c", shared_etcd.setting, "unread")
         with pytest.raises(UnreadableState, match="unread/epoch"):

@@ -321,7 +321,7 @@ async def test_a_moment_before_all_that_is_known_is_refused_with_the_earliest_on
     asked = RecoveryRequest(**wanted, as_of_ms=oldest - 1)
     earliest = re.escape(datetime.fromtimestamp(oldest / 1000, UTC).isoformat(timespec="milliseconds"))
     for refused in (standby.promote(asked), standby.recoveries.dry_run(asked, None, lambda event: None)):
-        with pytest.raises(PreconditionFailed, match=f"known since {earliest} only"):
+        with pytest.raises(PreconditionFailed, match=f"history of these queues begins at {earliest}"):
             await refused
     assert (standby.mode, standby.decided.promoting, node.schema_sync.mode) == (
         "downstream",
@@ -344,7 +344,7 @@ async def test_a_moment_of_queues_of_which_nothing_is_here_is_refused(
     node.streams.addresses = [Address("127.0.0.1", 1)]
 
     standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
-    with pytest.raises(PreconditionFailed, match="nothing of these queues was transferred"):
+    with pytest.raises(PreconditionFailed, match="no record of these queues was transferred"):
         await standby.promote(RecoveryRequest(**wanted, as_of_ms=5))
     assert (standby.mode, standby.decided.promoting) == ("downstream", None)
 

@@ -91,7 +91,7 @@ def test_filters_and_columns_reach_the_source(table: Callable[..., DataFrame]) -
     ("options", "schema", "text"),
     [
         ({"vhots": "a"}, "", "there is no option 'vhots'"),
-        ({"asOf": "2001-01-01"}, "", "known since 2023-11-14T22:13:20.000+00:00 only"),
+        ({"asOf": "2001-01-01"}, "", "history of these queues begins at 2023-11-14T22:13:20.000+00:00"),
         ({}, "queue int", "column 'queue' is of type string, and not int"),
         ({}, "que string", "there is no column 'que'"),
     ],
@@ -173,7 +173,7 @@ def test_an_export_that_cannot_be_whole_leaves_nothing(
     assert "there is no format 'csv' to export to: there is parquet" in error(format="csv")
     assert "is in the archive itself" in error(target=str(archive / "x"))
     assert "there is no option 'queues'" in error(options={"queues": "q"})
-    assert "known since" in error(options={"asOf": "2001-01-01"})
+    assert "the history of these queues begins" in error(options={"asOf": "2001-01-01"})
     assert "is no absolute path" in error(target="here")
     (archive / manifest.files()[-1].path).unlink()
     assert "restore the file from a copy" in error()

@@ -68,9 +68,7 @@ def _queue_rows(tail: Tail, read: Read) -> Iterator[Row]:
         except ChunkError as error:
             yield _damage(tail, offset, timestamp_ms, str(error))
     for offset, what in unread.items():
-        yield _damage(
-            tail, offset, 0, f"settlements, so a message may be settled that is not shown so: {what}"
-        )
+        yield _damage(tail, offset, 0, f"settlements, so a settled message may be shown as unsettled: {what}")
 
 
 def _settled(tail: Tail, read: Read) -> tuple[OffsetSet, dict[int, str]]:

@@ -110,9 +110,7 @@ def _check(path: Path, status: os.stat_result) -> None:
         )
     mode = stat.S_IMODE(status.st_mode)
     if mode != _MODE:
-        raise SecretError(
-            f"{path} has mode {mode:04o}, and nobody but its owner may read it: chmod 400 {path}"
-        )
+        raise SecretError(f"{path} has mode {mode:04o}, and only its owner may read it: chmod 400 {path}")
 
 
 def _make(path: Path) -> None:

@@ -120,8 +120,8 @@ class StagedDirectory:
 
 def _damaged(segment: Segment, position: int) -> StorageError:
     return StorageError(
-        f"{segment.path}: what a recovery wrote is damaged or cut short at byte {position}; its messages are in the "
-        "archive: run the recovery again"
+        f"{segment.path}: this staged segment of a recovery is damaged or cut short at byte {position}; its messages "
+        "are in the archive: run the recovery again"
     )
 
 

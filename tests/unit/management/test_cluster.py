@@ -453,7 +453,10 @@ def test_definitions_are_changed_by_who_has_the_pen(trio: Trio, monkeypatch: pyt
     assert trio.clusters[A].reported.count("changing") == 1
     trio.room.definitions_lock = B
     refused = trio.at(A).put("/api/vhosts/w")
-    late = f"definitions cannot be changed now: {B} may, and did not hand over in 0.05 s"
+    late = (
+        "definitions cannot be changed now: the definitions lock was not handed over within 0.05 s; its holder is "
+        f"{B}"
+    )
     assert (refused.status_code, reason(refused)) == (503, late)
     # What defines nothing needs none.
     message = {"routing_key": "x", "properties": {}, "payload": "p", "payload_encoding": "string"}

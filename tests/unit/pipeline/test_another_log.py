@@ -72,7 +72,7 @@ def test_an_upstream_that_lost_the_end_of_what_came_says_so_and_nothing_is_skipp
         assert look(job) == 40
         links = [event for event in inbox.wait(1) if event["event"] == "link"]
         assert links[-1]["state"] == "recover"
-        assert "has others at the end of that" in links[-1]["error"]
+        assert "has other records before that offset" in links[-1]["error"]
         assert UpstreamIdentities(tmp_path).by_log["/"].is_replaced, (
             "delete_orphaned_data... takes it for what it is"
         )

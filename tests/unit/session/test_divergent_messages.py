@@ -129,7 +129,7 @@ def test_damage_has_a_row_in_its_place() -> None:
 def test_settlements_that_cannot_be_read_have_a_row(tracking: Found) -> None:
     (one, other) = rows(QUEUE, [messages(10, b"a")], also_met={ChunkType.TRACKING: tracking})
     assert one["payload"] == "a"
-    assert (other["offset"], other["damage"][:31]) == (11, "settlements, so a message may b")
+    assert (other["offset"], other["damage"][:31]) == (11, "settlements, so a settled messa")
 
 
 def test_an_entry_that_is_no_message_has_a_row_and_those_before_it_have_theirs() -> None:

@@ -514,8 +514,8 @@ def _value(event: Event, key: ClusterKey) -> Any:
             raise msgspec.ValidationError(f"it is of {change.entity.kind} {change.entity.key}")
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UnreadableState(
-            f"etcd's key {event.key} holds what no node of this version of a cluster writes ({error}): upgrade this "
-            "node if others are newer; else delete the key, or set cluster.etcd.prefix to one that nothing else uses"
+            f"etcd's key {event.key} has a value that no node of this version writes ({error}): upgrade this node if "
+            "others are newer; else delete the key, or set cluster.etcd.prefix to a prefix of this cluster's own"
         ) from error
     return change
 

@@ -152,8 +152,8 @@ def _decoded(key: str, entry: StoredValue, kind: type[Value]) -> Value:
         return msgspec.json.decode(entry.value, type=kind)
     except msgspec.DecodeError as error:
         raise UnreadableState(
-            f"etcd's key {key} holds what no node of a replication writes ({error}): delete it, "
-            "or set cluster.etcd.prefix to one that nothing else uses"
+            f"etcd's key {key} has a value that no node of a replication writes ({error}): delete the key, "
+            "or set cluster.etcd.prefix to a prefix of these nodes' own"
         ) from error
 
 

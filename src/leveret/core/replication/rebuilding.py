@@ -134,7 +134,7 @@ def check(copies: Sequence[DescribedCopy], proof: str, *, force: bool) -> None:
         twice = next((each for each in values if values.count(each) > 1), None)
         if twice is not None:
             raise PreconditionFailed(
-                f"two of the copies have the same {what}, {twice}: each is to be one node"
+                f"two of the copies have the same {what}, {twice}: each copy becomes a node of its own"
             )
     clusters = sorted({copy.cluster for copy in copies if copy.cluster})
     if len(clusters) > 1:
@@ -142,8 +142,8 @@ def check(copies: Sequence[DescribedCopy], proof: str, *, force: bool) -> None:
     for copy in copies:
         if copy.proof != proof:
             raise PreconditionFailed(
-                f"the copy for node {copy.node} has another .replication_secret than this data directory: all nodes of "
-                "a cluster have the same"
+                f"the copy for node {copy.node} has another .replication_secret than this data directory: all nodes "
+                "of a cluster have the same"
             )
         if copy.lacks and not force:
             raise PreconditionFailed(

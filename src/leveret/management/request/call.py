@@ -366,8 +366,15 @@ async def with_definitions_lock(cluster: ClusterOperations) -> AsyncIterator[Non
         except TimeoutError:
             status = cluster.status()
             holder, error = status["pen"], status["etcd"]["error"]
-            who = f"{holder} may, and" if holder else f"nobody may, and etcd (last error: {error})"
-            reason = f"definitions cannot be changed now: {who} did not hand over in {DEFINITIONS_LOCK_TIMEOUT_S:g} s"
+            who = (
+                f"its holder is {holder}"
+                if holder
+                else f"no node holds it; etcd's last error: {error or 'none'}"
+            )
+            reason = (
+                "definitions cannot be changed now: the definitions lock was not handed over within "
+                f"{DEFINITIONS_LOCK_TIMEOUT_S:g} s; {who}"
+            )
             raise BadRequest("unavailable", reason, HTTPStatus.SERVICE_UNAVAILABLE) from None
         yield
 

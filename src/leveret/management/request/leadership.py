@@ -44,7 +44,7 @@ def need_serving(node: ManagedNode) -> None:
 def standing(status: dict[str, Any]) -> str:
     """The role of a node that does not lead, with the leader, if known."""
     if status["role"] == SUSPENDED:
-        return "this node of a cluster has no lease in etcd, and serves nobody until it has one again"
+        return "this node of a cluster has no lease in etcd, and serves no client until it has one again"
     leader = status["leader"] or {}
     place = leader.get("uri")
     if place and leader.get("name"):

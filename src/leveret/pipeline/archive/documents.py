@@ -36,7 +36,7 @@ def value_of(line: bytes, type: type[T]) -> T:
     """
     body = line[_CRC_CHARS + 1 :].removesuffix(b"\n")
     if line[: _CRC_CHARS + 1] != b"%08x " % zlib.crc32(body):
-        raise msgspec.DecodeError("it is not what was written: its checksum differs")
+        raise msgspec.DecodeError("it was altered: its checksum differs")
     return msgspec.json.decode(body, type=type)
 
 

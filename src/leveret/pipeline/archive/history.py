@@ -21,9 +21,9 @@ def check_known(manifest: Manifest, vhost: str, as_of_ms: int | None) -> None:
     since_ms = max(manifest.history_from_ms(vhost), *(each.history_from_ms for each in logs), 0)
     if as_of_ms < since_ms:
         raise PreconditionFailed(
-            f"vhost '{vhost}': how its queues stood is known since {moment_text(since_ms)} only, before that what was "
-            "settled is removed, here or at the upstream, which had let go of it when the transfer began; name a "
-            "later moment, and see standby.replication.retention.time_limit.messages"
+            f"vhost '{vhost}': the history of its queues begins at {moment_text(since_ms)}: messages that were "
+            "settled before are removed, here or at the upstream, which had dropped them when the transfer began; "
+            "name a later moment, and see standby.replication.retention.time_limit.messages"
         )
 
 

@@ -25,10 +25,9 @@ class AnotherLog(PreconditionFailed):
 
     def __init__(self, log: str) -> None:
         super().__init__(
-            f"{title_of(log)}: the upstream's outgoing log is another one than that of the transferred "
-            "records: the vhost "
-            "was deleted and made again, or this is another upstream; promote this standby, or delete what is "
-            "here with delete_orphaned_data_on_standby_replication_downstream_cluster and it begins anew"
+            f"{title_of(log)}: the upstream's outgoing log is another one than that of the transferred records: the "
+            "vhost was deleted and made again, or this is another upstream; promote this standby, or delete its data "
+            "with delete_orphaned_data_on_standby_replication_downstream_cluster, and the transfer begins again"
         )
 
 
@@ -37,10 +36,10 @@ class OtherEnd(PreconditionFailed):
 
     def __init__(self, log: str, stored: int) -> None:
         super().__init__(
-            f"{title_of(log)}: the log is here up to offset {stored}, and the upstream's has others at the end of "
-            "that: a follower that had not all of it was promoted there; promote this standby, which has what was "
-            "lost, or delete its data with delete_orphaned_data_on_standby_replication_downstream_cluster and "
-            "it begins anew"
+            f"{title_of(log)}: the log was transferred up to offset {stored}, and the upstream has other records "
+            "before that offset: a follower that lacked records was promoted there; promote this standby, which has "
+            "the lost records, or delete its data with "
+            "delete_orphaned_data_on_standby_replication_downstream_cluster, and the transfer begins again"
         )
 
 

@@ -500,7 +500,7 @@ def read_order(runs: Place, parts: Iterable[RunPart]) -> QueueOrder:
                 batch = reader.get_batch(part.batch)
             batch.validate()
             if batch.schema != UNSETTLED or part.crc32 not in (None, unsettled_crc32(batch)):
-                raise pa.ArrowInvalid("it is not what was written")
+                raise pa.ArrowInvalid("it was altered: its checksum or its schema differs")
         except (OSError, ValueError, pa.ArrowException) as error:
             raise StorageError(f"{runs / part.run}: {error}; restore it from a copy") from error
         batches.append(batch)

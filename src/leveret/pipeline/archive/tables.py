@@ -70,5 +70,5 @@ def _checked(whole: pa.Buffer) -> pa.Buffer:
     if len(trailer) < _TRAILER.size or not trailer.endswith(_MAGIC):
         raise pa.ArrowInvalid("it is cut off, or no table of this archive")
     if zlib.crc32(octets) != _TRAILER.unpack(trailer)[0]:
-        raise pa.ArrowInvalid("it is not what was written: its checksum differs")
+        raise pa.ArrowInvalid("it was altered: its checksum differs")
     return octets

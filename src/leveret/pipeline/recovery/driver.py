@@ -213,8 +213,8 @@ class RecoveryRun:
                     left.append(each)
         if left and job.scratch:
             raise PreconditionFailed(
-                "a recovery was interrupted half-way, and the next one goes on there: what it would bring back "
-                "cannot be told before that"
+                "a recovery was interrupted, and the next one continues it: the messages that it would recover are "
+                "not known before its end"
             )
         return left
 

@@ -337,6 +337,6 @@ def _add_settled(ranges: SettledRanges, data_dir: Place, file: StoredFile, selec
     except (OSError, pa.ArrowInvalid) as error:
         if not selection.all_available:
             raise StorageError(
-                f"{data_dir / file.settlements}: {error}; what is settled is not known: restore the file from a copy, "
-                "or promote with --all-available to recover what may have been consumed already"
+                f"{data_dir / file.settlements}: {error}; the settled messages are not known: restore the file from a "
+                "copy, or promote with --all-available to recover also messages that may have been consumed"
             ) from error

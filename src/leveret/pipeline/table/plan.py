@@ -102,8 +102,8 @@ def open_archive(uri: str) -> Manifest:
         raise StorageError(f"{place}: the archive cannot be read: {error}") from error
     if not manifest.entries:
         raise StorageError(
-            f"{place}: there is no archive here, or nothing was transferred to it yet: it has no manifest. The archive "
-            "of a downstream is what standby.replication.downstream.data_dir names there, or standby in its data_dir"
+            f"{place}: there is no archive here, or no record was transferred to it yet: it has no manifest. The "
+            "archive of a downstream is at its standby.replication.downstream.data_dir, or in its data_dir/standby"
         )
     return manifest
 
@@ -233,8 +233,8 @@ def _check_moment(manifest: Manifest, vhosts: list[str], request: TableRequest) 
     oldest_ms = min((file.min_ms for file in manifest.files() if file.vhost in vhosts), default=as_of_ms)
     if as_of_ms < oldest_ms:
         raise PreconditionFailed(
-            f"how these queues stood is known since {moment_text(oldest_ms)} only, by the upstream's clock: nothing in "
-            f"the archive is older; ask for that moment or a later one"
+            f"the history of these queues begins at {moment_text(oldest_ms)}, by the upstream's clock: no record in "
+            "the archive is older; ask for that moment or a later one"
         )
 
 

@@ -101,9 +101,9 @@ def _between(ever: list[StoredFile], merged: StoredFile, first: int, behind: int
         at = max(at, file.next) if file.first <= at else at
     if at < end:
         raise PreconditionFailed(
-            f"{title_of(merged.log)}: a compaction merged what this stream has read, up to offset {first}, with what "
-            "it has not, and the manifest does not say any more which messages these are: begin a new checkpoint, "
-            "and keep a longer history than the stream is behind (standby.replication.retention.*)"
+            f"{title_of(merged.log)}: a compaction merged messages that this stream has read, up to offset {first}, "
+            "with later ones, and the manifest no longer tells them apart: begin a new checkpoint, and keep a longer "
+            "history than the stream is behind (standby.replication.retention.*)"
         )
     return _masks(parts)
 

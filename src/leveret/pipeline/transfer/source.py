@@ -48,8 +48,8 @@ SLICE_BYTES_MIN: Final = 8_000_000
 RECORD_BYTES: Final = 1_000
 """The assumed size of a record, until the upstream has reported its own."""
 _UNCOLLECTED: Final = (
-    "vhost '{}': the upstream could not add {} records of its queues to what it serves, such as on a full disk: see "
-    "collection_stopped in its log"
+    "vhost '{}': the upstream could not add {} records of its queues to its outgoing log, for example on a full disk: "
+    "see collection_stopped in its log"
 )
 _MISSED: Final = (
     "{}: the node does not run, and leads queues that are collected: their last records cannot be transferred before "

@@ -89,10 +89,10 @@ class GapError(LeveretError):
     def __init__(self, stream: str, first_missing: int, first_retained: int) -> None:
         super().__init__(
             f"stream {stream}: offsets {first_missing} to {first_retained - 1} are gone, the first "
-            f"one retained is {first_retained}; what was transferred can be promoted. To follow again, raise the "
-            "upstream's retention, then delete_all_data_on_standby_replication_cluster here and "
-            "delete_internal_streams_on_standby_replication_upstream_cluster there, which collects anew what queues "
-            "hold"
+            f"one retained is {first_retained}; the transferred records can be promoted. To follow again, raise the "
+            "upstream's retention, then run delete_all_data_on_standby_replication_cluster here and "
+            "delete_internal_streams_on_standby_replication_upstream_cluster there, which collects the queues' "
+            "messages again"
         )
         self.first_missing = first_missing
         self.first_retained = first_retained
@@ -268,8 +268,8 @@ class StreamClient:
         except PreconditionFailed as error:
             queue = stream.removeprefix(RECOVERY_STREAM_PREFIX)
             raise PreconditionFailed(
-                f"{error}: queue '{queue}' in vhost '{self._vhost}' is not durable, or exclusive, there, and what is "
-                "recovered into it would not last; delete it, and recover again: it is made as it was"
+                f"{error}: queue '{queue}' in vhost '{self._vhost}' is not durable, or exclusive, there: it would not "
+                "keep recovered messages; delete it, and recover again, which makes it as it was at the upstream"
             ) from error
         query = QueryPublisherSequence(link.next_id(), reference, stream)
         sequence = link.request(query, QueryPublisherSequenceResponse).sequence

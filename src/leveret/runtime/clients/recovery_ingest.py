@@ -70,8 +70,8 @@ class RecoveryIngest:
             vhost, name = self._key
             why = "not durable" if queue.owner is None else "exclusive"
             raise PreconditionFailed(
-                f"queue '{name}' in vhost '{vhost}' is {why}: what is recovered into it would not last; delete it, and "
-                "recover again: it is made as it was"
+                f"queue '{name}' in vhost '{vhost}' is {why}: it would not keep recovered messages; delete it, and "
+                "recover again, which makes it as it was at the upstream"
             )
 
     def last_sequence(self, reference: str) -> int:

@@ -53,8 +53,9 @@ def undecided(key: tuple[str, str], asked: PendingSurvey) -> PreconditionFailed:
     """Return the error that says why a node cannot be forgotten yet."""
     nodes = ", ".join(asked.silent)
     return PreconditionFailed(
-        f"queue '{key[1]}' in vhost '{key[0]}': a majority of its mirrors had what was confirmed, so who has all of it "
-        f"is known only once these say what they have: {nodes}; start them, or forget first who does not come back"
+        f"queue '{key[1]}' in vhost '{key[0]}': a majority of its mirrors has each confirmed message, so the mirror "
+        f"with all of them is known only once these nodes report: {nodes}; start them, or first forget those that do "
+        "not come back"
     )
 
 
@@ -108,7 +109,7 @@ async def forget_stopped(config: Config, name: str, data_dir: Path | None = None
         for part in parts(StoreTransaction((*nobody, *own), writes)):
             if await etcd.transact(part) is None:
                 raise PreconditionFailed(
-                    "a node has started meanwhile, or somebody else does the same: try again"
+                    "a node has started meanwhile, or another command does the same: try again"
                 )
         return rows
     finally:

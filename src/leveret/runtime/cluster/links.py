@@ -108,8 +108,8 @@ class MemberLinks:
         try:
             uri = parse_node_uri(presence.uri, CLUSTER_PORT)
         except ValueError:
-            where = f"node {node} says that it is found at {presence.uri!r}"
-            raise NoSuchNode(f"{where}, which is no place: see its cluster.advertised_uri") from None
+            where = f"node {node} advertises the address {presence.uri!r}"
+            raise NoSuchNode(f"{where}, which is not valid: see its cluster.advertised_uri") from None
         dialling = Dialling(_prove)
         peer = dialling.peer
         try:
@@ -276,7 +276,7 @@ class _MemberLink:
 
 
 async def _nothing(what: str, about: dict[str, Any]) -> dict[str, Any]:
-    raise LinkError(f"nobody asks {what} over this link")
+    raise LinkError(f"request {what!r} is not allowed over this link")
 
 
 class _Asked:

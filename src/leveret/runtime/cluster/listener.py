@@ -141,7 +141,7 @@ class ClusterListener:
         if self._settings.advertised_uri is not None:
             return self._settings.advertised_uri
         if self.address is None:
-            raise LeveretError("the cluster's door is closed")
+            raise LeveretError("the listener for other nodes of the cluster is closed")
         scheme = "tls" if self._settings.tls.certfile else "tcp"
         return NodeUri(scheme, self.address.ip, self.address.port)
 
@@ -159,7 +159,7 @@ class ClusterListener:
         self.links.append(peer)
         unproven = [link for link in self.links if not link.is_trusted]
         if len(unproven) > self._unproven_max:
-            unproven[0].abort(LinkError("too many others connected, and it did not say who it is"))
+            unproven[0].abort(LinkError("too many other connections, and it has not identified itself"))
 
 
 class _Arrival:
@@ -228,7 +228,7 @@ class _Arrival:
         Heart(peer)
 
     def _is_late(self) -> None:
-        self._peer.abort(LinkError(f"it did not say who it is within {HANDSHAKE_TIMEOUT_S:.0f} s"))
+        self._peer.abort(LinkError(f"it did not identify itself within {HANDSHAKE_TIMEOUT_S:.0f} s"))
 
     def ended(self, error: Exception | None) -> None:
         """See link_peer.Receiver."""

@@ -33,7 +33,7 @@ class ClusterRecoveryPort:
         if owner is not None and (owner.recoverer != node or owner.term != term):
             raise PreconditionFailed(
                 f"vhost '{vhost}' is recovered by node {owner.recoverer} in term {owner.term}, not by {node} in term "
-                f"{term}: what it publishes is not taken"
+                f"{term}: its messages are refused"
             )
 
     def term_of(self, vhost: str) -> int:

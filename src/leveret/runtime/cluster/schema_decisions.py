@@ -65,8 +65,8 @@ class ForAll:
                     await member.definitions_lock.fetched()
             except TimeoutError:
                 raise ResourceLocked(
-                    f"nothing can be decided for the cluster now: {member.state.definitions_lock or 'nobody'} may "
-                    f"change definitions, and did not hand over in {DEFINITIONS_LOCK_TIMEOUT_S:g} s"
+                    "nothing can be decided for the cluster now: the definitions lock was not handed over within "
+                    f"{DEFINITIONS_LOCK_TIMEOUT_S:g} s; its holder is {member.state.definitions_lock or 'no node'}"
                 ) from None
             # With the definitions lock, this node knows all earlier decisions.
             write = PutKey(member.state.keys.schema_sync, encode(change(self.decided)))

@@ -367,7 +367,7 @@ class ClusterStore:
                 is_bug = not isinstance(error, LeveretError)
                 logger.error("cluster_not_followed error=%s", error, exc_info=is_bug)
                 if self._lease is not None:
-                    self._lease.lose(f"what happens in the cluster cannot be followed: {error}")
+                    self._lease.lose(f"changes of the cluster cannot be followed: {error}")
             finally:
                 watching.cancel()
                 await asyncio.gather(watching, return_exceptions=True)

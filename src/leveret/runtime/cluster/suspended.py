@@ -78,7 +78,7 @@ class Suspended:
     @property
     def _why(self) -> str:
         where = ", ".join(self._endpoints)
-        return f"node {self.name} has no lease in etcd ({where}), and serves nobody until it has one again"
+        return f"node {self.name} has no lease in etcd ({where}), and serves no client until it has one again"
 
     @property
     def _endpoints(self) -> list[str]:

@@ -308,7 +308,7 @@ class Election:
     def _current(self) -> _Term:
         if not self.holds_lease_now() or self._term is None:
             raise Deposed(
-                "this node does not lead: etcd's record of who is in sync is its leader's to change"
+                "this node does not lead: only the leader changes etcd's record of the followers in sync"
             )
         return self._term
 

@@ -227,7 +227,7 @@ class Etcd:
                     result = decoded(response, line.encode(), Watched).result
                     if result.compact_revision:
                         raise EtcdCompacted(
-                            f"etcd at {endpoint} has forgotten what was before revision {result.compact_revision}"
+                            f"etcd at {endpoint} has compacted the revisions before {result.compact_revision}"
                         )
                     if result.canceled:
                         raise EtcdAway(

@@ -237,8 +237,8 @@ class Scrubber:
             return [f"this node is {self._state()}, it mends nothing before it streams"]
         if damage.position < 0:
             if log is not None and self._copy_damaged(log, damage.error(log.directory)):
-                return ["a segment is missing: this copy is put away and fetched again from its leader"]
-            return ["a segment is missing, and only what is damaged inside of one is mended"]
+                return ["a segment is missing: this copy is quarantined and fetched again from its leader"]
+            return ["a segment is missing, and a scrub repairs chunks within segments only"]
         reasons = []
         for side in self._sides():
             try:

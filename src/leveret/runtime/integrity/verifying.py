@@ -258,7 +258,7 @@ class Verification:
                 compared[name] = _Compared("", octets=octets)
                 continue
             missing = self._follower if name not in follower else self._leader if name not in leader else ""
-            what = f"{missing} does not have it" if missing else "what is in it differs"
+            what = f"{missing} does not have it" if missing else "its contents differ"
             in_step = self._is_in_step(both)
             compared[name] = _Compared(what if in_step else "", octets=octets, note=what)
         return compared

@@ -362,7 +362,7 @@ class Node:
         try:
             await asyncio.wait((taken, failed), return_when=asyncio.FIRST_COMPLETED)
             if not taken.done():
-                raise StorageError(f"{self.data_dir}: what was found cannot be synced; see the log for why")
+                raise StorageError(f"{self.data_dir}: the logs cannot be synced; see the log for the reason")
             await taken
         finally:
             taken.cancel()

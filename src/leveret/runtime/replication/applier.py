@@ -402,7 +402,7 @@ class Applier:
         elif self._is_streaming and self._quarantine_now is not None and self._leader is not None:
             self._quarantine_now(self._leader, change.name, at)
         else:
-            raise LinkError(f"log {change.name} is to be set aside, and no join is under way")
+            raise LinkError(f"log {change.name} is to be quarantined, and no join is under way")
 
     def remove_divergent(self, change: LogChange) -> None:
         """Truncate a log, or delete it, after its records are in quarantine: a crash in between repeats both.

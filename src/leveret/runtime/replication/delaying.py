@@ -242,7 +242,7 @@ class Delaying:
                 await self.expire(self._clock_ms() - self.apply_delay_ms)
                 self._error = ""
             except Exception as error:
-                text = f"what is due is not removed: {str(error) or type(error).__name__}"
+                text = f"data whose delay is over cannot be removed: {str(error) or type(error).__name__}"
                 if text != self._error:
                     is_bug = not isinstance(error, LeveretError)
                     logger.error("delayed_changes_not_applied error=%s", error, exc_info=is_bug)
@@ -460,10 +460,10 @@ class Delaying:
         if self.waits and until_ms is None:
             return (
                 "this delayed follower can leave changes out: --apply-delayed leads with all of them, --apply-until "
-                "TIME with those that the leader had made by then, and the others are set aside"
+                "TIME with those that the leader had made by then, and the others are quarantined"
             )
         if until_ms is not None and until_ms < self._base.at_ms:
-            return "what the leader did after that time is applied already"
+            return "changes of the leader after that time are applied already"
         return ""
 
     def lacks(self, until_ms: int) -> str:
@@ -556,8 +556,8 @@ def refuse_to_lead(data_dir: Path, now_ms: int) -> None:
         index.close()
     if due_ms > now_ms:
         raise PreconditionFailed(
-            f"{data_dir}: this node was a delayed follower and can leave changes out; start it with --follow again and "
-            "run leveretctl promote_follower with --apply-delayed or --apply-until"
+            f"{data_dir}: this node was a delayed follower and can leave changes out; start it with --follow again "
+            "and run leveretctl promote_follower with --apply-delayed or --apply-until"
         )
     if index.exists:
         index.remove()

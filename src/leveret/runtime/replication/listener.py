@@ -74,7 +74,9 @@ class ReplicationListener:
         self.links.append(link)
         unproven = [link for link in self.links if link.follower is None]
         if len(unproven) > self._unproven_max:
-            self._send_away(unproven[0], LinkError("too many others connected, and it did not say who it is"))
+            self._send_away(
+                unproven[0], LinkError("too many other connections, and it has not identified itself")
+            )
         elif len(self.links) > _LINKS_MAX:
             self._send_away(link, LinkError("too many replication links"))
 

@@ -227,7 +227,7 @@ class Outbound(SendingLink):
         if self.sending is not None:
             self.sending.beat()
         elif asyncio.get_running_loop().time() - self._began_s > HANDSHAKE_TIMEOUT_S:
-            self.peer.abort(LinkError(f"it did not say who it is within {HANDSHAKE_TIMEOUT_S:.0f} s"))
+            self.peer.abort(LinkError(f"it did not identify itself within {HANDSHAKE_TIMEOUT_S:.0f} s"))
 
     # -- status -------------------------------------------------------------------------------
 

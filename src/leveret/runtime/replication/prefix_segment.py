@@ -85,7 +85,7 @@ def newest_piece(directory: Path, before: int, removed: RemovedFiles) -> PrefixP
                     continue
             remove_directory(path, removed)
     except OSError as error:
-        raise StorageError(f"{directory}: what was copied cannot be listed: {error}") from error
+        raise StorageError(f"{directory}: the copied segments cannot be listed: {error}") from error
     return found
 
 

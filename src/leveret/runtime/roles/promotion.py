@@ -21,7 +21,7 @@ def why_not(
 ) -> str:
     """The reason why a promotion needs force; empty if it needs none."""
     if role == "fenced":
-        return "this node was replaced by another leader: what that has taken since would be lost"
+        return "this node was replaced by another leader, whose later messages would be lost"
     if identity.followed_epoch == 0:
         return "this node has never finished joining a leader: it does not have all data"
     leader = following.inbound.progress.leader if following is not None else None

@@ -119,7 +119,8 @@ class Sockets:
                 self.is_short = True
                 logger.warning(
                     "alarm_in_effect resources=%s listener=%s action=refuse_new_connections "
-                    "hint=raise the limit of open files (ulimit -n, LimitNOFILE), or see who connects",
+                    "hint=raise the limit of open files (ulimit -n, LimitNOFILE), or look for clients that connect "
+                    "too often",
                     DESCRIPTORS,
                     kind,
                 )

@@ -430,16 +430,16 @@ def _check_moment(wanted: RecoveryRequest, as_of_ms: int, contents: Event) -> No
     ]
     if not oldest:
         raise PreconditionFailed(
-            "nothing of these queues was transferred to this node, so it is not known how they stood at any moment. "
-            "Nothing was changed; see inspect_standby_downstream_metrics"
+            "no record of these queues was transferred to this node, so their state is known for no moment. Nothing "
+            "was changed; see inspect_standby_downstream_metrics"
         )
     earliest_ms = max(known_from_ms, min(oldest))
     if as_of_ms < earliest_ms:
         earliest = datetime.fromtimestamp(earliest_ms / 1000, UTC).isoformat(timespec="milliseconds")
         raise PreconditionFailed(
-            f"how these queues stood is known since {earliest} only, by the upstream's clock: nothing that is here is "
-            "older, or what was settled before is removed. Nothing was changed; name that moment or a later one, and "
-            "see standby.replication.retention.time_limit.messages"
+            f"the history of these queues begins at {earliest}, by the upstream's clock: the archive has no older "
+            "record, or messages that were settled before are removed. Nothing was changed; name that moment or a "
+            "later one, and see standby.replication.retention.time_limit.messages"
         )
 
 

@@ -94,9 +94,8 @@ class Rejoin:
         async with self._lock:
             if self._is_begun():
                 raise PreconditionFailed(
-                    f"this node is coming back already, and tries to get on every {RETRY_S:g} s: see "
-                    "rejoin_failed in "
-                    "its log for what stands in the way"
+                    f"this node is coming back already, and retries every {RETRY_S:g} s: rejoin_failed in its log "
+                    "has the reason of the last failure"
                 )
             upstream = self._here.check()
             positions = await self._ask_positions(upstream, set_all_aside=set_all_aside)

@@ -400,7 +400,7 @@ class SiteMember:
         if owner.recoverer not in self.site.running:
             row["error"] = f"its data are at node {owner.recoverer}, which does not run"
             if owner.node in self.site.running:
-                row["error"] += f"; node {owner.node} transfers what the upstream still has"
+                row["error"] += f"; node {owner.node} transfers the records that the upstream still has"
         elif owner.holder:
             row["error"] = row["error"] or f"node {owner.node} takes it over, and has not all of it yet"
         elif owner.recoverer in silent:

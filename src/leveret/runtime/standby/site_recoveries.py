@@ -127,11 +127,9 @@ def works_of(recoveries: Recoveries) -> Mapping[str, Callable[[Mapping[str, Any]
 def away(vhost: str, node: str) -> str:
     """Return the text of the refusal of a recovery whose data are at a stopped node."""
     return (
-        f"vhost '{vhost}': node {node}, whose archive has its data, does not run: start it, or leave the "
-        f"vhost out with "
-        "--exclude-virtual-hosts, or recover what the other nodes have with --all-available; where it "
-        "is gone for good, "
-        f"forget_cluster_node {node} says so"
+        f"vhost '{vhost}': node {node}, whose archive has its data, does not run: start it, or leave the vhost "
+        "out with --exclude-virtual-hosts, or recover the records of the other nodes with --all-available; if the "
+        f"node is gone for good, run forget_cluster_node {node}"
     )
 
 

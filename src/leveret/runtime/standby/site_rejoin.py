@@ -158,7 +158,7 @@ class SiteRejoin:
         """
         if self._lock.locked() or self._returning is not None:
             raise PreconditionFailed(
-                "this cluster is coming back already: see rejoin_failed in the nodes' logs for what stands in the way"
+                "this cluster is coming back already: rejoin_failed in the nodes' logs has the reason of a failure"
             )
         async with self._lock:
             upstream = self._here.check()

@@ -223,7 +223,7 @@ class TransferSupervisor:
         silent_s = time.monotonic() - self._said_s
         if not self._links or silent_s < SILENT_S:
             return ""
-        return f"the transfer process has said nothing for {silent_s:.0f} s, and what it said before may not be so now"
+        return f"the transfer process has reported nothing for {silent_s:.0f} s: its last report may be out of date"
 
     async def _supervise(self) -> None:
         backoff_s = BACKOFF_MIN_S

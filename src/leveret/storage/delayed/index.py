@@ -347,7 +347,7 @@ class DelayIndex:
                 _link(log.directory, place, _prefix(name), cut_at)
             sync_directory(place)
         except OSError as error:
-            raise StorageError(f"{place}: what the leader removes cannot be kept: {error}") from error
+            raise StorageError(f"{place}: data that the leader removes cannot be kept: {error}") from error
 
     def has_kept(self, offset: int, name: str) -> bool:
         """Whether the files of a log were kept for the frame with this offset."""

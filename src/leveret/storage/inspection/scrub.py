@@ -134,10 +134,10 @@ def _end_of(octets: bytes, offset: int) -> int:
         while position < len(octets) or not octets:
             header = decode_chunk(view, position).header
             if header.chunk_id != offset:
-                raise _Misfit(f"chunk {header.chunk_id} was given for it, not {offset}")
+                raise _Misfit(f"the other side sent chunk {header.chunk_id} for it, not {offset}")
             position, offset = position + header.chunk_bytes, header.next_offset
     except ChunkError as error:
-        raise _Misfit(f"what was given for it is damaged: {error}") from error
+        raise _Misfit(f"the chunks that the other side sent are damaged: {error}") from error
     return offset
 
 
@@ -153,9 +153,9 @@ def _place_for(
             _fit_hole(directory, first, offset, end, len(octets))
             return first.segment, first.position
         if first.file.read(first.position, HEADER_BYTES) != octets[:HEADER_BYTES]:
-            raise _Misfit("the header that stands there is whole, and not that of what was given")
+            raise _Misfit("its header is whole, and differs from that of the other side's chunk")
         if first.header.chunk_bytes != len(octets):
-            raise _Misfit("more was given than the damaged chunk")
+            raise _Misfit("the other side sent more than the damaged chunk")
         if first.fault() is None:
             raise _Misfit("the chunk is whole")
         return first.file.first_offset, first.position
@@ -176,14 +176,16 @@ def _fit_hole(directory: Path, hole: Damage, offset: int, end: int, size: int) -
             after = next((start for start in starts(directory) if start > hole.segment), None)
             # The log alone knows the end of its newest segment, because it goes on writing there.
             if after != end and (after is not None or stop != file.size):
-                raise _Misfit(f"what was given is not what is left of the segment: {hole.what}")
+                raise _Misfit(f"the other side's chunks do not fit the rest of the segment: {hole.what}")
             return
         try:
             header = file.header(stop)
         except ChunkError as error:
-            raise _Misfit(f"there is no chunk behind {size} octets, which were given: {error}") from error
+            raise _Misfit(f"there is no chunk behind the {size} octets of the other side: {error}") from error
     if header.chunk_id != end:
-        raise _Misfit(f"chunk {header.chunk_id} is behind {size} octets, which were given up to offset {end}")
+        raise _Misfit(
+            f"chunk {header.chunk_id} is behind the {size} octets of the other side, which end at offset {end}"
+        )
 
 
 def _ignore(octets: int) -> None:

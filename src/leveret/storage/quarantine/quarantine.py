@@ -111,7 +111,7 @@ class Quarantine:
             return self._add(path, directory, pieces, until_offset)
         except OSError as error:
             raise StorageError(
-                f"log {directory}: what is not its leader's cannot be set aside: {error}"
+                f"log {directory}: divergent records cannot be quarantined: {error}"
             ) from error
 
     def finish(self) -> DivergentReport | None:

@@ -157,7 +157,7 @@ def chunks_of(
     """
     directory = directory_of(data_dir, report_id) / log.path
     if not starts(directory):
-        yield Corrupt(str(directory), "", log.from_offset, -1, "what was set aside is not there any more")
+        yield Corrupt(str(directory), "", log.from_offset, -1, "the quarantined files are missing")
     window_bytes = STEP_BYTES if kind == ChunkType.USER else HEADERS_BYTES
     end = log.next_offset if kind == ChunkType.USER else max(log.next_offset, log.settled_to)
     for found in walk(directory, log.from_offset, end, window_bytes=window_bytes):

@@ -188,7 +188,7 @@ class SimulatedEtcd:
             self._end(
                 watch,
                 path,
-                EtcdCompacted(f"etcd has forgotten what was before revision {self.state.compacted}"),
+                EtcdCompacted(f"etcd has compacted the revisions before {self.state.compacted}"),
             )
         for batch in missed or ():
             self._send(watch, path, batch)

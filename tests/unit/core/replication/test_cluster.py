@@ -230,7 +230,7 @@ class TestState:
         state = ClusterState(KEYS)
         with pytest.raises(UnreadableState) as failure:
             reported(state, Event(KEYS.epoch, encode(4), 2), Event(key, value, 2), revision=2)
-        assert f"etcd's key {key} holds what no node" in str(failure.value)
+        assert f"etcd's key {key} has a value that no node" in str(failure.value)
         assert "cluster.etcd.prefix" in str(failure.value)
         assert (state.epoch, state.revision) == (0, 0)
 

@@ -208,7 +208,7 @@ def test_after_a_loss_of_the_stores_data_those_who_saw_it_go_by_what_they_saw() 
     ],
 )
 def test_what_no_node_wrote_is_not_taken_for_something_else(key: str, value: bytes) -> None:
-    with pytest.raises(UnreadableState, match=f"key {key} holds what no node .* cluster.etcd.prefix"):
+    with pytest.raises(UnreadableState, match=f"key {key} has a value that no node .* cluster.etcd.prefix"):
         observe(KEYS, {key: StoredValue(value, 2, 0)})
 
 

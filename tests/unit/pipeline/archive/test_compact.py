@@ -100,7 +100,7 @@ def test_moments_before_it_are_not_known_any_more(data_dir: Place) -> None:
     file = compact_oldest(standby, 4)
     assert file is not None
     assert standby.manifest.history_from_ms(VHOST) == file.history_from_ms == file.max_ms
-    with pytest.raises(PreconditionFailed, match="before that what was settled is removed"):
+    with pytest.raises(PreconditionFailed, match="messages that were settled before are removed"):
         standby.promote(as_of_ms=moments[0])
     assert standby.promote(as_of_ms=moments[5]) == 1, "a moment since"
     assert Manifest(data_dir).history_from_ms("other") == 0
@@ -197,7 +197,7 @@ def test_moments_since_it_are_known_though_the_clock_was_ahead_once(data_dir: Pl
         for name in each.names:
             (standby.data_dir / name).unlink()
     assert standby.manifest.history_from_ms(VHOST) == since_ms
-    with pytest.raises(PreconditionFailed, match="before that"):
+    with pytest.raises(PreconditionFailed, match="the history of its queues begins"):
         standby.promote(as_of_ms=since_ms - 1)
     # An upstream that starts again may collect a chunk once more, and not what settled it.
     [incarnation] = upstream.incarnations[VHOST, "a"]

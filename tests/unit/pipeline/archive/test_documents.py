@@ -95,7 +95,7 @@ def test_a_plan_and_its_outcome_that_are_damaged_name_the_file(plan: PlanDirecto
     whole = frozen.read_bytes()
     try:
         frozen.write_bytes(whole.replace(b'"rows":40', b'"rows":41', 1))
-        with pytest.raises(StorageError, match=re.escape(f"{frozen}: it is not what was written")):
+        with pytest.raises(StorageError, match=re.escape(f"{frozen}: it was altered")):
             plan.load()
     finally:
         frozen.write_bytes(whole)
@@ -103,5 +103,5 @@ def test_a_plan_and_its_outcome_that_are_damaged_name_the_file(plan: PlanDirecto
     plan.finish(outcome_of(plan.load(), queues))
     done = plan.path / "DONE"
     done.write_bytes(done.read_bytes().replace(b'"messages":40', b'"messages":39', 1))
-    with pytest.raises(StorageError, match=re.escape(f"{done}: it is not what was written")):
+    with pytest.raises(StorageError, match=re.escape(f"{done}: it was altered")):
         plan.outcome()

@@ -245,7 +245,7 @@ def test_a_moment_before_a_transfer_that_found_only_a_part_began_is_refused(data
     for moment_ms in (0, upstream.now_ms - 3, upstream.now_ms, begun_ms - 1):
         whole.plan(Selection(as_of_ms=moment_ms))
         with pytest.raises(
-            PreconditionFailed, match=r"known since 20.* when the transfer began; name a later moment"
+            PreconditionFailed, match=r"begins at 20.* when the transfer began; name a later moment"
         ):
             part.plan(Selection(as_of_ms=moment_ms))
     assert part.promote(as_of_ms=begun_ms) == 1

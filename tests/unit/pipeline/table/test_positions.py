@@ -118,7 +118,7 @@ def test_what_a_compaction_merged_across_the_position_is_told_apart_or_refused(t
         files=manifest.files(), next_by_log=dict(manifest.next_by_log), forgotten_by_vhost={}
     )
     manifest._take(manifest._entry(state=state))
-    with pytest.raises(PreconditionFailed, match="a compaction merged what this stream has read"):
+    with pytest.raises(PreconditionFailed, match="a compaction merged messages that this stream has read"):
         batch(manifest, {"/": 2}, {"/": 6})
     assert batch(manifest, {}, {"/": 6}) == [b"/%d" % number for number in range(6)]
 

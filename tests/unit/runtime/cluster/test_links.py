@@ -324,7 +324,7 @@ def test_another_node_than_the_one_that_was_meant_is_left_alone(monkeypatch: pyt
                 NoSuchNode, match=r"at tcp://.* is node b, not c: see its cluster\.advertised_uri"
             ):
                 await a.links.dial("c", "mirror")
-            with pytest.raises(NoSuchNode, match="found at 'nowhere', which is no place"):
+            with pytest.raises(NoSuchNode, match="advertises the address 'nowhere', which is not valid"):
                 await a.links.dial("d", "mirror")
             with pytest.raises(Unanswered, match="is node b, not c"):
                 await a.links.ask("c", "x", {})

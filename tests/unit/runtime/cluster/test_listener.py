@@ -105,7 +105,7 @@ def test_an_address_that_cannot_be_had_is_named() -> None:
                 LeveretError, match=r"for the other nodes of the cluster: .*; see cluster\.port"
             ):
                 await b.follower_server.start()
-        with pytest.raises(LeveretError, match="door is closed"):
+        with pytest.raises(LeveretError, match="listener for other nodes of the cluster is closed"):
             _ = a.follower_server.uri
 
     play(scene())

@@ -117,4 +117,4 @@ def test_files_that_were_taken_away_are_told(data_dir: Path) -> None:
     for path in (data_dir / "divergent").glob(f"*/{STREAM}/*.segment"):
         path.unlink()
     (row,) = divergent_messages(data_dir, None)
-    assert "not there any more" in row["damage"]
+    assert "files are missing" in row["damage"]

@@ -276,7 +276,7 @@ def test_chunks_that_were_damaged_on_the_way_are_not_written(pair: Pair, damaged
 
     damaged.sides = [Noisy(pair.leader, lambda: "streaming", is_leader=False)]
     (why,) = scrub(damaged)["unrepaired"]
-    assert "what was given for it is damaged" in why
+    assert "the chunks that the other side sent are damaged" in why
     assert segment_path(damaged.directory / Q, 4).read_bytes() == before
 
 

@@ -340,7 +340,7 @@ def test_state_files_that_differ_are_named(pair: Pair, asked: PairedNode) -> Non
     (pair.follower.directory / "changed.json").write_bytes(b"{}")
     (pair.follower.directory / "lost.json").rename(pair.follower.directory / "extra.json")
     assert differing(asked) == {
-        "changed.json": "what is in it differs",
+        "changed.json": "its contents differ",
         "extra.json": "one does not have it",
         "lost.json": "two does not have it",
     }

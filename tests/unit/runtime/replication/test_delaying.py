@@ -249,7 +249,7 @@ def test_without_its_index_it_has_all_and_begins_to_delay_anew(tmp_path: Path, w
             octets = path.read_bytes()
             path.write_bytes(octets[:60] + bytes((octets[60] ^ 1,)) + octets[61:])
         follower = DelayedSite(tmp_path / "follower", follower.inbound.uri)
-        assert follower.delaying.why_not(at_ms) == "what the leader did after that time is applied already"
+        assert follower.delaying.why_not(at_ms) == "changes of the leader after that time are applied already"
         for _ in range(30):
             leader.change()
         times = [(await moment(leader, tmp_path / "2"), tmp_path / "2")]
@@ -343,7 +343,7 @@ def test_what_is_left_out_is_to_be_said(tmp_path: Path) -> None:
         follower = DelayedSite(tmp_path / "follower", await leader.start())
         at_ms = await moment(leader, tmp_path / "0")
         assert follower.delaying.why_not(None) == ""
-        too_early = "what the leader did after that time is applied already"
+        too_early = "changes of the leader after that time are applied already"
         assert follower.delaying.why_not(at_ms - 60_000) == too_early
         append(leader, QUEUE, b"second")
         await moment(leader, tmp_path / "1")

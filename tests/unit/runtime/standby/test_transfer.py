@@ -187,7 +187,7 @@ def test_a_process_that_hangs_is_not_told_as_connected(
         transfer._log_silence()
         [row] = transfer.rows(["v"])
         assert (row["state"], transfer.state) == (state, state)
-        assert ("has said nothing for" in row["error"]) == (state == "connecting")
+        assert ("has reported nothing for" in row["error"]) == (state == "connecting")
     assert caplog.text.count("standby_transfer_silent") == 1
     transfer._take({**LINK, "committed": 0, "committed_ms": 0})
     assert (transfer.state, transfer.rows(["v"])[0]["error"]) == ("connected", "")

@@ -222,19 +222,21 @@ def test_octets_that_are_not_what_was_lost_are_refused(tmp_path: Path) -> None:
     flip(log.directory, 4, 60)
     (damage,) = scrubbed(log)
     good = octets_of(copy, damage)
-    assert "what was given for it is damaged" in refused(log, 4, b"")
-    assert "what was given for it is damaged" in refused(log, 4, good[:-1])
-    assert "what was given for it is damaged" in refused(log, 4, good + b"x")
-    assert "what was given for it is damaged" in refused(log, 4, good[:60] + b"\xff" + good[61:])
-    assert "chunk 4 was given for it, not 5" in refused(log, 5, good)
+    assert "the chunks that the other side sent are damaged" in refused(log, 4, b"")
+    assert "the chunks that the other side sent are damaged" in refused(log, 4, good[:-1])
+    assert "the chunks that the other side sent are damaged" in refused(log, 4, good + b"x")
+    assert "the chunks that the other side sent are damaged" in refused(
+        log, 4, good[:60] + b"\xff" + good[61:]
+    )
+    assert "the other side sent chunk 4 for it, not 5" in refused(log, 5, good)
     neighbour = copy["00000000000000000004.sealed.segment"][167:]
-    assert "more was given than the damaged chunk" in refused(log, 4, good + neighbour)
+    assert "the other side sent more than the damaged chunk" in refused(log, 4, good + neighbour)
     other = make(tmp_path / "other").open(first_offset=4)
     other.append(0, 1, 2, bytes(90), header.timestamp_ms, TRAILER)
     other.close()
     (theirs,) = files(other.directory).values()
     assert len(theirs) == len(good)
-    assert "not that of what was given" in refused(log, 4, theirs)
+    assert "differs from that of the other side's chunk" in refused(log, 4, theirs)
 
 
 def test_what_does_not_fill_a_hole_exactly_is_refused(tmp_path: Path) -> None:
@@ -242,12 +244,14 @@ def test_what_does_not_fill_a_hole_exactly_is_refused(tmp_path: Path) -> None:
     copy = files(log.directory)["00000000000000000004.sealed.segment"]
     overwrite(log.directory, 4, 0, bytes(HEADER_BYTES))
     overwrite(log.directory, 4, 167, bytes(HEADER_BYTES))
-    assert "there is no chunk behind 167 octets" in refused(log, 4, copy[:167])
+    assert "there is no chunk behind the 167 octets" in refused(log, 4, copy[:167])
     assert "the damage begins at offset 4" in refused(log, 6, copy[167:])
     for records, size in ((3, 286), (5, 286)):
         octets = a_chunk(tmp_path / f"{records}", 4, records, size)
-        assert "what was given is not what is left of the segment" in refused(log, 4, octets)
-    assert "there is no chunk behind 333 octets" in refused(log, 4, a_chunk(tmp_path / "short", 4, 4, 285))
+        assert "the other side's chunks do not fit the rest of the segment" in refused(log, 4, octets)
+    assert "there is no chunk behind the 333 octets" in refused(
+        log, 4, a_chunk(tmp_path / "short", 4, 4, 285)
+    )
     repair(log.directory, 4, copy)
     assert scrubbed(log) == []
 
@@ -264,7 +268,9 @@ def test_what_would_leave_other_offsets_behind_it_is_refused(tmp_path: Path) -> 
     log = filled(tmp_path / "log", EIGHT)
     overwrite(log.directory, 4, 0, bytes(HEADER_BYTES))
     octets = a_chunk(tmp_path / "other", 4, 1, 167 - HEADER_BYTES)
-    assert "chunk 6 is behind 167 octets, which were given up to offset 5" in refused(log, 4, octets)
+    assert "chunk 6 is behind the 167 octets of the other side, which end at offset 5" in refused(
+        log, 4, octets
+    )
 
 
 def test_a_message_that_looks_like_a_chunk_does_not_keep_the_chunk_around_it_from_being_mended(

@@ -548,7 +548,10 @@ def test_a_disk_without_room_for_the_copy_leaves_the_log_as_it_is(tmp_path: Path
     log.sync()
     log.close()
     before = files(log.directory)
-    with no_file_larger_than(60_000), pytest.raises(StorageError, match=r"cannot be set aside: .*too large"):
+    with (
+        no_file_larger_than(60_000),
+        pytest.raises(StorageError, match=r"cannot be quarantined: .*too large"),
+    ):
         setting_aside(tmp_path).add("queues/1")
     assert files(log.directory) == before
     assert chunks_aside(tmp_path) == []

@@ -120,7 +120,7 @@ def _queue_alarms(call: Call) -> list[dict[str, str]]:
             if log["is_lost"] and log["queue"] is not None:
                 lost = log["messages"] - (log["settlements"] - log["settlements_lost"])
                 reason = (
-                    f"{lost} messages that it was led on without are set aside at node {call.cluster.name} (see "
+                    f"{lost} messages that it was led on without are quarantined at node {call.cluster.name} (see "
                     f"list_divergent_messages --report {report['id']}); once they are dealt with, move "
                     f"divergent/{report['id']} out of its data directory"
                 )
