@@ -77,6 +77,20 @@ class StateFile:
         Raises:
             StorageError: as `save`.
         """
+        self.write(octets)
+        self.report(octets)
+
+    def report(self, octets: bytes | None) -> None:
+        """Call `on_replaced`, as `replace` does after the write."""
+        if self._on_replaced is not None:
+            self._on_replaced(self.path, octets)
+
+    def write(self, octets: bytes) -> None:
+        """As `replace`, without the call of `on_replaced`: a thread may do it, one at a time.
+
+        Raises:
+            StorageError: as `save`.
+        """
         beside = self.path.with_name(f"{self.path.name}{BESIDE}")
         try:
             if self._holds(octets):
@@ -99,8 +113,6 @@ class StateFile:
                 else ""
             )
             raise StorageError(f"{self.path}: cannot be written: {error}{hint}") from error
-        if self._on_replaced is not None:
-            self._on_replaced(self.path, octets)
 
     def _holds(self, octets: bytes) -> bool:
         with suppress(StorageError):
@@ -120,5 +132,4 @@ class StateFile:
             return
         except OSError as error:
             raise StorageError(f"{self.path}: cannot be removed: {error}") from error
-        if self._on_replaced is not None:
-            self._on_replaced(self.path, None)
+        self.report(None)

@@ -52,6 +52,8 @@ SYNC_AGAIN_S: Final = 0.05
 _CLOSED: Final = "the node stops, or no longer leads"
 
 Promise = Callable[[], None]
+Write = Callable[[], None]
+"""A write that a thread does beside the syncs of a round; it handles its own errors."""
 
 
 class ReplicationBarrier(Protocol):
@@ -117,6 +119,8 @@ class GroupCommit:
         self.begun = 0
         self._when_synced: list[Promise] = []
         self._when_round_ends: list[Promise] = []
+        self._prepared: list[Callable[[], Write]] = []
+        self._writes: list[Write] = []
         self._is_awaited = False
         self._later: asyncio.TimerHandle | None = None
         self._running = False
@@ -154,6 +158,14 @@ class GroupCommit:
     def forget(self, log: Log) -> None:
         """Exclude a log from syncs, because it is going to be deleted or opened anew."""
         self._dirty.pop(log, None)
+
+    def beside(self, prepare: Callable[[], Write]) -> None:
+        """Have the next round do a write in a thread beside its syncs, so all promises from now on wait for it.
+
+        `prepare` is called on the loop at the next `begin`, before changes are sent to the followers, and returns the
+        write. With durability = os, promises do not wait.
+        """
+        self._prepared.append(prepare)
 
     def when_durable(self, promise: Promise) -> None:
         """Call `promise` on the loop once everything appended so far is durable."""
@@ -193,12 +205,15 @@ class GroupCommit:
         """Start a round unless one is running (its end starts the next), or no promise waits (then it starts soon)."""
         if self._closed:
             return
+        prepared, self._prepared = self._prepared, []
+        self._writes += [prepare() for prepare in prepared]
         position = self.replication_barrier.cut() if self.replication_barrier is not None else 0
         if not self._fsync and not self._failed:
             self._durable(position, self._take_promises())
-        if self._running or self._failed or not (self._promises or self._dirty or self._when_synced):
+        is_due = self._promises or self._dirty or self._when_synced or self._writes
+        if self._running or self._failed or not is_due:
             return
-        if self._fsync and self._dirty and not self._is_awaited:
+        if self._fsync and (self._dirty or self._writes) and not self._is_awaited:
             if self._later is None:
                 self._later = asyncio.get_running_loop().call_later(UNAWAITED_S, self._begin_unawaited)
             return
@@ -210,7 +225,7 @@ class GroupCommit:
             # A new segment becomes final, and old ones can go, once its predecessor is synced, with or without a
             # promise.
             dirty = {log: None for log in dirty if log.wants_sync}
-        if not dirty:
+        if not (dirty or self._writes):
             self._round_ended()
             self._durable(position, promises)
             return
@@ -299,16 +314,19 @@ class GroupCommit:
             shares = [descriptors[at::SYNCS_AT_ONCE] for at in range(min(SYNCS_AT_ONCE, len(descriptors)))]
             if self._file_system is not None and self._file_system.begin_write_back():
                 self._write_back.call(self._file_system.write_back, None, _ignore)
+        writes, self._writes = self._writes, []
         errors: list[BaseException | None] = []
 
         def ended(error: BaseException | None) -> None:
             errors.append(error)
-            if len(errors) >= len(shares):
+            if len(errors) >= len(shares) + len(writes):
                 finished(next(filter(None, errors), None))
 
         for share in shares:
             self._threads.call(sync, share, ended, close_descriptors)
-        if not shares:
+        for write in writes:
+            self._threads.call(_do, write, ended)
+        if not (shares or writes):
             asyncio.get_running_loop().call_soon(ended, None)
 
     def fail(self, error: BaseException) -> None:
@@ -434,6 +452,10 @@ class GroupCommit:
 
 def _ignore(error: BaseException | None) -> None:
     """Ignore an error: a deleted file has nothing to lose, and a round hears of what a write-back finds wrong."""
+
+
+def _do(write: Write) -> None:
+    write()
 
 
 def _see_to_nothing(log: Log, error: Corrupt) -> bool:

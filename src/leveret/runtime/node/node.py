@@ -155,7 +155,7 @@ class Node:
         self._definitions = DefinitionsStore(tree.log(data_dir / "definitions"), self.commits, clock_ms)
         self.log_store = LogStore(tree, self.commits, clock_ms, config.storage.segment_bytes_max)
         self._queues = self.log_store.queues
-        self._epochs = EpochFile(tree.file(data_dir / "epochs.json"))
+        self._epochs = EpochFile(tree.file(data_dir / "epochs.json"), self.commits)
         self.event_history = EventHistory(tree.file(data_dir / EVENT_HISTORY_FILE), clock_ms)
         self.broker = Broker(
             self.log_store.read,

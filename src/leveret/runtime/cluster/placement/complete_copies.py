@@ -4,17 +4,22 @@ Followers of the node copy the file with the logs. It is needed when only copies
 synchronised mirrors are lost with the cluster: a mirror that was not synchronised may have the last messages of a
 queue and lack the first (core.replication.rebuilding).
 
-A log may be added late, but must be removed in time: if a copy begins anew, its name is removed before the first
-append to it.
+A log may be added late, but must be removed in time: if a copy begins anew, no record of the new copy is acked, or
+reaches followers, before the list without it. The list is as long as the node has logs, so the threads of the group
+commit write it, beside the syncs of a round.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from threading import Lock
 from typing import Final
 
+import msgspec
+
 from leveret.model.errors import StorageError
+from leveret.runtime.logs.commit import GroupCommit, Write
 from leveret.storage.state_file import StateFile
 from leveret.storage.tree import Tree
 
@@ -40,45 +45,86 @@ def complete_copies(tree: Tree) -> frozenset[str] | None:
 class CompleteCopies:
     """See the module."""
 
-    def __init__(self, file: StateFile) -> None:
-        """List no log; the first change removes the names that a previous run listed."""
-        self._file = file
-        self._names: set[str] = set()
-        self._saving: asyncio.TimerHandle | None = None
+    def __init__(self, tree: Tree, commits: GroupCommit) -> None:
+        """List the logs that a previous run listed, as far as they are still here."""
+        self._file = tree.file(tree.root / FILE)
+        self._commits = commits
+        # In the order of their addition.
+        self._names: dict[str, None] = {}
+        self._later: asyncio.TimerHandle | None = None
+        self._is_due = self._is_struck = False
+        self._prepared = b""
+        self._unwritten: bytes | None = None
+        self._writing = Lock()
+        try:
+            self._names = {name: None for name in complete_copies(tree) or () if tree.path_of(name).is_dir()}
+        except StorageError as error:
+            logger.error("complete_copies_not_read error=%s action=begin_anew", error)
 
     def add(self, name: str) -> None:
         """List a complete log, soon."""
         if name not in self._names:
-            self._names.add(name)
+            self._names[name] = None
             self._save_later()
 
     def discard(self, name: str) -> None:
         """Remove a log that is incomplete, or not here, soon: its records stay, so the list may be late."""
         if name in self._names:
-            self._names.discard(name)
+            del self._names[name]
             self._save_later()
 
     def strike_out(self, name: str) -> None:
-        """Remove a log that begins anew: durably, before its next record is acked or reaches followers."""
+        """Remove a log that begins anew, with the next round of the group commit."""
         if name in self._names:
-            self._names.discard(name)
+            del self._names[name]
+            self._is_struck = True
             self._save()
 
     def stop(self) -> None:
-        """Write no more."""
-        if self._saving is not None:
-            self._saving.cancel()
+        """Begin no more writes."""
+        if self._later is not None:
+            self._later.cancel()
 
     def _save_later(self) -> None:
-        if self._saving is None:
-            self._saving = asyncio.get_running_loop().call_later(_LATER_S, self._save)
+        if self._later is None:
+            self._later = asyncio.get_running_loop().call_later(_LATER_S, self._save_now)
+
+    def _save_now(self) -> None:
+        self._save()
+        self._commits.begin()
 
     def _save(self) -> None:
-        if self._saving is not None:
-            self._saving.cancel()
-            self._saving = None
-        try:
-            self._file.save({"logs": sorted(self._names)})
-        except StorageError as error:
-            logger.error("complete_copies_not_saved error=%s", error)
-            self._save_later()
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+        if not self._is_due:
+            self._is_due = True
+            self._commits.beside(self._prepare)
+
+    def _prepare(self) -> Write:
+        """Return the write; with a log that was struck out, followers get the list in front of its records."""
+        octets = self._prepared = self._unwritten = msgspec.json.encode({"logs": list(self._names)})
+        if self._is_struck:
+            self._file.report(octets)
+        self._is_due = self._is_struck = False
+        loop = asyncio.get_running_loop()
+        return lambda: self._write(loop)
+
+    def _write(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Write the newest list, in a thread; of two that run at once, the second finds nothing to write."""
+        with self._writing:
+            octets, self._unwritten = self._unwritten, None
+            if octets is None:
+                return
+            try:
+                self._file.write(octets)
+            except StorageError as error:
+                logger.error("complete_copies_not_saved error=%s action=retry", error)
+                loop.call_soon_threadsafe(self._save_later)
+            else:
+                loop.call_soon_threadsafe(self._report, octets)
+
+    def _report(self, octets: bytes) -> None:
+        """Send a written list to followers: one that joined meanwhile may have read the file before."""
+        if octets is self._prepared:
+            self._file.report(octets)

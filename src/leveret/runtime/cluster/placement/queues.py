@@ -16,7 +16,6 @@ from leveret.core.queues.stream import Stream
 from leveret.core.replication.cluster import Placement
 from leveret.model import definitions as d
 from leveret.model.errors import NotFound, StorageError
-from leveret.runtime.cluster.placement.complete_copies import FILE as COMPLETE_COPIES
 from leveret.runtime.cluster.placement.complete_copies import CompleteCopies
 from leveret.runtime.cluster.placement.due_queues import DueQueues
 from leveret.runtime.cluster.placement.local_queues import QueueKey
@@ -66,7 +65,7 @@ class ClusterQueues:
         self._commits = node.commits
         self._engine = node.engine
         self._due = due
-        self.complete = CompleteCopies(node.tree.file(node.tree.root / COMPLETE_COPIES))
+        self.complete = CompleteCopies(node.tree, node.commits)
 
     # -- the queue of a log -------------------------------------------------------------------
 
