@@ -20,7 +20,6 @@ import msgspec
 
 from leveret.model.errors import StorageError
 from leveret.runtime.logs.commit import GroupCommit, Write
-from leveret.storage.state_file import StateFile
 from leveret.storage.tree import Tree
 
 logger = logging.getLogger(__name__)
