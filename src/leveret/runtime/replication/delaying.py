@@ -59,6 +59,8 @@ ALL_MS: Final = (1 << 62) - 1
 """A time after every cut."""
 _PAUSE_S: Final = (0.2, 1.0)
 """The shortest and the longest pause between two checks of due changes: clocks may be set."""
+_DROPPED_AT_ONCE: Final = 50
+"""The logs of which one turn of the event loop drops what is not needed."""
 _REMOVALS: Final = 60
 """The most removals for good within one delay: each of them writes the ends of all logs to disk."""
 _WITH_MESSAGES: Final = ("queues/", "streams/")
@@ -421,7 +423,7 @@ class Delaying:
             now_s = asyncio.get_running_loop().time()
             if now_s >= self._removes_at_s and (self._due_drops or self._index.has_waste(self._base.offset)):
                 self._removes_at_s = now_s + self.apply_delay_ms / 1000 / _REMOVALS
-                self._remove_due()
+                await self._remove_due()
 
     def _note_due(self, group: FrameGroup) -> None:
         for at, frame in group.frames:
@@ -434,10 +436,23 @@ class Delaying:
                 elif each.kind in KEPT and kept_at <= at:
                     self._kept_at.pop(each.name, None)
 
-    def _remove_due(self) -> None:
-        """Remove data that only times before the window need; first the new begin of the window is saved durably."""
-        self._index.save(self._base)
+    async def _remove_due(self) -> None:
+        """Remove data that only times before the window need; first the new begin of the window is saved durably.
+
+        The base is as long as the node has logs, so a thread writes it.
+        """
+        encoded = self._index.encoded(self._base)
+        saving = asyncio.get_running_loop().create_task(asyncio.to_thread(self._index.write, encoded))
+        try:
+            await asyncio.shield(saving)
+        finally:
+            # The end of a cancelled write, too: a promotion then removes the file.
+            await asyncio.wait((saving,))
+        dropped = 0
         while self._due_drops:
+            dropped += 1
+            if dropped % _DROPPED_AT_ONCE == 0:
+                await asyncio.sleep(0)
             name, first_offset = next(iter(self._due_drops.items()))
             if name not in self._kept_at:
                 self._applier.apply(LogChange(ChangeKind.DROP, name, first_offset))
@@ -513,7 +528,7 @@ class Delaying:
         await self._commits.settle()
         if until_ms == ALL_MS:
             await self.expire(ALL_MS)
-        self._remove_due()
+        await self._remove_due()
         if until_ms < ALL_MS:
             assert quarantine is not None
             await go_back(past(self._index, self._base, until_ms), self._index, self._applier, quarantine)

@@ -240,7 +240,19 @@ class DelayIndex:
         Raises:
             StorageError: the disk refuses it.
         """
-        self._file.save(msgspec.to_builtins(base))
+        self.write(self.encoded(base))
+
+    def encoded(self, base: Base) -> bytes:
+        """The base for `write`."""
+        return msgspec.json.encode(base)
+
+    def write(self, encoded: bytes) -> None:
+        """As `save`; a thread may do it, while nothing else writes the base.
+
+        Raises:
+            StorageError: the disk refuses it.
+        """
+        self._file.write(encoded)
 
     def has_waste(self, offset: int) -> bool:
         """Whether something is only needed by frames before an offset."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,29 @@ def test_it_can_be_what_its_leader_was_at_every_time(
         await follower.stop()
 
     asyncio.run(scenario())
+
+
+async def test_the_begin_of_the_window_is_not_written_in_the_loops_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = LeaderSite(tmp_path / "leader", random.Random(1))
+    follower = DelayedSite(tmp_path / "follower", await leader.start())
+    for _ in range(40):
+        leader.change()
+    at_ms = await moment(leader, tmp_path / "0")
+    write, threads = DelayIndex.write, list[int]()
+
+    def counted(self: DelayIndex, encoded: bytes) -> None:
+        threads.append(threading.get_ident())
+        write(self, encoded)
+
+    monkeypatch.setattr(DelayIndex, "write", counted)
+    follower.delaying._due_drops["queues/none"] = 1
+    await follower.expire_until(at_ms)
+    assert threads
+    assert threading.get_ident() not in threads
+    await leader.stop()
+    await follower.stop()
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -319,7 +343,7 @@ def test_what_is_due_and_cannot_be_removed_is_told_and_tried_again(
             raise StorageError("No space left on device")
 
         with monkeypatch.context() as patched:
-            patched.setattr(DelayIndex, "save", full)
+            patched.setattr(DelayIndex, "write", full)
             follower.at_ms = at_ms + DELAY_MS
             await until(lambda: "No space left" in follower.inbound.error, "told")
             assert follower.tree.logs[QUEUE].first_offset == 0, "dropped before the base is durable"
