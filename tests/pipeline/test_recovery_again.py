@@ -16,8 +16,8 @@ from pyspark.errors import PySparkException
 from leveret.model.errors import PreconditionFailed
 from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.jobs.job import AmqpTarget, LoginCredentials, RecoverJob, Selection
-from leveret.pipeline.recovery.driver import client_of
 from leveret.pipeline.recovery.publish import PlanPublisher
+from leveret.pipeline.recovery.targets import client_of
 from leveret.pipeline.target_broker.publish import progress_path, read_progress
 from leveret.testing.applications.applications import parameters
 from leveret.testing.network.ports import LOOPBACK

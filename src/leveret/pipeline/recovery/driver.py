@@ -16,22 +16,17 @@ publishes them to scratch vhosts in between, and compares the messages there wit
 
 from __future__ import annotations
 
-import heapq
-import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from functools import cached_property, partial
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from leveret.model.errors import PreconditionFailed, Refusal, StorageError
+from leveret.model.errors import PreconditionFailed
 from leveret.pipeline.archive.identities import UpstreamIdentities
 from leveret.pipeline.archive.manifest import Manifest, StoredFile
 from leveret.pipeline.archive.recovery_plan import (
@@ -48,7 +43,7 @@ from leveret.pipeline.archive.recovery_plan import (
 )
 from leveret.pipeline.archive.stored_positions import StoredPositions, stored_positions_at
 from leveret.pipeline.archive.sweep import RECOVERY_LOCK
-from leveret.pipeline.files.files import Place, delete_tree, locked, make_directory
+from leveret.pipeline.files.files import delete_tree, locked, make_directory
 from leveret.pipeline.jobs.console import Console
 from leveret.pipeline.jobs.job import SCRATCH, RecoverJob
 from leveret.pipeline.jobs.progress import Inbox, report
@@ -68,7 +63,24 @@ from leveret.pipeline.recovery.publish import (
     queue_outcome,
 )
 from leveret.pipeline.recovery.segment_intake import SegmentIntake
-from leveret.pipeline.recovery.segments import StagingClient, WrittenSegment
+from leveret.pipeline.recovery.segments import WrittenSegment
+from leveret.pipeline.recovery.spark_tasks import SparkTasks
+from leveret.pipeline.recovery.targets import (
+    check_queues,
+    check_vhosts,
+    client_of,
+    in_doubt_counted,
+    last_there,
+    node_client,
+)
+from leveret.pipeline.recovery.tasks import (
+    Brought,
+    CountTask,
+    PublishTask,
+    ScanTask,
+    balanced,
+    grouped,
+)
 from leveret.pipeline.recovery.unsettled import (
     Masks,
     NumberedFile,
@@ -77,52 +89,10 @@ from leveret.pipeline.recovery.unsettled import (
     not_to_recover,
     write_run,
 )
-from leveret.pipeline.spark.errors import SparkFailed, cause_of
-from leveret.pipeline.spark.session import start_session
-from leveret.pipeline.target_broker import publish as amqp_publish
 from leveret.pipeline.target_broker.compare import ComparisonClient
-from leveret.pipeline.target_broker.streams import MessageDeclined
-from leveret.pipeline.upstream.stream_client import StreamClient, connect
-from leveret.wire.record import RECOVERY_STREAM_PREFIX
 
 LOCK_TIMEOUT_S: Final = 60.0
-GROUPS_PER_CORE: Final = 2
-_POLL_S: Final = 0.1
 _WRITTEN: Final = "segment_written"
-
-
-class ScanTask(NamedTuple):
-    """Files of one vhost to search for unsettled messages."""
-
-    vhost: str
-    run: Place
-    files: list[NumberedFile]
-
-
-class CountTask(NamedTuple):
-    """A queue whose messages several tasks may have found, to be counted by one task."""
-
-    vhost: str
-    queue: str
-    runs: Place
-    parts: list[RunPart]
-
-
-class PublishTask(NamedTuple):
-    """Queues of one plan that one task publishes."""
-
-    directory: PlanDirectory
-    vhost: str
-    plan_id: str
-    queues: list[str]
-
-
-class _Brought(msgspec.Struct, frozen=True):
-    """The result of a task: the outcomes of its queues, or the segments of its share of files."""
-
-    plan_id: str
-    queues: list[QueueOutcome]
-    segments: list[WrittenSegment]
 
 
 def run_recovery(job: RecoverJob, console: Console, spark: SparkSession | None = None) -> None:
@@ -147,11 +117,7 @@ class RecoveryRun:
         self._inbox = inbox
         self._manifest = Manifest(job.root)
         self._intakes: dict[str, SegmentIntake] = {}
-        self._threads = ThreadPoolExecutor(2, "recovery")
-        self._spark_start: Future[SparkSession] | None = None
-        if spark is not None:
-            self._spark_start = Future()
-            self._spark_start.set_result(spark)
+        self._spark = SparkTasks(job, lambda: console.say("started"), self._pass_on, spark)
 
     def run(self) -> None:
         """Finish earlier plans, then recover the new messages."""
@@ -162,7 +128,7 @@ class RecoveryRun:
             left = self._left()
             vhosts = self._vhosts()
             if left or any(self._has_new_messages(vhost) for vhost in vhosts):
-                self._begin_spark()
+                self._spark.begin()
             outcomes = self._resume(left)
             from_scratch = {
                 each.vhost for each in outcomes if each.selection.start_from_scratch and not each.is_cut_short
@@ -220,8 +186,8 @@ class RecoveryRun:
 
     def _resume(self, left: list[PlanDirectory]) -> list[PlanOutcome]:
         resumed = [directory.load() for directory in left]
-        self._check_target(plan.vhost for plan in resumed)
-        self._check_queues({plan.vhost: plan.queues for plan in resumed})
+        check_vhosts(self._job, [plan.vhost for plan in resumed])
+        check_queues(self._job, {plan.vhost: plan.queues for plan in resumed})
         plans = list(zip(left, resumed, strict=True))
         outcomes = [self._cut_short(directory, plan) for directory, plan in plans if self._ends(plan)]
         for plan in resumed:
@@ -254,7 +220,7 @@ class RecoveryRun:
                     client = client_of(self._job, plan.vhost, directory, sends=False)
                 assert client is not None
                 order = read_order(directory.runs, [part for part in plan.parts if part.queue == queue])
-                last = _last_there(client, directory, plan, queue)
+                last = last_there(client, directory, plan, queue)
                 left += len(order) - last
                 published.append(queue_outcome(queue, order, last))
         finally:
@@ -285,24 +251,6 @@ class RecoveryRun:
             left[part.queue, part.epoch] += part.messages - part.settled
         return any(count > 0 for count in left.values())
 
-    def _begin_spark(self) -> None:
-        if self._spark_start is not None:
-            return
-        scratch = self._job.work / "spark" / "recovery"
-        shutil.rmtree(scratch, ignore_errors=True)
-        make_directory(scratch)
-        self._spark_start = self._threads.submit(
-            start_session, "recovery", self._job.spark, scratch, store=self._job.root
-        )
-
-    @cached_property
-    def _spark(self) -> SparkSession:
-        self._begin_spark()
-        assert self._spark_start is not None
-        spark = self._spark_start.result()
-        self._console.say("started")
-        return spark
-
     def _plan(self, vhosts: list[str]) -> list[tuple[PlanDirectory, RecoveryPlan]]:
         """Find the unsettled messages of each vhost and freeze its plan; an empty plan is finished at once."""
         drafts: dict[str, tuple[PlanDirectory, list[StoredFile], Masks]] = {}
@@ -315,9 +263,9 @@ class RecoveryRun:
             if files:
                 directory = PlanDirectory.new(self._job.root, vhost, self._job.new_plans_of(vhost))
                 drafts[vhost] = directory, files, masks
-        self._check_target(drafts)
+        check_vhosts(self._job, drafts)
         found = self._scan(drafts)
-        self._check_queues({vhost: {part.queue for part in each.parts} for vhost, each in found.items()})
+        check_queues(self._job, {vhost: {part.queue for part in each.parts} for vhost, each in found.items()})
         counted = self._counted({vhost: (drafts[vhost][0], each) for vhost, each in found.items()})
         plans = []
         for vhost, (directory, files, _) in drafts.items():
@@ -358,7 +306,7 @@ class RecoveryRun:
         def count(task: CountTask) -> tuple[str, str, int]:
             return task.vhost, task.queue, len(read_order(task.runs, task.parts))
 
-        for vhost, queue, messages in self._run(tasks, count, tuple[str, str, int]):
+        for vhost, queue, messages in self._spark.run(tasks, count, tuple[str, str, int]):
             counts[vhost][queue] = messages
         return counts
 
@@ -368,16 +316,18 @@ class RecoveryRun:
         if not found:
             return []
         root = self._job.root
-        groups = self._spark.sparkContext.defaultParallelism * GROUPS_PER_CORE
+        groups = self._spark.groups
 
         def split(rest: VhostRest) -> Iterator[VhostRest]:
-            for group in _grouped(list(enumerate(rest.files)), groups):
+            for group in grouped(list(enumerate(rest.files)), groups):
                 yield rest._replace(files=[file for _, file in group])
 
         def count(part: VhostRest) -> tuple[str, UnsettledMessages]:
             return part.vhost, count_left_out(root, part)
 
-        return count_rests(found, split, lambda parts: self._run(parts, count, tuple[str, UnsettledMessages]))
+        return count_rests(
+            found, split, lambda parts: self._spark.run(parts, count, tuple[str, UnsettledMessages])
+        )
 
     def _stored_positions(self, vhost: str, queues: set[str]) -> list[StoredPositions]:
         """The stored positions for these queues; only a node of our own takes them."""
@@ -393,12 +343,12 @@ class RecoveryRun:
         found = {vhost: UnsettledMessages([], {}) for vhost in drafts}
         if not drafts:
             return found
-        groups = self._spark.sparkContext.defaultParallelism * GROUPS_PER_CORE
+        groups = self._spark.groups
         all_masks: Masks = {}
         tasks: list[ScanTask] = []
         for vhost, (directory, files, masks) in drafts.items():
             all_masks |= masks
-            for number, group in enumerate(_grouped(list(enumerate(files)), groups)):
+            for number, group in enumerate(grouped(list(enumerate(files)), groups)):
                 named = [NumberedFile(index, file.path, file.records) for index, file in group]
                 tasks.append(ScanTask(vhost, directory.runs / f"{number:06}.arrow", named))
         root, selection = self._job.root, self._job.selection
@@ -406,7 +356,7 @@ class RecoveryRun:
         def scan(task: ScanTask) -> tuple[str, UnsettledMessages]:
             return task.vhost, write_run(root, task.vhost, task.files, all_masks, task.run, selection)
 
-        for vhost, some in self._run(tasks, scan, tuple[str, UnsettledMessages]):
+        for vhost, some in self._spark.run(tasks, scan, tuple[str, UnsettledMessages]):
             found[vhost].add(some)
         return found
 
@@ -420,9 +370,9 @@ class RecoveryRun:
         numbers_streams = job.to is None and job.compare is None
         there: dict[str, dict[str, int]] = {}
 
-        def work(task: PublishTask | FileShare) -> _Brought:
+        def work(task: PublishTask | FileShare) -> Brought:
             if isinstance(task, FileShare):
-                return _Brought(
+                return Brought(
                     task.plan_id, [], write_share(task, Path(job.staging), partial(_say, inbox, task))
                 )
 
@@ -438,7 +388,7 @@ class RecoveryRun:
                 reported=there.get(task.plan_id),
             )
             queues = publisher.publish(task.queues)
-            return _Brought(task.plan_id, in_doubt_counted(job, task.directory, queues), [])
+            return Brought(task.plan_id, in_doubt_counted(job, task.directory, queues), [])
 
         found: dict[str, list[QueueOutcome]] = {}
         large: dict[str, set[str]] = {}
@@ -447,8 +397,8 @@ class RecoveryRun:
             large = {share.plan_id: set(share.begins) for share in shares}
             others = self._tasks(plans, lambda plan, queue: queue not in large.get(plan.plan_id, ()))
             firsts = [share for share in shares if not share.first]
-            for brought in self._run(
-                [*firsts, *others, *(share for share in shares if share.first)], work, _Brought
+            for brought in self._spark.run(
+                [*firsts, *others, *(share for share in shares if share.first)], work, Brought
             ):
                 found.setdefault(brought.plan_id, []).extend(brought.queues)
                 for segment in brought.segments:
@@ -459,7 +409,7 @@ class RecoveryRun:
                 there[plan_id] = intake.last_by_queue
             self._intakes.clear()
         rest = self._tasks(plans, lambda plan, queue: queue in large.get(plan.plan_id, ()))
-        for brought in self._run(rest, work, _Brought):
+        for brought in self._spark.run(rest, work, Brought):
             found.setdefault(brought.plan_id, []).extend(brought.queues)
         return [self._finish(directory, plan, found.get(plan.plan_id, [])) for directory, plan in plans]
 
@@ -468,7 +418,7 @@ class RecoveryRun:
         job, inbox = self._job, self._inbox.address
         if job.to is not None or not job.staging:
             return []
-        client = _node_client(job, plan.vhost)
+        client = node_client(job, plan.vhost)
         begins = queue_begins(client, plan, Path(job.staging))
         if not begins:
             client.close()
@@ -480,7 +430,7 @@ class RecoveryRun:
         self._intakes[plan.plan_id] = SegmentIntake(
             client, Path(job.staging), plan.reference, begins, taken, job.timeout_s
         )
-        cores = self._spark.sparkContext.defaultParallelism
+        cores = self._spark.cores
         return [
             FileShare(directory, plan.vhost, plan.plan_id, first, end, begins)
             for first, end in shares_of(len(plan.files), cores)
@@ -494,11 +444,11 @@ class RecoveryRun:
         """About as many tasks a plan as there are cores, each with whole queues, of those that are wanted."""
         if not plans:
             return []
-        cores = self._spark.sparkContext.defaultParallelism
+        cores = self._spark.cores
         return [
             PublishTask(directory, plan.vhost, plan.plan_id, queues)
             for directory, plan in plans
-            for queues in _shared(
+            for queues in balanced(
                 {queue: count for queue, count in plan.queues.items() if wanted(plan, queue)}, cores
             )
         ]
@@ -542,57 +492,7 @@ class RecoveryRun:
             queues = PlanPublisher(task.directory, client, progress).publish(task.queues)
             return sum(queue.messages for queue in queues)
 
-        return {"messages": sum(self._run(self._tasks(plans), compare, int))}
-
-    def _check_target(self, vhosts: Iterable[str]) -> None:
-        """Fail in the broker's own words, while Java starts, if a vhost does not exist."""
-        job = self._job
-        for vhost in vhosts:
-            if job.to is not None:
-                amqp_publish.connect(job.to, vhost, job.timeout_s, waits=False).close()
-            elif not job.dry_run:
-                _node_client(job, vhost).close()
-
-    def _check_queues(self, by_vhost: Mapping[str, Iterable[str]]) -> None:
-        """Check that no queue of another broker gets the messages of two, which could not be told apart there."""
-        to = self._job.to
-        if to is None:
-            return
-        vhosts: dict[tuple[str, str], list[str]] = {}
-        for vhost, queues in by_vhost.items():
-            for queue in queues:
-                vhosts.setdefault((to.place_of(vhost), queue), []).append(vhost)
-        for (place, queue), several in sorted(vhosts.items()):
-            if len(several) > 1:
-                names = ", ".join(f"'{vhost}'" for vhost in sorted(several))
-                raise PreconditionFailed(
-                    f"each of the vhosts {names} has a queue '{queue}', and their messages would all go to the one in "
-                    f"vhost '{place}' of {to.host}:{to.port}: recover one of them at a time, leaving the others out "
-                    "with --exclude-virtual-hosts, or name no vhost with --to, so that each goes to the one of its name"
-                )
-
-    def _run(self, tasks: list[Any], work: Callable[[Any], Any], result: Any) -> Iterator[Any]:
-        """Run `work` for each of `tasks` in a Spark task of its own; pass on reports meanwhile.
-
-        It uses Spark's core alone, because its SQL would take a second to start for a handful of rows.
-        """
-        if not tasks:
-            return
-
-        def do(index: int) -> bytes:
-            return msgspec.msgpack.encode(work(tasks[index]))
-
-        handful = self._spark.sparkContext.parallelize(range(len(tasks)), len(tasks)).map(do)
-        running = self._threads.submit(handful.collect)
-        while not running.done():
-            self._pass_on(_POLL_S)
-        self._pass_on(0)
-        try:
-            found = running.result()
-        except Py4JJavaError as error:
-            raise SparkFailed(cause_of(error)) from error
-        for each in found:
-            yield msgspec.msgpack.decode(each, type=result)
+        return {"messages": sum(self._spark.run(self._tasks(plans), compare, int))}
 
     def _pass_on(self, timeout_s: float) -> None:
         for event in self._inbox.wait(timeout_s):
@@ -602,83 +502,6 @@ class RecoveryRun:
                 intake.offer(msgspec.convert(event["segment"], WrittenSegment))
 
 
-def client_of(job: RecoverJob, vhost: str, directory: PlanDirectory, *, sends: bool = True) -> IngestClient:
-    """A connection to a plan's target; another broker's, without `sends`, only looks at the present messages."""
-    if job.to is None and not (job.staging and sends):
-        return _node_client(job, vhost)
-    totals = directory.load().queues
-    if job.to is None:
-        return StagingClient(_node_client(job, vhost), Path(job.staging), totals, job.timeout_s)
-    return amqp_publish.AmqpClient(job.to, vhost, directory.progress, totals, job.timeout_s, sends=sends)
-
-
-def _last_there(client: IngestClient, directory: PlanDirectory, plan: RecoveryPlan, queue: str) -> int:
-    """The last of a queue's messages that is at the target."""
-    if not isinstance(client, amqp_publish.AmqpClient):
-        return client.declare_publisher(plan.reference, RECOVERY_STREAM_PREFIX + queue).last_sequence
-    path = amqp_publish.progress_path(directory.progress, queue)
-    if not path.exists():
-        return 0  # The broker may refuse this message.
-    try:
-        publisher = client.declare_publisher(plan.reference, RECOVERY_STREAM_PREFIX + queue)
-    except (Refusal, MessageDeclined):
-        return amqp_publish.give_up(path, plan.queues[queue])
-    if publisher.is_behind:
-        with suppress(amqp_publish.NotAtTarget, StorageError, MessageDeclined):
-            PlanPublisher(directory, lambda: client, lambda count: None).pass_to(publisher, queue)
-    return publisher.give_up()
-
-
-def _node_client(job: RecoverJob, vhost: str) -> StreamClient:
-    """A connection to the node whose standby this is."""
-    return connect(
-        [job.endpoint],
-        vhost=job.place_of(vhost),
-        username=job.credentials.username,
-        password=job.credentials.password,
-        timeout_s=job.timeout_s,
-    )
-
-
-def in_doubt_counted(
-    job: RecoverJob, directory: PlanDirectory, queues: list[QueueOutcome]
-) -> list[QueueOutcome]:
-    """The outcomes with the numbers of possible duplicates; 0 at a node of our own."""
-    if job.to is None:
-        return queues
-    counted = []
-    for each in queues:
-        path = amqp_publish.progress_path(directory.progress, each.queue)
-        in_doubt = amqp_publish.read_progress(path).in_doubt if path.exists() else 0
-        counted.append(msgspec.structs.replace(each, in_doubt=in_doubt))
-    return counted
-
-
 def _say(inbox: str, share: FileShare, segment: WrittenSegment) -> None:
     """Report a segment at once; the result of its task names it again."""
     report(inbox, _WRITTEN, plan_id=share.plan_id, segment=segment)
-
-
-def _grouped(files: list[tuple[int, StoredFile]], groups: int) -> Iterator[list[tuple[int, StoredFile]]]:
-    """Cut into at most `groups` runs of adjacent files with about as many records each."""
-    target = -(-sum(file.records for _, file in files) // groups)
-    group: list[tuple[int, StoredFile]] = []
-    records = 0
-    for numbered in files:
-        group.append(numbered)
-        records += numbered[1].records
-        if records >= target:
-            yield group
-            group, records = [], 0
-    if group:
-        yield group
-
-
-def _shared(queues: dict[str, int], tasks: int) -> list[list[str]]:
-    """Distribute queues to `tasks` tasks, the largest first, each to the least loaded task."""
-    heap: list[tuple[int, int, list[str]]] = [(0, index, []) for index in range(min(tasks, len(queues)))]
-    for queue in sorted(queues, key=lambda name: (-queues[name], name)):
-        load, index, mine = heapq.heappop(heap)
-        mine.append(queue)
-        heapq.heappush(heap, (load + queues[queue], index, mine))
-    return [mine for _, _, mine in heap]

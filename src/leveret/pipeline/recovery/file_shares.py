@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from leveret.model.errors import NotFound, Refusal
-from leveret.pipeline.archive.recovery_plan import PlanDirectory, QueueOrder, RecoveryPlan, read_order
-from leveret.pipeline.recovery.publish import PUBLISHERS_PER_CLIENT, IngestClient, PlanPublisher
+from leveret.pipeline.archive.recovery_plan import PlanDirectory, QueueOrder, RecoveryPlan
+from leveret.pipeline.recovery.publish import PUBLISHERS_PER_CLIENT, PlanReader
 from leveret.pipeline.recovery.segments import (
     FIRST_BYTES,
     GROWTH,
@@ -97,36 +97,32 @@ def write_share(
     Raises:
         StorageError: a file cannot be read, or the disk refuses a segment.
     """
-    publisher = PlanPublisher(share.directory, _no_client, lambda count: None)
-    plan = publisher.plan
+    reader = PlanReader(share.directory, shares_files=False)
     found: list[WrittenSegment] = []
 
     def note(segment: WrittenSegment) -> None:
         found.append(segment)
         written(segment)
 
+    reference = reader.plan.reference.encode()
     orders: dict[str, QueueOrder] = {}
     writers: list[_QueueWriter] = []
     for queue, begin in share.begins.items():
         if not sees_staging(staging, begin.end):
             continue
-        order = read_order(share.directory.runs, [part for part in plan.parts if part.queue == queue])
+        order = reader.orders([queue])[queue]
         span = _numbers_in(order, begin.last, share.first, share.end)
         if span is not None:
             orders[queue] = order.up_to(span[1])
-            writers.append(_QueueWriter(queue, staging, plan.reference.encode(), begin, span[0], note))
+            writers.append(_QueueWriter(queue, staging, reference, begin, span[0], note))
     try:
-        publisher.pass_on(orders, [*writers])
+        reader.pass_on(orders, writers)
         for writer in writers:
             writer.finish()
     finally:
         for writer in writers:
             writer.close()
     return found
-
-
-def _no_client() -> IngestClient:
-    raise AssertionError("a share has no connection to the node")
 
 
 def _numbers_in(order: QueueOrder, after: int, first: int, end: int) -> tuple[int, int] | None:

@@ -1,6 +1,7 @@
 """Publishes a plan's messages: every queue in order, each message once, with bodies read from the archive's files.
 
-All queues of a call go through the files together, so a file's row group is read once for all queues with unsettled
+`PlanReader` reads the messages and passes them to publishers; `PlanPublisher` connects publishers to a broker. All
+queues of a call go through the files together, so a file's row group is read once for all queues with unsettled
 messages in it. The broker writes the last publishing id of each queue together with the messages; a publisher
 continues after that id, and the broker drops ids that it has. So any number of repeated, killed or stray publishers
 of one plan put each message there once, in order.
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, Protocol
 
@@ -39,7 +40,7 @@ CONFIRM_TIMEOUT_S: Final = 60.0
 GROUPS_UNDER_WAY: Final = 2
 """The row groups whose confirms are in flight: the broker syncs one while the next is read."""
 FILES_KEPT: Final = 4
-"""The files behind the present one that stay in memory, because another task may read them a little later."""
+"""The files behind the present one that stay in memory if another task may read them a little later."""
 _PROGRESS_INTERVAL_S: Final = 0.2
 
 
@@ -61,8 +62,102 @@ class IngestClient(Protocol):
     def close(self) -> None: ...  # noqa: D102
 
 
+class PlanReader:
+    """Reads a plan's messages from the archive's files, for any number of its queues at once.
+
+    Args:
+        sent: called with the number of messages of each row group that were passed on.
+        numbers_streams: mark entries of streams for a node (`entry_positions`).
+        shares_files: whether another task may read a file a little later; files behind the present one stay in
+            memory then, unless all queues of the plan are read here.
+
+    Attributes:
+        plan: the plan.
+    """
+
+    def __init__(
+        self,
+        directory: PlanDirectory,
+        sent: Callable[[int], None] = lambda messages: None,
+        *,
+        numbers_streams: bool = False,
+        shares_files: bool = True,
+    ) -> None:
+        self.plan: RecoveryPlan = directory.load()
+        self._directory = directory
+        self._sent = sent
+        self._numbers_streams = numbers_streams
+        self._shares_files = shares_files
+        self._entry_positions: dict[str, EntryPositions] = {}
+
+    def orders(self, queues: Iterable[str]) -> dict[str, QueueOrder]:
+        """The order of each of these queues."""
+        parts = defaultdict(list)
+        for part in self.plan.parts:
+            parts[part.queue].append(part)
+        return {queue: read_order(self._directory.runs, parts[queue]) for queue in queues}
+
+    def pass_on(self, orders: Mapping[str, QueueOrder], publishers: Sequence[IngestPublisher]) -> None:
+        """Pass the rests of these queues to their publishers, one a queue, until each message is confirmed.
+
+        Raises:
+            LeveretError: a publisher takes no more, or a file cannot be read.
+        """
+        queues, ordered = [*orders], [*orders.values()]
+        files_kept = FILES_KEPT if self._shares_files and len(queues) < len(self.plan.queues) else 0
+        sweeps = [
+            order.sweeps(publisher.last_sequence)
+            for order, publisher in zip(ordered, publishers, strict=True)
+        ]
+        under_way: deque[dict[int, int]] = deque()
+        for turn in range(max(map(len, sweeps), default=0)):
+            pieces = [(index, pieces[turn]) for index, pieces in enumerate(sweeps) if turn < len(pieces)]
+            for group in self._row_groups(ordered, pieces, files_kept):
+                last_ids: dict[int, int] = {}
+                for index, first_id, messages in group:
+                    for run in self._runs(queues[index], ordered[index], messages, first_id):
+                        publishers[index].publish(run)
+                    last_ids[index] = first_id + messages.num_rows - 1
+                under_way.append(last_ids)
+                if len(under_way) > GROUPS_UNDER_WAY:
+                    _wait(publishers, under_way.popleft())
+                self._sent(sum(messages.num_rows for _, _, messages in group))
+        while under_way:
+            _wait(publishers, under_way.popleft())
+
+    def _runs(self, queue: str, order: QueueOrder, messages: pa.Table, first_id: int) -> Iterator[MessageRun]:
+        if self._numbers_streams and queue not in self._entry_positions and is_of_stream(messages):
+            stored = [book for book in self.plan.stored_positions if book.queue == queue]
+            self._entry_positions[queue] = EntryPositions(order, stored)
+        numbered = self._entry_positions.get(queue)
+        return message_runs(messages, first_id) if numbered is None else numbered.runs(messages, first_id)
+
+    def _row_groups(
+        self, orders: list[QueueOrder], pieces: list[tuple[int, Int64s]], files_kept: int
+    ) -> Iterator[list[tuple[int, int, pa.Table]]]:
+        """Yield, for one row group at a time, (queue's index, first id, messages with consecutive ids)."""
+        ids = np.concatenate([piece for _, piece in pieces])
+        queues = np.concatenate([np.full(len(piece), index, np.int64) for index, piece in pieces])
+        places = np.concatenate([orders[index].places[piece - 1] for index, piece in pieces])
+        order = np.argsort(places, kind="stable")
+        ids, queues, places = ids[order], queues[order], places[order]
+        files = places >> 32
+        bounds = [0, *(np.flatnonzero(np.diff(files)) + 1).tolist(), len(files)]
+        been_read: deque[Place] = deque()
+        for begin, end in pairwise(bounds):
+            path = self._directory.data_dir / self.plan.files[int(files[begin])]
+            rows = places[begin:end] & 0xFFFF_FFFF
+            for first, last, messages in _messages(path, rows):
+                at = slice(begin + first, begin + last)
+                yield list(_by_queue(queues[at], ids[at], messages))
+            been_read.append(path)
+            if len(been_read) > files_kept:
+                # The broker gets the memory for its writes: new memory would cost it as much as all other work.
+                uncache(been_read.popleft())
+
+
 class PlanPublisher:
-    """Publishes some queues of one plan.
+    """Publishes some queues of one plan over connections of its own.
 
     Args:
         connect: makes a connection to the plan's vhost; called once for every 200 queues.
@@ -81,14 +176,11 @@ class PlanPublisher:
         reported: Mapping[str, int] | None = None,
     ) -> None:
         self._directory = directory
-        self._plan = directory.load()
         self._connect = connect
         self._progress = progress
         self._numbers_streams = numbers_streams
         self._reported = reported or {}
-        self._entry_positions: dict[int, EntryPositions] = {}
         self._clients: list[IngestClient] = []
-        self._files_kept = FILES_KEPT
         self._sent = 0
         self._reported_s = time.monotonic()
 
@@ -99,15 +191,13 @@ class PlanPublisher:
             LeveretError: the broker is gone or refuses; confirmed messages stay.
             StorageError: a file cannot be read.
         """
-        if len(queues) == len(self._plan.queues):
-            self._files_kept = 0
-        parts = defaultdict(list)
-        for part in self._plan.parts:
-            parts[part.queue].append(part)
-        orders = [read_order(self._directory.runs, parts[queue]) for queue in queues]
+        reader = PlanReader(self._directory, self._note, numbers_streams=self._numbers_streams)
+        orders = reader.orders(queues)
         try:
-            publishers = [self._declare(index, queue) for index, queue in enumerate(queues)]
-            self._sweep(queues, orders, publishers)
+            publishers = [
+                self._declare(index, reader.plan.reference, queue) for index, queue in enumerate(queues)
+            ]
+            reader.pass_on(orders, publishers)
             for publisher in publishers:
                 if isinstance(publisher, SegmentPublisher):
                     publisher.finish()
@@ -115,93 +205,18 @@ class PlanPublisher:
             for client in self._clients:
                 client.close()
         self._report(now=True)
-        return [queue_outcome(queue, order) for queue, order in zip(queues, orders, strict=True)]
+        return [queue_outcome(queue, order) for queue, order in orders.items()]
 
-    def pass_to(self, publisher: IngestPublisher, queue: str) -> None:
-        """Pass the rest of a queue to an existing publisher.
-
-        Raises:
-            LeveretError: it takes no more, or a file cannot be read.
-        """
-        order = read_order(self._directory.runs, [part for part in self._plan.parts if part.queue == queue])
-        self._sweep([queue], [order], [publisher])
-
-    def pass_on(self, orders: dict[str, QueueOrder], publishers: list[IngestPublisher]) -> None:
-        """Pass the rests of these queues to existing publishers, one a queue; the caller finishes and closes them.
-
-        Raises:
-            LeveretError: a publisher takes no more, or a file cannot be read.
-        """
-        self._files_kept = 0
-        self._sweep([*orders], [*orders.values()], publishers)
-
-    @property
-    def plan(self) -> RecoveryPlan:
-        """The plan."""
-        return self._plan
-
-    def _declare(self, index: int, queue: str) -> IngestPublisher:
+    def _declare(self, index: int, reference: str, queue: str) -> IngestPublisher:
         if index % PUBLISHERS_PER_CLIENT == 0:
             self._clients.append(self._connect())
-        publisher = self._clients[-1].declare_publisher(self._plan.reference, RECOVERY_STREAM_PREFIX + queue)
+        publisher = self._clients[-1].declare_publisher(reference, RECOVERY_STREAM_PREFIX + queue)
         self._sent += publisher.last_sequence - self._reported.get(queue, 0)
         return publisher
 
-    def _sweep(self, queues: list[str], orders: list[QueueOrder], publishers: list[IngestPublisher]) -> None:
-        sweeps = [
-            order.sweeps(publisher.last_sequence) for order, publisher in zip(orders, publishers, strict=True)
-        ]
-        under_way: deque[dict[int, int]] = deque()
-        for turn in range(max(map(len, sweeps), default=0)):
-            pieces = [(index, pieces[turn]) for index, pieces in enumerate(sweeps) if turn < len(pieces)]
-            for group in self._row_groups(orders, pieces):
-                last_ids: dict[int, int] = {}
-                for index, first_id, messages in group:
-                    if (
-                        self._numbers_streams
-                        and index not in self._entry_positions
-                        and is_of_stream(messages)
-                    ):
-                        stored_positions = [
-                            book for book in self._plan.stored_positions if book.queue == queues[index]
-                        ]
-                        self._entry_positions[index] = EntryPositions(orders[index], stored_positions)
-                    entry_positions = self._entry_positions.get(index)
-                    for run in (message_runs if entry_positions is None else entry_positions.runs)(
-                        messages, first_id
-                    ):
-                        publishers[index].publish(run)
-                        self._sent += run.records
-                    last_ids[index] = first_id + messages.num_rows - 1
-                under_way.append(last_ids)
-                if len(under_way) > GROUPS_UNDER_WAY:
-                    _wait(publishers, under_way.popleft())
-                self._report()
-        while under_way:
-            _wait(publishers, under_way.popleft())
-
-    def _row_groups(
-        self, orders: list[QueueOrder], pieces: list[tuple[int, Int64s]]
-    ) -> Iterator[list[tuple[int, int, pa.Table]]]:
-        """Yield, for one row group at a time, (queue's index, first id, messages with consecutive ids)."""
-        ids = np.concatenate([piece for _, piece in pieces])
-        queues = np.concatenate([np.full(len(piece), index, np.int64) for index, piece in pieces])
-        places = np.concatenate([orders[index].places[piece - 1] for index, piece in pieces])
-        order = np.argsort(places, kind="stable")
-        ids, queues, places = ids[order], queues[order], places[order]
-        files = places >> 32
-        bounds = [0, *(np.flatnonzero(np.diff(files)) + 1).tolist(), len(files)]
-        been_read: deque[Place] = deque()
-        for begin, end in pairwise(bounds):
-            path = self._directory.data_dir / self._plan.files[int(files[begin])]
-            rows = places[begin:end] & 0xFFFF_FFFF
-            for first, last, messages in _messages(path, rows):
-                at = slice(begin + first, begin + last)
-                yield list(_by_queue(queues[at], ids[at], messages))
-            been_read.append(path)
-            if len(been_read) > self._files_kept:
-                # The broker gets the memory for its writes: new memory would cost it as much as all other work.
-                uncache(been_read.popleft())
+    def _note(self, messages: int) -> None:
+        self._sent += messages
+        self._report()
 
     def _report(self, now: bool = False) -> None:
         if self._sent > 0 and (now or time.monotonic() - self._reported_s > _PROGRESS_INTERVAL_S):
@@ -209,7 +224,7 @@ class PlanPublisher:
             self._sent, self._reported_s = 0, time.monotonic()
 
 
-def _wait(publishers: list[IngestPublisher], last_ids: dict[int, int]) -> None:
+def _wait(publishers: Sequence[IngestPublisher], last_ids: dict[int, int]) -> None:
     for index, last_id in last_ids.items():
         publishers[index].wait_confirmed(last_id, CONFIRM_TIMEOUT_S)
 

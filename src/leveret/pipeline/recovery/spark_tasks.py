@@ -1,0 +1,100 @@
+"""Runs the tasks of a recovery on Spark, which is started early, in a thread, or taken over from the transfer."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
+from typing import Any, Final
+
+import msgspec
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from leveret.pipeline.files.files import make_directory
+from leveret.pipeline.jobs.job import RecoverJob
+from leveret.pipeline.spark.errors import SparkFailed, cause_of
+from leveret.pipeline.spark.session import start_session
+
+GROUPS_PER_CORE: Final = 2
+_POLL_S: Final = 0.1
+
+
+class SparkTasks:
+    """Spark, as a recovery uses it: Spark's core alone, because its SQL would take a second to start for a few rows.
+
+    Args:
+        started: called once, when there is a session.
+        meanwhile: called with a number of seconds, over and over while tasks run; it waits so long for their reports.
+        session: the session of the transfer that ended; None if one is to be started.
+    """
+
+    def __init__(
+        self,
+        job: RecoverJob,
+        started: Callable[[], None],
+        meanwhile: Callable[[float], None],
+        session: SparkSession | None = None,
+    ) -> None:
+        self._job = job
+        self._started = started
+        self._meanwhile = meanwhile
+        self._threads = ThreadPoolExecutor(2, "recovery")
+        self._start: Future[SparkSession] | None = None
+        if session is not None:
+            self._start = Future()
+            self._start.set_result(session)
+
+    def begin(self) -> None:
+        """Start Spark in a thread, unless that was begun."""
+        if self._start is not None:
+            return
+        scratch = self._job.work / "spark" / "recovery"
+        shutil.rmtree(scratch, ignore_errors=True)
+        make_directory(scratch)
+        self._start = self._threads.submit(
+            start_session, "recovery", self._job.spark, scratch, store=self._job.root
+        )
+
+    @cached_property
+    def _session(self) -> SparkSession:
+        self.begin()
+        assert self._start is not None
+        session = self._start.result()
+        self._started()
+        return session
+
+    @property
+    def cores(self) -> int:
+        """The number of tasks that run at once; starts Spark."""
+        return self._session.sparkContext.defaultParallelism
+
+    @property
+    def groups(self) -> int:
+        """The number of groups to cut files into: more than cores, as groups take different times."""
+        return self.cores * GROUPS_PER_CORE
+
+    def run(self, tasks: list[Any], work: Callable[[Any], Any], result: Any) -> Iterator[Any]:
+        """Run `work` for each of `tasks` in a task of Spark's own; yield the results, which have the type `result`.
+
+        Raises:
+            SparkFailed: a task failed as often as Spark repeats it.
+        """
+        if not tasks:
+            return
+
+        def do(index: int) -> bytes:
+            return msgspec.msgpack.encode(work(tasks[index]))
+
+        handful = self._session.sparkContext.parallelize(range(len(tasks)), len(tasks)).map(do)
+        running = self._threads.submit(handful.collect)
+        while not running.done():
+            self._meanwhile(_POLL_S)
+        self._meanwhile(0)
+        try:
+            found = running.result()
+        except Py4JJavaError as error:
+            raise SparkFailed(cause_of(error)) from error
+        for each in found:
+            yield msgspec.msgpack.decode(each, type=result)
