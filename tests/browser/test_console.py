@@ -18,7 +18,7 @@ from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.servers.broker import LeveretProcess
 from leveret.testing.servers.chromium import Chromium, Visit
 from leveret.testing.servers.console import ConsoleProcess
-from tests.browser.console_visit import look_at
+from tests.browser.console_visit import fill_login, look_at
 
 expect.set_options(timeout=20_000)
 HOSTILE = [
@@ -259,6 +259,14 @@ def test_messages_are_shown_as_text_json_and_hex_and_nothing_of_them_runs(
     expect(letters.nth(1).locator("pre")).to_contain_text("000010  10 11 12 13")
     assert page.evaluate("window.hacked") is None
     assert node.ctl("list_queues", "name", "messages", "--formatter", "csv").stdout.count('"orders","3"') == 1
+    # The next user of the same page is shown nothing of it.
+    page.get_by_role("button", name="Log out").click()
+    expect(page.get_by_role("alert")).to_have_text("You are logged out.")
+    fill_login(page, "looker", "pass")
+    expect(page.locator("header .who")).to_contain_text("looker")
+    expect(page.get_by_role("heading", name="Messages")).to_be_visible()
+    expect(letters).to_have_count(0)
+    expect(page.get_by_label("Queue", exact=True)).to_have_value("")
 
 
 def test_the_history_has_the_start_of_the_node(visit: Visit, console: ConsoleProcess) -> None:

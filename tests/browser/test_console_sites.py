@@ -126,6 +126,51 @@ def counting(path: str) -> tuple[int, bytes]:
     return standing_by(path)
 
 
+MOST: Final = 2**63 - 1
+ABSURD: Final = {
+    "/api/replication/standby/details": {
+        "operating_mode": "downstream",
+        "promotion": {
+            "is_running": 1,
+            "begun_ms": MOST,
+            "vhosts": [None, {"messages": "x"}],
+            "step": {"a": 1},
+        },
+        "vhosts": [{"virtual_host": "orders", "lag_ms": MOST, "lag_records": -1, "heard_ago_ms": -MOST}],
+        "operations": [{"kind": "rehearsal", "begun_ms": -MOST, "done": 9, "total": 1}],
+    },
+    "/api/replication/standby/moments": [{"virtual_host": "orders", "earliest_ms": 0, "newest_ms": MOST}],
+    "/api/replication/standby/summary": [{"virtual_host": None, "message_count": "many"}],
+    "/api/replication/node": {"role": "leader", "epoch": -1},
+    "/api/replication/plots": {
+        "names": ["messages"],
+        "nodes": [{"node": "", "rows": [[MOST, -1e308], [None], [1, 5]]}],
+    },
+    "/api/replication/history": [
+        {"kind": "promotion", "begun_ms": MOST, "ended_ms": -MOST, "result": {"messages": {}}}
+    ],
+    "/api/replication/schema/history": [{"stamp": MOST, "puts": -5}],
+    "/api/replication/divergent": [{"id": "r", "at_ms": MOST, "messages": -1, "queues": [{"queue": [1]}]}],
+    "/api/replication/divergent/messages": {
+        "properties": [1],
+        "timestamp_ms": MOST,
+        "offset": -1,
+        "queue": "",
+    },
+    "/api/nodes": [{"name": "", "uptime": -MOST}],
+    "/api/overview": {"queue_totals": {"messages": 10**400}},
+    "/api/replication/standby/dry-run": {
+        "summary": {"queues": [None, 5, {"message_count": MOST}], "y": [[1]], "z": ""}
+    },
+}
+"""What a site says that keeps to the form of each document, and makes no sense."""
+
+
+def absurd(path: str) -> tuple[int, bytes]:
+    known = ABSURD.get(path.partition("?")[0])
+    return (404, b"{}") if known is None else (200, json.dumps(known).encode())
+
+
 class Scrubbing:
     """A node whose scrub is as far as `done` says, of 4 MB, and ends with that."""
 
@@ -159,6 +204,21 @@ def test_a_site_that_fails_and_one_that_is_slow_hold_up_neither_the_page_nor_eac
             visit.page.get_by_role("link", name="Am I safe?").click()
             expect(visit.page.get_by_role("heading", name="Am I safe?")).to_be_visible()
             slow.may_answer.set()
+
+
+def test_no_answer_of_a_site_stops_a_page(visit: Visit) -> None:
+    with site(absurd) as url, ConsoleProcess({"eu": url}) as console:
+        page = visit.page
+        look_at(page, console)
+        for name in ("Sites", "Am I safe?", "Plots", "History", "Messages", "Do"):
+            page.get_by_role("link", name=name, exact=True).click()
+            expect(page.get_by_role("heading", name=name, exact=True)).to_be_visible()
+        page.get_by_role("button", name="Promotion …", exact=True).click()
+        page.get_by_role("button", name="Preview by queue").click()
+        expect(page.locator(".preview tbody tr")).to_have_count(1)
+        page.goto(f"{console.url}#messages?source=divergent")
+        page.get_by_role("button", name="Look").click()
+        expect(page.get_by_role("article")).to_contain_text("unknown")
 
 
 def test_a_scrub_shows_how_far_it_is_to_a_second_person_too_and_once_only(
@@ -270,7 +330,7 @@ def test_a_standby_alone_says_what_is_known_of_queues_that_nobody_can_count(visi
         page = visit.page
         look_at(page, console, "safety")
         expect(page.locator(".headline")).to_contain_text(
-            "Every queue of 1 virtual host is in danger. The loss of every site that leads would lose an unknown number"
+            "Every queue of 1 virtual host is in danger. If upstream of us never returns, an unknown number of messages"
         )
         # The longest texts of the table break, and the page is not wider than its window.
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0

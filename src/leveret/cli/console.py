@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from leveret.cli import exits
+from leveret.cli.log_lines import KeyValueLine
 
 
 def console(
@@ -64,7 +65,10 @@ def console(
 
     options = {"listen": listen, "certfile": certfile, "keyfile": keyfile, "names": names or None}
     settings = read_settings(config, sites or (), options)
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    handler = logging.StreamHandler(sys.stderr)
+    # One line for each event, whatever a site's answer or a user's name holds.
+    handler.setFormatter(KeyValueLine())
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     # Otherwise each request would log a line with its URL.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     if end_with_stdin:

@@ -129,7 +129,7 @@ async def read_body(request: Request, kind: Any) -> Any:
     """
     try:
         return msgspec.json.decode(await request.body(), type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # The text of the error is left out, because it may quote the body.
         raise LeveretError("the body of the request is malformed") from None
 
@@ -154,11 +154,13 @@ async def log_in(request: Request) -> Response:
         return answer({"error": text}, HTTPStatus.TOO_MANY_REQUESTS)
     try:
         given = await read_body(request, Credentials)
+        # It counts before the sites answer: many attempts at the same time are as many.
+        state.throttle.began(address, time.monotonic())
         token = await state.sessions.log_in(given.user, given.password)
     except LoginFailed as failure:
         if not failure.is_refused:
+            state.throttle.forgive(address)
             return answer({"error": str(failure)}, HTTPStatus.SERVICE_UNAVAILABLE)
-        state.throttle.failed(address, time.monotonic())
         return answer({"error": str(failure)}, HTTPStatus.FORBIDDEN)
     except LeveretError as error:
         return answer({"error": str(error)}, HTTPStatus.BAD_REQUEST)
@@ -201,12 +203,14 @@ async def log_in_at(request: Request, session: ConsoleSession) -> Response:
         text = f"too many failed attempts: try again in {wait_s:.0f} s"
         return answer({"error": text}, HTTPStatus.TOO_MANY_REQUESTS)
     given = await read_body(request, Credentials)
+    state.throttle.began(address, time.monotonic())
     try:
         await state.sessions.log_in_at(session, request.path_params["site"], given.user, given.password)
     except LoginFailed as failure:
-        if failure.is_refused:
-            state.throttle.failed(address, time.monotonic())
+        if not failure.is_refused:
+            state.throttle.forgive(address)
         raise
+    state.throttle.forgive(address)
     return answer({})
 
 

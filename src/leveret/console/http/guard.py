@@ -85,7 +85,7 @@ class Guard:
         if headers.get("content-type", "").partition(";")[0].strip() != "application/json":
             return "the request carries no JSON"
         length = headers.get("content-length", "")
-        if not length.isdigit() or int(length) > BODY_BYTES_MAX:
+        if not (length.isascii() and length.isdigit()) or int(length) > BODY_BYTES_MAX:
             return f"the request must say how long it is, up to {BODY_BYTES_MAX} octets"
         return ""
 

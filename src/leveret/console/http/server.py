@@ -9,6 +9,7 @@ from typing import Final
 import uvicorn
 
 from leveret.console.http.app import build_console
+from leveret.console.http.deadline import BrowserPeer
 from leveret.console.settings import ConsoleSettings, server_context
 from leveret.model.errors import LeveretError
 
@@ -37,7 +38,7 @@ def serve_console(settings: ConsoleSettings, on_ready: Callable[[str], None]) ->
         log_config=None,
         log_level="warning",
         access_log=False,
-        http="h11",
+        http=BrowserPeer,
         ws="none",
         proxy_headers=False,
         server_header=False,

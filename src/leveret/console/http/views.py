@@ -13,7 +13,7 @@ from leveret.console.jobs.jobs import Jobs
 from leveret.console.judging.conflicts import conflict_warnings
 from leveret.console.judging.links import standby_links
 from leveret.console.judging.retention import retention_warnings
-from leveret.console.judging.safety import ALL_QUEUES, Danger, SafetyRow, by_vhost, counts
+from leveret.console.judging.safety import ALL_QUEUES, Danger, SafetyRow, by_vhost, counts, joint_losses
 from leveret.console.judging.topology import link_rows, site_role, site_rows
 from leveret.console.sites.facts import HEARD_MS, SiteFacts
 from leveret.console.sites.watch import clock_ms
@@ -45,14 +45,16 @@ def show_safety(session: ConsoleSession, query: Mapping[str, str]) -> Json:
     rows = session.rows()
     chosen = _chosen(rows, query)
     first = _whole_number(query, "from")
-    now_ms = clock_ms()
+    now_ms, vhosts = clock_ms(), by_vhost(rows)
     return {
         "now_ms": now_ms,
         "counts": counts(rows),
         # Rows for vhosts with an unknown number of queues.
         "vhost_rows": sum(row.queue == ALL_QUEUES for row in rows),
         "vhosts_in_danger": sum(row.queue == ALL_QUEUES and row.danger < Danger.ONE_SITE for row in rows),
-        "vhosts": [_lossy(each) for each in by_vhost(rows)[:_VHOSTS_MAX]],
+        "joint": _lossy(joint_losses(vhosts), "heard", "silent"),
+        "vhosts": [_lossy(each) for each in vhosts[:_VHOSTS_MAX]],
+        "vhost_count": len(vhosts),
         "total": len(chosen),
         "from": first,
         "rows": [_row_json(row) for row in chosen[first : first + PAGE_ROWS]],

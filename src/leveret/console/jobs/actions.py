@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from leveret.console.jobs import forecasts, readings, refusals
 from leveret.console.sites.facts import SiteFacts
@@ -103,8 +103,25 @@ def _recovery(given: Given) -> dict[str, Any]:
     if given.get("as_of"):
         body["as_of"] = given["as_of"].strip()
     if given.get("uri"):
-        body["to"] = {"uri": given["uri"].strip(), "password": given.get("password", "")}
+        body["to"] = {"uri": _without_password(given["uri"].strip()), "password": given.get("password", "")}
     return body
+
+
+def _without_password(uri: str) -> str:
+    """Return the URI of another broker; all who may look at the site see it.
+
+    Raises:
+        InvalidCommand: the URI has a password, or is none; the text does not repeat it.
+    """
+    try:
+        has_password = urlsplit(uri).password is not None
+    except ValueError:
+        raise InvalidCommand("The broker: this is no URI such as amqp://USER@HOST:5672") from None
+    if has_password:
+        raise InvalidCommand(
+            "The broker: others would see the password in the URI; it has a field of its own"
+        )
+    return uri
 
 
 def _as_given(given: Given) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from leveret.console.judging.counts import counted
 from leveret.console.judging.durations import duration_text
 from leveret.console.sites.facts import SiteFacts
 
@@ -54,13 +55,14 @@ def _lag(site: SiteFacts) -> list[str]:
             found.append(f"Vhost {row.virtual_host}: how much is missing here is not known: {why}.")
             continue
         heard = f"{duration_text(row.heard_ago_ms / 1000)} ago"
-        lost = (
-            f"{row.lag_records:,} records that the upstream had when it was last heard, {heard}, are not here"
-        )
+        known = counted(row.lag_records, "record")
+        verb = "is" if row.lag_records == 1 else "are"
+        lost = f"{known} that the upstream had when it was last heard, {heard}, {verb} not here"
         if not row.lag_records:
             lost = f"everything is here that the upstream had when it was last heard, {heard}"
         missing = (
-            f", nor are {row.missing_messages:,} messages that retention dropped"
+            f", nor {'is' if row.missing_messages == 1 else 'are'} {counted(row.missing_messages, 'message')} that "
+            "retention dropped"
             if row.missing_messages
             else ""
         )
@@ -75,13 +77,13 @@ def of_follower(site: SiteFacts) -> list[str]:
         return ["No leader is known."]
     name, held = leader.name or leader.uri, leader.held_back
     if held is None:
-        lag = "an unknown number of" if leader.lag_records is None else f"{leader.lag_records:,}"
-        return [f"The leader {name} is {leader.state}; this node lacks {lag} records of it."]
+        lag = counted(leader.lag_records, "record")
+        return [f"The leader {name} is {leader.state}; this node lacks {lag} of it."]
     if not held.records:
         return [f"The leader {name} is {leader.state}; this node is delayed, and holds nothing back now."]
     return [
-        f"The leader {name} is {leader.state}; this node is delayed, and can leave out {held.records:,} records of it "
-        f"with {held.messages:,} messages.",
+        f"The leader {name} is {leader.state}; this node is delayed, and can leave out "
+        f"{counted(held.records, 'record')} of it with {counted(held.messages, 'message')}.",
         "Choose to apply all of them, or those up to a moment, and the later ones are quarantined: "
         "neither can be taken back.",
     ]
@@ -90,7 +92,7 @@ def of_follower(site: SiteFacts) -> list[str]:
 def of_leaders(site: SiteFacts) -> list[str]:
     """Return the number of queues that each node leads now."""
     led = Counter(queue.node for queue in site.queues)
-    return [f"Node {name} leads {count:,} queues now." for name, count in sorted(led.items())]
+    return [f"Node {name} leads {counted(count, 'queue')} now." for name, count in sorted(led.items())]
 
 
 def of_mirrors(site: SiteFacts) -> list[str]:
@@ -103,22 +105,22 @@ def of_mirrors(site: SiteFacts) -> list[str]:
     ]
     messages = sum(queue.messages for queue in unsynchronised)
     first = ", ".join(f"{queue.name} in {queue.vhost}" for queue in unsynchronised[:5])
-    text = f"{len(unsynchronised):,} queues with {messages:,} messages have mirrors that are not synchronised"
+    queues, verb = counted(len(unsynchronised), "queue"), "has" if len(unsynchronised) == 1 else "have"
+    text = f"{queues} with {counted(messages, 'message')} {verb} mirrors that are not synchronised"
     return [f"{text}: {first}." if unsynchronised else f"{text}."]
 
 
 def of_disk(site: SiteFacts) -> list[str]:
     """Return the amount of data that the node reads."""
     return [
-        f"All stored data of the node is read: {len(site.queues):,} queues. Clients are served meanwhile."
+        f"All stored data of the node is read: {counted(len(site.queues), 'queue')}. Clients are served meanwhile."
     ]
 
 
 def of_return(site: SiteFacts) -> list[str]:
     """Return the messages that applications may lose."""
-    messages = site.overview.queue_totals.get("messages")
-    count = f"{messages:,}" if isinstance(messages, int) else "an unknown number of"
+    messages = counted(site.overview.queue_totals.get("messages"), "message")
     return [
-        f"The site has {count} messages. Those of replicated queues that the new upstream never saw are quarantined; "
+        f"The site has {messages}. Those of replicated queues that the new upstream never saw are quarantined; "
         "the queues are the new upstream's afterwards.",
     ]

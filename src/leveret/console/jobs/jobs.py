@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from typing import Any, Final
 
 from leveret.console.jobs.actions import SiteAction, check_given
@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 ENDED_MAX: Final = 50
 RUNNING_MAX: Final = 16
 _LOOK_S: Final = 1.0
+_SILENT_MS: Final = 120_000
+"""After so long without an answer of the site to anything, a job's own connection is taken for dead: the connection of
+a machine that lost its power breaks at no time."""
 
 
 class SiteJob:
@@ -113,9 +116,7 @@ class Jobs:
     async def _carry_out(self, job: SiteJob, watch: SiteWatch, chosen: Mapping[str, Any]) -> None:
         measuring = asyncio.create_task(_measure(job, watch), name=f"measure job {job.number}")
         try:
-            await self._listen(job, watch, chosen)
-            if job.action.queue_path is not None:
-                await _follow_queue(job, watch, job.action.queue_path(chosen))
+            await _while_heard(self._follow(job, watch, chosen), watch)
         except (SiteRefuses, NotUnderstood) as error:
             job.error = str(error)
         except SiteSilent as error:
@@ -128,6 +129,11 @@ class Jobs:
             watch.hurry()
             logger.info("job_ended action=%s site=%s error=%s", job.action.name, job.site, job.error)
             await self._pool.give_back(watch)
+
+    async def _follow(self, job: SiteJob, watch: SiteWatch, chosen: Mapping[str, Any]) -> None:
+        await self._listen(job, watch, chosen)
+        if job.action.queue_path is not None:
+            await _follow_queue(job, watch, job.action.queue_path(chosen))
 
     async def _listen(self, job: SiteJob, watch: SiteWatch, chosen: Mapping[str, Any]) -> None:
         action = job.action
@@ -149,6 +155,25 @@ class Jobs:
             )
         if not has_ended:
             raise SiteSilent("the connection ended")
+
+
+async def _while_heard(following: Coroutine[Any, Any, None], watch: SiteWatch) -> None:
+    """Wait for the end of a job, as long as its site answers to something.
+
+    Raises:
+        SiteSilent: the site was not heard for `_SILENT_MS`. And what `following` raises.
+    """
+    task = asyncio.create_task(following)
+    try:
+        while not task.done():
+            await asyncio.wait((task,), timeout=_LOOK_S)
+            age_ms = watch.facts.age_ms(clock_ms())
+            if not task.done() and age_ms is not None and age_ms > _SILENT_MS:
+                raise SiteSilent(f"the site was not heard for {_SILENT_MS // 1000} s")
+        await task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def _measure(job: SiteJob, watch: SiteWatch) -> None:

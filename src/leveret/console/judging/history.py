@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from leveret.console.judging.counts import counted
 from leveret.console.judging.links import is_downstream
 from leveret.console.sites.documents import AppliedSchema, DivergentRow, PastOperation
 from leveret.console.sites.facts import SiteFacts
@@ -57,7 +58,7 @@ def in_order(events: Sequence[PastEvent]) -> list[PastEvent]:
 
 def _quarantine(site: str, report: DivergentRow) -> PastEvent:
     queues = [f"{row.get('queue')} in {row.get('vhost')}: {row.get('messages')}" for row in report.queues]
-    text = f"{report.messages:,} divergent messages were quarantined."
+    text = f"{counted(report.messages, 'divergent message was', 'divergent messages were')} quarantined."
     return PastEvent(report.at_ms or 0, site, "divergent", text, queues, report.id)
 
 
@@ -122,9 +123,8 @@ def _operation(site: str, each: PastOperation) -> PastEvent:
     return PastEvent(each.begun_ms, site, each.kind, text, chosen)
 
 
-def _count(each: PastOperation, name: str) -> str:
-    value = each.result.get(name)
-    return f"{value:,}" if isinstance(value, int) else "an unknown number of"
+def _messages(each: PastOperation, name: str) -> str:
+    return counted(each.result.get(name), "message was", "messages were")
 
 
 def _seconds(each: PastOperation, name: str) -> str:
@@ -134,22 +134,22 @@ def _seconds(each: PastOperation, name: str) -> str:
 
 def _of_rehearsal(each: PastOperation) -> str:
     return (
-        f"A rehearsal succeeded: {_count(each, 'compared')} messages were recovered in "
-        f"{_seconds(each, 'recovered_s')} and are as they were sent"
+        f"A rehearsal succeeded: {_messages(each, 'compared')} recovered in {_seconds(each, 'recovered_s')}, "
+        "as sent"
     )
 
 
 def _of_promotion(each: PastOperation) -> str:
-    return f"The site was promoted: {_count(each, 'messages')} messages were recovered"
+    return f"The site was promoted: {_messages(each, 'messages')} recovered"
 
 
 def _of_recovery_into(each: PastOperation) -> str:
-    return f"{_count(each, 'messages')} messages were recovered into {each.result.get('to')}"
+    return f"{_messages(each, 'messages').capitalize()} recovered into {each.result.get('to')}"
 
 
 def _of_rejoin(each: PastOperation) -> str:
-    upstream, count = each.result.get("upstream"), _count(each, "quarantined")
-    return f"The site returned as a standby of {upstream}: {count} messages were quarantined"
+    upstream, messages = each.result.get("upstream"), _messages(each, "quarantined")
+    return f"The site returned as a standby of {upstream}: {messages} quarantined"
 
 
 def _of_fail_over(each: PastOperation) -> str:
@@ -157,8 +157,11 @@ def _of_fail_over(each: PastOperation) -> str:
 
 
 def _of_queues_led_on(each: PastOperation) -> str:
-    lost, count = each.result.get("node"), _count(each, "queues")
-    return f"Node {lost} was lost: node {each.node} leads {count} of its queues."
+    lost, queues = (
+        each.result.get("node"),
+        counted(each.result.get("queues"), "of its queues", "of its queues"),
+    )
+    return f"Node {lost} was lost: node {each.node} leads {queues}."
 
 
 def _of_unknown(each: PastOperation) -> str:

@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from leveret.console.judging.conflicts import place_of, queues_in_conflict
+from leveret.console.judging.counts import counted
 from leveret.console.judging.durations import duration_text
 from leveret.console.judging.links import StandbyLink, is_downstream, standby_links, standbys_that_left
 from leveret.console.judging.retention import retention_warning
@@ -115,6 +116,19 @@ def by_vhost(rows: Sequence[SafetyRow]) -> list[dict[str, Any]]:
     for row in rows:
         groups.setdefault((row.site, row.vhost), []).append(row)
     return [_summed(group) for group in groups.values()]
+
+
+def joint_losses(vhosts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the joint loss of all sites that are heard, if every one goes, and of those that are not.
+
+    `vhosts` are all rows of `by_vhost`. `silent_sites` are the names of the sites that are not heard.
+    """
+    silent = sorted({each["site"] for each in vhosts if each["danger"] == Danger.NOT_HEARD.name.lower()})
+    return {
+        "heard": _sum(each["if_site"] for each in vhosts if each["site"] not in silent),
+        "silent": _sum(each["if_site"] for each in vhosts if each["site"] in silent),
+        "silent_sites": silent,
+    }
 
 
 def _summed(group: Sequence[SafetyRow]) -> dict[str, Any]:
@@ -423,8 +437,8 @@ def _not_heard(
     nearest = min(reporting, key=lambda link: (link.lag_records, link.lag_ms or 0))
     age = "" if nearest.lag_ms is None else f" of the last {duration_text(nearest.lag_ms / 1000)}"
     return (
-        f"{since}. A promotion of {nearest.downstream} now lacks {nearest.lag_records:,} records of the virtual host "
-        f"that are known, and all{age} that nobody reported."
+        f"{since}. A promotion of {nearest.downstream} now lacks {counted(nearest.lag_records, 'known record')} of "
+        f"the virtual host, and all{age} that nobody reported."
     )
 
 
@@ -441,9 +455,9 @@ def _worst(copies: Sequence[QueueCopy]) -> str:
             else f"what came in the last {duration_text(best.behind.seconds)}"
         )
         return f"{subject} ({best.state}) lacks nothing that is known, and may lack {age}"
-    lacks = "an unknown number of" if best.behind.messages is None else f"up to {best.behind.messages:,}"
+    lacks = ("" if best.behind.messages is None else "up to ") + counted(best.behind.messages, "message")
     age = "" if best.behind.seconds is None else f", the last {duration_text(best.behind.seconds)}"
-    return f"{subject} ({best.state}) lacks {lacks} messages{age}"
+    return f"{subject} ({best.state}) lacks {lacks}{age}"
 
 
 def _why_not_sent(queue: QueueStatus, view: _SiteView) -> str:
@@ -493,7 +507,7 @@ def _orphans(sites: Sequence[SiteFacts], links: Sequence[StandbyLink], now_ms: i
         when = "never" if heard_ms is None else f"{duration_text(heard_ms / 1000)} ago"
         reason = (
             f"Standby {link.downstream} last heard its upstream {when}: a promotion now lacks "
-            f"{link.lag_records:,} known records, and what came since."
+            f"{counted(link.lag_records, 'known record')}, and what came since."
         )
         if is_heard:
             reason = f"Standby {link.downstream} hears its upstream, whose queues this console does not know."

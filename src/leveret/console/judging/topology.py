@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from leveret.console.judging.links import is_downstream, standby_links
-from leveret.console.sites.documents import NodeStatus
+from leveret.console.sites.documents import NodeStatus, TransferredVhost
 from leveret.console.sites.facts import SiteFacts
 
 Json = dict[str, Any]
@@ -103,9 +103,6 @@ def _as_not_heard(node: Json) -> Json:
 
 def _vhosts(site: SiteFacts) -> list[Json]:
     """Return a standby's vhosts, worst link first, each with its node and the state of each upstream log."""
-    if not is_downstream(site):
-        return []
-    rows = sorted(site.standby.vhosts, key=lambda row: (row.state == CONNECTED, -(row.lag_ms or 0)))
     return [
         {
             "vhost": row.virtual_host,
@@ -120,8 +117,16 @@ def _vhosts(site: SiteFacts) -> list[Json]:
                 for each in row.nodes
             ],
         }
-        for row in rows[:VHOSTS_MAX]
+        for row in _worst_vhosts(site)
     ]
+
+
+def _worst_vhosts(site: SiteFacts) -> list[TransferredVhost]:
+    """Return the vhosts of a standby that are shown; none of a site that is no standby."""
+    if not is_downstream(site):
+        return []
+    rows = sorted(site.standby.vhosts, key=lambda row: (row.state == CONNECTED, -(row.lag_ms or 0)))
+    return rows[:VHOSTS_MAX]
 
 
 def _nodes(site: SiteFacts) -> list[Json]:
@@ -186,9 +191,9 @@ def _warnings(site: SiteFacts) -> list[str]:
         )
     if site.schema.last_error:
         found.append(f"Definitions: {site.schema.last_error}")
-    for error in (site.standby.error, site.replication.error):
-        if error:
-            found.append(error)
+    # The table of vhosts has the errors of their links.
+    in_table = any(row.error and row.error in site.standby.error for row in _worst_vhosts(site))
+    found += [error for error in ("" if in_table else site.standby.error, site.replication.error) if error]
     found += [f"{name}: {trouble}" for name, trouble in sorted(site.troubles.items())]
     if site.tags and not {"monitoring", "administrator"} & set(site.tags):
         found.append(f"User {site.user} has no tag monitoring: the site reports its queues only.")

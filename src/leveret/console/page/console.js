@@ -11,7 +11,7 @@ import { letters } from "/files/messages.js";
 const PAGES = { sites, safety, plots, do: doing, history: past, messages: letters };
 const REFRESH_MS = 2500;
 const top_ = document.getElementById("top"), main = document.getElementById("main");
-const state = { session: null, timer: 0, turn: 0, trouble: "" };
+const state = { session: null, timer: 0, turn: 0, trouble: "", isUsed: false };
 
 const here = () => {
   const [name] = location.hash.slice(1).split("?");
@@ -40,10 +40,11 @@ async function refresh() {
     render(main, shown);
   } catch (error) {
     if (turn !== state.turn) return;
-    if (error instanceof Failure && error.status === 401) return showLogin("The session has ended.");
-    if (!(error instanceof Failure)) throw error;
+    if (error instanceof Failure && error.status === 401) return leave("The session has ended.");
     // What is on the page stays, and is said to be old.
-    state.trouble = `${error.message} What is shown below may be old.`;
+    state.trouble = error instanceof Failure ? `${error.message} What is shown below may be old.`
+      : "This page has a fault, and cannot show a site's answer. What is shown below may be old.";
+    if (!(error instanceof Failure)) setTimeout(() => { throw error; });
   }
   frame();
   state.timer = setTimeout(refresh, page.refresh_ms ?? REFRESH_MS);
@@ -70,7 +71,9 @@ async function logIn(event) {
   button.disabled = true;
   told.textContent = "";
   try {
-    await begin(await send("POST", "/session", { user: form.user.value, password: form.password.value }));
+    const session = await send("POST", "/session", { user: form.user.value, password: form.password.value });
+    if (state.isUsed) return location.reload();
+    await begin(session);
   } catch (error) {
     told.textContent = error.message;
     form.password.value = "";
@@ -84,12 +87,23 @@ async function logOut() {
   state.turn += 1;
   state.session = null;
   takeBack();
-  try { await send("DELETE", "/session"); } finally { showLogin("You are logged out."); }
+  try { await send("DELETE", "/session"); } catch { return showLogin("The console does not answer. The session ends half an hour after its last page is closed."); }
+  leave("You are logged out.");
+}
+
+// The page begins anew: what a user has seen, messages too, is in no script that the next one uses.
+function leave(text) {
+  takeBack();
+  history.replaceState({ text }, "");
+  location.reload();
 }
 
 async function begin(session) {
-  if (session.user === null) return showLogin();
-  state.session = session;
+  if (session.user === null) {
+    showLogin(history.state?.text);
+    return history.replaceState(null, "");
+  }
+  [state.session, state.isUsed] = [session, true];
   render(main);
   frame();
   await refresh();

@@ -1,7 +1,7 @@
 // Do: what a site can be told to do, what will happen in numbers before it does, and the jobs that were begun.
 import { h } from "/files/dom.js";
 import { ask, send } from "/files/server.js";
-import { bytes, clock, day, duration, moment, number } from "/files/words.js";
+import { bytes, clock, day, duration, isTime, moment, number } from "/files/words.js";
 
 const ROWS_MAX = 500;
 const SELDOM = ["in_doubt", "reader_offsets", "clamped_offsets", "publisher_ids", "unreadable_records", "missing_records", "missing_messages"];
@@ -13,11 +13,14 @@ export const doing = { title: "Do", load };
 async function load(again) {
   const shown = await ask("/jobs");
   jobs = shown.jobs;
+  // The preview stands in its form, and not among the jobs above, which would push the form down.
+  const isOpen = shown.sites.some((site) => site.actions.some((action) => `${site.site} ${action.name}` === open_));
+  const listed = jobs.filter((each) => !isOpen || each.number !== preview), newest = listed.find((each) => each.ended_ms !== null);
   return [
     h("h1", {}, "Do"),
     shown.promotions.map(promotion),
     shown.operations.length ? h("section", { "aria-label": "At the sites", key: "operations" }, shown.operations.map(operation)) : null,
-    shown.jobs.length ? h("section", { "aria-label": "Jobs", key: "jobs" }, h("h2", {}, "Jobs"), shown.jobs.map((each) => job(each, shown.now_ms))) : null,
+    listed.length ? h("section", { "aria-label": "Jobs", key: "jobs" }, h("h2", {}, "Jobs"), listed.map((each) => job(each, shown.now_ms, each === newest))) : null,
     shown.sites.length ? null : h("p", { class: "note" }, "No site lets this user do anything: the tag administrator is needed."),
     shown.sites.map((site) => h("section", { class: "card actions", key: site.site, "aria-label": site.site },
       h("h2", {}, site.site, h("small", {}, site.role ? ` ${site.role}` : "")),
@@ -43,11 +46,12 @@ async function askMoments(site, id, again) {
   try {
     const { vhosts } = await ask("/moments", { site });
     if (open_ !== id) return;
-    kept = { from: Math.min(...vhosts.map((row) => row.earliest_ms)), to: Math.max(...vhosts.map((row) => row.newest_ms)) };
-    if (!vhosts.length) kept = null;
+    kept = spanOf(Math.min(...vhosts.map((row) => row.earliest_ms)), Math.max(...vhosts.map((row) => row.newest_ms)));
     again();
   } catch { /* Without a slider the moment can still be typed. */ }
 }
+
+const spanOf = (from, to) => (isTime(from) && isTime(to) ? { from, to } : null);
 
 const chosen = (fields, options) => Object.fromEntries(options.filter((option) => fields[option.name]).map((option) =>
   [option.name, option.kind === "flag" ? fields[option.name].checked : fields[option.name].value]));
@@ -90,7 +94,7 @@ function asOf(site, action, option, again) {
     again();
   };
   const found = jobs.find((each) => each.number === preview);
-  const span = option.span ? { from: option.span[0], to: option.span[1] } : kept;
+  const span = option.span ? spanOf(...option.span) : kept;
   return h("fieldset", { class: "moment", key: option.name },
     h("legend", {}, option.label),
     field({ ...option, label: option.name === "as_of" ? "Moment; empty is now" : "Moment" }),
@@ -108,7 +112,7 @@ function field(option) {
 
 /** A promotion as its site reports it, whoever began it, and wherever. */
 function promotion(found) {
-  const vhosts = found.vhosts ?? [];
+  const vhosts = rowsOf(found.vhosts) ?? [];
   const left = vhosts.reduce((sum, row) => sum + row.messages_left, 0), all = vhosts.reduce((sum, row) => sum + row.messages, 0);
   const told = found.is_running ? `Site ${found.site} is being promoted since ${day(found.begun_ms)}: ${found.step ?? ""}` : `The promotion of site ${found.site}, begun ${day(found.begun_ms)}, was interrupted. Promote again to go on with it.`;
   return h("section", { class: "notes", key: `promotion ${found.site}`, "aria-label": `Promotion of ${found.site}` },
@@ -130,14 +134,15 @@ function bar(done, total, left, unit = "messages") {
     ` ${shown_(done)} of ${shown_(total)}${unit === "octets" ? "" : " messages"}${left === null ? "" : `, ${duration(left)} left`}`);
 }
 
-function job(each, now) {
+/** A job; of the results of those that ended, the newest is open. */
+function job(each, now, isNewest) {
   const runs = each.ended_ms === null;
   const how = runs ? `▸ ${each.step}` : each.error ? "✕ failed" : "✓ done";
   const asked = Object.entries(each.chosen).map(([name, value]) => (value === true ? name : `${name}: ${value}`)).join("; ");
   return h("article", { class: "card", key: `job ${each.number}`, "aria-label": `${each.title} at ${each.site}` },
     h("h3", {}, `${each.title} at ${each.site} `, h("small", {}, how)),
     h("p", { class: "note" }, `Begun by ${each.begun_by} at ${clock(each.begun_ms)}, ${runs ? `${duration((now - each.begun_ms) / 1000)} ago` : `took ${duration((each.ended_ms - each.begun_ms) / 1000)}`}${asked ? `. ${asked}` : ""}`),
-    outcome(each));
+    runs || each.error ? outcome(each) : h("details", { open: isNewest }, h("summary", {}, "Result"), outcome(each)));
 }
 
 /** How far a job is, and what it ended with. */
@@ -150,12 +155,15 @@ function outcome(each) {
   ];
 }
 
+/** The rows of a list of objects; what else a site puts into it is left out. */
+const rowsOf = (value) => (Array.isArray(value) ? value.filter((row) => row !== null && typeof row === "object" && !Array.isArray(row)) : null);
+
 /** What a job ended with: numbers in a line, lists as tables. */
 function result(found, job_) {
-  const parts = Array.isArray(found) ? { "": found } : found ?? {};
+  const parts = Array.isArray(found) || typeof found !== "object" ? { "": found } : found ?? {};
   const entries = Object.entries(parts);
   const plain = entries.filter(([, value]) => value === null || typeof value !== "object");
-  const lists = entries.filter(([, value]) => Array.isArray(value) && value.length && typeof value[0] === "object");
+  const lists = entries.map(([name, value]) => [name, rowsOf(value)]).filter(([, rows]) => rows?.length);
   const nested = entries.filter(([, value]) => value !== null && typeof value === "object" && !Array.isArray(value));
   return [
     plain.length ? h("dl", {}, plain.map(([name, value]) => h("div", {}, h("dt", {}, words(name)), h("dd", {}, shown(value, name))))) : null,

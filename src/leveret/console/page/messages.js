@@ -3,7 +3,7 @@ import { h } from "/files/dom.js";
 import { ask, send } from "/files/server.js";
 import { day, number } from "/files/words.js";
 
-const HEX_OCTETS_MAX = 4096;
+const HEX_OCTETS_MAX = 4096, INDENTS_MAX = 20;
 const wanted = { site: "", source: "queue", vhost: "/", queue: "", report: "", from: "", count: "10" };
 const SOURCES = [["queue", "of a queue"], ["archived", "archived, of a standby"], ["divergent", "divergent"]];
 let found = null, trouble = "", form = "text", asked = "";
@@ -76,8 +76,24 @@ function body(message) {
   const octets = message.payload_encoding === "base64" ? fromBase64(message.payload) : new TextEncoder().encode(message.payload);
   if (form === "hex") return hex(octets);
   const text = message.payload_encoding === "base64" ? new TextDecoder("utf-8").decode(octets) : message.payload;
-  if (form === "JSON") { try { return JSON.stringify(JSON.parse(text), null, 2); } catch { return `(no JSON)\n${text}`; } }
+  if (form === "JSON") { try { JSON.parse(text); return laidOut(text); } catch { return `(no JSON)\n${text}`; } }
   return text;
+}
+
+/** JSON with lines and indents; all else stays as it is in the message, such as numbers that a script would round. */
+function laidOut(text) {
+  let out = "", depth = 0;
+  const line = () => `\n${"  ".repeat(Math.min(depth, INDENTS_MAX))}`;
+  const tokens = text.match(/"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/g);
+  tokens.forEach((token, at) => {
+    const isEmpty = "}]".includes(token) && "{[".includes(tokens[at - 1]);
+    if ("}]".includes(token)) { depth -= 1; out += isEmpty ? token : line() + token; }
+    else if (token === ":") out += ": ";
+    else if (token === ",") out += `,${line()}`;
+    else if ("{[".includes(token)) { depth += 1; out += "}]".includes(tokens[at + 1]) ? token : token + line(); }
+    else out += token;
+  });
+  return out;
 }
 
 function fromBase64(text) {

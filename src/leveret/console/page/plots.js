@@ -3,7 +3,7 @@ import { h } from "/files/dom.js";
 import { ask } from "/files/server.js";
 import { bytes, clock, day, duration, number } from "/files/words.js";
 
-const WIDTH = 560, HEIGHT = 150, LEFT = 64, RIGHT = 12, TOP = 12, BOTTOM = 24;
+const WIDTH = 560, FRAME = 60, HEIGHT = 150, LEFT = 64, RIGHT = 12, TOP = 12, BOTTOM = 24;
 const SPANS = { hour: 3600e3, day: 86400e3 };
 const OLD_MS = { hour: 30e3, day: 3600e3 };
 const PLOTS = [
@@ -43,16 +43,18 @@ function latest(runs, text, now) {
 
 function plot(title, runs, text, { now_ms: now }) {
   const since = now - SPANS[span];
-  const values = runs.flat().map(([, value]) => value);
-  const [top, newest] = [nice(Math.max(...values, 0)), latest(runs, text, now)];
-  const x = (ms) => LEFT + ((ms - since) / (now - since)) * (WIDTH - LEFT - RIGHT);
+  const most = runs.flat().reduce((found, [, value]) => Math.max(found, value), 0);
+  const [top, newest] = [nice(most, text === duration), latest(runs, text, now)];
+  // A plot is drawn as wide as a phone, where it would be scaled down with its numbers.
+  const width = Math.min(WIDTH, Math.max(280, document.getElementById("main").clientWidth - FRAME));
+  const x = (ms) => LEFT + ((ms - since) / (now - since)) * (width - LEFT - RIGHT);
   const y = (value) => HEIGHT - BOTTOM - (value / top) * (HEIGHT - TOP - BOTTOM);
   const at = (ms) => (span === "day" ? day(ms) : clock(ms)).replace(/:\d\d$/, (end) => (span === "day" ? end : ""));
   return h("figure", { class: "plot", key: title },
     h("figcaption", {}, title, h("b", {}, newest)),
-    h("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${title}: ${newest}, at most ${text(Math.max(...values))}` },
+    h("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": `${title}: ${newest}, at most ${text(most)}` },
       [0, 0.5, 1].map((part) => [
-        h("line", { class: "rule", x1: LEFT, x2: WIDTH - RIGHT, y1: y(top * part), y2: y(top * part) }),
+        h("line", { class: "rule", x1: LEFT, x2: width - RIGHT, y1: y(top * part), y2: y(top * part) }),
         h("text", { class: "axis", x: LEFT - 8, y: y(top * part) + 4, "text-anchor": "end" }, text(top * part))]),
       [0, 0.5, 1].map((part) => h("text", { class: "axis", x: x(since + (now - since) * part), y: HEIGHT - 6, "text-anchor": ["start", "middle", "end"][part * 2] }, at(since + (now - since) * part))),
       runs.map((run) => (run.length === 1
@@ -60,9 +62,13 @@ function plot(title, runs, text, { now_ms: now }) {
         : h("polyline", { class: "run", points: run.map(([ms, value]) => `${x(ms).toFixed(1)},${y(value).toFixed(1)}`).join(" ") })))));
 }
 
-/** The next number that reads well. */
-function nice(most) {
-  if (most <= 0) return 1;
+/** The next number that reads well, and whose half does; of seconds, in whole minutes or hours where they are said so. */
+function nice(most, isTime) {
+  if (isTime && most > 60) {
+    const unit = most > 3600 ? 3600 : 60;
+    return unit * nice(most / unit, false);
+  }
+  if (most <= 2) return 2;
   const unit = 10 ** Math.floor(Math.log10(most));
-  return [1, 2, 2.5, 5, 10].map((step) => step * unit).find((step) => step >= most);
+  return [1, 2, 4, 6, 8, 10].map((step) => step * unit).find((step) => step >= most);
 }

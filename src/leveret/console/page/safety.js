@@ -20,14 +20,16 @@ async function load(again) {
   ];
 }
 
-function headline({ counts, vhosts, sites, vhost_rows, vhosts_in_danger }) {
-  if (sites.every((site) => site.queues_age_ms === null)) return "Queues are being read.";
+function headline({ counts, joint, sites, vhost_rows, vhosts_in_danger }) {
+  if (sites.every((site) => site.queues_age_ms === null)) {
+    return sites.some((site) => site.is_heard && !site.error) ? "Queues are being read." : "No site reports its queues: what would be lost is not known.";
+  }
   const bad = counts.down + counts.one_copy + counts.not_heard + counts.behind;
   const all = Object.values(counts).reduce((sum, each) => sum + each, 0);
   if (all === 0) return "There are no queues.";
-  const silent = sites.filter((site) => !site.is_heard).map((site) => site.site);
-  const lost = told(vhosts.filter((row) => !silent.includes(row.site)), (messages) => ` The loss of every site that leads would lose ${messages} now.`)
-    + told(vhosts.filter((row) => silent.includes(row.site)), (messages) => ` If ${silent.join(" and ")} never ${silent.length === 1 ? "returns" : "return"}, ${messages} may be lost.`);
+  const silent = joint.silent_sites;
+  const lost = told(joint.heard, (messages) => ` The loss of every site that leads would lose ${messages} now.`)
+    + told(joint.silent, (messages) => ` If ${silent.join(" and ")} never ${silent.length === 1 ? "returns" : "return"}, ${messages} may be lost.`);
   if (bad === 0 && counts.one_site === 0) return `All ${plural(all, "queue")} may lose a machine or a site.${lost}`;
   if (bad === 0) return `All ${plural(all, "queue")} may lose a machine; ${number(counts.one_site)} may not lose their site.${lost}`;
   if (vhost_rows === all) return `Every queue of ${plural(vhosts_in_danger, "virtual host")} is in danger.${lost}`;
@@ -36,14 +38,10 @@ function headline({ counts, vhosts, sites, vhost_rows, vhosts_in_danger }) {
   return `${number(known)} of ${plural(all - vhost_rows, "queue")}${others} ${known === 1 && !others ? "is" : "are"} in danger.${lost}`;
 }
 
-/** How many messages these rows would lose with their sites; nothing if none. */
-function told(rows, sentence) {
-  const messages = sum(rows, "if_site");
-  return messages === 0 ? "" : sentence(`${messages === null ? "an unknown number of" : `up to ${number(messages)}`} messages`);
-}
-
-function sum(rows, name) {
-  return rows.some((row) => row[name].messages === null) ? null : rows.reduce((all, row) => all + row[name].messages, 0);
+/** How many messages would be lost; nothing if none. */
+function told({ messages }, sentence) {
+  if (messages === 0) return "";
+  return sentence(messages === null ? "an unknown number of messages" : `up to ${plural(messages, "message")}`);
 }
 
 function reading({ sites, warnings }) {
@@ -69,10 +67,11 @@ function chips({ counts }, again) {
     Object.keys(DANGERS).filter((danger) => counts[danger] || wanted.danger === danger).map((danger) => chip(danger, badge(danger), counts[danger])));
 }
 
-function vhosts({ vhosts: rows }) {
+function vhosts({ vhosts: rows, vhost_count: all }) {
   if (rows.length < 2) return null;
   return h("details", { class: "vhosts" },
-    h("summary", {}, `By virtual host (${number(rows.length)})`),
+    h("summary", {}, `By virtual host (${number(all)})`),
+    all > rows.length ? h("p", { class: "note" }, `Those in the worst state, ${number(rows.length)} of them, are shown.`) : null,
     h("table", { class: "grid" },
       h("thead", {}, h("tr", {}, ["", "virtual host", "site"].map((text) => h("th", {}, text)),
         ["queues", "messages", "if a node goes", "if the site goes"].map((text) => h("th", { class: "n" }, text)))),

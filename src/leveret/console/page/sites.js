@@ -21,10 +21,13 @@ async function load(again) {
 function picture({ sites: list, links }) {
   const boxes = list.map((site) => ({ site, id: site.site, height: 66 + LINE * Math.min(site.nodes.length, 6) }));
   const known = new Set(boxes.map((box) => box.id));
+  // A site that never answered has not said its name to the others: it may be the one that they speak of.
+  const unheard = list.filter((site) => site.heard_ms === null && !site.refused).map((site) => site.site);
+  const who = unheard.length ? `perhaps ${unheard.join(", ")}` : "not among this console's sites";
   // A site that is only heard of through another one is in the picture, too.
   for (const link of links) for (const id of [link.from, link.to]) {
     const name = id || `upstream of ${link.to}`;
-    if (!known.has(name)) { known.add(name); boxes.push({ site: null, id: name, height: 66 }); }
+    if (!known.has(name)) { known.add(name); boxes.push({ site: null, id: name, who, height: 66 }); }
   }
   const edges = links.map((link) => ({ ...link, from: link.from || `upstream of ${link.to}` }));
   const size = place(boxes, edges);
@@ -72,9 +75,9 @@ function inOneColumn(boxes, level, edges) {
   return { isWide: false, width: BOX + 2 * PAD, height: y };
 }
 
-function box({ site, id, x, y, height }) {
+function box({ site, id, who, x, y, height }) {
   const is = site === null ? "unknown" : site.is_heard ? "alive" : "lost";
-  const head = site === null ? "not among this console's sites"
+  const head = site === null ? who
     : site.is_heard ? `✓ alive · ${site.role}` : site.heard_ms === null ? "? not heard of yet" : `✕ not heard for ${duration(site.age_ms / 1000)}`;
   const nodes = site === null ? [] : site.nodes.slice(0, 6);
   return h("g", { class: `site ${is}`, key: id },
@@ -118,8 +121,8 @@ function card(site, shown, again) {
     site.warnings.length ? h("ul", { class: "notes" }, site.warnings.map((text) => h("li", {}, text))) : null,
     site.refused ? loginAt(site, again) : null,
     h("dl", {},
-      facts([["role", site.role], ["product", site.product || "unknown"], ["user", `${site.user} (${site.tags.join(", ") || "no tags"})`],
-        ["queues", site.queues_age_ms === null ? "being read" : number(site.queues)], ["messages", number(site.messages)]])),
+      facts([["role", site.role], ["product", site.product || "unknown"], ["user", site.heard_ms === null ? site.user : `${site.user} (${site.tags.join(", ") || "no tags"})`],
+        ["queues", site.queues_age_ms !== null ? number(site.queues) : site.is_heard ? "being read" : "unknown"], ["messages", number(site.messages)]])),
     site.nodes.length ? h("table", { class: "grid nodes" },
       h("thead", {}, h("tr", {}, ["node", "role", "state"].map((text) => h("th", { scope: "col" }, text)), h("th", { class: "n", scope: "col" }, "up for"))),
       h("tbody", {}, site.nodes.map((node) => h("tr", { key: node.name },

@@ -35,10 +35,12 @@ export function bytes(value) {
   return `${value < 10 && at ? value.toFixed(1) : Math.round(value)} ${units[at]}`;
 }
 
-export const clock = (ms) => (ms === null || ms === undefined ? "never" : CLOCK.format(new Date(ms)));
-export const day = (ms) => (ms === null || ms === undefined ? "unknown" : DAY.format(new Date(ms)));
+/** Whether a number is a time at all: a site may report any number. */
+export const isTime = (ms) => typeof ms === "number" && Math.abs(ms) <= 8.64e15;
+export const clock = (ms) => (ms === null || ms === undefined ? "never" : isTime(ms) ? CLOCK.format(new Date(ms)) : "unknown");
+export const day = (ms) => (isTime(ms) ? DAY.format(new Date(ms)) : "unknown");
 /** A time with its seconds. */
-export const moment = (ms) => (ms === null || ms === undefined ? "unknown" : MOMENT.format(new Date(ms)));
+export const moment = (ms) => (isTime(ms) ? MOMENT.format(new Date(ms)) : "unknown");
 export const plural = (count, one, many = `${one}s`) => `${number(count)} ${count === 1 ? one : many}`;
 export const short = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 

@@ -182,15 +182,22 @@ async def _bounded(response: httpx.Response) -> bytes:
 
 
 async def _lines(response: httpx.Response) -> AsyncIterator[bytes]:
-    waiting = b""
+    # The begin of a line that has not ended. It is joined once: a message of 16 MB comes in hundreds of parts.
+    waiting: list[bytes] = []
+    size = 0
     async for part in response.aiter_bytes():
-        *whole, waiting = (waiting + part).split(b"\n")
-        for line in whole:
-            yield line
-        if len(waiting) > _LINE_BYTES_MAX:
+        first, *others = part.split(b"\n")
+        waiting.append(first)
+        size += len(first)
+        if others:
+            yield b"".join(waiting)
+            for line in others[:-1]:
+                yield line
+            waiting, size = [others[-1]], len(others[-1])
+        if size > _LINE_BYTES_MAX:
             raise NotUnderstood(f"a line of the answer has more than {_LINE_BYTES_MAX} octets")
-    if waiting:
-        yield waiting
+    if size:
+        yield b"".join(waiting)
 
 
 def _check(response: httpx.Response, octets: bytes) -> None:

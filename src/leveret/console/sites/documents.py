@@ -6,12 +6,15 @@ less of an older node or of RabbitMQ; a document of another shape is refused as 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from leveret.model.errors import PeerError
+
+Whole: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+"""A number of a document: a larger one would fit into no float, and fail where it is computed with."""
 
 
 class NotUnderstood(PeerError):
@@ -41,12 +44,12 @@ class NodeStatus(Struct):
     name: str
     running: bool = False
     being_drained: bool = False
-    uptime: int | None = None
-    disk_free: int | None = None
-    disk_free_limit: int | None = None
+    uptime: Whole | None = None
+    disk_free: Whole | None = None
+    disk_free_limit: Whole | None = None
     disk_free_alarm: bool = False
-    mem_used: int | None = None
-    mem_limit: int | None = None
+    mem_used: Whole | None = None
+    mem_limit: Whole | None = None
     mem_alarm: bool = False
     file_descriptor_alarm: bool = False
     partitions: list[str] = []
@@ -60,8 +63,8 @@ class FollowerStatus(Struct):
     address: str = ""
     state: str = ""
     in_sync: bool = False
-    lag_bytes: int | None = None
-    lag_records: int | None = None
+    lag_bytes: Whole | None = None
+    lag_records: Whole | None = None
     lag_s: float | None = None
     apply_delay_s: float | None = None
 
@@ -69,10 +72,10 @@ class FollowerStatus(Struct):
 class HeldBack(Struct):
     """The changes that a delayed follower can leave out, with the times of the first and the last at the leader."""
 
-    messages: int = 0
-    records: int = 0
-    oldest_at_ms: int | None = None
-    newest_at_ms: int | None = None
+    messages: Whole = 0
+    records: Whole = 0
+    oldest_at_ms: Whole | None = None
+    newest_at_ms: Whole | None = None
 
 
 class LeaderStatus(Struct):
@@ -82,7 +85,7 @@ class LeaderStatus(Struct):
     uri: str = ""
     state: str = ""
     error: str = ""
-    lag_records: int | None = None
+    lag_records: Whole | None = None
     lag_s: float | None = None
     held_back: HeldBack | None = None
 
@@ -91,15 +94,15 @@ class ReadingStatus(Struct):
     """The progress of a node's scrub or comparison, which reads all of its data."""
 
     running: bool = False
-    octets_done: int = 0
-    octets_total: int = 0
+    octets_done: Whole = 0
+    octets_total: Whole = 0
 
 
 class NodeReplication(Struct):
     """`/api/replication/node`."""
 
     role: str = ""
-    epoch: int = 0
+    epoch: Whole = 0
     node: str = ""
     state: str = ""
     error: str = ""
@@ -115,7 +118,7 @@ class UpstreamNodeLog(Struct):
 
     node: str
     state: str = ""
-    lag_records: int = 0
+    lag_records: Whole = 0
     error: str = ""
 
 
@@ -128,12 +131,12 @@ class TransferredVhost(Struct):
 
     virtual_host: str
     state: str = ""
-    lag_records: int = 0
-    lag_ms: int | None = None
-    heard_ago_ms: int | None = None
+    lag_records: Whole = 0
+    lag_ms: Whole | None = None
+    heard_ago_ms: Whole | None = None
     is_archive_read: bool = False
-    missing_messages: int = 0
-    newest_age_ms: int | None = None
+    missing_messages: Whole = 0
+    newest_age_ms: Whole | None = None
     error: str = ""
     node: str = ""
     owner: str = ""
@@ -153,13 +156,13 @@ class CollectedVhost(Struct):
 
     virtual_host: str
     node: str = ""
-    queues: int = 0
-    records: int = 0
-    kept: int = 0
-    bytes: int = 0
-    oldest_ms: int | None = None
-    newest_ms: int | None = None
-    missing_messages: int = 0
+    queues: Whole = 0
+    records: Whole = 0
+    kept: Whole = 0
+    bytes: Whole = 0
+    oldest_ms: Whole | None = None
+    newest_ms: Whole | None = None
+    missing_messages: Whole = 0
     error: str = ""
 
 
@@ -169,9 +172,9 @@ class KnownDownstream(Struct):
     virtual_host: str
     downstream: str
     node: str = ""
-    lag_records: int = 0
-    missing_messages: int = 0
-    last_seen: int | None = None
+    lag_records: Whole = 0
+    missing_messages: Whole = 0
+    last_seen: Whole | None = None
 
 
 class RunningOperation(Struct):
@@ -179,10 +182,10 @@ class RunningOperation(Struct):
 
     kind: str
     by: str = ""
-    begun_ms: int = 0
+    begun_ms: Whole = 0
     step: str = ""
-    done: int = 0
-    total: int = 0
+    done: Whole = 0
+    total: Whole = 0
     seconds_left: float | None = None
 
 
@@ -202,8 +205,8 @@ class StandbyDetails(Struct):
     downstreams: list[KnownDownstream] = []
     untagged: list[str] = []
     operations: list[RunningOperation] = []
-    retention_bytes_max: int | None = None
-    retention_ms_max: int | None = None
+    retention_bytes_max: Whole | None = None
+    retention_ms_max: Whole | None = None
 
 
 class NodePlots(Struct):
@@ -224,10 +227,10 @@ class PastOperation(Struct):
     """A row of `/api/replication/history`; an operation that neither runs nor has ended was interrupted."""
 
     kind: str
-    begun_ms: int
+    begun_ms: Whole
     node: str = ""
     by: str = ""
-    ended_ms: int | None = None
+    ended_ms: Whole | None = None
     is_running: bool = False
     error: str = ""
     result: dict[str, Any] = {}
@@ -237,8 +240,8 @@ class KeptMoments(Struct):
     """A row of `/api/replication/standby/moments`."""
 
     virtual_host: str
-    earliest_ms: int
-    newest_ms: int
+    earliest_ms: Whole
+    newest_ms: Whole
 
 
 class SchemaStatus(Struct):
@@ -249,9 +252,9 @@ class SchemaStatus(Struct):
     upstream_cluster: str | None = None
     upstream_endpoints: list[str] = []
     last_error: str | None = None
-    conflict_count: int = 0
+    conflict_count: Whole = 0
     conflicts: list[Any] = []
-    refused_count: int = 0
+    refused_count: Whole = 0
 
 
 class MemberRow(Struct):
@@ -295,7 +298,7 @@ class QueueStatus(Struct, gc=False):
     state: str = "running"
     node: str = ""
     policy: str | None = None
-    messages: int = 0
+    messages: Whole = 0
     leader: str | None = None
     members: tuple[str, ...] | None = None
     online: tuple[str, ...] | None = None
@@ -306,29 +309,29 @@ class QueueStatus(Struct, gc=False):
 class SynchronisingQueue(Struct):
     """One queue; during a synchronisation, all mirrors have `sync_messages` of its `messages`; else None."""
 
-    messages: int = 0
+    messages: Whole = 0
     state: str = ""
-    sync_messages: int | None = None
+    sync_messages: Whole | None = None
 
 
 class DivergentRow(Struct):
     """A row of `/api/replication/divergent`."""
 
     id: str = ""
-    at_ms: int | None = None
-    messages: int = 0
+    at_ms: Whole | None = None
+    messages: Whole = 0
     queues: list[dict[str, Any]] = field(default_factory=list)
 
 
 class AppliedSchema(Struct):
     """A row of `/api/replication/schema/history`; `stamp` is in seconds since 1970."""
 
-    stamp: int = 0
+    stamp: Whole = 0
     upstream_cluster: str = ""
-    puts: int = 0
-    deletes: int = 0
-    conflicts: int = 0
-    refused: int = 0
+    puts: Whole = 0
+    deletes: Whole = 0
+    conflicts: Whole = 0
+    refused: Whole = 0
     changes: list[str] = []
 
 
@@ -340,13 +343,13 @@ class ShownMessage(Struct):
     properties: dict[str, Any] | list[Any] = {}
     payload: str = ""
     payload_encoding: str = "string"
-    payload_bytes: int | None = None
+    payload_bytes: Whole | None = None
     redelivered: bool | None = None
     settled: bool | None = None
     vhost: str | None = None
     queue: str | None = None
-    offset: int | None = None
-    timestamp_ms: int | None = None
+    offset: Whole | None = None
+    timestamp_ms: Whole | None = None
 
 
 def read_document(octets: bytes, kind: Any) -> Any:

@@ -21,6 +21,8 @@ DAY_MS: Final = 24 * HOUR_MS
 _FINE_MS: Final = 5_000
 _COARSE_MS: Final = 120_000
 _JITTER_MS: Final = 500
+_NUMBER_MAX: Final = 2**63
+"""A larger number than any that is counted; a site that reports one is not taken at its word."""
 NAMES: Final = (
     "publish_rate", "deliver_rate", "messages", "lag_s", "lag_messages", "disk_free", "logs_bytes", "archive_bytes",
     "longest_step_ms",
@@ -126,7 +128,7 @@ def samples_of(document: PlotsDocument, step_ms: int) -> list[Sample]:
 
 def _joined(name: str, places: dict[str, int], rows: Iterable[Sequence[float | None]]) -> float | None:
     at = places.get(_THEIRS.get(name, name), 0)
-    values = [value for row in rows if 0 < at < len(row) and (value := row[at]) is not None]
+    values = [value for row in rows if 0 < at < len(row) and (value := _number(row[at])) is not None]
     if not values:
         return None
     join: Callable[[Iterable[float]], float] = sum
@@ -158,4 +160,10 @@ def _rate(stats: dict[str, Any], name: str) -> float | None:
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if (
+        not isinstance(value, int | float)
+        or isinstance(value, bool)
+        or not -_NUMBER_MAX < value < _NUMBER_MAX
+    ):
+        return None
+    return float(value)

@@ -100,6 +100,11 @@ class SiteWatch:
             except (SiteSilent, NotUnderstood) as error:
                 self._note_silence(str(error))
                 self._postpone()
+            except (ArithmeticError, LookupError, TypeError, ValueError):
+                # A fault of the console at one site's answers: the site is asked again, and the page says so meanwhile.
+                logger.exception("site_not_understood site=%s", self.facts.site)
+                self._note_silence("the console failed at its answer; the console's log has the reason")
+                self._postpone(_REFUSED_S)
             self.has_read.set()
             now_s = time.monotonic()
             wait_s = min(self._often.due_in_s(now_s), self._seldom.due_in_s(now_s))

@@ -14,6 +14,7 @@ from leveret.console.sites.documents import (
     LeaderStatus,
     MemberRow,
     NodeReplication,
+    Overview,
     QueueStatus,
     ReadingStatus,
     SchemaStatus,
@@ -195,7 +196,19 @@ def test_the_forecast_for_mirrors_names_queues_that_lack_some() -> None:
         queue("lacking", 40, slave_nodes=("b",), synchronised_slave_nodes=()),
     )
     [text] = BY_NAME["synchronise"].forecast(site)
-    assert text == ("1 queues with 40 messages have mirrors that are not synchronised: lacking in orders.")
+    assert text == "1 queue with 40 messages has mirrors that are not synchronised: lacking in orders."
+
+
+def test_one_of_something_is_said_so() -> None:
+    one = upstream(queue("only", messages=1), overview=Overview(queue_totals={"messages": 1}))
+    assert BY_NAME["rebalance"].forecast(one) == ["Node a leads 1 queue now."]
+    assert "is read: 1 queue. " in BY_NAME["scrub"].forecast(one)[0]
+    assert BY_NAME["rejoin"].forecast(one)[0].startswith("The site has 1 message. ")
+    [_, lag] = BY_NAME["dry_run"].forecast(downstream(lag_records=1, missing_messages=1))
+    assert lag == (
+        "Vhost orders: 1 record that the upstream had when it was last heard, 0.1 s ago, is not here, nor is 1 message "
+        "that retention dropped. What it took after that is not here."
+    )
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_rows_of_a_promotion_have_numbers_and_texts_only() -> None:
             PastOperation(
                 "rehearsal", 1, by="ops", ended_ms=2, result={"compared": 1200, "recovered_s": 3.25}
             ),
-            "A rehearsal succeeded: 1,200 messages were recovered in 3.2 s and are as they were sent, begun by ops.",
+            "A rehearsal succeeded: 1,200 messages were recovered in 3.2 s, as sent, begun by ops.",
         ),
         (PastOperation("rehearsal", 1, ended_ms=2, error="no disk"), "A rehearsal failed: no disk"),
         (PastOperation("promotion", 1, by="ops", is_running=True), "A promotion is running, begun by ops."),
@@ -67,7 +67,7 @@ def test_rows_of_a_promotion_have_numbers_and_texts_only() -> None:
         ),
         (
             PastOperation("recovery_into", 1, ended_ms=2, result={"messages": 1, "to": "b:5672"}),
-            "1 messages were recovered into b:5672.",
+            "1 message was recovered into b:5672.",
         ),
         (
             PastOperation("rejoin", 1, ended_ms=2, result={"quarantined": 4, "upstream": "us:5552"}),

@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 
 from leveret.console.judging.conflicts import conflict_warnings
-from leveret.console.judging.safety import NOTHING, Danger, Loss, SafetyRow, by_vhost, counts, safety_rows
+from leveret.console.judging.safety import (
+    NOTHING,
+    Danger,
+    Loss,
+    SafetyRow,
+    by_vhost,
+    counts,
+    joint_losses,
+    safety_rows,
+)
 from leveret.console.sites.documents import (
     FollowerStatus,
     LeaderStatus,
@@ -185,8 +194,8 @@ CASES = [
         Danger.NOT_HEARD,
         Loss(None, 61.0),
         Loss(None, 61.0),
-        "Site eu was last heard 60 s ago. A promotion of us now lacks 2 records of the virtual host that are known, "
-        "and all of the last 61 s that nobody reported.",
+        "Site eu was last heard 60 s ago. A promotion of us now lacks 2 known records of the virtual host, and all "
+        "of the last 61 s that nobody reported.",
     ),
 ]
 
@@ -249,6 +258,14 @@ def test_of_a_vhost_messages_add_up_and_seconds_do_not() -> None:
     sites = [upstream(queue("a", 10), queue("b", 20)), downstream(lag_records=15, lag_ms=2_000)]
     [vhost] = by_vhost(safety_rows(sites, NOW_MS))
     assert (vhost["queues"], vhost["messages"], vhost["if_site"]) == (2, 30, Loss(25, 2.0))
+
+
+def test_all_vhosts_add_up_and_those_of_sites_that_are_not_heard_apart() -> None:
+    heard = no_standby(queue("a", 10), queue("b", 20, exclusive=True))
+    heard.site = "us"
+    silent = no_standby(queue("a", 5), heard_ms=NOW_MS - 60_000)
+    joint = joint_losses(by_vhost(safety_rows([silent, heard], NOW_MS)))
+    assert joint == {"heard": Loss(30, None), "silent": Loss(5, None), "silent_sites": ["eu"]}
 
 
 def test_the_last_report_of_a_standby_that_is_not_heard_of_makes_nothing_safe() -> None:

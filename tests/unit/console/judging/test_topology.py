@@ -53,6 +53,16 @@ def test_followers_are_nodes_of_their_site() -> None:
     ]
 
 
+def test_the_error_of_a_link_stands_in_the_table_of_vhosts_only() -> None:
+    site = downstream(error="no endpoint answers")
+    site.standby.error = "vhost 'orders': no endpoint answers"
+    [row] = site_rows([site], NOW_MS)
+    assert (row["warnings"], row["vhosts"][0]["error"]) == ([], "no endpoint answers")
+    site.standby.error = "no Java"
+    [row] = site_rows([site], NOW_MS)
+    assert row["warnings"] == ["no Java"]
+
+
 def test_warnings_are_sentences_about_alarms_conflicts_and_untagged_vhosts() -> None:
     site = upstream(
         nodes=[NodeStatus("a", True, disk_free_alarm=True)],

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import httpx
 import pytest
@@ -94,5 +94,22 @@ def test_a_site_of_which_no_node_can_be_reached_is_silent() -> None:
     async def use(client: SiteClient) -> None:
         with pytest.raises(SiteSilent, match="no connection: refused"):
             await client.octets("/api/whoami")
+
+    with_client(answer, use)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
+def test_lines_are_the_same_however_they_come(size: int) -> None:
+    sent = b"first\n\nsecond line\nlast"
+
+    def answer(_: httpx.Request) -> httpx.Response:
+        async def parts() -> AsyncIterator[bytes]:
+            for at in range(0, len(sent), size):
+                yield sent[at : at + size]
+
+        return httpx.Response(200, content=parts())
+
+    async def use(client: SiteClient) -> None:
+        assert [line async for line in client.lines("GET", "/api/x", None)] == sent.split(b"\n")
 
     with_client(answer, use)

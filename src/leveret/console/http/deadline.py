@@ -1,0 +1,58 @@
+"""One connection of a browser: uvicorn's, with a deadline for each request.
+
+A connection that sends nothing, or its request in drops, would hold one of the places of browsers for ever, and a
+stranger could hold all of them. Requests have at most some kilobytes, so all of them have the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+REQUEST_S: Final = 10.0
+"""The time for a request, with its headers and its body, from the begin of the wait for it."""
+
+
+class BrowserPeer(H11Protocol):
+    """A connection with a deadline; see the module."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """Make uvicorn's connection."""
+        super().__init__(*arguments, **options)
+        self._late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for a first request."""
+        super().connection_made(transport)
+        self._look()
+
+    def data_received(self, data: bytes) -> None:
+        """Take octets; a whole request ends the wait."""
+        super().data_received(data)
+        self._look()
+
+    def on_response_complete(self) -> None:
+        """Wait for another request."""
+        self._stop()
+        super().on_response_complete()
+        self._look()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the wait."""
+        super().connection_lost(exc)
+        self._stop()
+
+    def _look(self) -> None:
+        is_awaited = self.conn.their_state in (h11.IDLE, h11.SEND_BODY) and not self.transport.is_closing()
+        if not is_awaited:
+            self._stop()
+        elif self._late is None:
+            self._late = self.loop.call_later(REQUEST_S, self.transport.abort)
+
+    def _stop(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
