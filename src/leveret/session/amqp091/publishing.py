@@ -46,8 +46,8 @@ ROUTES_BYTES_MAX: Final = 1024 * 1024
 """The most octets of all routes of a connection, so that long names that never repeat are not all cached."""
 ROUTES_OF_NODE_MAX: Final = 100_000
 """The most routes and destinations of all connections; each takes up to a kilobyte."""
-QUEUES_A_TURN: Final = 32
-"""The number of queues of a wide destination that get messages with one flush, which makes 32 logs in 5 ms."""
+QUEUES_A_TURN: Final = 8
+"""The number of queues of a wide destination that get messages with one flush. A new log takes 0.2 to 0.6 ms."""
 _MANDATORY: Final = 1
 _IMMEDIATE: Final = 2
 _FIXED: Final = struct.Struct(">BHIHHQH")
