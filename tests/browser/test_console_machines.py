@@ -108,7 +108,7 @@ def test_the_synchronisation_of_mirrors_shows_how_far_it_is_and_survives_the_pag
             cluster = page.get_by_role("region", name="cluster", exact=True)
             cluster.get_by_role("button", name="Synchronise the mirrors of a queue …").click(timeout=SLOW_MS)
             expect(cluster.locator(".forecast")).to_contain_text(
-                f"1 queues with {MESSAGES} messages have mirrors that are not synchronised: orders in /"
+                f"1 queue with {MESSAGES} messages has mirrors that are not synchronised: orders in /"
             )
             cluster.get_by_label("Virtual host").fill("/")
             cluster.get_by_label("Queue", exact=True).fill("orders")

@@ -338,7 +338,7 @@ def test_a_standby_alone_says_what_is_known_of_queues_that_nobody_can_count(visi
         page.get_by_role("button", name="Promotion …", exact=True).click()
         expect(page.locator(".forecast")).to_contain_text(
             "everything is here that the upstream had when it was last heard, 43 s ago. "
-            "What it took after that is not here."
+            "Its later messages are not here."
         )
 
 

@@ -100,7 +100,7 @@ def test_a_standby_that_falls_behind_is_seen_to_and_is_safe_again_when_it_is_bac
     expect(warning).to_have_count(0)
     publish_bulk(sites, 7_000, bytes(1_000))
     expect(warning).to_contain_text("Connect the standby, or raise the limit", timeout=SLOW_MS)
-    expect(row).to_contain_text(f"what it lacks of vhost {VHOST} is")
+    expect(row).to_contain_text(f"the missing records of vhost {VHOST} are")
     downstream.ctl("connect_standby_replication_downstream")
     sites.pair.wait_connected()
     sites.pair.wait_transferred()
@@ -134,7 +134,7 @@ def test_a_rehearsal_is_seen_by_a_second_person_and_stays_in_the_history(
 
 def test_a_user_without_the_tag_is_offered_nothing(visit: Visit, console: ConsoleProcess) -> None:
     look_at(visit.page, console, "do", "looker", "pass")
-    expect(visit.page.locator("main")).to_contain_text("No site lets this user do anything")
+    expect(visit.page.locator("main")).to_contain_text("No site offers this user an operation")
     expect(visit.page.locator("main button", has_text="…")).to_have_count(0)
     assert answer_to_promotion(visit, word="us") == 400
 
@@ -224,7 +224,7 @@ def test_a_promotion_that_is_killed_goes_on_from_the_page_and_the_books_balance(
     wait_until(lambda: pair.status()["promotion"] is not None, "the promotion to run", 60)
     pair.downstream.kill9()
     failed = page.get_by_role("article", name="Promotion at us", exact=True)
-    expect(failed).to_contain_text("may go on with it", timeout=SLOW_MS)
+    expect(failed).to_contain_text("may continue the job", timeout=SLOW_MS)
     pair.downstream.start()
     interrupted = page.get_by_role("region", name="Promotion of us")
     expect(interrupted).to_contain_text("was interrupted. Promote again to go on with it.", timeout=SLOW_MS)
@@ -247,7 +247,7 @@ def test_the_lost_site_returns_from_the_page_as_the_standby_of_the_promoted_one(
     page, pair = visit.page, sites.pair
     look_at(page, console, "safety")
     row = page.locator("table.queues tr", has_text=f"{QUEUE}{VHOST} at eu")
-    expect(row).to_contain_text("Its standby us was promoted, and serves what it had of the queue")
+    expect(row).to_contain_text("Its standby us was promoted, and serves its copy of the queue")
     pair.restart_upstream()
     expect(row).to_contain_text("Its standby us was promoted, and follows no more", timeout=SLOW_MS)
     page.get_by_role("link", name="Do", exact=True).click()
@@ -256,7 +256,7 @@ def test_the_lost_site_returns_from_the_page_as_the_standby_of_the_promoted_one(
     expect(eu.get_by_role("button", name="Return as a standby …")).to_have_count(0)
     pair.turn_round()
     eu.get_by_role("button", name="Return as a standby …").click(timeout=SLOW_MS)
-    expect(eu.locator(".forecast")).to_contain_text("the queues are the new upstream's afterwards")
+    expect(eu.locator(".forecast")).to_contain_text("afterwards the queues follow the new upstream")
     eu.get_by_label("This cannot be taken back").fill("eu")
     eu.locator("button.main").click()
     done = page.get_by_role("article", name="Return as a standby at eu")

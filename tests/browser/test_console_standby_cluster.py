@@ -75,9 +75,7 @@ def test_a_standby_of_many_nodes_is_one_site_that_is_promoted_from_the_page(
             sites.check_recovered()
             page.get_by_role("link", name="Am I safe?").click()
             row = page.locator("table.queues tr", has_text="qshop at eu")
-            expect(row).to_contain_text(
-                "Its standby us was promoted, and serves what it had", timeout=SLOW_MS
-            )
+            expect(row).to_contain_text("Its standby us was promoted, and serves its copy", timeout=SLOW_MS)
 
 
 def shows_owners(page: Page, owners: dict[str, str]) -> None:

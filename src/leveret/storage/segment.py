@@ -231,7 +231,7 @@ class Segment:
         try:
             return self.path.stat().st_mtime_ns // 1_000_000
         except OSError as error:
-            raise StorageError(f"segment {self.path} cannot be looked at: {error}") from error
+            raise StorageError(f"segment {self.path} cannot be examined: {error}") from error
 
     def index(self) -> tuple[list[int], list[int], list[int]]:
         """The sparse index: ids, positions and latest times so far."""

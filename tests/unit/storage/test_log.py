@@ -390,7 +390,7 @@ def test_an_age_may_be_that_of_the_file_whatever_is_in_it(tmp_path: Path) -> Non
         os.utime(path, (hour_ago_s - 1, hour_ago_s - 1))
     assert log.retained_from(written_before_ms=int(hour_ago_s * 1000)) == 3
     segments(tmp_path)[0].unlink()
-    with pytest.raises(StorageError, match="cannot be looked at"):
+    with pytest.raises(StorageError, match="cannot be examined"):
         log.retained_from(written_before_ms=0)
 
 

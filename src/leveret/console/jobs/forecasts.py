@@ -39,8 +39,8 @@ def of_promotion(site: SiteFacts) -> list[str]:
         found.insert(0, "A promotion has begun and is not done: this goes on with it.")
     if any(row.state == "connected" for row in site.standby.vhosts):
         found.append(
-            "The upstream is alive. A promotion does not stop it: two sites would serve applications, and what the "
-            "upstream accepts from now on is missing here."
+            "The upstream is alive. A promotion does not stop it: two sites would serve applications, and messages "
+            "that the upstream accepts from now on would be missing here."
         )
     found.append("The site serves applications afterwards, and follows its upstream no more.")
     return found
@@ -52,7 +52,7 @@ def _lag(site: SiteFacts) -> list[str]:
     for row in site.standby.vhosts:
         if row.heard_ago_ms is None:
             why = row.error or "its upstream was not heard since the start"
-            found.append(f"Vhost {row.virtual_host}: how much is missing here is not known: {why}.")
+            found.append(f"Vhost {row.virtual_host}: the number of missing records is not known: {why}.")
             continue
         heard = f"{duration_text(row.heard_ago_ms / 1000)} ago"
         known = counted(row.lag_records, "record")
@@ -66,7 +66,7 @@ def _lag(site: SiteFacts) -> list[str]:
             if row.missing_messages
             else ""
         )
-        found.append(f"Vhost {row.virtual_host}: {lost}{missing}. What it took after that is not here.")
+        found.append(f"Vhost {row.virtual_host}: {lost}{missing}. Its later messages are not here.")
     return found
 
 
@@ -85,7 +85,7 @@ def of_follower(site: SiteFacts) -> list[str]:
         f"The leader {name} is {leader.state}; this node is delayed, and can leave out "
         f"{counted(held.records, 'record')} of it with {counted(held.messages, 'message')}.",
         "Choose to apply all of them, or those up to a moment, and the later ones are quarantined: "
-        "neither can be taken back.",
+        "neither can be undone.",
     ]
 
 
@@ -121,6 +121,6 @@ def of_return(site: SiteFacts) -> list[str]:
     """Return the messages that applications may lose."""
     messages = counted(site.overview.queue_totals.get("messages"), "message")
     return [
-        f"The site has {messages}. Those of replicated queues that the new upstream never saw are quarantined; "
-        "the queues are the new upstream's afterwards.",
+        f"The site has {messages}. Those of replicated queues that the new upstream never received are quarantined; "
+        "afterwards the queues follow the new upstream.",
     ]

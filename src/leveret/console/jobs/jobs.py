@@ -120,7 +120,7 @@ class Jobs:
         except (SiteRefuses, NotUnderstood) as error:
             job.error = str(error)
         except SiteSilent as error:
-            job.error = f"{error}: the site tells no more of it, and may go on with it"
+            job.error = f"{error}: the site sends no more progress, and may continue the job"
         finally:
             measuring.cancel()
             job.ended_ms = clock_ms()

@@ -51,8 +51,9 @@ def retention_warning(upstream: SiteFacts, link: StandbyLink, now_ms: int) -> st
         return ""
     place = link.downstream or link.known_as
     return (
-        f"Retention overtakes standby {place} soon: what it lacks of vhost {link.vhost} is {min(used, 1):.0%} of what "
-        f"site {upstream.site} may keep (standby.replication.retention). Connect the standby, or raise the limit."
+        f"Retention overtakes standby {place} soon: the missing records of vhost {link.vhost} are {min(used, 1):.0%} "
+        f"of the limit at site {upstream.site} (standby.replication.retention). Connect the standby, or raise the "
+        "limit."
     )
 
 

@@ -428,7 +428,7 @@ def _not_heard(
         return f"{since}; {whole.kind} {whole.place} had every message then."
     if not away and view.successors and _is_sent(queue, view):
         names = ", ".join(view.successors)
-        return f"{since}. Its standby {names} was promoted, and serves what it had of the queue."
+        return f"{since}. Its standby {names} was promoted, and serves its copy of the queue."
     if not away:
         return f"{since}; {_worst(others)}." if others else f"{since}; no other site has a copy."
     reporting = [link for link in view.standbys[queue.vhost] if link.row is not None]
@@ -438,7 +438,7 @@ def _not_heard(
     age = "" if nearest.lag_ms is None else f" of the last {duration_text(nearest.lag_ms / 1000)}"
     return (
         f"{since}. A promotion of {nearest.downstream} now lacks {counted(nearest.lag_records, 'known record')} of "
-        f"the virtual host, and all{age} that nobody reported."
+        f"the virtual host, and all unreported ones{age}."
     )
 
 
@@ -450,11 +450,11 @@ def _worst(copies: Sequence[QueueCopy]) -> str:
         return f"{subject} has everything"
     if best.behind.messages == 0:
         age = (
-            "what came since"
+            "later ones"
             if best.behind.seconds is None
-            else f"what came in the last {duration_text(best.behind.seconds)}"
+            else f"those of the last {duration_text(best.behind.seconds)}"
         )
-        return f"{subject} ({best.state}) lacks nothing that is known, and may lack {age}"
+        return f"{subject} ({best.state}) lacks no known message, and may lack {age}"
     lacks = ("" if best.behind.messages is None else "up to ") + counted(best.behind.messages, "message")
     age = "" if best.behind.seconds is None else f", the last {duration_text(best.behind.seconds)}"
     return f"{subject} ({best.state}) lacks {lacks}{age}"
@@ -507,7 +507,7 @@ def _orphans(sites: Sequence[SiteFacts], links: Sequence[StandbyLink], now_ms: i
         when = "never" if heard_ms is None else f"{duration_text(heard_ms / 1000)} ago"
         reason = (
             f"Standby {link.downstream} last heard its upstream {when}: a promotion now lacks "
-            f"{counted(link.lag_records, 'known record')}, and what came since."
+            f"{counted(link.lag_records, 'known record')}, and all later ones."
         )
         if is_heard:
             reason = f"Standby {link.downstream} hears its upstream, whose queues this console does not know."

@@ -21,10 +21,10 @@ async function load(again) {
     shown.promotions.map(promotion),
     shown.operations.length ? h("section", { "aria-label": "At the sites", key: "operations" }, shown.operations.map(operation)) : null,
     listed.length ? h("section", { "aria-label": "Jobs", key: "jobs" }, h("h2", {}, "Jobs"), listed.map((each) => job(each, shown.now_ms, each === newest))) : null,
-    shown.sites.length ? null : h("p", { class: "note" }, "No site lets this user do anything: the tag administrator is needed."),
+    shown.sites.length ? null : h("p", { class: "note" }, "No site offers this user an operation: the user needs the tag administrator."),
     shown.sites.map((site) => h("section", { class: "card actions", key: site.site, "aria-label": site.site },
       h("h2", {}, site.site, h("small", {}, site.role ? ` ${site.role}` : "")),
-      site.is_heard ? null : h("p", { class: "note" }, "The site is not heard of: nothing can be done there now."),
+      site.is_heard ? null : h("p", { class: "note" }, "The site does not answer: it offers no operation now."),
       site.actions.map((action) => choice(site.site, action, again)))),
   ];
 }

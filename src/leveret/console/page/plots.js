@@ -28,7 +28,7 @@ async function load(again) {
     h("h1", {}, "Plots"),
     h("div", { class: "chips", role: "group", "aria-label": "Span" }, Object.keys(SPANS).map((name) =>
       h("button", { class: "chip", "aria-pressed": String(span === name), onclick: choose(name) }, `last ${name}`))),
-    h("p", { class: "note" }, "The nodes keep these numbers since their start. A gap in a line is a time of which nothing is known."),
+    h("p", { class: "note" }, "The nodes keep these numbers since their start. A gap in a line is a time without a report."),
     Object.entries(shown.sites).map(([site, kept]) => h("section", { key: site }, h("h2", {}, site), h("div", { class: "plots" },
       PLOTS.filter(([name]) => kept.series[name].length).map(([name, title, text]) => plot(title, kept.series[name], text, shown)),
       PLOTS.every(([name]) => !kept.series[name].length) ? h("p", { class: "note" }, "Nothing was heard of this site in this time.") : null))),

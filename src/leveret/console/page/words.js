@@ -9,8 +9,8 @@ const MOMENT = new Intl.DateTimeFormat(undefined, { month: "short", day: "2-digi
 export const DANGERS = {
   down: { sign: "✕", word: "down", tone: "bad", means: "No application reaches the queue." },
   one_copy: { sign: "▲", word: "one copy", tone: "bad", means: "The loss of one machine loses everything." },
-  not_heard: { sign: "?", word: "not heard", tone: "bad", means: "The site does not answer: what it had when it last did." },
-  behind: { sign: "◐", word: "behind", tone: "warn", means: "There are copies; none of them that should be is complete." },
+  not_heard: { sign: "?", word: "not heard", tone: "bad", means: "The site does not answer: the row shows its last report." },
+  behind: { sign: "◐", word: "behind", tone: "warn", means: "There are copies, and no required one is complete." },
   one_site: { sign: "◇", word: "one site", tone: "warn", means: "A machine may be lost, the site may not." },
   safe: { sign: "✓", word: "safe", tone: "good", means: "A machine or the site may be lost." },
   by_design: { sign: "–", word: "by design", tone: "calm", means: "Exclusive and transient queues are not kept." },

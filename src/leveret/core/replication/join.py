@@ -200,7 +200,7 @@ class Join:
         """
         path, first, end = extent.path, extent.first_offset, extent.next_offset
         if path in self._seen:
-            raise PeerError(f"follower tells twice of log {path}")
+            raise PeerError(f"the follower reports log {path} twice")
         self._seen.add(path)
         last = _last(extent)
         bounds = self._leader.bounds(path)
@@ -231,7 +231,7 @@ class Join:
         """
         probing = self._probing.get(path)
         if probing is None:
-            raise PeerError(f"follower tells of chunks of log {path}, which it was not asked for")
+            raise PeerError(f"the follower reports chunks of log {path}, which was not requested")
         found = _checked(probing, headers)
         del self._probing[path]
         extent, bounds = probing.extent, self._leader.bounds(path)
@@ -293,14 +293,14 @@ def _checked(probing: _Probing, headers: Sequence[bytes]) -> list[Header]:
     for header in found:
         if not extent.first_offset <= header.chunk_id < end <= header.next_offset <= end_max:
             raise PeerError(
-                f"follower tells of chunk {header.chunk_id} to {header.next_offset} of log {path} where one that "
-                f"ends at {end} was asked for"
+                f"the follower reports chunk {header.chunk_id} to {header.next_offset} of log {path}, and one that "
+                f"ends at {end} was requested"
             )
         end = end_max = header.chunk_id
     if len(found) > probing.chunks_max or (len(found) < probing.chunks_max and end > extent.first_offset):
         raise PeerError(
-            f"follower tells of {len(found)} chunks of log {path} before offset {probing.before}, where "
-            f"{probing.chunks_max} were asked for"
+            f"the follower reports {len(found)} chunks of log {path} before offset {probing.before}, and "
+            f"{probing.chunks_max} were requested"
         )
     return found
 
@@ -309,6 +309,6 @@ def _decoded(path: str, octets: bytes) -> Header:
     """Decode a header; raise ChunkError, a PeerError, for other octets."""
     if len(octets) != HEADER_BYTES:
         raise PeerError(
-            f"follower tells of a chunk of log {path} in {len(octets)} octets, not {HEADER_BYTES}"
+            f"the follower reports a header of log {path} with {len(octets)} octets instead of {HEADER_BYTES}"
         )
     return decode_header(octets)

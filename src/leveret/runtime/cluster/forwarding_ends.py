@@ -37,7 +37,7 @@ def amqp_of(kind: Type, payload: memoryview) -> bytes:
         LinkError: the message is of another kind.
     """
     if kind is not Type.AMQP:
-        raise LinkError(f"{kind.name} on a relay")
+        raise LinkError(f"{kind.name} on a forwarding link")
     return bytes(payload)
 
 

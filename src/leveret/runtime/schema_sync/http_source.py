@@ -96,7 +96,7 @@ class HttpSource:
                 trust_env=False,
             )
         except httpx.InvalidURL as error:
-            raise SchemaLinkError(f"no such address can be: {error}") from None
+            raise SchemaLinkError(f"the address is not valid: {error}") from None
         self._closing: asyncio.Future[None] | None = None
         self._etag: str | None = None
         self._digest = b""

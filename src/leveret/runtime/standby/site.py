@@ -214,7 +214,7 @@ class SiteParts:
             case "look":
                 running = self._running.get(int(about["number"]))
                 if running is None:
-                    raise NotFound("this node does not do that any more: it was started again, or gave it up")
+                    raise NotFound("this node no longer runs the operation: it was restarted, or gave it up")
                 return {"found": running.look(int(about["seen"]))}
             case "end":
                 running = self._running.pop(int(about["number"]), None)

@@ -198,7 +198,7 @@ class LeaderClient:
             self.blocked_by = resources(_reason(payload)) if method == CONNECTION_BLOCKED else ()
         elif method == CONNECTION_CLOSE:
             text = payload[7 : 7 + payload[6]].decode(errors="replace")
-            raise PeerError(f"node '{self.leader}' closed its relay connection: {text}")
+            raise PeerError(f"node '{self.leader}' closed its forwarding connection: {text}")
         elif method != CONNECTION_OPEN_OK:
             raise PeerError(f"node '{self.leader}' sent method {method.hex()} on channel 0")
 

@@ -187,7 +187,7 @@ def test_the_forecast_of_a_promotion_has_the_loss_in_numbers_and_warns_of_a_livi
 def test_the_forecast_of_a_promotion_counts_nothing_of_a_vhost_whose_data_are_at_a_lost_node() -> None:
     error = "its data are at node n3@h, which does not run"
     texts = BY_NAME["promote"].forecast(downstream(heard_ago_ms=None, error=error))
-    assert texts[1] == f"Vhost orders: how much is missing here is not known: {error}."
+    assert texts[1] == f"Vhost orders: the number of missing records is not known: {error}."
 
 
 def test_the_forecast_for_mirrors_names_queues_that_lack_some() -> None:
@@ -207,7 +207,7 @@ def test_one_of_something_is_said_so() -> None:
     [_, lag] = BY_NAME["dry_run"].forecast(downstream(lag_records=1, missing_messages=1))
     assert lag == (
         "Vhost orders: 1 record that the upstream had when it was last heard, 0.1 s ago, is not here, nor is 1 message "
-        "that retention dropped. What it took after that is not here."
+        "that retention dropped. Its later messages are not here."
     )
 
 

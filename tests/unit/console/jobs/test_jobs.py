@@ -42,7 +42,7 @@ async def test_a_job_at_a_machine_that_lost_its_power_does_not_run_for_ever(
     assert job.ended_ms is None
     watch.facts.heard_ms = clock_ms() - jobs._SILENT_MS - 1
     await _ended(job)
-    assert "was not heard for 120 s: the site tells no more of it, and may go on with it" in job.error
+    assert "was not heard for 120 s: the site sends no more progress, and may continue the job" in job.error
     await begun.close()
     await pool.give_back(watch)
 

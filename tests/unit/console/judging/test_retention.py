@@ -56,7 +56,7 @@ def test_a_standby_is_warned_of_before_retention_overtakes_it() -> None:
     [row] = safety_rows(sites, NOW_MS)
     assert row.danger is Danger.BEHIND
     assert (
-        "Retention overtakes standby us soon: what it lacks of vhost orders is 90% of what site eu"
+        "Retention overtakes standby us soon: the missing records of vhost orders are 90% of the limit at site eu"
         in row.reason
     )
     assert len(retention_warnings(sites, standby_links(sites), NOW_MS)) == 1

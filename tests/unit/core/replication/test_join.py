@@ -454,14 +454,20 @@ GOOD = chunks([2] * 20)[17:1:-1]
 @pytest.mark.parametrize(
     ("headers", "text"),
     [
-        ([], "0 chunks of log q before offset 36, where 16"),
-        (GOOD[:15], "15 chunks of log q before offset 36, where 16"),
+        ([], "0 chunks of log q before offset 36, and 16 were requested"),
+        (GOOD[:15], "15 chunks of log q before offset 36, and 16 were requested"),
         ([*GOOD, chunk(2, 2)], "17 chunks of log q"),
-        ([*GOOD[:3], *GOOD[4:], chunk(2, 2)], "chunk 26 to 28 of log q where one that ends at 30"),
-        ([*GOOD[:3], chunk(28, 4), *GOOD[4:]], "chunk 28 to 32 of log q where one that ends at 30"),
+        (
+            [*GOOD[:3], *GOOD[4:], chunk(2, 2)],
+            "chunk 26 to 28 of log q, and one that ends at 30 was requested",
+        ),
+        (
+            [*GOOD[:3], chunk(28, 4), *GOOD[4:]],
+            "chunk 28 to 32 of log q, and one that ends at 30 was requested",
+        ),
         ([chunk(36, 2), *GOOD[:15]], "chunk 36 to 38"),
         ([chunk(34, 20), *GOOD[:15]], "chunk 34 to 54"),
-        ([GOOD[0][:-1], *GOOD[1:]], "in 47 octets"),
+        ([GOOD[0][:-1], *GOOD[1:]], "with 47 octets"),
         ([bytes(48), *GOOD[1:]], "magic"),
     ],
 )
@@ -474,10 +480,10 @@ def test_the_right_answer_is_taken_once() -> None:
     join = probing()
     assert join.probed("q", GOOD) == [Probe("q", 4, 32)]
     for wrong in (GOOD, [chunk(3, 3), chunk(2, 1), chunk(0, 2)]):
-        with pytest.raises(PeerError, match="that ends at 4"):
+        with pytest.raises(PeerError, match="that ends at 4 was requested"):
             join.probed("q", wrong)
     assert join.probed("q", chunks([2, 2])[::-1]) == [Truncate("q", 0), Begin("q", 0)]
-    with pytest.raises(PeerError, match="not asked for"):
+    with pytest.raises(PeerError, match="not requested"):
         join.probed("q", GOOD)
 
 
@@ -499,5 +505,5 @@ def test_an_inventory_that_contradicts_itself_is_the_peers_error(held: Held) -> 
 def test_a_log_is_told_of_once() -> None:
     join = Join(Leader({}), is_clean=False)
     join.compare(Held("q", 0, 0, b""))
-    with pytest.raises(PeerError, match="twice of log q"):
+    with pytest.raises(PeerError, match="log q twice"):
         join.compare(Held("q", 0, 0, b""))

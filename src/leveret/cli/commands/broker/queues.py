@@ -158,9 +158,9 @@ def restart_queue(
 ) -> ReportLines:
     """Let a crashed queue begin anew, empty, with its name, arguments and bindings.
 
-    First try what loses nothing: restore the log's directory, start nodes that have a mirror, or run scrub beside a
-    follower. What can be read of the log is quarantined on each node of the cluster that runs, and
-    list_divergent_messages shows it. A follower, or a node of the cluster that does not run, deletes its copy.
+    First try the ways that lose no message: restore the log's directory, start nodes that have a mirror, or run scrub
+    beside a follower. Each running node of the cluster quarantines the readable messages of the log, and
+    list_divergent_messages shows them. A follower, or a stopped node of the cluster, deletes its copy.
     """
     ctl.announce(f"{'Looking at' if dry_run else 'Restarting'} queue '{name}' in vhost '{ctl.vhost}' ...")
     where, consent = ("queues", ctl.vhost, name, "restart"), "true" if yes else "false"

@@ -175,7 +175,7 @@ def restart_stream(
         str, Option(help="Node that is to lead the stream; by default another one that leads few.")
     ] = "",
 ) -> MessageLine:
-    """Have another replica lead a stream; its clients are told, and follow."""
+    """Have another replica lead a stream; its clients are notified, and reconnect."""
     with refused_as(exits.UNAVAILABLE):
         found = ctl.api.post(
             *("queues", ctl.vhost, name, "replicas", "restart"),

@@ -27,7 +27,7 @@ def describe_copy(
 ) -> MessageLine:
     """Describe the data of a stopped follower, or of a stopped node, for `rebuild_cluster`.
 
-    The data directory is that of --data-dir. Nothing in it is changed but what a start repairs.
+    The data directory is that of --data-dir. The command changes it only by the repairs that a start makes.
     """
     from leveret.cli.offline import describe
 
@@ -53,9 +53,9 @@ def rebuild_cluster(
     dry_run: Annotated[bool, Option("--dry-run", help="Only show the leader of each queue.")] = False,
     force: Annotated[bool, Option("--force", help="Take copies that are incomplete, too.")] = False,
 ) -> Table:
-    """Make a new cluster of copies of the nodes of one that is gone, in an etcd without one.
+    """Make a new cluster from copies of a lost cluster's nodes, in an etcd without a cluster.
 
-    Of each queue the most complete copy leads. The nodes are then started on their copies. --data-dir names the data
+    The most complete copy of each queue leads it. Start the nodes on their copies afterwards. --data-dir names the data
     directory of one of them, for its secret.
     """
     from leveret.cli.offline import rebuild

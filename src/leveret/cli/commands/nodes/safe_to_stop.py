@@ -97,7 +97,7 @@ def await_online_quorum_plus_one(ctl: Session) -> MessageLine | None:
 def check_if_safe_to_stop(ctl: Session) -> MessageLine:
     """Fail if stopping the node would leave a queue, stream or follower without a copy, a majority or a home.
 
-    Each of them is named with its lack. stop, shutdown and drain check the same, unless there is --force.
+    The error names each of them, with the reason. stop, shutdown and drain check the same, unless there is --force.
     """
     found, lines = _stop_verdict(ctl)
     if lines:

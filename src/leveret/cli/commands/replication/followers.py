@@ -140,8 +140,8 @@ def promote_follower(
 ) -> ReportLines:
     """Promote this follower to leader. The previous leader is fenced.
 
-    A delayed follower that can leave changes out is promoted only with --apply-delayed or --apply-until: neither can
-    be taken back.
+    A delayed follower that can leave changes out is promoted only with --apply-delayed or --apply-until, because
+    neither can be undone.
     """
     if apply_delayed and apply_until is not None:
         raise CtlError(

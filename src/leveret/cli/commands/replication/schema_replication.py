@@ -35,8 +35,8 @@ def set_schema_replication_upstream_endpoints(ctl: Session, endpoints: Endpoints
     """Set the upstream's endpoints and user: AMQP listeners, or RabbitMQ's management API.
 
     An endpoint is `host:5672` for another Leveret, or `http://host:15672` or `https://host:15671` for the management
-    API of RabbitMQ or LavinMQ, whose user then needs the tag administrator. A link that is open is kept until
-    restart_schema_replication.
+    API of RabbitMQ or LavinMQ, whose user then needs the tag administrator. An open link stays until
+    restart_schema_replication ends it.
     """
     ctl.api.put_text("replication", "schema", "upstream", text=text_of(endpoints))
 

@@ -33,7 +33,7 @@ def with_node(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> tuple[str
     "delete_orphaned_data_on_standby_replication_downstream_cluster",
 )
 def delete_orphaned_data_on_standby_replication_downstream_cluster(ctl: Session) -> Table:
-    """Delete what was transferred of virtual hosts that are gone, untagged, or made anew at the upstream."""
+    """Delete transferred data of virtual hosts that are deleted, untagged, or made again at the upstream."""
     rows = ctl.api.post_slowly("replication", "standby", "delete-orphaned", body={})
     return Table.of(_DELETED, rows, unknown=None)
 
@@ -43,14 +43,14 @@ def delete_orphaned_data_on_standby_replication_downstream_cluster(ctl: Session)
     "delete_internal_streams_on_standby_replication_upstream_cluster",
 )
 def delete_internal_streams_on_standby_replication_upstream_cluster(ctl: Session) -> Table:
-    """Delete what is collected for downstreams; where collection goes on, it begins anew with what queues hold."""
+    """Delete the collected records. A collection that goes on begins again with the queues' messages."""
     rows = ctl.api.post_slowly("replication", "standby", "delete-outgoing", body={})
     return Table.of(with_node(rows, _DELETED), rows, unknown=None)
 
 
 @command("Listing downstreams of this node ...", "list_standby_replication_downstreams")
 def list_standby_replication_downstreams(ctl: Session) -> Table:
-    """List who transfers messages from here, how far they are, and what they missed."""
+    """List the downstreams of this upstream, with their positions and the number of records that they missed."""
     rows = ctl.api.get("replication", "standby", "downstreams")
     columns: tuple[str, ...] = _DOWNSTREAMS
     if ctl.for_people and not any(row[name] for row in rows for name in _MISSING):

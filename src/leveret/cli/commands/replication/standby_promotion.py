@@ -166,7 +166,7 @@ def rehearse_promotion(
 
 @command("Displaying standby promotion summary ...", "display_standby_promotion_summary")
 def display_standby_promotion_summary(ctl: Session) -> Table:
-    """Show what promotions recovered."""
+    """Show the messages that promotions recovered."""
     rows = ctl.api.get("replication", "standby", "summary")
     return _summary(ctl, (*_SUMMARY, *_STORED_POSITIONS), rows)
 

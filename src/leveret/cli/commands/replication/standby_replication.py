@@ -203,14 +203,14 @@ def display_disk_space_used_by_standby_replication_data(ctl: Session) -> Table:
 
 @command("Inspecting standby upstream metrics related to recovery...", "inspect_standby_upstream_metrics")
 def inspect_standby_upstream_metrics(ctl: Session) -> Table:
-    """Show what this node collects for downstreams: the age of each queue's oldest message."""
+    """Show the queues that this node collects for downstreams, with the age of each queue's oldest message."""
     rows = ctl.api.get("replication", "standby", "upstream-metrics")
     return Table.of(("queue", "timestamp", "vhost", "messages", "collected_offset"), rows, unknown=None)
 
 
 @command("Inspecting standby downstream metrics related to recovery...", "inspect_standby_downstream_metrics")
 def inspect_standby_downstream_metrics(ctl: Session) -> Table:
-    """Show what this node has transferred, by queue."""
+    """Show the messages that this node has transferred, by queue."""
     rows = ctl.api.get("replication", "standby", "downstream-metrics")
     return Table.of(("queue", "timestamp", "vhost", "messages", "settled"), rows, unknown=None)
 
@@ -273,5 +273,5 @@ def export_standby_data(
     "delete_all_data_on_standby_replication_cluster",
 )
 def delete_all_data_on_standby_replication_cluster(ctl: Session) -> None:
-    """Delete what was transferred; a live downstream then begins anew with what the upstream still has."""
+    """Delete all transferred data. A live downstream then begins again with the records that the upstream still has."""
     ctl.api.delete("replication", "standby", "data")

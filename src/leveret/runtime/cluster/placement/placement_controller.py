@@ -335,7 +335,9 @@ class PlacementController:
         after = led_by_most_complete(placement, promoted, ends, self._cluster_view())
         if after is None:
             silent = ", ".join(node for node in asked if node not in ends)
-            raise LeveretError(f"cannot tell which node has most of the queue until these answer: {silent}")
+            raise LeveretError(
+                f"the node with the most complete copy is unknown until these answer: {silent}"
+            )
         return after
 
     async def ends(
