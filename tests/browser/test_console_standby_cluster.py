@@ -1,6 +1,5 @@
-"""The console beside a standby of three nodes: which node has which vhost, a node that is lost, and the promotion.
-
-One story, with exact books at its end.
+"""The console beside a standby of three nodes: which node has which vhost, a node that is lost, and the promotion, with
+exact books at its end. And beside a cluster with a standby: a rehearsal, the loss, and the cluster's return.
 """
 
 from __future__ import annotations
@@ -8,13 +7,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pika
 import pytest
 from playwright.sync_api import Page, expect
 
+from leveret.testing.applications.applications import parameters
 from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.servers.chromium import Chromium, Visit
 from leveret.testing.servers.console import ConsoleProcess
 from leveret.testing.sites import cluster_site
+from leveret.testing.sites.cluster_standby import ClusterStandby
 from leveret.testing.sites.standby_cluster import StandbyCluster
 from tests.browser.console_visit import look_at
 
@@ -55,8 +57,7 @@ def test_a_standby_of_many_nodes_is_one_site_that_is_promoted_from_the_page(
             expect(us.locator("table.nodes tr", has_text=lost.node)).to_contain_text(
                 "✕ not running", timeout=SLOW_MS
             )
-            shop = us.locator("table.transfers tr", has_text="shop")
-            expect(shop).to_contain_text(
+            expect(us.locator("table.transfers")).to_contain_text(
                 f"its data are at node {lost.node}, which does not run", timeout=SLOW_MS
             )
             sites.upstream.kill9()
@@ -78,6 +79,50 @@ def test_a_standby_of_many_nodes_is_one_site_that_is_promoted_from_the_page(
             expect(row).to_contain_text("Its standby us was promoted, and serves its copy", timeout=SLOW_MS)
 
 
+def test_a_lost_cluster_returns_from_the_page_as_the_standby_of_its_successor(
+    visit: Visit, tmp_path: Path
+) -> None:
+    page = visit.page
+    with ClusterStandby("shop", tmp_path, nodes=2) as pair:
+        pair.start()
+        pair.replicate("osr", "^.*")
+        pair.follow()
+        with pika.BlockingConnection(parameters(pair.upstream.amqp_port, "shop")) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            channel.queue_declare("q", durable=True)
+            for _ in range(MESSAGES):
+                channel.basic_publish("", "q", b"{}", pika.BasicProperties(delivery_mode=2))
+        pair.wait_transferred()
+        members = [node.process for node in pair.site.members]
+        urls = {
+            "eu": ",".join(f"http://{LOOPBACK}:{node.management_port}" for node in members),
+            "us": f"http://{LOOPBACK}:{pair.downstream.management_port}",
+        }
+        with ConsoleProcess(urls) as console:
+            look_at(page, console)
+            eu = page.get_by_role("region", name="eu", exact=True)
+            expect(eu.locator("table.nodes tbody tr")).to_have_count(2)
+            page.get_by_role("link", name="Do", exact=True).click()
+            do(page, "us", "Rehearsal of a promotion")
+            done = page.get_by_role("article", name="Rehearsal of a promotion at us")
+            expect(done).to_contain_text(f"compared{MESSAGES}", timeout=SLOW_MS)
+            pair.lose_site()
+            promote(page)
+            done = page.get_by_role("article", name="Promotion at us", exact=True)
+            expect(done.locator("tbody tr")).to_contain_text(str(MESSAGES), timeout=SLOW_MS)
+            pair.restart_upstream()
+            pair.turn_round()
+            do(page, "eu", "Return as a standby", word="eu")
+            done = page.get_by_role("article", name="Return as a standby at eu")
+            expect(done).to_contain_text("✓ done", timeout=SLOW_MS)
+            page.get_by_role("link", name="Sites").click()
+            expect(eu).to_contain_text("rolestandby", timeout=SLOW_MS)
+            expect(page.locator("figure.picture svg")).to_have_attribute(
+                "aria-label", re.compile("eu follows us, connected"), timeout=SLOW_MS
+            )
+
+
 def shows_owners(page: Page, owners: dict[str, str]) -> None:
     """Each vhost has its node, and no node is taken for a site of its own."""
     us = page.get_by_role("region", name="us", exact=True)
@@ -94,7 +139,13 @@ def shows_owners(page: Page, owners: dict[str, str]) -> None:
 
 
 def promote(page: Page) -> None:
-    us = page.get_by_role("region", name="us", exact=True)
-    us.get_by_role("button", name="Promotion …", exact=True).click(timeout=SLOW_MS)
-    us.get_by_label("This cannot be taken back").fill("us")
-    us.locator("button.main").click()
+    do(page, "us", "Promotion", word="us")
+
+
+def do(page: Page, site: str, title: str, word: str = "") -> None:
+    """Open the form of an action once it is offered, and send it."""
+    region = page.get_by_role("region", name=site, exact=True)
+    region.get_by_role("button", name=f"{title} …", exact=True).click(timeout=SLOW_MS)
+    if word:
+        region.get_by_label("This cannot be taken back").fill(word)
+    region.locator("button.main").click()

@@ -111,7 +111,10 @@ def counts(rows: Iterable[SafetyRow]) -> dict[str, int]:
 
 
 def by_vhost(rows: Sequence[SafetyRow]) -> list[dict[str, Any]]:
-    """Return a row for each site and vhost, worst first: its number of queues and messages, and their joint losses."""
+    """Return a row for each site and vhost, worst first: its number of queues and messages, and their joint losses.
+
+    The numbers are None for a vhost whose queues are unknown.
+    """
     groups: dict[tuple[str, str], list[SafetyRow]] = {}
     for row in rows:
         groups.setdefault((row.site, row.vhost), []).append(row)
@@ -133,12 +136,13 @@ def joint_losses(vhosts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _summed(group: Sequence[SafetyRow]) -> dict[str, Any]:
     worst = group[0]
+    is_counted = all(row.queue != ALL_QUEUES for row in group)
     return {
         "danger": worst.danger.name.lower(),
         "site": worst.site,
         "vhost": worst.vhost,
-        "queues": sum(row.queue != ALL_QUEUES for row in group),
-        "messages": sum(row.messages for row in group),
+        "queues": len(group) if is_counted else None,
+        "messages": sum(row.messages for row in group) if is_counted else None,
         "if_node": _sum(row.if_node for row in group),
         "if_site": _sum(row.if_site for row in group),
         "reason": worst.reason,

@@ -31,7 +31,7 @@ function event(each) {
 }
 
 function recovered(rows) {
-  return h("table", { class: "grid" },
+  return h("table", { class: "grid wide" },
     h("thead", {}, h("tr", {}, COLUMNS.map(([name, kind]) => h("th", { scope: "col", class: kind || null }, name.replaceAll("_", " "))))),
     h("tbody", {}, rows.map((row) => h("tr", {}, COLUMNS.map(([name, kind]) =>
       h("td", { class: kind || null, "data-label": name.replaceAll("_", " ") }, kind ? number(row[name]) : String(row[name] ?? "–")))))));

@@ -23,7 +23,7 @@ function picture({ sites: list, links }) {
   const known = new Set(boxes.map((box) => box.id));
   // A site that never answered has not said its name to the others: it may be the one that they speak of.
   const unheard = list.filter((site) => site.heard_ms === null && !site.refused).map((site) => site.site);
-  const who = unheard.length ? `perhaps ${unheard.join(", ")}` : "not among this console's sites";
+  const who = unheard.length ? `perhaps site ${unheard.join(", ")}` : "not among this console's sites";
   // A site that is only heard of through another one is in the picture, too.
   for (const link of links) for (const id of [link.from, link.to]) {
     const name = id || `upstream of ${link.to}`;
@@ -139,11 +139,13 @@ function transfers(site) {
   return [
     h("table", { class: "grid transfers" },
       h("thead", {}, h("tr", {}, heads.map((text) => h("th", { scope: "col" }, text)), h("th", { class: "n", scope: "col" }, "behind"))),
-      h("tbody", {}, site.vhosts.map((row) => h("tr", { key: row.vhost },
+      h("tbody", {}, site.vhosts.map((row) => [h("tr", { key: row.vhost, class: row.error ? "told" : null },
         h("th", { scope: "row", class: "name", "data-label": "virtual host" }, h("bdi", {}, row.vhost)),
         isCluster ? h("td", { "data-label": "node" }, owner(row)) : null,
-        h("td", { "data-label": "link" }, site.is_heard ? `${row.state === "connected" ? "" : "✕ "}${row.state}` : "✕ not heard of", logs(row, site), row.error ? h("p", { class: "note" }, row.error) : null),
-        h("td", { class: "n", "data-label": "behind" }, site.is_heard ? lag(row) : "unknown"))))),
+        h("td", { "data-label": "link" }, h("div", {}, site.is_heard ? `${row.state === "connected" ? "" : "✕ "}${row.state}` : "✕ not heard of", logs(row, site))),
+        h("td", { class: "n", "data-label": "behind" }, site.is_heard ? lag(row) : "unknown")),
+      // The addresses that do not answer would make the columns narrow.
+      row.error ? h("tr", { key: `${row.vhost} error` }, h("td", { colspan: String(heads.length + 1), class: "note" }, row.error)) : null]))),
     site.vhost_count > site.vhosts.length ? h("p", { class: "note" }, `${number(site.vhost_count - site.vhosts.length)} more virtual hosts do as well or better.`) : null,
   ];
 }

@@ -49,6 +49,6 @@ export function loss(lost, whole) {
   if (lost.messages === 0) return "nothing";
   const age = lost.seconds === null ? "" : `, last ${duration(lost.seconds)}`;
   if (lost.messages === null) return `an unknown number${age}`;
-  return whole !== undefined && lost.messages >= whole && lost.seconds === null
+  return typeof whole === "number" && lost.messages >= whole && lost.seconds === null
     ? `all ${number(lost.messages)}` : `up to ${number(lost.messages)}${age}`;
 }

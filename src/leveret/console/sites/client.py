@@ -21,6 +21,9 @@ from leveret.model.errors import ConfigError, LeveretError
 _CONNECT_S: Final = 3.0
 _READ_S: Final = 8.0
 _ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Room for the list of a hundred thousand queues."""
+_SMALL_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Room for any other document: several users may read a site that answers too much."""
 _LINE_BYTES_MAX: Final = 32 * 1024 * 1024
 """Room for a message of 16 MB in base64."""
 _REASON_CHARACTERS_MAX: Final = 500
@@ -80,11 +83,13 @@ class SiteClient:
         Raises:
             SiteRefuses, SiteSilent, NotUnderstood: as for `ask`.
         """
-        found: WhoAmI = read_document(await self.octets("/api/whoami"), WhoAmI)
+        found: WhoAmI = read_document(await self.octets("/api/whoami", _SMALL_BYTES_MAX), WhoAmI)
         return found
 
-    async def ask(self, path: str, kind: Any) -> Any:
+    async def ask(self, path: str, kind: Any, *, is_large: bool = False) -> Any:
         """Return a document; None if the site has none at this path, or does not show it to this user.
+
+        Only one that `is_large` may have more than `_SMALL_BYTES_MAX` octets.
 
         Raises:
             SiteRefuses: the site refuses the request.
@@ -92,17 +97,17 @@ class SiteClient:
             NotUnderstood: the answer is no such document.
         """
         try:
-            octets = await self.octets(path)
+            octets = await self.octets(path, _ANSWER_BYTES_MAX if is_large else _SMALL_BYTES_MAX)
         except SiteRefuses as refusal:
             if refusal.is_login or refusal.status not in _HAS_NOT:
                 raise
             return None
         return read_document(octets, kind)
 
-    async def octets(self, path: str) -> bytes:
-        """Return the body of the answer to GET."""
+    async def octets(self, path: str, most: int) -> bytes:
+        """Return the body of the answer to GET, of at most `most` octets."""
         async with self._answer("GET", path) as response:
-            octets = await _bounded(response)
+            octets = await _bounded(response, most)
             _check(response, octets)
             return octets
 
@@ -115,7 +120,7 @@ class SiteClient:
         timeout = httpx.Timeout(None, connect=_CONNECT_S)
         async with self._answer(method, path, json=body, timeout=timeout) as response:
             if response.status_code >= HTTPStatus.BAD_REQUEST:
-                _check(response, await _bounded(response))
+                _check(response, await _bounded(response, _SMALL_BYTES_MAX))
             async for line in _lines(response):
                 yield line
 
@@ -170,13 +175,13 @@ def _authorities(site: SiteAddress) -> ssl.SSLContext | bool:
         raise ConfigError(f"sites.{site.name}.cacertfile: {site.cacertfile}: {error}") from None
 
 
-async def _bounded(response: httpx.Response) -> bytes:
+async def _bounded(response: httpx.Response, most: int) -> bytes:
     parts: list[bytes] = []
     size = 0
     async for part in response.aiter_bytes():
         size += len(part)
-        if size > _ANSWER_BYTES_MAX:
-            raise NotUnderstood(f"the answer has more than {_ANSWER_BYTES_MAX} octets")
+        if size > most:
+            raise NotUnderstood(f"the answer has more than {most} octets")
         parts.append(part)
     return b"".join(parts)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from leveret.console.settings import SiteAddress
 from leveret.console.sites.client import SiteClient, SiteRefuses, SiteSilent
@@ -18,6 +18,7 @@ from leveret.model.tags import tags_of
 
 logger = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
 _WHOLE_S: Final = 30.0
 """The time limit of a whole document."""
 _REFUSED_S: Final = 60.0
@@ -75,7 +76,7 @@ class SiteWatch:
             SiteRefuses, SiteSilent, NotUnderstood: as for `SiteClient.ask`.
         """
         try:
-            who = await self.client.who()
+            who = await _whole("whoami", self.client.who())
         except SiteRefuses as refusal:
             self.has_read.set()
             self.facts.refuses(str(refusal), clock_ms())
@@ -156,7 +157,7 @@ class SiteWatch:
         for age_s, step_s in PAST:
             path = f"/api/replication/plots?age_s={age_s}&step_s={step_s}"
             try:
-                document = await self.client.ask(path, PlotsDocument)
+                document = await _whole("plots", self.client.ask(path, PlotsDocument))
             except NotUnderstood as error:
                 self.facts.troubles["plots"] = str(error)
                 return
@@ -165,10 +166,9 @@ class SiteWatch:
 
     async def _ask(self, question: DocumentRequest) -> None:
         try:
-            async with asyncio.timeout(_WHOLE_S):
-                answer = await self.client.ask(question.path, question.kind)
-        except TimeoutError:
-            raise SiteSilent(f"{question.name}: no whole answer within {_WHOLE_S:.0f} s") from None
+            is_large = question.name == "queues"
+            asked = self.client.ask(question.path, question.kind, is_large=is_large)
+            answer = await _whole(question.name, asked)
         except SiteRefuses as refusal:
             if refusal.is_login:
                 raise
@@ -185,6 +185,19 @@ class SiteWatch:
         now_s = time.monotonic()
         self._often.failed(now_s, *wait_s)
         self._seldom.failed(now_s, *wait_s)
+
+
+async def _whole(name: str, asked: Coroutine[Any, Any, _T]) -> _T:
+    """Wait for a whole answer: one that comes in drops would hold the watch up for ever.
+
+    Raises:
+        SiteSilent: the answer takes too long. And what `asked` raises.
+    """
+    try:
+        async with asyncio.timeout(_WHOLE_S):
+            return await asked
+    except TimeoutError:
+        raise SiteSilent(f"{name}: no whole answer within {_WHOLE_S:.0f} s") from None
 
 
 class WatchPool:

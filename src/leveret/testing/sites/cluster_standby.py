@@ -60,11 +60,22 @@ class ClusterStandby(StandbyPair):
         return [node for node in self.site.members if node.alive]
 
     def _named_upstreams(self) -> list[LeveretProcess]:
-        return [node.process for node in self._running()[:2]]
+        has_turned = self.upstream not in [node.process for node in self.site.members]
+        return [self.upstream] if has_turned else [node.process for node in self._running()[:2]]
+
+    def lose_site(self) -> None:
+        """Kill all nodes of the cluster."""
+        for node in self._running():
+            node.kill9()
+
+    def restart_upstream(self) -> None:
+        """Start all nodes of the killed cluster again."""
+        self.site.start_all()
 
     def close(self) -> None:
         """End every process."""
-        self.downstream.close()
+        for node in (self.upstream, self.downstream):
+            node.close()
         self.site.close()
 
     # -- status -------------------------------------------------------------------------------

@@ -260,6 +260,11 @@ def test_of_a_vhost_messages_add_up_and_seconds_do_not() -> None:
     assert (vhost["queues"], vhost["messages"], vhost["if_site"]) == (2, 30, Loss(25, 2.0))
 
 
+def test_of_a_vhost_whose_queues_nobody_reports_no_number_is_known() -> None:
+    [vhost] = by_vhost(safety_rows([downstream()], NOW_MS))
+    assert (vhost["queues"], vhost["messages"]) == (None, None)
+
+
 def test_all_vhosts_add_up_and_those_of_sites_that_are_not_heard_apart() -> None:
     heard = no_standby(queue("a", 10), queue("b", 20, exclusive=True))
     heard.site = "us"

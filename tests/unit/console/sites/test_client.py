@@ -39,7 +39,7 @@ def test_another_node_is_asked_from_when_one_cannot_be_reached() -> None:
         return httpx.Response(200, content=b"{}")
 
     async def use(client: SiteClient) -> None:
-        assert await client.octets("/api/whoami") == b"{}"
+        assert await client.octets("/api/whoami", 10_000) == b"{}"
         assert [line async for line in client.lines("POST", "/api/x", {})] == [b"{}"]
 
     with_client(answer, use)
@@ -80,7 +80,7 @@ def test_a_question_that_a_node_may_have_got_is_not_asked_again() -> None:
         with pytest.raises(SiteSilent, match="no answer within"):
             [line async for line in client.lines("POST", "/api/promote", {})]
         with pytest.raises(SiteSilent):
-            await client.octets("/api/whoami")
+            await client.octets("/api/whoami", 10_000)
 
     with_client(answer, use)
     # The next question goes to the next node.
@@ -93,7 +93,7 @@ def test_a_site_of_which_no_node_can_be_reached_is_silent() -> None:
 
     async def use(client: SiteClient) -> None:
         with pytest.raises(SiteSilent, match="no connection: refused"):
-            await client.octets("/api/whoami")
+            await client.octets("/api/whoami", 10_000)
 
     with_client(answer, use)
 
