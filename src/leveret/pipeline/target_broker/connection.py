@@ -127,6 +127,7 @@ class AmqpConnection:
         self._buffer = bytearray()
         self._answers: deque[base.Frame] = deque()
         self._frame_max_bytes = FRAME_BYTES_MAX
+        self._blocked_by = ""
         self._socket = _connected(target, timeout_s)
         try:
             self._handshake(target, vhost)
@@ -342,6 +343,10 @@ class AmqpConnection:
             case commands.Basic.Ack() | commands.Basic.Nack() if channel is not None:
                 taken = isinstance(method, commands.Basic.Ack)
                 channel.on_settled(method.delivery_tag or 0, bool(method.multiple), taken)
+            case commands.Connection.Blocked():
+                self._blocked_by = method.reason or "it gives no reason"
+            case commands.Connection.Unblocked():
+                self._blocked_by = ""
             case commands.Basic.Return() if channel is not None:
                 channel.route = method.reply_text or ""
             case commands.Channel.Close():
@@ -365,7 +370,10 @@ class AmqpConnection:
 
     def _lose(self, reason: str) -> NoReturn:
         self._socket.close()
-        raise AmqpConnectionLost(f"connection to {self.peer} lost: {reason}")
+        hint = (
+            f"; it blocks its publishers until an alarm ends: {self._blocked_by}" if self._blocked_by else ""
+        )
+        raise AmqpConnectionLost(f"connection to {self.peer} lost: {reason}{hint}")
 
     def close(self) -> None:
         """Send a close, wait shortly for the answer, drop the connection; a second call does nothing."""
@@ -393,6 +401,7 @@ class AmqpConnection:
                 "authentication_failure_close": True,
                 "publisher_confirms": True,
                 "basic.nack": True,
+                "connection.blocked": True,
             },
         }
         proof = f"\0{who.username}\0{who.password}"

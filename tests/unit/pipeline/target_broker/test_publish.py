@@ -16,6 +16,7 @@ from pamqp import base, commands
 from pamqp.exceptions import UnmarshalingException
 
 from leveret.pipeline.jobs.job import AmqpTarget, LoginCredentials
+from leveret.pipeline.target_broker.connection import AmqpConnectionLost
 from leveret.pipeline.target_broker.publish import AmqpClient, progress_path, read_progress
 from leveret.pipeline.target_broker.streams import MessageDeclined
 from leveret.testing.network.ports import LOOPBACK
@@ -70,6 +71,9 @@ class ScriptedBroker:
 
     def say(self, channel: int, *methods: base.Frame) -> None:
         self._socket.sendall(b"".join(marshal(method, channel) for method in methods))
+
+    def hang_up(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager
@@ -136,3 +140,17 @@ def test_messages_that_are_confirmed_before_earlier_ones_are_waited_for_no_more(
         broker.say(broker.bound["a"], *acks)
         publisher.wait_confirmed(MESSAGES, TIMEOUT_S)
         assert read_progress(progress_path(tmp_path, "a")).confirmed == MESSAGES
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_broker_that_takes_nothing_for_want_of_memory_is_told_so(tmp_path: Path, is_over: bool) -> None:
+    with two_queues(tmp_path) as (client, broker):
+        publisher = client.declare_publisher("recovery.p", RECOVERY_STREAM_PREFIX + "a")
+        publisher.publish(MessageRun.of(1, [stored_message(b"x")]))
+        broker.say(0, commands.Connection.Blocked("low on memory"))
+        if is_over:
+            broker.say(0, commands.Connection.Unblocked())
+        broker.hang_up()
+        with pytest.raises(AmqpConnectionLost) as lost:
+            publisher.wait_confirmed(1, TIMEOUT_S)
+    assert ("it blocks its publishers until an alarm ends: low on memory" in str(lost.value)) is not is_over
