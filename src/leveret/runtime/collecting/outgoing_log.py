@@ -52,7 +52,7 @@ from leveret.wire.chunk import (
     fingerprint_of,
 )
 from leveret.wire.incarnation import INCARNATION_BITS, epoch_of, next_count
-from leveret.wire.record import COUNT_MAX, Settlement, decode_settlements, encode_settlements
+from leveret.wire.record import COUNT_MAX, Settlement, encode_settlements
 from leveret.wire.stream_entry import pack_entries
 
 logger = logging.getLogger(__name__)
@@ -185,7 +185,7 @@ class OutgoingLog(CommittedLog):
 
     def _recovered(self, chunk: Chunk, segment: int) -> None:
         key, offset = b"", 0
-        epoch = by_reference = 0
+        epoch = by_reference = has_ended = 0
         for kind, name, value in decode_trailer(chunk.trailer):
             if kind == Attribute.QUEUE_EPOCH:
                 key, epoch = name, value
@@ -193,14 +193,16 @@ class OutgoingLog(CommittedLog):
                 offset = value
             elif kind == Attribute.BY_REFERENCE:
                 by_reference = value
+            elif kind == Attribute.ENDED:
+                has_ended = value
         if by_reference:
             self.by_reference.note(
                 epoch, offset, by_reference_bytes(by_reference), segment=segment, end=chunk.header.next_offset
             )
         if chunk.header.type == ChunkType.USER:
             self._lowest_offsets.note((key, epoch), segment, offset)
-        ends = chunk.header.type == ChunkType.TRACKING and _closes(chunk, offset)
-        self._checkpoint.note((key, epoch), segment, None if ends else offset + chunk.header.records)
+        # Without that attribute, from an earlier version, the end is logged again (Collector.close_missing).
+        self._checkpoint.note((key, epoch), segment, None if has_ended else offset + chunk.header.records)
 
     @property
     def epochs(self) -> set[int]:
@@ -268,7 +270,9 @@ class OutgoingLog(CommittedLog):
         if not self._incarnations_saved:
             self._incarnations_file.save(self._incarnations)
             self._incarnations_saved = True
-        self.settle_below(key, offset, timestamp_ms, at=offset)
+        self.settle_below(
+            key, offset, timestamp_ms, at=offset, attributes=[encode_attribute(Attribute.ENDED, b"", 1)]
+        )
         self._checkpoint.note(key, self.log.newest_segment, None)
 
     # -- what the collector appends -----------------------------------------------------------
@@ -338,6 +342,7 @@ class OutgoingLog(CommittedLog):
         *,
         at: int,
         besides: Iterable[tuple[int, int]] = (),
+        attributes: Sequence[bytes] = (),
     ) -> None:
         """Append a settlement of all offsets below `offset` except `besides`, at the place `at` of the queue."""
         ranges, begin = [], 0
@@ -348,7 +353,7 @@ class OutgoingLog(CommittedLog):
             ]
             begin = behind
         data = encode_entry(encode_settlements(ranges))
-        self._append(key, ChunkType.TRACKING, 1, 1, data, timestamp_ms, at, None)
+        self._append(key, ChunkType.TRACKING, 1, 1, data, timestamp_ms, at, None, attributes)
 
     def _append(
         self,
@@ -577,9 +582,3 @@ def _stored_positions_of(trailer: bytes) -> list[bytes]:
         for attribute in decode_trailer(trailer)
         if attribute[0] in (Attribute.SEQUENCE, Attribute.OFFSET)
     ]
-
-
-def _closes(chunk: Chunk, offset: int) -> bool:
-    """Whether a settlement record covers everything before itself: the queue's end."""
-    ranges = list(decode_settlements(chunk.data[4:]))
-    return bool(ranges) and ranges[0].first == 0 and sum(r.count for r in ranges) == offset > 0

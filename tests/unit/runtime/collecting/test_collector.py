@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -210,6 +211,59 @@ async def test_what_the_outgoing_log_lost_is_completed_from_the_queues_at_start(
     before = site.node.collector.logs["v"].log.next_offset
     await site.restart()
     assert site.node.collector.logs["v"].log.next_offset == before
+
+
+async def test_a_queue_that_one_ack_drained_is_not_copied_again_at_each_start(directory: Path) -> None:
+    """The record of that ack settles everything before itself, as the end of a queue does."""
+    site = await replicating(directory, "q")
+    await site.publish(4)
+    await site.ack(4)
+    before = site.node.collector.logs["v"].log.next_offset
+    for end in (site.stop, site.kill):
+        await end()
+        await site.start()
+        assert site.node.collector.logs["v"].log.next_offset == before
+    await site.publish(2)
+    assert site.replicated() == {"q": site.contents()}
+
+
+async def test_offsets_that_one_ack_settled_and_power_took_are_not_given_again_as_settled(
+    directory: Path,
+) -> None:
+    site = await replicating(directory, "q", durability="os")
+    await site.publish(1)
+    (log,) = (directory / "queues").iterdir()
+    (segment,) = log.glob("*.segment")
+    end = segment.stat().st_size
+    await site.publish(3)
+    await site.ack(4)
+    await site.kill()
+    with segment.open("r+b") as file:
+        file.truncate(end)
+    await site.start()
+    await site.publish(5)
+    assert len(site.contents()) == 6
+    assert site.replicated() == {"q": site.contents()}
+
+
+async def test_the_end_of_a_queue_by_an_earlier_version_is_logged_once_more(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = await replicating(directory, "q")
+    await site.publish(4)
+    log, settle = site.node.collector.logs["v"], OutgoingLog.settle_below
+
+    def unmarked(self: OutgoingLog, *about: Any, attributes: object, **at: Any) -> None:
+        settle(self, *about, **at)
+
+    with monkeypatch.context() as earlier:
+        earlier.setattr(OutgoingLog, "settle_below", unmarked)
+        await site.apply(d.Delete("queues", ("v", "q")))
+    before = log.log.next_offset
+    for _ in range(3):
+        await site.restart()
+        assert site.replicated() == {}
+    assert site.node.collector.logs["v"].log.next_offset == before + 1
 
 
 async def test_a_queue_deleted_while_nobody_could_say_so_is_ended_at_start(directory: Path) -> None:
