@@ -86,13 +86,13 @@ def test_a_lost_cluster_returns_from_the_page_as_the_standby_of_its_successor(
     with ClusterStandby("shop", tmp_path, nodes=2) as pair:
         pair.start()
         pair.replicate("osr", "^.*")
-        pair.follow()
         with pika.BlockingConnection(parameters(pair.upstream.amqp_port, "shop")) as connection:
             channel = connection.channel()
             channel.confirm_delivery()
             channel.queue_declare("q", durable=True)
             for _ in range(MESSAGES):
                 channel.basic_publish("", "q", b"{}", pika.BasicProperties(delivery_mode=2))
+        pair.follow()
         pair.wait_transferred()
         members = [node.process for node in pair.site.members]
         urls = {

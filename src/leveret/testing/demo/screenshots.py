@@ -6,8 +6,10 @@ a site that does not answer.
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -56,13 +58,20 @@ def main() -> int:
 def _prepare(pair: StandbyPair) -> None:
     pair.start()
     pair.replicate("osr", "^orders")
+    _publish(pair, _QUEUES)
+    pair.follow()
+    # A kept history of some seconds, so that its slider has two ends.
+    _publish(pair, {"orders.new": 4})
+
+
+def _publish(pair: StandbyPair, counts: Mapping[str, int]) -> None:
     with pika.BlockingConnection(parameters(pair.upstream.amqp_port, _VHOST)) as connection:
         channel = connection.channel()
-        for name, count in _QUEUES.items():
+        for name, count in counts.items():
             channel.queue_declare(name, durable=True)
-            for _ in range(count):
-                channel.basic_publish("", name, b"{}", pika.BasicProperties(delivery_mode=2))
-    pair.follow()
+            for number in range(count):
+                body = json.dumps({"order": number, "of": name}).encode()
+                channel.basic_publish("", name, body, pika.BasicProperties(delivery_mode=2))
 
 
 def _take(console: ConsoleProcess, folder: Path) -> None:
