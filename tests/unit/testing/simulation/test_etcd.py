@@ -224,10 +224,10 @@ def test_a_watch_behind_a_compaction_has_to_read_again() -> None:
         for _ in range(3):
             etcd.transact(put("a"))
         etcd.compact(3)
-        with pytest.raises(EtcdCompacted, match="before revision 3"):
+        with pytest.raises(EtcdCompacted, match="the revisions before 3"):
             async with watched(client, "a", 1):
                 pass
-        with pytest.raises(EtcdCompacted, match="before revision 3"):
+        with pytest.raises(EtcdCompacted, match="the revisions before 3"):
             async with watched(client, "a", 2):
                 pass
         async with watched(client, "a", 3) as seen:
