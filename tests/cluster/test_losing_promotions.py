@@ -88,7 +88,7 @@ def test_what_an_unsynchronised_mirror_lacks_is_set_aside_where_it_is_and_an_ala
     for node in site.members:
         reported = alarm(site, node)
         assert (
-            f"{HEAD - ACKED} messages that it was led on without are quarantined at node {first.node}"
+            f"{HEAD - ACKED} messages that it was led without are quarantined at node {first.node}"
             in reported
         )
         assert "check_alarms" not in reported
@@ -148,7 +148,7 @@ def test_what_a_node_has_that_is_no_mirror_any_more_is_quarantined_too_and_the_a
     [report] = site.api("GET", "replication/divergent", at=first)
     assert report["lost"] == HEAD
     reported = alarm(site, third)
-    assert "if anywhere" not in reported, "it is known by now where they are"
+    assert "may have the missing ones" not in reported, "it is known by now where they are"
     (first.data_dir / "divergent" / report["id"]).rename(first.data_dir.parent / "kept")
     site.wait(lambda: alarm(site, third) == "", "no alarm of what is dealt with")
 

@@ -321,7 +321,7 @@ async def test_a_document_that_is_no_definitions_deletes_nothing(
         api.document = document
         node.schema_sync.sync_now()
         await until(lambda: named in str(status()["last_error"]), named)
-        assert "see that the endpoint is the management API of a broker that has started" in str(
+        assert "check that the endpoint is the management API of a broker that has started" in str(
             status()["last_error"]
         )
         assert node.schema() == held

@@ -145,7 +145,7 @@ def test_what_is_not_written_yet_is_waited_for(served: Served, client: StreamCli
 
 def test_nothing_new_before_the_timeout_loses_the_connection(served: Served) -> None:
     client = served.client(timeout_s=0.2)
-    with pytest.raises(ConnectionLost, match="nothing came before the timeout"):
+    with pytest.raises(ConnectionLost, match="no frame came before the timeout"):
         list(client.fetch(OUTGOING_STREAM, 0, 1))
     wait_until(lambda: served.peers() == 0, "the server to notice", TIMEOUT_S)
 
@@ -345,7 +345,7 @@ def test_the_first_endpoint_that_answers_is_taken(served: Served) -> None:
 def test_when_no_endpoint_answers_the_reasons_are_named() -> None:
     with socket.create_server((LOOPBACK, 0)) as silent:
         endpoints = [f"{LOOPBACK}:{free_port()}", f"{LOOPBACK}:{silent.getsockname()[1]}"]
-        with pytest.raises(UpstreamUnreachable, match=r"refused.*nothing came before the timeout"):
+        with pytest.raises(UpstreamUnreachable, match=r"refused.*no frame came before the timeout"):
             connect(endpoints, vhost="/", username="guest", password="guest", timeout_s=0.2)
 
 

@@ -422,7 +422,7 @@ class Log(LogReader):
         segment, first = head._segments[0], self._segments[0]
         if len(head._segments) > 1 or segment.next_offset != first.first_offset or not segment.size:
             raise StorageError(
-                f"log {self.directory}: what ends at offset {segment.next_offset} cannot stand in front of "
+                f"log {self.directory}: a segment that ends at offset {segment.next_offset} does not fit before "
                 f"offset {first.first_offset}"
             )
         target = Segment(self.directory, segment.first_offset, SegmentState.SEALED)

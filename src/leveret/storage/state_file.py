@@ -60,7 +60,7 @@ class StateFile:
             return {}
         except (msgspec.DecodeError, UnicodeDecodeError, OSError) as error:
             raise StorageError(
-                f"{self.path}: {error}; mend the file, or remove it to start from the configuration"
+                f"{self.path}: {error}; repair the file, or remove it to start from the configuration"
             ) from error
 
     def save(self, state: dict[str, Any]) -> None:

@@ -128,7 +128,7 @@ def encode_reply(reply: SyncReply) -> bytes:
     json = msgspec.json.encode(reply)
     if len(json) > REPLY_BYTES_MAX:
         raise SchemaSyncError(
-            f"schema sync reply: {len(json)} octets, more than {REPLY_BYTES_MAX}, of entities that are told at once"
+            f"schema sync reply: {len(json)} octets of entities for one reply, more than {REPLY_BYTES_MAX}"
         )
     return _pack(_REPLY, json)
 

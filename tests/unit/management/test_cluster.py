@@ -614,7 +614,7 @@ def test_a_queue_that_is_down_or_lacks_messages_is_an_alarm_of_every_node(trio: 
     reason = trio.at(A).get("/api/health/checks/alarms").json()["reason"]
     assert (
         reason
-        == f"queue 'q' in vhost '/': was led on without all messages; the others are at node {C}, if anywhere"
+        == f"queue 'q' in vhost '/': was led without all its messages; node {C} may have the missing ones"
     )
 
 

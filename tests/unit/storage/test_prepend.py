@@ -58,7 +58,7 @@ def test_what_does_not_fit_is_refused_and_a_disk_that_refuses_changes_nothing(
 ) -> None:
     tail, heads = parts(tmp_path)
     before = contents(tail)
-    with pytest.raises(StorageError, match="cannot stand in front"):
+    with pytest.raises(StorageError, match="does not fit before offset"):
         tail.prepend(heads[1])
 
     def refuse(self: Path, target: Path) -> None:

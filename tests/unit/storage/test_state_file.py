@@ -42,7 +42,7 @@ def test_what_a_crash_left_half_written_beside_it_does_no_harm(tmp_path: Path) -
 def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path, octets: bytes) -> None:
     path = tmp_path / "state.json"
     path.write_bytes(octets)
-    with pytest.raises(StorageError, match=r"state\.json: .*mend the file"):
+    with pytest.raises(StorageError, match=r"state\.json: .*repair the file"):
         StateFile(path).load()
 
 

@@ -265,7 +265,7 @@ class Actor:
         """
         count = self.purge(queue)
         refused = PreconditionFailed(
-            f"queue '{queue.key[1]}' in vhost '{queue.key[0]}' was purged, but not every disk that keeps it took that: "
+            f"queue '{queue.key[1]}' in vhost '{queue.key[0]}' was purged, but not every node could store the purge: "
             "messages may come back after a restart"
         )
         parts = ConfirmParts(self._broker.confirming, lambda _, ok: then(count, None if ok else refused))

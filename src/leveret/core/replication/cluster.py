@@ -388,7 +388,7 @@ class ClusterState:
         """
         parsed = self.keys.parse(key)
         if parsed is None or parsed.family == "definitions":
-            raise ValueError(f"what wrote {key} last is not kept")
+            raise ValueError(f"the revision of the last write to {key} is not known")
         if parsed.family == "placements":
             placed = self.placements.get((parsed.names[0], parsed.names[1]))
             return Unchanged(key, placed.modified if placed else 0)

@@ -15,7 +15,7 @@ from leveret.management.views.queue_view import synced_messages
 
 _NODES: Final = (
     Metric("cluster_members", "gauge", "Nodes that belong to the cluster"),
-    Metric("cluster_members_alive", "gauge", "Of them those that run"),
+    Metric("cluster_members_alive", "gauge", "Nodes of the cluster that run"),
     Metric("cluster_members_unreachable", "gauge", "Nodes of the cluster that this node cannot reach"),
 )
 _OWN: Final = (

@@ -63,9 +63,9 @@ _IO_METRICS: Final = (
     Metric("io_sync_time_seconds_total", "counter", "Time of waits for the disk"),
 )
 _LOGIN_METRICS: Final = (
-    Metric("auth_attempts_total", "counter", "Logins that were tried"),
-    Metric("auth_attempts_succeeded_total", "counter", "Logins that were let in"),
-    Metric("auth_attempts_failed_total", "counter", "Logins that were refused"),
+    Metric("auth_attempts_total", "counter", "Attempts to log in"),
+    Metric("auth_attempts_succeeded_total", "counter", "Attempts to log in that succeeded"),
+    Metric("auth_attempts_failed_total", "counter", "Attempts to log in that failed"),
 )
 _ALARM_METRICS: Final = (
     Metric(
@@ -84,8 +84,8 @@ _START: Final = (Metric("process_start_time_seconds", "gauge", "Unix time of the
 _TOTAL_METRICS: Final = (
     Metric("connections", "gauge", "Connections open"),
     Metric("channels", "gauge", "Channels open"),
-    Metric("consumers", "gauge", "Consumers there are"),
-    Metric("queues", "gauge", "Queues there are"),
+    Metric("consumers", "gauge", "Consumers of all queues"),
+    Metric("queues", "gauge", "Queues of all virtual hosts"),
 )
 _BUILD: Final = (Metric("build_info", "untyped", "Versions"),)
 _IDENTITY: Final = (Metric("identity_info", "untyped", "Names of node and cluster"),)
@@ -95,26 +95,46 @@ _GLOBAL: Final = (
     Metric("global_messages_confirmed_total", "counter", "Messages confirmed to their publisher"),
     Metric("global_messages_routed_total", "counter", "Copies of messages put into queues"),
     Metric("global_messages_unroutable_returned_total", "counter", "Mandatory messages returned"),
-    Metric("global_messages_unroutable_dropped_total", "counter", "Other messages that went to no queue"),
+    Metric(
+        "global_messages_unroutable_dropped_total",
+        "counter",
+        "Messages that were not mandatory and went to no queue",
+    ),
     Metric("global_publishers", "gauge", "Channels that have published"),
-    Metric("global_consumers", "gauge", "Consumers there are"),
+    Metric("global_consumers", "gauge", "Consumers of all queues"),
 )
 _GLOBAL_BY_TYPE: Final = (
     Metric("global_messages_delivered_total", "counter", "Messages delivered or fetched"),
-    Metric("global_messages_delivered_consume_manual_ack_total", "counter", "Delivered, to be acknowledged"),
-    Metric("global_messages_delivered_consume_auto_ack_total", "counter", "Delivered without"),
-    Metric("global_messages_delivered_get_manual_ack_total", "counter", "Fetched, to be acknowledged"),
-    Metric("global_messages_delivered_get_auto_ack_total", "counter", "Fetched without"),
+    Metric(
+        "global_messages_delivered_consume_manual_ack_total",
+        "counter",
+        "Messages delivered, to be acknowledged",
+    ),
+    Metric(
+        "global_messages_delivered_consume_auto_ack_total",
+        "counter",
+        "Messages delivered, not to be acknowledged",
+    ),
+    Metric(
+        "global_messages_delivered_get_manual_ack_total", "counter", "Messages fetched, to be acknowledged"
+    ),
+    Metric(
+        "global_messages_delivered_get_auto_ack_total", "counter", "Messages fetched, not to be acknowledged"
+    ),
     Metric("global_messages_get_empty_total", "counter", "basic.get on an empty queue"),
     Metric("global_messages_redelivered_total", "counter", "Deliveries that were not the first"),
     Metric("global_messages_acknowledged_total", "counter", "Messages acknowledged"),
 )
 _DEAD: Final = {
-    "expired": Metric("global_messages_dead_lettered_expired_total", "counter", "Expired, dead-lettered"),
-    "maxlen": Metric("global_messages_dead_lettered_maxlen_total", "counter", "Too many, dead-lettered"),
-    "rejected": Metric("global_messages_dead_lettered_rejected_total", "counter", "Refused, dead-lettered"),
+    "expired": Metric("global_messages_dead_lettered_expired_total", "counter", "Dead-lettered: expired"),
+    "maxlen": Metric(
+        "global_messages_dead_lettered_maxlen_total",
+        "counter",
+        "Dead-lettered: over the queue's length limit",
+    ),
+    "rejected": Metric("global_messages_dead_lettered_rejected_total", "counter", "Dead-lettered: rejected"),
     "delivery_limit": Metric(
-        "global_messages_dead_lettered_delivery_limit_total", "counter", "Returned too often, dead-lettered"
+        "global_messages_dead_lettered_delivery_limit_total", "counter", "Dead-lettered: returned too often"
     ),
 }
 _STREAM_ERRORS: Final = {

@@ -35,7 +35,7 @@ _QUEUE_CONSUMERS: Final = Metric("queue_consumers", "gauge", "Consumers of a que
 _QUEUE_METRICS: Final = (
     _QUEUE_CONSUMERS,
     Metric("queue_consumer_capacity", "gauge", "Share of time in which no message waited for a consumer"),
-    Metric("queue_consumer_utilisation", "gauge", "The same as the consumer capacity"),
+    Metric("queue_consumer_utilisation", "gauge", "The same as queue_consumer_capacity"),
     Metric("queue_process_memory_bytes", "gauge", "Memory of a queue and of its messages in memory"),
     Metric("queue_messages_ram_bytes", "gauge", "Bytes of the bodies in memory"),
     Metric("queue_messages_persistent", "gauge", "Messages in a log"),
@@ -59,7 +59,9 @@ _CHANNEL_METRICS: Final = (
     Metric("channel_messages_unacked", "gauge", "Messages that a channel has and has not acknowledged"),
     Metric("channel_messages_unconfirmed", "gauge", "Messages published and not yet confirmed"),
     Metric("channel_messages_uncommitted", "gauge", "Messages of a transaction that is not yet committed"),
-    Metric("channel_acks_uncommitted", "gauge", "Acknowledgements of such a transaction"),
+    Metric(
+        "channel_acks_uncommitted", "gauge", "Acknowledgements of a transaction that is not yet committed"
+    ),
     Metric("consumer_prefetch", "gauge", "Most unacknowledged messages of each new consumer"),
     Metric("channel_prefetch", "gauge", "Most unacknowledged messages of all consumers together"),
 )
@@ -67,7 +69,11 @@ _CHANNEL_PUBLISHED: Final = (
     Metric("channel_messages_published_total", "counter", "Messages published"),
     Metric("channel_messages_confirmed_total", "counter", "Messages confirmed to their publisher"),
     Metric("channel_messages_unroutable_returned_total", "counter", "Mandatory messages returned"),
-    Metric("channel_messages_unroutable_dropped_total", "counter", "Other messages that went to no queue"),
+    Metric(
+        "channel_messages_unroutable_dropped_total",
+        "counter",
+        "Messages that were not mandatory and went to no queue",
+    ),
 )
 _CHANNEL_DELIVERED: Final = (
     Metric("channel_get_ack_total", "counter", "Messages fetched with basic.get, to be acknowledged"),

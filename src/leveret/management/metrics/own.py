@@ -17,7 +17,9 @@ _LOOP: Final = (
         "Longest step of the event loop in the last minute",
     ),
     Metric("event_loop_long_steps_total", "counter", "Steps of the event loop that took longer than 20 ms"),
-    Metric("event_loop_long_step_seconds_total", "counter", "How long those took together"),
+    Metric(
+        "event_loop_long_step_seconds_total", "counter", "Total time of steps that took longer than 20 ms"
+    ),
 )
 _SCHEMA_STATES: Final = ("running", "connecting", "recover", "connected", "syncing", "disconnected")
 _STATE: Final = (Metric("schema_sync_state", "gauge", "1 for the state of the schema link"),)

@@ -204,7 +204,7 @@ def answer_by(app: Starlette) -> Answer:
 
     async def answer(what: str, about: Any) -> Any:
         if what != HTTP:
-            raise InvalidCommand(f"'{what}' is an unknown question for a node of this version")
+            raise InvalidCommand(f"a node of this version does not know the request '{what}'")
         return await _run(app, about)
 
     return answer

@@ -61,8 +61,8 @@ class ManifestDamaged(StorageError):
 
     def __init__(self, where: str) -> None:
         super().__init__(
-            f"{where} is damaged; nothing was changed, restore it from a copy, or delete all data of the standby and "
-            "let it transfer anew"
+            f"{where} is damaged; nothing was changed. Restore it from a copy, or delete all data of the standby, "
+            "which then transfers them again"
         )
 
 

@@ -287,7 +287,7 @@ class AmqpConnection:
         try:
             octets = self._socket.recv(_RECEIVE_BYTES)
         except TimeoutError:
-            self._lose("nothing came before the timeout")
+            self._lose("no frame came before the timeout")
         except OSError as error:
             self._lose(str(error))
         if not octets:

@@ -425,7 +425,7 @@ class AmqpPublisher:
         if self._sent.declined:
             raise MessageDeclined(
                 f"{self._connection.peer} did not take a message of queue '{self._queue}': see its limits "
-                "(x-overflow, max-length) and its log; recover again, it goes on from there"
+                "(x-overflow, max-length) and its log; then recover again: the recovery goes on from there"
             )
 
     def _note_confirmed(self, messages: int) -> None:
@@ -571,7 +571,7 @@ def connect(target: AmqpTarget, vhost: str, timeout_s: float, *, waits: bool = T
         except (OSError, AmqpConnectionLost) as error:
             if time.monotonic() > deadline:
                 raise AmqpConnectionLost(
-                    f"{target.host}:{target.port} cannot be reached: {error}; recover again when it can, it "
-                    "goes on from there"
+                    f"{target.host}:{target.port} cannot be reached: {error}; recover again when it can: the "
+                    "recovery goes on from there"
                 ) from error
             time.sleep(_RETRY_S)

@@ -79,8 +79,9 @@ class UpstreamLink:
         if self.label and answers != self.label:
             client.close()
             raise UpstreamUnreachable(
-                f"{title_of(self.log)}: {client.connection.peer} is said to be node '{node_of(self.label)}', and is "
-                f"'{node_of(answers)}': see stream.advertised_host and stream.advertised_port there"
+                f"{title_of(self.log)}: the upstream gives {client.connection.peer} as the address of node "
+                f"'{node_of(self.label)}', but node '{node_of(answers)}' answers: see stream.advertised_host and "
+                "stream.advertised_port there"
             )
         if answers:
             client.connection.set_timeout(min(job.timeout_s, MEMBER_TIMEOUT_S))

@@ -216,7 +216,7 @@ class StreamConnection:
         try:
             return self._reader.read()
         except (BlockingIOError, TimeoutError):
-            self.lose("nothing came before the timeout")
+            self.lose("no frame came before the timeout")
         except (OSError, PeerError) as error:
             self.lose(str(error))
 

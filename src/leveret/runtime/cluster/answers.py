@@ -93,4 +93,4 @@ class ClusterAnswers:
 
 
 async def _unknown(what: str, about: Any) -> Any:
-    raise NotFound(f"no answer to {what!r} is known here")
+    raise NotFound(f"a node of this version does not know the request {what!r}")

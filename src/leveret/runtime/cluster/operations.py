@@ -318,7 +318,7 @@ class ClusterCommands:
             asked = f"node '{preferred}' has no synchronised replica of {where}" if preferred else where
             raise PreconditionFailed(f"{asked}: other nodes with a synchronised one that run: {others}")
         if not await self._parts.placement_controller.move(key, chosen):
-            raise PreconditionFailed(f"{where} is being placed anew: try again")
+            raise PreconditionFailed(f"the placement of {where} is changing: try again")
         return chosen
 
     async def copies(self, vhost: str, name: str) -> list[LogCopy]:
@@ -410,7 +410,9 @@ class ClusterCommands:
             )
             write = placement_write(state.keys, key, after)
             if await self._member.store.transact(StoreTransaction(conditions, (write,))) is None:
-                raise LeveretError(f"queue '{key[1]}' in vhost '{key[0]}' is being placed anew: try again")
+                raise LeveretError(
+                    f"the placement of queue '{key[1]}' in vhost '{key[0]}' is changing: try again"
+                )
         elif isinstance(queue, RemoteQueue):
             self._node.broker.deletions.delete_when_writable([queue])
             self._node.engine.touch()

@@ -266,7 +266,7 @@ class Etcd:
                 await connections.retire()
         raise EtcdAway(
             f"no endpoint of etcd answers: {', '.join(failures)}; "
-            "see that etcd runs and that cluster.etcd.endpoints says where"
+            "check that etcd runs and that cluster.etcd.endpoints has its addresses"
         )
 
     async def _in_time(self, attempt: Coroutine[Any, Any, Answer]) -> Answer:

@@ -84,7 +84,9 @@ def need(found: Found, key: str, kind: type[T]) -> T:
     """
     value = found.get(key)
     if not isinstance(value, kind):
-        raise LeveretError(f"an answer over the replication link has no {key}, but {sorted(found)}")
+        raise LeveretError(
+            f"an answer over the replication link has no {key}; its fields are {sorted(found)}"
+        )
     return value
 
 
@@ -124,7 +126,7 @@ class Answers:
                 return self._digest(_parameters(what, about, _Digest))
             case "chunk":
                 return self._chunk(_parameters(what, about, _Chunk))
-        raise LeveretError(f"this node does not know the question {what!r}; it may be of an older version")
+        raise LeveretError(f"this node does not know the request {what!r}; its version may be older")
 
     # -- which logs and files -------------------------------------------------------------------
 

@@ -61,7 +61,7 @@ class Dialling:
     def received(self, kind: Type, payload: memoryview) -> None:
         """See link_peer.Receiver."""
         if self._handshake is None or self._leader.done():
-            raise HandshakeError("a message came that was not due")
+            raise HandshakeError("a message came that is not due in the handshake")
         said = HandshakeMessage(kind, bytes(payload))
         if not self._has_proven:
             self._has_proven = True

@@ -45,7 +45,7 @@ class Heart:
         self._messages, self._octets = peer.received_messages, peer.received_bytes
         if self._silent_beats >= SILENT_BEATS_MAX:
             silent_s = self._silent_beats * BEAT_S
-            peer.abort(LinkError(f"nothing was heard of {peer.address} for {silent_s:.0f} s"))
+            peer.abort(LinkError(f"{peer.address} has sent nothing for {silent_s:.0f} s"))
             return
         peer.write(_BEAT)
         self._plan()

@@ -97,7 +97,7 @@ class ReplicationListener:
     def send_away_all(self, why: str) -> None:
         """End the links of all followers, which may connect again: this node has changed since they joined."""
         for link in self.followers:
-            self._send_away(link, LinkError(f"follow this node anew: {why}"))
+            self._send_away(link, LinkError(f"join again: {why}"))
 
     def _send_away(self, link: Outbound, error: LinkError) -> None:
         link.peer.abort(error)

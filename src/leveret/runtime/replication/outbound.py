@@ -179,7 +179,7 @@ class Outbound(SendingLink):
         if own.role == "follower" and (own.rewriting or not own.followed_epoch):
             return "this node follows another one, and does not have everything yet"
         if follower.epoch > own.epoch:
-            return f"this node's data have epoch {own.epoch}, and there is one with epoch {follower.epoch}"
+            return f"this node's data have epoch {own.epoch}, and the follower's have epoch {follower.epoch}"
         return ""
 
     def ended(self, error: Exception | None) -> None:

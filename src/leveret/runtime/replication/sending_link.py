@@ -69,7 +69,7 @@ class SendingLink:
         """End the link of a silent peer; return whether it was silent."""
         silent_s = self._loop.time() - self._heard_at_s
         if silent_s > SILENCE_S:
-            self.peer.abort(LinkError(f"nothing was heard of it for {silent_s:.0f} s"))
+            self.peer.abort(LinkError(f"the peer has sent nothing for {silent_s:.0f} s"))
         return silent_s > SILENCE_S
 
     def ask(self, probe: wire.ProbeHeaders) -> None:

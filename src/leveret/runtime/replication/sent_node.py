@@ -263,7 +263,7 @@ class SentNode(SentLogs):
         """Send a heartbeat; end the link of a follower that has to join again."""
         if self.skipped and self.skipped & self.tree.logs.keys():
             self.link.peer.abort(
-                LinkError("follow this node anew: a log is open that was closed when you came")
+                LinkError("join again: a log is open that was closed when this follower joined")
             )
         elif self.is_live:
             self.send_frame(self._feed.position, self._feed.heartbeat(), 0)

@@ -27,7 +27,7 @@ def why_not(
     leader = following.inbound.progress.leader if following is not None else None
     if identity.cluster and leader is not None and following is not None and following.inbound.is_connected:
         return (
-            f"node {leader.name} of cluster {identity.cluster}, or a follower of it, is there and is followed: a "
+            f"this node still follows node {leader.name} of cluster {identity.cluster}, or a follower of it: a "
             "promoted node is a broker of its own with copies of the messages, and the cluster goes on beside it"
         )
     delaying = following.delaying if following is not None else None

@@ -36,7 +36,7 @@ _GZIP: Final = zlib.MAX_WBITS | 16
 _PIECE_BYTES: Final = 1024 * 1024
 _ALWAYS_THERE: Final = ("users", "vhosts", "permissions", "queues", "exchanges", "bindings")
 """A document without one of these is refused: entities that it does not name would be deleted here."""
-_IS_IT: Final = "see that the endpoint is the management API of a broker that has started"
+_IS_IT: Final = "check that the endpoint is the management API of a broker that has started"
 _CLUSTER_NAME: Final = "cluster_name"
 _DEFINITIONS: Final = "definitions?include_secrets=true"
 """Another Leveret masks secrets in parameters unless asked for them; other brokers ignore the word."""
@@ -163,7 +163,7 @@ class HttpSource:
                 return
             case httpx.codes.UNAUTHORIZED:
                 raise AuthenticationFailed(
-                    f"the upstream refuses user '{self._username}' or its password, or the user has not the tag "
+                    f"the upstream refuses user '{self._username}' or its password, or the user lacks the tag "
                     "administrator"
                 )
             case httpx.codes.FORBIDDEN:

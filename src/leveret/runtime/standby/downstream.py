@@ -436,8 +436,9 @@ class StandbyDownstream:
             if row["transferred"] and row["heard_ago_ms"] is None:
                 cause = f" ({row['error']})" if row["error"] else ""
                 raise PreconditionFailed(
-                    f"vhost '{row['virtual_host']}': the upstream was not heard yet{cause}, so it is not known whether "
-                    "the data here is its own; repeat the command when standby_replication_status shows news of it"
+                    f"vhost '{row['virtual_host']}': the upstream has not reported yet{cause}, so it is not known "
+                    "whether the data here are its own; repeat the command when standby_replication_status shows a "
+                    "report"
                 )
 
     def link_job(self, upstream: StandbyUpstreamParameter) -> dict[str, Any]:

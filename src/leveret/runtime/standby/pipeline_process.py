@@ -76,7 +76,7 @@ class PipelineProcess:
             try:
                 event = msgspec.json.decode(line, type=Event)
             except msgspec.DecodeError as error:
-                raise PipelineFailed(f"the pipeline process said {line[:100]!r}: {error}") from error
+                raise PipelineFailed(f"the pipeline process wrote {line[:100]!r}: {error}") from error
             if event.get("event") == "failed":
                 self.error = str(event.get("error"))
             yield event
@@ -90,7 +90,7 @@ class PipelineProcess:
             return await self._process.stdout.readline()
         except ValueError:
             raise PipelineFailed(
-                f"the pipeline process said more than {_LINE_BYTES_MAX:,} octets at once"
+                f"the pipeline process wrote a line of more than {_LINE_BYTES_MAX:,} octets"
             ) from None
 
     async def stop(self) -> None:

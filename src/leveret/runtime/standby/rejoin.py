@@ -183,7 +183,7 @@ class Rejoin:
             return msgspec.convert(found, Begun) if found else None
         except msgspec.ValidationError as error:
             raise StorageError(
-                f"{self._state_file.path}: {error}; mend the file, or remove it to be an upstream as before"
+                f"{self._state_file.path}: {error}; repair the file, or remove it to be an upstream as before"
             ) from None
 
     def _retry_later(self) -> None:

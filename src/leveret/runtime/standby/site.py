@@ -214,7 +214,9 @@ class SiteParts:
             case "look":
                 running = self._running.get(int(about["number"]))
                 if running is None:
-                    raise NotFound("this node no longer runs the operation: it was restarted, or gave it up")
+                    raise NotFound(
+                        "this node no longer runs the operation: it was restarted, or cancelled the operation"
+                    )
                 return {"found": running.look(int(about["seen"]))}
             case "end":
                 running = self._running.pop(int(about["number"]), None)
@@ -223,7 +225,7 @@ class SiteParts:
                 return {"found": None}
         answer = self._answers.get(about["name"])
         if answer is None:
-            raise NotFound(f"'{about['name']}' is an unknown question for a node of this version")
+            raise NotFound(f"a node of this version does not know the request '{about['name']}'")
         return {"found": await answer(about)}
 
     def _end_unseen(self) -> None:

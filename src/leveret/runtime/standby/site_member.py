@@ -325,14 +325,14 @@ class SiteMember:
             while len(self._own.decided.promotions) <= before:
                 attempt = self._own.decided.promoting
                 if attempt is None:
-                    raise PipelineFailed("the promotion was given up meanwhile")
+                    raise PipelineFailed("the promotion was cancelled meanwhile")
                 if attempt.error:
                     raise PipelineFailed(attempt.error)
                 if lost := self._lost(attempt):
                     missing_since_s = missing_since_s or loop.time()
                     if loop.time() - missing_since_s > _LOST_S:
                         raise PipelineFailed(
-                            f"{away(*lost)}; the promotion goes on by itself when that node is back"
+                            f"{away(*lost)}; the promotion continues by itself when that node is back"
                         )
                 else:
                     missing_since_s = 0.0
@@ -402,7 +402,9 @@ class SiteMember:
             if owner.node in self.site.running:
                 row["error"] += f"; node {owner.node} transfers the records that the upstream still has"
         elif owner.holder:
-            row["error"] = row["error"] or f"node {owner.node} takes it over, and has not all of it yet"
+            row["error"] = (
+                row["error"] or f"node {owner.node} takes the data over, and does not have all of them yet"
+            )
         elif owner.recoverer in silent:
             row["error"] = silent[owner.recoverer]
         return row

@@ -234,7 +234,7 @@ class StreamClientConnection(StreamSession):
             )
         elif self.reading and now_ms >= self._silent_ms:
             self._end(
-                StreamConnectionState.CLOSED, f"nothing heard for twice the heartbeat of {self.heartbeat_s} s"
+                StreamConnectionState.CLOSED, f"no frame came for twice the heartbeat of {self.heartbeat_s} s"
             )
         else:
             self.send(wire.Heartbeat())

@@ -144,7 +144,7 @@ def _load(path: Path, kind: type[T]) -> T:
     try:
         return msgspec.convert(StateFile(path).load(), kind)
     except msgspec.ValidationError as error:
-        raise StorageError(f"{path}: {error}; mend the file, or move its directory away") from error
+        raise StorageError(f"{path}: {error}; repair the file, or move its directory away") from error
 
 
 def chunks_of(

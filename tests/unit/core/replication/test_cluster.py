@@ -241,7 +241,7 @@ class TestState:
             reported(state, revision=4)
 
     def test_does_not_know_what_wrote_a_definition(self) -> None:
-        with pytest.raises(ValueError, match="is not kept"):
+        with pytest.raises(ValueError, match="is not known"):
             ClusterState(KEYS).unchanged(put(ENTITIES[0]).key)
 
     def test_takes_values_of_a_later_version_that_say_more(self) -> None:

@@ -191,7 +191,7 @@ def test_a_node_that_falls_silent_is_noticed_by_both_sides(monkeypatch: pytest.M
                 )
                 for end in (near, b.others[0]):
                     assert isinstance(end.error, LinkError)
-                    assert "nothing was heard of" in str(end.error)
+                    assert "has sent nothing for" in str(end.error)
                 await until(lambda: not a.links.connected())
                 link.heal()
                 assert await a.links.ask("b", "x", {})

@@ -176,7 +176,7 @@ async def test_that_nothing_is_orphaned_is_said_only_when_the_upstream_was_heard
     standby.transfer._take(
         {"event": "archived", "log": "orders", "vhost": "orders", "next": 1, "newest_ms": 1}
     )
-    with pytest.raises(PreconditionFailed, match="vhost 'orders': the upstream was not heard yet"):
+    with pytest.raises(PreconditionFailed, match="vhost 'orders': the upstream has not reported yet"):
         await standby.delete_orphaned_data()
     heard = {"event": "link", "log": "orders", "vhost": "orders", "state": "connected", "endpoint": "b:1"}
     standby.transfer._take(heard | {"committed": 1, "committed_ms": 1})

@@ -571,7 +571,7 @@ async def test_a_damaged_state_file_keeps_the_doors_closed_until_it_is_mended(
     await site.start()
     assert site.node.maintenance.is_draining
     assert "rejoin.json" in caplog.text
-    assert "mend the file, or remove it" in caplog.text
+    assert "repair the file, or remove it" in caplog.text
     (directory / "rejoin.json").unlink()
     await until(lambda: not site.node.maintenance.is_draining)
     assert (site.contents(), site.node.standby.mode) == (bodies, "upstream")

@@ -258,7 +258,7 @@ def test_a_peer_that_is_silent_for_two_heartbeats_is_dropped(peer: Peer) -> None
     peer.tick(149_999)
     assert peer.state() is StreamConnectionState.OPEN
     peer.tick(150_000)
-    assert (peer.session.state, "nothing heard" in peer.session.close_reason) == (
+    assert (peer.session.state, "no frame came" in peer.session.close_reason) == (
         StreamConnectionState.CLOSED,
         True,
     )

@@ -671,7 +671,7 @@ def test_a_report_that_was_tampered_with_is_named(tmp_path: Path) -> None:
     report = quarantine(tmp_path, 6)
     assert report is not None
     (directory_of(tmp_path, report.id) / "report.json").write_text('{"id": 5}')
-    with pytest.raises(StorageError, match=r"report.json: .*mend the file, or move its directory away"):
+    with pytest.raises(StorageError, match=r"report.json: .*repair the file, or move its directory away"):
         reports(tmp_path)
 
 

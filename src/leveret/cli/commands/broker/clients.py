@@ -136,7 +136,7 @@ def list_consumers(
 def list_node_auth_attempt_stats(
     ctl: Session,
     by_source: Annotated[
-        bool, Option("--by-source", help="Group by address and user, if those are tracked.")
+        bool, Option("--by-source", help="Group by address and user, if the node tracks them.")
     ] = False,
 ) -> Table:
     """List the numbers of login attempts for each protocol."""

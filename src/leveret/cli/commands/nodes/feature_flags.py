@@ -45,7 +45,7 @@ def enable_feature_flag(
 def list_deprecated_features(
     ctl: Session,
     columns: Annotated[list[str] | None, Argument(help=f"Columns: {', '.join(_DEPRECATED)}.")] = None,
-    used: Annotated[bool, Option("--used", help="Only those in use.")] = False,
+    used: Annotated[bool, Option("--used", help="Only deprecated features in use.")] = False,
 ) -> Table:
     """List deprecated features."""
     wanted = chosen(columns, ("name", "deprecation_phase"), _DEPRECATED)

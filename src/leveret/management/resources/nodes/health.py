@@ -60,7 +60,7 @@ _PROTOCOLS: Final = {
 
 
 async def check_alarms(call: Call) -> Response:
-    """The same as the next, for all nodes that answer, and that each queue of the cluster has a leader."""
+    """Check the local alarms of all nodes that answer, and that each queue of the cluster has a leader."""
     alarms, queues = _alarms(call), _queue_alarms(call) + _queues_without_leader(call)
     for part in await parts(call, path=f"{_CHECKS}/local-alarms"):
         alarms += part.document.get("alarms", [])
@@ -113,14 +113,14 @@ def _queue_alarms(call: Call) -> list[dict[str, str]]:
             found.append({"name": name, "vhost": vhost, "reason": reason})
         lost_by = call.cluster.placement((vhost, name)).lost_by
         if lost_by:
-            reason = f"was led on without all messages; the others are at node {lost_by}, if anywhere"
+            reason = f"was led without all its messages; node {lost_by} may have the missing ones"
             found.append({"name": name, "vhost": vhost, "reason": reason})
     for report in call.node.replication.inspection.divergent():
         for log in report["logs"] if report.get("lost") else ():
             if log["is_lost"] and log["queue"] is not None:
                 lost = log["messages"] - (log["settlements"] - log["settlements_lost"])
                 reason = (
-                    f"{lost} messages that it was led on without are quarantined at node {call.cluster.name} (see "
+                    f"{lost} messages that it was led without are quarantined at node {call.cluster.name} (see "
                     f"list_divergent_messages --report {report['id']}); once they are dealt with, move "
                     f"divergent/{report['id']} out of its data directory"
                 )

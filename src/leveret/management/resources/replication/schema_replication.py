@@ -118,7 +118,7 @@ async def sync(call: Call) -> Response:
             return json_reply(await syncing)
     except TimeoutError:
         raise ResourceLocked(
-            "the sync did not end in time, and may go on; nothing is forced any more"
+            "the sync did not end in time and may continue, without the effect of `force`"
         ) from None
 
 

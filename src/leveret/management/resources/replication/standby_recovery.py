@@ -244,7 +244,9 @@ def _end(steps: Steps, work: asyncio.Task[Any]) -> None:
     """Put the last step, which follows after each outcome."""
     _UNDER_WAY.discard(work)
     if work.cancelled():
-        steps.put_nowait({"error": "Cancelled", "reason": "the node is stopping; do it again to go on"})
+        steps.put_nowait(
+            {"error": "Cancelled", "reason": "the node is stopping; repeat the request to continue"}
+        )
         return
     error = work.exception()
     if error is None:

@@ -495,7 +495,9 @@ class PlacementController:
         """
         await self._until_at_rest(key)
         placed = self._state.placements.get(key)
-        busy = PreconditionFailed(f"queue '{key[1]}' in vhost '{key[0]}' is being placed anew: try again")
+        busy = PreconditionFailed(
+            f"the placement of queue '{key[1]}' in vhost '{key[0]}' is changing: try again"
+        )
         if placed is None or placed.placement.leader != self._cluster_view().me or key in self._moving:
             raise busy
         before = placed.placement
