@@ -171,6 +171,19 @@ def test_users_vhosts_and_permissions_hold_on_all_nodes(site: ClusterSite) -> No
         pika.BlockingConnection(pika.URLParameters(uri)).close()
 
 
+def test_a_vhost_that_is_tagged_on_one_node_has_an_outgoing_log_at_each_even_without_a_queue(
+    site: ClusterSite,
+) -> None:
+    site.members[0].process.ctl("add_vhost", "tagged", "--tags", "standby_replication")
+
+    def has_log(node: SiteNode) -> bool:
+        return any(node.process.data_dir.glob("**/outgoing/tagged*"))
+
+    wait_until(lambda: all(map(has_log, site.members)), "an outgoing log at each node", PAUSE_S * 10)
+    site.members[0].process.ctl("delete_vhost", "tagged")
+    wait_until(lambda: not any(map(has_log, site.members)), "the logs to go with the vhost", PAUSE_S * 10)
+
+
 def test_a_transient_queue_goes_with_its_node_and_a_durable_one_waits_for_it(tmp_path: Path) -> None:
     """And the whole cluster, stopped and started again, has what is durable."""
     if reason := cluster_site.available():

@@ -171,6 +171,9 @@ class Coordinator:
                     for text in self._mirror_events.changed(change):
                         report_mirrors(key, text)
                     self._parts.placement_controller.changed(key)
+        if any(isinstance(each, DefinitionChanged) and _is_vhost(each.change) for each in changes):
+            # A tag alone changes no queue: without queues here, nothing else opens or removes the vhost's outgoing log.
+            self._node.upstream.follow_tags()
         self._node.schema_sync.look()
         self._node.engine.touch()
 
@@ -228,6 +231,10 @@ class Coordinator:
         except LeveretError as error:
             # Without etcd the lease ends, and the node begins anew.
             logger.warning("streams_not_announced error=%s", error)
+
+
+def _is_vhost(change: d.Change) -> bool:
+    return change.kind == "vhosts" if isinstance(change, d.Delete) else isinstance(change.entity, d.Vhost)
 
 
 def take(broker: Broker, change: d.Change) -> None:
