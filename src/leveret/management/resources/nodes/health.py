@@ -119,8 +119,9 @@ def _queue_alarms(call: Call) -> list[dict[str, str]]:
         for log in report["logs"] if report.get("lost") else ():
             if log["is_lost"] and log["queue"] is not None:
                 lost = log["messages"] - (log["settlements"] - log["settlements_lost"])
+                messages, are = ("message", "is") if lost == 1 else ("messages", "are")
                 reason = (
-                    f"{lost} messages that it was led without are quarantined at node {call.cluster.name} (see "
+                    f"{lost} {messages} that it was led without {are} quarantined at node {call.cluster.name} (see "
                     f"list_divergent_messages --report {report['id']}); once they are dealt with, move "
                     f"divergent/{report['id']} out of its data directory"
                 )
