@@ -20,7 +20,7 @@ from leveret.console.sites.documents import (
 )
 
 HEARD_MS: Final = 15_000
-"""A site that answered within this time is alive; the console sends requests every two to eight seconds."""
+"""A site that answered within this time is alive; the console sends requests every three to eight seconds."""
 
 
 class DocumentRequest(NamedTuple):

@@ -1,9 +1,9 @@
 """The schedule of requests to a site, which bounds the work of its node. Pure: time is an argument.
 
 Each round of requests has a shortest interval. After a long round the next one waits longer, so that a node works for
-the console at most a fiftieth of the time, 20 ms a second, for any number of queues. The estimate of a node's work is
-an upper bound: the time that each answer took beyond the quickest one of its round, which takes about one round trip
-to the site.
+each kind of round at most a hundredth of the time, 10 ms a second, for any number of queues. The estimate of a node's
+work is the time that each answer took beyond the quickest one of its round, which takes about one round trip to the
+site. So it lacks the work of small answers, which the interval of frequent rounds bounds.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-BUSY_SHARE: Final = 0.02
-OFTEN_S: Final = 2.0
+BUSY_SHARE: Final = 0.01
+OFTEN_S: Final = 3.0
 SELDOM_S: Final = 10.0
 SILENT_S: Final = 2.0
 """The wait between two attempts at a site that does not answer."""
