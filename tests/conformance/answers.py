@@ -4,9 +4,9 @@
     pytest -p tests.conformance.answers --record-answers    asks all, and writes answers.txt
 
 A line of answers.txt says that all tests of a module passed on RabbitMQ, with a digest of all that decides it: the
-module, its helpers, the clients and RabbitMQ itself (`Answers.digest`). A module has no line, and is asked each time,
-if a room of the product takes part as RabbitMQ's client: the answer changes with the product then. See
-docs/adr/0021-recorded-answers.md.
+module, its helpers, the clients and RabbitMQ itself (`Answers.digest`). Comments, docstrings and the layout of sources
+decide nothing. A module has no line, and is asked each time, if a room of the product takes part as RabbitMQ's client:
+the answer changes with the product then. See docs/adr/0021-recorded-answers.md.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ RECORD: Final = "answers.txt"
 TOTAL: Final = "tests of this module for RabbitMQ"
 CODECS: Final = ("model", "testing", "wire")
 """The rooms that talk to RabbitMQ for a test; every other one is the product that is tested."""
+_DOCUMENTED: Final = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class Answers:
@@ -80,8 +81,7 @@ class Answers:
         }
         total = hashlib.sha256(self._versions.encode())
         for file in sorted(files):
-            content = hashlib.sha256(file.read_bytes()).hexdigest()
-            total.update(f"{file.relative_to(self._root)} {content}\n".encode())
+            total.update(f"{file.relative_to(self._root)} {_content(file)}\n".encode())
         return total.hexdigest()
 
     def _closure(self, path: Path) -> set[Path | None]:
@@ -110,6 +110,18 @@ class Answers:
 
 
 @cache
+def _content(file: Path) -> str:
+    """A digest of what a file does: of a source, its syntax tree without docstrings."""
+    if file.suffix != ".py":
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+    tree = ast.parse(file.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            del node.body[0]
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
+
+
+@cache
 def _imports(file: Path) -> frozenset[str]:
     """What a file imports anywhere in it; of `from a import b` both `a` and `a.b`."""
     names: set[str] = set()
@@ -120,6 +132,12 @@ def _imports(file: Path) -> frozenset[str]:
             assert node.module is not None, f"{file}: relative imports are not followed"
             names.update([node.module, *(f"{node.module}.{each.name}" for each in node.names)])
     return frozenset(names)
+
+
+def forget_sources() -> None:
+    """Read all files anew, as somebody may have edited them."""
+    _imports.cache_clear()
+    _content.cache_clear()
 
 
 def versions() -> str:
@@ -212,6 +230,6 @@ class Recorder:
         )
 
     def _digests(self) -> dict[str, str | None]:
-        _imports.cache_clear()
+        forget_sources()
         answers = Answers(ROOT, versions())
         return {each.name: answers.digest(each.name) for each in (ROOT / FOLDER).glob("test_*.py")}

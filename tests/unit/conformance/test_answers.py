@@ -42,7 +42,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def of(root: Path, versions: str = "rabbitmq 3.10.8") -> Answers:
-    answers._imports.cache_clear()
+    answers.forget_sources()
     return Answers(root, versions)
 
 
@@ -51,7 +51,19 @@ def test_an_answer_holds_until_a_file_that_it_follows_from_changes(root: Path, c
     of(root).record({FRAMES})
     assert of(root).hold(FRAMES)
     with (root / changed).open("a") as file:
-        file.write("\n# changed\n")
+        file.write("\nchanged = 1\n")
+    assert not of(root).hold(FRAMES)
+
+
+def test_an_answer_outlives_comments_docstrings_and_layout(root: Path) -> None:
+    module = root / "tests/conformance/rawclient.py"
+    module.write_text('"""Before."""\nimport socket\n\ndef ask(a, b):\n    """Ask."""\n    return a + b\n')
+    of(root).record({FRAMES})
+    module.write_text(
+        '"""Talks."""\n# As RabbitMQ does.\nimport socket\n\ndef ask(\n    a,\n    b,\n):\n    return a + b\n'
+    )
+    assert of(root).hold(FRAMES)
+    module.write_text('"""Talks."""\nimport socket\n\ndef ask(a, b):\n    return a - b\n')
     assert not of(root).hold(FRAMES)
 
 
@@ -121,7 +133,7 @@ def test_a_module_is_recorded_once_all_of_it_passed(
 ) -> None:
     monkeypatch.setattr(answers, "ROOT", root)
     monkeypatch.setattr(answers, "versions", lambda: "rabbitmq 3.10.8")
-    answers._imports.cache_clear()
+    answers.forget_sources()
     config: Any = SimpleNamespace(args=args)
     recorder = Recorder(config)
     items = [item(f"tests/conformance/{FRAMES}", rabbitmq=True) for _ in range(2)]
