@@ -12,7 +12,7 @@ from tests.browser.management_page import FILES, ManagementPage
 from tests.browser.management_scene import declare, serving
 from tests.conformance.brokers import LEVERET, Broker, running
 
-pytestmark = [pytest.mark.rabbitmq, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.rabbitmq, pytest.mark.timeout(900)]
 
 TABS = {
     "administrator": "Overview Connections Channels Exchanges Queues Admin Stream",

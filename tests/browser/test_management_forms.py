@@ -19,7 +19,7 @@ from tests.browser.management_scene import serving
 from tests.conformance.brokers import LEVERET, Broker
 from tests.conformance.http_scene import client_of
 
-pytestmark = [pytest.mark.rabbitmq, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.rabbitmq, pytest.mark.timeout(900)]
 
 SHOWN_S = 20.0
 

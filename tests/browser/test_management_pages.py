@@ -21,7 +21,7 @@ from tests.browser.management_scene import RECORDED, applications, declare, serv
 from tests.conformance.brokers import LEVERET, Broker
 from tests.conformance.stream_talker import StreamTalker
 
-pytestmark = [pytest.mark.rabbitmq, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.rabbitmq, pytest.mark.timeout(900)]
 
 ONLY_RABBITMQ: Final = {
     r"Runtime Metrics|chart chart-reductions": "processes of Erlang",

@@ -19,7 +19,7 @@ from tests.e2e.follower_clients import channel_at
 pytestmark = [
     pytest.mark.skipif(cluster_site.available() is not None, reason=str(cluster_site.available())),
     pytest.mark.xdist_group("cluster"),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(900),
 ]
 
 

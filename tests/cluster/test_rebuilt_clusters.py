@@ -19,7 +19,7 @@ from tests.cluster.beyond import QUEUES, Beyond, declare, messages_of, publish, 
 pytestmark = [
     pytest.mark.skipif(cluster_site.available() is not None, reason=str(cluster_site.available())),
     pytest.mark.xdist_group("cluster"),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(900),
 ]
 
 LEFT = [str(number) for number in range(1, 30)]

@@ -60,7 +60,7 @@ KINDS: Final = [
             pytest.mark.oracle,
             pytest.mark.rabbitmq,
             pytest.mark.xdist_group("rabbitmq-cluster"),
-            pytest.mark.timeout(300),
+            pytest.mark.timeout(900),
         ],
     ),
     # A group of its own, beside the other clusters: most of its time it waits for leases.

@@ -31,7 +31,7 @@ ROUNDS: Final = int(os.environ.get("LEVERET_TORTURE_ROUNDS", "5"))
 EVENTS_MIN, EVENTS_MAX = 2, 5
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_cluster_keeps_everything_through_fail_overs_and_whatever_else_happens(tmp_path: Path) -> None:
     seed = os.environ.get("LEVERET_SEED", "cluster")
     print(f"LEVERET_SEED={seed}")

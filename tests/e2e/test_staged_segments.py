@@ -31,7 +31,7 @@ from leveret.testing.servers.broker import LeveretProcess
 from leveret.testing.sites.standby_archive import freeze_plan, transfer
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 Way = Callable[[PlanDirectory, int, Path, list[str]], None]
 QUEUES: Final = ("q0", "q1", "q2")
 MESSAGES: Final = 12_000

@@ -21,7 +21,7 @@ from leveret.testing.servers.object_store import ObjectStore
 from leveret.testing.sites.standby_upstream import StandbyUpstream
 from tests.pipeline.test_transfer import TIMEOUT_S, assert_all_is_there_once, publish_some, transferring
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 def test_an_archive_in_a_store_is_transferred_into_recovered_from_and_set_aside(

@@ -17,7 +17,7 @@ from leveret.pipeline.files.files import opened
 from leveret.testing.sites.standby_archive import transfer
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 Job = Callable[..., dict[str, Any]]
 Start = Callable[[str, dict[str, Any]], Any]
 Recover = Callable[[dict[str, Any]], list[dict[str, Any]]]

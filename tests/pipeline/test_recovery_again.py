@@ -27,7 +27,7 @@ from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_messa
 from leveret.wire.stream_entry import pack_entries
 from tests.conformance.killing import killed_after
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 GUEST = LoginCredentials(username="guest", password="guest")
 MESSAGES = 1500
 

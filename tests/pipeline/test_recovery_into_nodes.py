@@ -32,7 +32,7 @@ from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_messa
 from leveret.wire.chunk import encode_entry
 from leveret.wire.stream_entry import pack_entries
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 Start = Callable[[str, dict[str, Any]], Any]
 Recover = Callable[..., list[dict[str, Any]]]
 Job = Callable[..., dict[str, Any]]

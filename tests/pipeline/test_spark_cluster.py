@@ -88,7 +88,7 @@ def left(pair: StandbyPair) -> bool:
 
 
 @pytest.mark.torture  # Six JVMs take minutes of two cores.
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_what_workers_lack_is_said_at_once(
     cluster: SparkCluster, start_pipeline: Start, transfer_job: Job, tmp_path: Path
 ) -> None:

@@ -38,7 +38,7 @@ from leveret.testing.sites.standby_archive import transfer
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 from leveret.wire.record import BEGINNING_PREFIX
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 Job = Callable[..., dict[str, Any]]
 TIMEOUT_S = 120.0
 

@@ -90,11 +90,13 @@ class ClusterStandby(StandbyPair):
         own = {row["queue"]: row["timestamp"] for row in self._transferred_rows()}
         return {queue: own.get(queue, 0) for queue in queues}
 
-    def wait_transferred(self) -> None:
-        """Wait until the standby has all records that the upstream has at the time of this call."""
+    def wait_transferred(self) -> dict[str, Any]:
+        """Wait until the standby has all records that the upstream has at the time of this call; return its row then."""
         began_s = time.monotonic()
+        row: dict[str, Any] = {}
 
         def has_all() -> bool:
+            nonlocal row
             row = self.row()
             heard_ago_ms = row.get("heard_ago_ms")
             if heard_ago_ms is None or row["state"] != "connected" or row["lag_records"]:
@@ -102,3 +104,4 @@ class ClusterStandby(StandbyPair):
             return bool(heard_ago_ms < (time.monotonic() - began_s) * 1000)
 
         wait_until(has_all, "all records at the standby", FOLLOW_TIMEOUT_S)
+        return row
