@@ -86,7 +86,7 @@ class Story:
 
     def tell(self, chapter: str) -> None:
         """Wait until the standby has everything, and note how things are."""
-        self.told.rows[chapter] = self.pair.wait_transferred()
+        self.told.rows[chapter] = self.pair.row_transferred()
         self.told.leaders[chapter] = self.leaders()
 
     def leaders(self) -> dict[str, str]:

@@ -90,8 +90,12 @@ class ClusterStandby(StandbyPair):
         own = {row["queue"]: row["timestamp"] for row in self._transferred_rows()}
         return {queue: own.get(queue, 0) for queue in queues}
 
-    def wait_transferred(self) -> dict[str, Any]:
-        """Wait until the standby has all records that the upstream has at the time of this call; return its row then."""
+    def wait_transferred(self) -> None:
+        """Wait until the standby has all records that the upstream has at the time of this call."""
+        self.row_transferred()
+
+    def row_transferred(self) -> dict[str, Any]:
+        """Wait as `wait_transferred` does, and return the row that said so."""
         began_s = time.monotonic()
         row: dict[str, Any] = {}
 
