@@ -154,7 +154,7 @@ async def test_what_nobody_of_us_wrote_elects_nobody(shared_etcd: EtcdCluster) -
     key, value = "Zm9yZWlnbi9lcG9jaA==", "bWluZQ=="  # foreign/epoch, mine
     await asyncio.to_thread(shared_etcd.members[0].ask, "kv/put", key=key, value=value)
     async with node("a", shared_etcd.setting, "foreign") as a:
-        with pytest.raises(UnreadableState, match="key foreign/epoch holds"):
+        with pytest.raises(UnreadableState, match="key foreign/epoch has a value"):
             await a.campaign()
         await until(lambda: "foreign/epoch" in str(a.election.status()["last_error"]))
         assert a.seen == []
