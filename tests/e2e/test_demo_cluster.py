@@ -47,6 +47,7 @@ def test_another_node_leads_after_a_kill_and_after_a_stop(shown: str) -> None:
 
 
 def test_the_node_that_comes_back_is_sent_what_it_lacks(shown: str) -> None:
+    """What was there is 0 if the consumers have taken all of that meanwhile."""
     there, copied = re.findall(r"mirrors ([\d.]+) MB were there and ([\d.]+) MB were copied", shown)[0]
-    assert float(there) > 0
+    assert float(there) >= 0
     assert float(copied) > 0
