@@ -7,11 +7,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pika
 import pytest
 from playwright.sync_api import Page, expect
 
-from leveret.testing.applications.applications import parameters
 from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.servers.chromium import Chromium, Visit
 from leveret.testing.servers.console import ConsoleProcess
@@ -87,12 +85,7 @@ def test_a_lost_cluster_returns_from_the_page_as_the_standby_of_its_successor(
     with ClusterStandby("shop", tmp_path, nodes=2) as pair:
         pair.start()
         pair.replicate("osr", "^.*")
-        with pika.BlockingConnection(parameters(pair.upstream.amqp_port, "shop")) as connection:
-            channel = connection.channel()
-            channel.confirm_delivery()
-            channel.queue_declare("q", durable=True)
-            for _ in range(MESSAGES):
-                channel.basic_publish("", "q", b"{}", pika.BasicProperties(delivery_mode=2))
+        pair.publish("q", [b"{}"] * MESSAGES)
         pair.follow()
         pair.wait_transferred()
         members = [node.process for node in pair.site.members]

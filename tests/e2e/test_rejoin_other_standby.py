@@ -11,10 +11,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pika
 import pytest
 
-from leveret.testing.applications.applications import parameters
 from leveret.testing.network.ports import wait_until
 from leveret.testing.servers.broker import LeveretProcess
 from leveret.testing.sites.standby_pair import FOLLOW_TIMEOUT_S, StandbyPair, downstream_settings, get
@@ -46,13 +44,7 @@ def test_another_standby_keeps_what_it_has_when_the_old_upstream_rejoins(tmp_pat
             pair.upstream.ctl("add_vhost", "idle", "--tags", "standby_replication")
             pair.upstream.ctl("set_permissions", "-p", "idle", "offsite-replicator", ".*", ".*", ".*")
             pair.replicate("osr", "^.*")
-            with pika.BlockingConnection(parameters(pair.upstream.amqp_port, "orders")) as connection:
-                channel = connection.channel()
-                channel.confirm_delivery()
-                channel.queue_declare("q", durable=True)
-                for number in range(MESSAGES):
-                    properties = pika.BasicProperties(delivery_mode=2)
-                    channel.basic_publish("", "q", b"%d" % number, properties)
+            pair.publish("q", (b"%d" % number for number in range(MESSAGES)))
             pair.point(other)
             pair.follow()
             pair.wait_transferred()

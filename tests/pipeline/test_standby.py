@@ -180,8 +180,6 @@ async def test_follow_lose_the_upstream_promote_and_carry_on(node: FakeNode) -> 
     assert b"one-time" not in b"".join(p.read_bytes() for p in node.data_dir.rglob("*") if p.is_file())
 
 
-# It starts four transfer processes one after the other.
-@pytest.mark.timeout(900)
 @pytest.mark.spark
 async def test_disconnect_connect_and_the_death_of_the_transfer_process(node: FakeNode) -> None:
     upstream = upstream_with(100)

@@ -27,6 +27,11 @@ OnReplaced: TypeAlias = Callable[[Path, bytes | None], None]
 """Called with a file's new content, None after its removal."""
 
 
+def encoded(state: dict[str, Any]) -> bytes:
+    """Return the octets of a file with this object, in lines that people can read."""
+    return msgspec.json.format(msgspec.json.encode(state))
+
+
 class StateFile:
     """The object in one file, without a cache."""
 
@@ -69,7 +74,7 @@ class StateFile:
         Raises:
             StorageError: the directory is missing, full or may not be written.
         """
-        self.replace(msgspec.json.format(msgspec.json.encode(state)))
+        self.replace(encoded(state))
 
     def replace(self, octets: bytes) -> None:
         """As `save`, of an encoded object, such as another node's.

@@ -15,11 +15,9 @@ import logging
 from threading import Lock
 from typing import Final
 
-import msgspec
-
 from leveret.model.errors import StorageError
 from leveret.runtime.logs.commit import GroupCommit, Write
-from leveret.storage.state_file import StateFile
+from leveret.storage.state_file import StateFile, encoded
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +87,7 @@ class EpochFile:
 
     def _write(self, ahead: int, loop: asyncio.AbstractEventLoop) -> None:
         """Reserve a block in a thread, unless the loop reserved more while this waited."""
-        octets = msgspec.json.format(msgspec.json.encode({_RESERVED: ahead}))
+        octets = encoded({_RESERVED: ahead})
         try:
             with self._writing:
                 if ahead > self._on_disk:

@@ -196,6 +196,15 @@ class StandbyPair:
             return dict.fromkeys(queues, newest)
         return {queue: own.get(queue, 0) for queue in queues}
 
+    def publish(self, queue: str, bodies: Iterable[bytes]) -> None:
+        """Publish persistent messages to a durable queue of the vhost at the upstream, each of them confirmed."""
+        with pika.BlockingConnection(parameters(self.upstream.amqp_port, self.vhost)) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            channel.queue_declare(queue, durable=True)
+            for body in bodies:
+                channel.basic_publish("", queue, body, pika.BasicProperties(delivery_mode=2))
+
     def wait_transferred(self) -> None:
         """Publish a beacon, and wait until it is durable at the standby, and thus all earlier records."""
         since_ms = now_ms()
