@@ -117,10 +117,13 @@ def test_lists_are_sorted_filtered_and_paged(page: ManagementPage, broker: Broke
     assert page.column("Name") == ["elsewhere", "quorum", "stream"]
     page.page.fill("#queues-name", "^[cq]")
     page.page.check("#queues-filter-regex-mode")
-    page.page.press("#queues-name", "Enter")
     expect(page.page.locator("#main table.list tbody tr")).to_have_count(2)
+    # Each change is awaited: the page draws its form anew with every answer, over all that was typed meanwhile.
     page.page.uncheck("#queues-filter-regex-mode")
+    expect(page.page.locator("#main table.list tbody tr")).to_have_count(0)
     page.page.fill("#queues-name", "")
+    page.page.press("#queues-name", "Enter")
+    expect(page.page.locator("#main table.list tbody tr")).to_have_count(5)
     page.page.fill("#queues-pagesize", "2")
     page.page.press("#queues-pagesize", "Enter")
     expect(page.page.locator("#main table.list tbody tr")).to_have_count(2)
