@@ -19,8 +19,8 @@ from typing import Any, ClassVar, Final, TypeAlias
 import msgspec
 
 Arguments: TypeAlias = dict[str, Any]
-RECENT_MAX: Final = 1024
-"""The number of recent changes that `Definitions` remembers."""
+RECENT_MAX: Final = 8192
+"""The number of recent changes that `Definitions` remembers: more than a reply of a schema sync brings."""
 OPERATOR_POLICY: Final = "operator_policy"
 """The component of the runtime parameters that are operator policies."""
 LOCAL_KINDS: Final = (

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leveret.core.schema import digests as exchange_digests
 from leveret.core.schema.delta import canonical
 from leveret.core.schema.digests import BUCKET_BYTES, BUCKETS_MAX, Digests
 from leveret.model.definitions import (
@@ -16,6 +17,7 @@ from leveret.model.definitions import (
     RECENT_MAX,
     AnyEntity,
     Binding,
+    Change,
     Definitions,
     Delete,
     Exchange,
@@ -330,3 +332,82 @@ def test_definitions_know_what_changed_since_a_version() -> None:
     schema.apply(Delete("vhosts", ("a",)))
     assert schema.changed_since(3) == set()
     assert schema.changed_since(1) == {("vhosts", ("a",)), ("vhosts", ("b",))}
+
+
+# -- the work between two pauses ------------------------------------------------------------------
+
+
+def most_at_once(work: Iterator[None], counted: list[object], monkeypatch: pytest.MonkeyPatch) -> int:
+    """Exhaust a piece of work; return the most entities that were put, or digested, between two of its pauses."""
+
+    def digested(entity: AnyEntity) -> bytes:
+        counted.append(entity)
+        return canonical(entity)
+
+    monkeypatch.setattr(exchange_digests, "canonical", digested)
+    most, before = 0, len(counted)
+    for _ in work:
+        most, before = max(most, len(counted) - before), len(counted)
+    return max(most, len(counted) - before)
+
+
+def test_a_reply_is_taken_entity_by_entity(
+    entities: list[AnyEntity], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digests, schema = Digests(), definitions(*entities)
+    theirs = Definitions()
+    following = SchemaFollower(theirs, "down")
+    request = following.take(answer(digests, schema, following.begin(), "up"))
+    assert request is not None
+    reply = answer(digests, schema, request, "up")
+    told = sum(len(one.entities) for kind in reply.answers.values() for one in kind.values())
+    counted: list[object] = []
+    apply = Definitions.apply
+
+    def applied(to: Definitions, change: Change) -> None:
+        counted.append(change)
+        apply(to, change)
+
+    monkeypatch.setattr(Definitions, "apply", applied)
+    assert most_at_once(following.taking(reply), counted, monkeypatch) == 1
+    assert len(counted) == 2 * told, "each is put once and digested once, and no other entity is looked at"
+
+
+def test_what_an_upstream_prepared_it_need_not_make_for_its_answer(
+    entities: list[AnyEntity], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digests, schema = Digests(), definitions(*entities)
+    assert most_at_once(digests.preparing(schema), [], monkeypatch) == 1
+    compared = SchemaFollower(Definitions(), "down").begin()
+    hashed: list[int] = []
+    made = exchange_digests._hash
+
+    def hash_(octets: Sequence[bytes], size_bytes: int) -> bytes:
+        hashed.append(len(octets))
+        return made(octets, size_bytes)
+
+    monkeypatch.setattr(exchange_digests, "_hash", hash_)
+    assert len(answer(digests, schema, compared, "up").buckets) == 4
+    assert hashed == [len(KINDS)], "only the digest of all kinds is left to make"
+    schema.apply(Put(Queue(vhost="/", name="one more")))
+    hashed.clear()
+    answer(digests, schema, compared, "up")
+    buckets = [size for size in hashed if size != len(KINDS) and size < HALF]
+    assert len(buckets) == 1, "the other buckets are as they were"
+
+
+def test_a_schema_that_changes_while_its_digests_are_prepared_is_digested_as_it_is(
+    entities: list[AnyEntity],
+) -> None:
+    digests, schema = Digests(), definitions(*entities)
+    for number, _ in enumerate(digests.preparing(schema)):
+        if number % 5_000 == 0:
+            schema.apply(Put(Queue(vhost="/", name=f"meanwhile {number}")))
+            schema.apply(Delete("queues", ("/", name(number // 5_000))))
+        if number % 20_000 == 0:
+            digests.look(schema)
+    digests.look(schema)
+    anew = Digests()
+    anew.look(schema)
+    assert (digests.kinds(), digests.state()) == (anew.kinds(), anew.state())
+    assert digests.buckets("queues") == anew.buckets("queues")

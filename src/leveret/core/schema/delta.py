@@ -210,7 +210,9 @@ def compare(
     exclusive: Mapping[Key, Sequence[Binding]],
 ) -> Generator[None, None, Delta]:
     """As `delta`, but yield to other work now and then. The caller leaves `own` and `theirs` unchanged meanwhile."""
-    comparison = _Comparison(own, theirs, locals_, exclusive)
+    own_transient = yield from finding_transient(own["queues"].values())
+    their_transient = yield from finding_transient(theirs.get("queues", {}).values())
+    comparison = _Comparison(own, theirs, locals_, exclusive, own_transient, their_transient)
     for kind in KINDS:
         if kind in theirs:
             yield from comparison.compare(kind, holding)
@@ -232,13 +234,15 @@ class _Comparison:
         theirs: Entities,
         locals_: Locals,
         exclusive: Mapping[Key, Sequence[Binding]],
+        own_transient: set[Key],
+        their_transient: set[Key],
     ) -> None:
         self.own = own
         self.exclusive = exclusive
         self.theirs = theirs
         self.locals = locals_
-        self.own_transient = transient_queues(own["queues"].values())
-        self.their_transient = transient_queues(theirs.get("queues", {}).values())
+        self.own_transient = own_transient
+        self.their_transient = their_transient
         self.deletes: dict[str, dict[Key, None]] = {kind: {} for kind in KINDS}
         self.puts: dict[str, dict[Key, AnyEntity]] = {kind: {} for kind in KINDS}
         self.conflicts: list[Conflict] = []
@@ -421,6 +425,16 @@ def _why_refused(entity: AnyEntity) -> str | None:
 def transient_queues(queues: Iterable[AnyEntity]) -> set[Key]:
     """Return the keys of the queues that end with their node."""
     return {queue.key for queue in queues if isinstance(queue, Queue) and not queue.durable}
+
+
+def finding_transient(queues: Iterable[AnyEntity]) -> Generator[None, None, set[Key]]:
+    """As `transient_queues`, but yield to other work; `queues` does not change meanwhile."""
+    found: set[Key] = set()
+    for queue in queues:
+        if isinstance(queue, Queue) and not queue.durable:
+            found.add(queue.key)
+        yield
+    return found
 
 
 def travels(entity: AnyEntity, transient: Set[Key]) -> bool:

@@ -12,12 +12,13 @@ Equal digests mean the same entities, on any node and in any order of insertion.
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left, insort
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 
-from leveret.core.schema.delta import Key, canonical, transient_queues, travels
+from leveret.core.schema.delta import Key, canonical, finding_transient, transient_queues, travels
 from leveret.model.definitions import KINDS, AnyEntity, Definitions
 
 STATE_BYTES: Final = 12
@@ -52,6 +53,12 @@ class Digests:
         for _ in self.looking(definitions):
             pass
 
+    def preparing(self, definitions: Definitions) -> Iterator[None]:
+        """As `looking`, and make the digests of kinds and buckets as well: each answer after it is a short step."""
+        yield from self.looking(definitions)
+        for existing in self._kinds.values():
+            yield from existing.grouping(existing.bucket_count)
+
     def looking(self, definitions: Definitions) -> Iterator[None]:
         """As `look`, but yield to other work; the next `look` takes changes that happen meanwhile."""
         # A look that fails half-way does not count: with digests of half a schema a downstream deletes the rest.
@@ -73,7 +80,7 @@ class Digests:
         return sum(map(len, definitions.by_kind.values())) if changed is None else len(changed)
 
     def _look_at_all(self, definitions: Definitions) -> Iterator[None]:
-        transient = transient_queues(definitions.by_kind["queues"].values())
+        transient = yield from finding_transient(list(definitions.by_kind["queues"].values()))
         # Whether a binding travels depends on its queue.
         anew = {"bindings"} if transient != self._transient else set()
         kinds = {kind: _Kind() for kind in KINDS}
@@ -110,10 +117,12 @@ class Digests:
     def buckets(self, kind: str) -> bytes:
         """Return the digests of a kind's buckets, joined; the number of buckets depends on the number of entities."""
         existing = self._kinds[kind]
-        count = 1
-        while count * _BUCKET_ENTITIES < len(existing.entries) and count < BUCKETS_MAX:
-            count *= 2
-        return b"".join(_hash(sorted(existing.group(count, index)), BUCKET_BYTES) for index in range(count))
+        count = existing.bucket_count
+        return b"".join(existing.bucket_digest(count, index) for index in range(count))
+
+    def grouping(self, kind: str, count: int) -> Iterator[None]:
+        """Make the digests of a kind's `count` buckets, and yield to other work; `differing` is short then."""
+        return self._kinds[kind].grouping(count)
 
     def differing(self, kind: str, theirs: bytes) -> list[int]:
         """Return the buckets of a kind that differ from another schema's buckets, given their digests."""
@@ -122,7 +131,7 @@ class Digests:
         return [
             index
             for index in range(count)
-            if _hash(sorted(existing.group(count, index)), BUCKET_BYTES)
+            if existing.bucket_digest(count, index)
             != theirs[index * BUCKET_BYTES : (index + 1) * BUCKET_BYTES]
         ]
 
@@ -137,7 +146,20 @@ class _Kind:
     def __init__(self) -> None:
         self.entries: dict[Key, DigestEntry] = {}
         self._digest: bytes | None = None
+        self._in_order: list[bytes] | None = None
+        """The digests of all entities, in their order; None before the first digest of the kind."""
         self._groups: list[dict[bytes, DigestEntry]] = []
+        self._bucket_digests: list[bytes] = []
+        """Of each group; empty where the group has changed since."""
+        self._puts = 0
+
+    @property
+    def bucket_count(self) -> int:
+        """The number of buckets into which another node is to divide the kind."""
+        count = 1
+        while count * _BUCKET_ENTITIES < len(self.entries) and count < BUCKETS_MAX:
+            count *= 2
+        return count
 
     def look(
         self, entities: Mapping[Key, AnyEntity], transient: set[Key], known: Mapping[Key, DigestEntry]
@@ -155,27 +177,68 @@ class _Kind:
 
     def put(self, key: Key, entity: AnyEntity | None, transient: set[Key]) -> None:
         """Take a changed entity; None means that it is deleted."""
-        mask = len(self._groups) - 1
+        self._puts += 1
         before = self.entries.pop(key, None)
-        if before is not None and self._groups:
-            self._groups[before.place & mask].pop(before.digest, None)
+        if before is not None:
+            if self._in_order is not None:
+                del self._in_order[bisect_left(self._in_order, before.digest)]
+            if self._groups:
+                self._changed_group(before.place).pop(before.digest, None)
         if entity is not None and travels(entity, transient):
             entry = self.entries[key] = _entry(key, entity)
+            if self._in_order is not None:
+                insort(self._in_order, entry.digest)
             if self._groups:
-                self._groups[entry.place & mask][entry.digest] = entry
+                self._changed_group(entry.place)[entry.digest] = entry
         self._digest = None
+
+    def _changed_group(self, place: int) -> dict[bytes, DigestEntry]:
+        index = place & (len(self._groups) - 1)
+        self._bucket_digests[index] = b""
+        return self._groups[index]
 
     def digest(self) -> bytes:
         if self._digest is None:
-            self._digest = _hash(sorted(entry.digest for entry in self.entries.values()), STATE_BYTES)
+            if self._in_order is None:
+                self._in_order = sorted(entry.digest for entry in self.entries.values())
+            self._digest = _hash(self._in_order, STATE_BYTES)
         return self._digest
+
+    def grouping(self, count: int) -> Iterator[None]:
+        """Sort the entities into `count` groups, and digest these, unless that is done; yield to other work."""
+        self.digest()
+        yield
+        if len(self._groups) != count:
+            groups: list[dict[bytes, DigestEntry]] = [{} for _ in range(count)]
+            puts = self._puts
+            for entry in list(self.entries.values()):
+                groups[entry.place & (count - 1)][entry.digest] = entry
+                yield
+            if puts != self._puts:
+                return  # `group` sorts them anew
+            self._take_groups(groups)
+        for index in range(count):
+            if len(self._groups) != count:
+                return
+            self.bucket_digest(count, index)
+            yield
 
     def group(self, count: int, index: int) -> dict[bytes, DigestEntry]:
         if len(self._groups) != count:
-            self._groups = [{} for _ in range(count)]
+            groups: list[dict[bytes, DigestEntry]] = [{} for _ in range(count)]
             for entry in self.entries.values():
-                self._groups[entry.place & (count - 1)][entry.digest] = entry
+                groups[entry.place & (count - 1)][entry.digest] = entry
+            self._take_groups(groups)
         return self._groups[index]
+
+    def _take_groups(self, groups: list[dict[bytes, DigestEntry]]) -> None:
+        self._groups, self._bucket_digests = groups, [b""] * len(groups)
+
+    def bucket_digest(self, count: int, index: int) -> bytes:
+        group = self.group(count, index)
+        if not self._bucket_digests[index]:
+            self._bucket_digests[index] = _hash(sorted(group), BUCKET_BYTES)
+        return self._bucket_digests[index]
 
 
 def _entry(key: Key, entity: AnyEntity) -> DigestEntry:

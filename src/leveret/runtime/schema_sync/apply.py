@@ -26,13 +26,14 @@ from leveret.model.definitions import (
 )
 from leveret.model.errors import InvalidCommand, Refusal
 from leveret.model.secrets import masked
-from leveret.runtime.process.work_slices import in_slices, result_of
+from leveret.runtime.process.work_slices import in_slices, others_first, result_of, time_slice
 from leveret.storage.state_file import StateFile
 
 logger = logging.getLogger(__name__)
 
 CHANGES_PER_SLICE: Final = 100
-"""The number of changes after which the event loop serves others."""
+"""The most changes after which they are logged, and the event loop serves others; it does so earlier if they take
+longer than a slice."""
 HISTORY_MAX: Final = 100
 CHANGES_KEPT_MAX: Final = 50
 """The number of changes that a record names; it counts all of them."""
@@ -144,7 +145,7 @@ async def apply(
         conflicts=[f"{place(each.kind, each.key)}: {each.reason}" for each in found.conflicts],
         refused=[f"{place(each.kind, each.key)}: {each.reason}" for each in found.refused],
     )
-    made = 0
+    made, is_over = 0, time_slice()
     for step in found.steps:
         if _would_lose_messages(step, holding):
             outcome.conflicts.append(f"{place(*place_of(step.change))}: {HOLDS}")
@@ -153,10 +154,10 @@ async def apply(
         for change in changes:
             _make(broker, change, outcome)
         made += len(changes)
-        if made >= CHANGES_PER_SLICE and not step.joined:
-            made = 0
+        if (made >= CHANGES_PER_SLICE or is_over()) and not step.joined:
             flush()
-            await asyncio.sleep(0)
+            await others_first()
+            made, is_over = 0, time_slice()
     return outcome
 
 

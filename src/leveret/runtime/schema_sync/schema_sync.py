@@ -337,7 +337,7 @@ class SchemaSync:
 
     async def _digest(self) -> None:
         try:
-            async for _ in in_slices(self._digests.looking(self._node.broker.definitions)):
+            async for _ in in_slices(self._digests.preparing(self._node.broker.definitions)):
                 pass
         finally:
             self._digesting = None

@@ -14,7 +14,7 @@ from leveret.config.sections.tls import TlsOptions
 from leveret.core.schema.delta import transient_queues, travels
 from leveret.model.definitions import Definitions, Put
 from leveret.model.errors import LeveretError, PeerError, Refusal
-from leveret.runtime.process.work_slices import in_slices
+from leveret.runtime.process.work_slices import in_slices, result_of
 from leveret.runtime.schema_sync.endpoints import SchemaUpstreamParameter, UpstreamEndpoint
 from leveret.runtime.schema_sync.link import SchemaLink, open_link
 from leveret.runtime.sockets.tls import client_context
@@ -135,7 +135,7 @@ class AmqpSource:
         request: SyncRequest | None = following.begin()
         while request is not None:
             body = await self._link.request(encode_request(request), self._reply_timeout_s)
-            request = following.take(decode_reply(body))
+            request = await result_of(following.taking(decode_reply(body)))
         return following.upstream_cluster
 
     def close(self) -> None:
