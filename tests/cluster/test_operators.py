@@ -58,7 +58,7 @@ def ctl(nodes: list[SiteNode], capsys: pytest.CaptureFixture[str]) -> Ctl:
 
 def ask(node: SiteNode, path: str) -> httpx.Response:
     url = f"http://{LOOPBACK}:{node.management_port}/api/{path}"
-    return httpx.get(url, auth=("guest", "guest"), trust_env=False, timeout=30)
+    return httpx.get(url, auth=("guest", "guest"), trust_env=False, verify=False, timeout=30)
 
 
 def fill(site: ClusterSite, node: SiteNode, queue: str, count: int = 10) -> None:
@@ -203,7 +203,7 @@ def test_a_queue_is_synchronised_by_command(site: ClusterSite, nodes: list[SiteN
     listed = ctl(other, "list_queues", *columns)[1].splitlines()
     pid = f"<{other.node}.//mirrored>"
     assert f"mirrored\t<{leader.node}.//mirrored>\t[{pid}]\t[{pid}]\tha" in listed
-    text = httpx.get(f"http://{LOOPBACK}:{leader.management_port}/metrics/per-object", trust_env=False).text
+    text = ask(leader, "../metrics/per-object").text
     assert 'leveret_queue_synchronised_mirrors{vhost="/",queue="mirrored"} 1\n' in text
     enabled = "Policy ha enables classic queue mirroring"
     assert ctl(leader, "check_if_cluster_has_classic_queue_mirroring_policy") == (69, "", enabled)
@@ -289,6 +289,7 @@ def test_a_node_that_is_gone_for_good_is_forgotten(
         f"http://{LOOPBACK}:{third.management_port}/api/queues/%2F/lost/contents",
         auth=("guest", "guest"),
         trust_env=False,
+        verify=False,
     )
     assert (refused.status_code, refused.json()["reason"]) == (HTTPStatus.NOT_FOUND, down)
     site.api("DELETE", "queues/%2F/dropped", at=third)

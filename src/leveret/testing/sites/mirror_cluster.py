@@ -156,8 +156,15 @@ class MirrorCluster:
         node = at or self.running[0]
         url = f"http://{LOOPBACK}:{node.management_port}/api/{path}"
         try:
-            with httpx.Client(auth=("guest", "guest"), trust_env=False, timeout=REQUEST_TIMEOUT_S) as client:
-                answer = client.request(method, url, json=document)
+            answer = httpx.request(
+                method,
+                url,
+                json=document,
+                auth=("guest", "guest"),
+                trust_env=False,
+                verify=False,
+                timeout=REQUEST_TIMEOUT_S,
+            )
         except httpx.TransportError as error:
             raise OSError(f"{node.node}: {method} {path}: {error}") from error
         try:
