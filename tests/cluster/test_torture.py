@@ -1,9 +1,9 @@
 """Nodes of a cluster are killed, frozen, cut off and replaced at moments nobody chose; all must be in order.
 
 After each round: nothing confirmed is lost, nothing settled is back, each publisher's messages are in their order, and
-all nodes know the same. A short run is part of `make test`, always the same; `make torture` has the long one:
-LEVERET_TORTURE_ROUNDS says how long, LEVERET_SEED repeats a run. What the machine does in between is its own, so a
-seed brings back the circumstances of a failure, not always the failure.
+all nodes know the same. `make torture` runs it: LEVERET_TORTURE_ROUNDS says how long, LEVERET_SEED repeats a run. What
+the machine does in between is its own, so a seed brings back the circumstances of a failure, not always the failure.
+`make test` plays such rounds in virtual time: tests/unit/testing/simulation/test_worlds.py.
 """
 
 from __future__ import annotations
@@ -29,22 +29,6 @@ pytestmark = [
 
 ROUNDS: Final = int(os.environ.get("LEVERET_TORTURE_ROUNDS", "5"))
 EVENTS_MIN, EVENTS_MAX = 2, 5
-
-
-@pytest.mark.timeout(900)
-def test_a_cluster_keeps_everything_through_fail_overs_and_whatever_else_happens(tmp_path: Path) -> None:
-    seed = os.environ.get("LEVERET_SEED", "cluster")
-    print(f"LEVERET_SEED={seed}")
-    with (
-        ClusterSite(tmp_path, 3, CONFIG, links=True, followed=True) as site,
-        closing(Story(site, tmp_path, random.Random(seed))) as story,
-    ):
-        story.begin()
-        for events in (
-            ["kill_leader", "define", "drain_queue", "cut_off"],
-            ["restart_etcd", "change_policy", "promote_unsynchronised", "stop_leader"],
-        ):
-            assert story.round(events).total.confirmed > 0
 
 
 @pytest.mark.torture
