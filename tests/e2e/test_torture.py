@@ -137,7 +137,7 @@ def test_a_pair_whose_processes_are_killed_recovers_what_it_must_and_nothing_els
 def test_a_recovery_into_a_rabbitmq_puts_each_message_there_once_whoever_is_killed(
     tmp_path: Path, seed: int, round_: int
 ) -> None:
-    """The recovery, its node and the RabbitMQ are killed; one queue never had a message, and one is drained."""
+    """The recovery, its node and the RabbitMQ are killed, or it has an alarm; one queue never had a message."""
     chance = random.Random(f"to {seed} {round_}")
     with StandbyPair(VHOST, tmp_path) as pair, RabbitNode(parent_dir=tmp_path) as rabbit:
         site = Site(pair.upstream, VHOST, tmp_path, chance.randrange(1 << 32))
@@ -163,8 +163,13 @@ def test_a_recovery_into_a_rabbitmq_puts_each_message_there_once_whoever_is_kill
 
 
 def recover_into(pair: StandbyPair, rabbit: RabbitNode, chance: random.Random) -> tuple[list[str], int]:
-    """Recover until it succeeds, killing one after the other at first; who was killed, and what is in doubt."""
-    story = chance.choices(["recovery", "downstream", "rabbitmq"], k=chance.randint(0, PROMOTIONS_MAX))
+    """Recover until it succeeds, killing one after the other at first; who was killed, and what is in doubt.
+
+    In an `alarm` nobody is killed: RabbitMQ blocks its publishers for some seconds, and the recovery waits.
+    """
+    story = chance.choices(
+        ["recovery", "downstream", "rabbitmq", "alarm"], k=chance.randint(0, PROMOTIONS_MAX)
+    )
     with ThreadPoolExecutor(1) as pool:
         for victim in story:
             recovery = pool.submit(pair.recover_into, rabbit.amqp_port)
@@ -175,9 +180,14 @@ def recover_into(pair: StandbyPair, rabbit: RabbitNode, chance: random.Random) -
             elif victim == "rabbitmq":
                 rabbit.kill9()
                 rabbit.start()
+            elif victim == "alarm":
+                rabbit.ctl("set_vm_memory_high_watermark", "0.0000001")
+                time.sleep(chance.uniform(0.0, 10.0))
+                rabbit.ctl("set_vm_memory_high_watermark", "0.4")
             else:
                 pair.downstream.kill9()
-            recovery.result()
+            ended = recovery.result()
+            assert victim != "alarm" or ended.returncode == 0, ended.stderr
             if victim == "downstream":
                 pair.downstream.start()
         ended = pool.submit(pair.recover_into, rabbit.amqp_port).result()

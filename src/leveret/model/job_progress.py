@@ -21,11 +21,13 @@ class JobProgress:
         self.step = step
         self.done = self.total = 0
         self._since_ms: int | None = None
+        self._step_before = step
 
     def take(self, event: Mapping[str, Any], now_ms: int) -> None:
         """Take a report of the pipeline.
 
-        `planned` raises the total; `published`, `compared` and `counted` raise the done part.
+        `planned` raises the total; `published`, `compared` and `counted` raise the done part. `blocked` and `unblocked`
+        tell that another broker takes no messages for now, and that it takes them again.
         """
         match event.get("event"):
             case "started":
@@ -40,6 +42,11 @@ class JobProgress:
             case "comparing":
                 self.done = 0
                 self._begin("comparing", now_ms, anew=True)
+            case "blocked":
+                self._step_before = self.step
+                self.step = f"waiting: {blocked_by(event)}"
+            case "unblocked":
+                self.step = self._step_before
             case "published" | "compared" | "counted":
                 self.done += _count(event)
 
@@ -58,6 +65,11 @@ class JobProgress:
         self.step = step
         if anew or self._since_ms is None:
             self._since_ms = now_ms
+
+
+def blocked_by(event: Mapping[str, Any]) -> str:
+    """Return a sentence about a broker that blocks its publishers."""
+    return f"{event.get('target')} blocks its publishers until its alarm ends: {event.get('reason')}"
 
 
 def _count(event: Mapping[str, Any]) -> int:

@@ -24,6 +24,15 @@ def test_a_comparison_begins_anew() -> None:
     assert progress.seconds_left(8_000) == 2.0
 
 
+def test_a_broker_that_blocks_its_publishers_is_named_with_its_reason_until_it_takes_messages_again() -> None:
+    progress = JobProgress("waiting")
+    progress.take({"event": "planned", "queues": {"a": 10}}, 0)
+    progress.take({"event": "blocked", "target": "h:5672", "reason": "low on memory"}, 1_000)
+    assert progress.step == "waiting: h:5672 blocks its publishers until its alarm ends: low on memory"
+    progress.take({"event": "unblocked", "target": "h:5672", "reason": ""}, 2_000)
+    assert progress.step == "recovering"
+
+
 def test_garbage_counts_nothing() -> None:
     progress = JobProgress("waiting")
     for event in ({}, {"event": "planned", "queues": 5}, {"event": "published", "messages": "many"}):

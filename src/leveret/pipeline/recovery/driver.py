@@ -4,7 +4,7 @@ A promotion takes over the Spark of the transfer that it ends. Otherwise the set
 starts; if no message can be unsettled, Spark is not started at all. Unfinished plans of an earlier attempt are
 finished first. On standard output: `started`, `planned` (a vhost's plan is frozen, or continued, with the number of
 messages of each queue), `left_out` (the messages that a partial promotion leaves to a later one), `published`
-(number of further messages), `done` with the summary.
+(number of further messages), `blocked` and `unblocked` (another broker, and its reason), `done` with the summary.
 
 Spark runs two jobs over a few descriptors each: tasks that scan groups of files, and tasks that own whole queues
 and publish them. A failed task is run again, and an interrupted plan is continued; the broker drops messages that
@@ -93,6 +93,7 @@ from leveret.pipeline.target_broker.compare import ComparisonClient
 
 LOCK_TIMEOUT_S: Final = 60.0
 _WRITTEN: Final = "segment_written"
+_BLOCKED: Final = "publishers_blocked"
 
 
 def run_recovery(job: RecoverJob, console: Console, spark: SparkSession | None = None) -> None:
@@ -117,6 +118,8 @@ class RecoveryRun:
         self._inbox = inbox
         self._manifest = Manifest(job.root)
         self._intakes: dict[str, SegmentIntake] = {}
+        self._blocked: set[str] = set()
+        """The tasks whose publishers another broker blocks."""
         self._spark = SparkTasks(job, lambda: console.say("started"), self._pass_on, spark)
 
     def run(self) -> None:
@@ -379,7 +382,13 @@ class RecoveryRun:
             def progress(count: int) -> None:
                 report(inbox, "published", vhost=task.vhost, messages=count)
 
-            client = partial(client_of, job, task.vhost, task.directory)
+            client = partial(
+                client_of,
+                job,
+                task.vhost,
+                task.directory,
+                on_blocked=partial(_say_blocked, inbox, task),
+            )
             publisher = PlanPublisher(
                 task.directory,
                 client,
@@ -496,10 +505,24 @@ class RecoveryRun:
 
     def _pass_on(self, timeout_s: float) -> None:
         for event in self._inbox.wait(timeout_s):
-            if event["event"] != _WRITTEN:
+            if event["event"] == _BLOCKED:
+                self._note_blocked(event["task"], event["reason"])
+            elif event["event"] != _WRITTEN:
                 self._console.pass_on(event)
             elif intake := self._intakes.get(event["plan_id"]):
                 intake.offer(msgspec.convert(event["segment"], WrittenSegment))
+
+    def _note_blocked(self, task: str, reason: str) -> None:
+        """Report that the target blocks its publishers, or that it takes messages again: once for all tasks."""
+        before = bool(self._blocked)
+        (self._blocked.add if reason else self._blocked.discard)(task)
+        if self._job.to is not None and bool(self._blocked) != before:
+            at = f"{self._job.to.host}:{self._job.to.port}"
+            self._console.say("blocked" if reason else "unblocked", target=at, reason=reason)
+
+
+def _say_blocked(inbox: str, task: PublishTask, reason: str) -> None:
+    report(inbox, _BLOCKED, task=f"{task.plan_id} {task.queues[0]}", reason=reason)
 
 
 def _say(inbox: str, share: FileShare, segment: WrittenSegment) -> None:

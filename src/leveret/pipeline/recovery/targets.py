@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,14 +19,26 @@ from leveret.pipeline.upstream.stream_client import StreamClient, connect
 from leveret.wire.record import RECOVERY_STREAM_PREFIX
 
 
-def client_of(job: RecoverJob, vhost: str, directory: PlanDirectory, *, sends: bool = True) -> IngestClient:
-    """A connection to a plan's target; another broker's, without `sends`, only looks at the present messages."""
+def client_of(
+    job: RecoverJob,
+    vhost: str,
+    directory: PlanDirectory,
+    *,
+    sends: bool = True,
+    on_blocked: Callable[[str], None] = lambda reason: None,
+) -> IngestClient:
+    """A connection to a plan's target; another broker's, without `sends`, only looks at the present messages.
+
+    `on_blocked` is called when another broker blocks its publishers, and when it takes messages again.
+    """
     if job.to is None and not (job.staging and sends):
         return node_client(job, vhost)
     totals = directory.load().queues
     if job.to is None:
         return StagingClient(node_client(job, vhost), Path(job.staging), totals, job.timeout_s)
-    return amqp_publish.AmqpClient(job.to, vhost, directory.progress, totals, job.timeout_s, sends=sends)
+    return amqp_publish.AmqpClient(
+        job.to, vhost, directory.progress, totals, job.timeout_s, sends=sends, on_blocked=on_blocked
+    )
 
 
 def node_client(job: RecoverJob, vhost: str) -> StreamClient:

@@ -11,6 +11,7 @@ import select
 import socket
 import ssl
 import struct
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -55,7 +56,12 @@ T = TypeVar("T", bound=base.Frame)
 
 CLOSE_TIMEOUT_S: Final = 2.0
 FRAME_BYTES_MAX: Final = 131_072
+LOOK_S: Final = 1.0
+"""A connection that waits for octets, or for room, looks so often whether the broker blocks its publishers."""
+KEEPALIVE_S: Final = 30
+"""A broker that blocks its publishers may send nothing for hours: the kernel asks so often whether it is there."""
 _RECEIVE_BYTES: Final = 262_144
+_AHEAD_BYTES_MAX: Final = 4 * _RECEIVE_BYTES
 _METHOD: Final = struct.Struct(">HH")
 _REFUSALS: Final[dict[int, type[Refusal]]] = {
     403: AccessRefused,
@@ -121,14 +127,29 @@ class AmqpConnection:
             credentials; no such vhost or no access to it.
     """
 
-    def __init__(self, target: AmqpTarget, vhost: str, timeout_s: float) -> None:
+    def __init__(
+        self,
+        target: AmqpTarget,
+        vhost: str,
+        timeout_s: float,
+        on_blocked: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        """`timeout_s` is the longest wait for the broker, unless an alarm of its own makes it block publishers.
+
+        It blocks them for as long as the alarm lasts, and so long this connection waits. `on_blocked` is called with
+        the broker's reason, and with an empty text at the end.
+        """
         self.peer = f"{target.host}:{target.port}"
+        self._timeout_s = timeout_s
+        self._on_blocked = on_blocked
+        self._waits_for_alarms = True
         self.channels: dict[int, ClientChannel] = {}
         self._buffer = bytearray()
         self._answers: deque[base.Frame] = deque()
         self._frame_max_bytes = FRAME_BYTES_MAX
         self._blocked_by = ""
         self._socket = _connected(target, timeout_s)
+        self._socket.settimeout(min(timeout_s, LOOK_S))
         try:
             self._handshake(target, vhost)
         except PeerError as error:
@@ -272,10 +293,19 @@ class AmqpConnection:
         Raises:
             AmqpConnectionLost: the connection ended, or the broker took no octets for too long.
         """
-        try:
-            self._socket.sendall(octets)
-        except OSError as error:
-            self._lose(str(error))
+        left = memoryview(octets)
+        deadline_s = 0.0
+        while left:
+            try:
+                left = left[self._socket.send(left) :]
+                deadline_s = 0.0
+            except TimeoutError:
+                deadline_s = deadline_s or time.monotonic() + self._timeout_s - LOOK_S
+                self._read_ahead()
+                if not self._is_held_by_alarm and time.monotonic() > deadline_s:
+                    self._lose("the broker took no octets before the timeout")
+            except OSError as error:
+                self._lose(str(error))
 
     def receive(self) -> None:
         """Wait for the broker's next frames, and handle them.
@@ -284,21 +314,74 @@ class AmqpConnection:
             Refusal: the broker refuses a request.
             AmqpConnectionLost: the connection ended, or no frame came before the timeout.
         """
+        if self._take_frames():
+            return  # They came while octets were sent, or with a refusal.
+        deadline_s = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                self._receive_octets()
+                break
+            except TimeoutError:
+                if self._is_held_by_alarm:
+                    deadline_s = time.monotonic() + self._timeout_s
+                elif time.monotonic() >= deadline_s:
+                    self._lose("no frame came before the timeout")
+        self._take_frames()
+
+    def _receive_octets(self) -> None:
         try:
             octets = self._socket.recv(_RECEIVE_BYTES)
         except TimeoutError:
-            self._lose("no frame came before the timeout")
+            raise
         except OSError as error:
             self._lose(str(error))
         if not octets:
             self._lose("the broker closed it without a reason")
         self._buffer += octets
+
+    def _take_frames(self) -> bool:
+        """Handle the whole frames that arrived; return whether there was one."""
+        any_came = False
         while (found := self._next_frame()) is not None:
+            any_came = True
             self._take(*found)
+        return any_came
+
+    @property
+    def _is_held_by_alarm(self) -> bool:
+        return bool(self._blocked_by) and self._waits_for_alarms
+
+    def wait_for_no_alarm(self) -> None:
+        """From now on, a broker that blocks its publishers counts as one that does not answer."""
+        self._waits_for_alarms = False
+
+    def _read_ahead(self) -> None:
+        """Read frames that may say why the broker takes nothing; handle no other, because one of ours is half sent."""
+        while self._has_octets(0) and len(self._buffer) < _AHEAD_BYTES_MAX:
+            self._receive_octets()
+        at = 0
+        while at + FRAME_HEAD.size < len(self._buffer):
+            kind, channel, size = FRAME_HEAD.unpack_from(self._buffer, at)
+            payload = bytes(self._buffer[at + FRAME_HEAD.size : at + FRAME_HEAD.size + size])
+            if (kind, channel) == (FRAME_METHOD, 0) and len(payload) == size:
+                self._note_alarm(decode_method(payload))
+            at += FRAME_HEAD.size + size + 1
+
+    def _note_alarm(self, method: base.Frame) -> None:
+        before = self._blocked_by
+        if isinstance(method, commands.Connection.Blocked):
+            self._blocked_by = method.reason or "it gives no reason"
+        elif isinstance(method, commands.Connection.Unblocked):
+            self._blocked_by = ""
+        if self._blocked_by != before:
+            self._on_blocked(self._blocked_by)
+
+    def _has_octets(self, timeout_s: float) -> bool:
+        return _is_pending(self._socket) or bool(select.select([self._socket], [], [], timeout_s)[0])
 
     def receive_within(self, timeout_s: float) -> None:
         """As `receive`, but silence for so long is no error."""
-        if _is_pending(self._socket) or select.select([self._socket], [], [], timeout_s)[0]:
+        if not self._take_frames() and self._has_octets(timeout_s):
             self.receive()
 
     def _next_frame(self) -> tuple[int, int, bytes] | None:
@@ -343,10 +426,8 @@ class AmqpConnection:
             case commands.Basic.Ack() | commands.Basic.Nack() if channel is not None:
                 taken = isinstance(method, commands.Basic.Ack)
                 channel.on_settled(method.delivery_tag or 0, bool(method.multiple), taken)
-            case commands.Connection.Blocked():
-                self._blocked_by = method.reason or "it gives no reason"
-            case commands.Connection.Unblocked():
-                self._blocked_by = ""
+            case commands.Connection.Blocked() | commands.Connection.Unblocked():
+                self._note_alarm(method)
             case commands.Basic.Return() if channel is not None:
                 channel.route = method.reply_text or ""
             case commands.Channel.Close():
@@ -380,7 +461,8 @@ class AmqpConnection:
         if self._socket.fileno() == -1:
             return
         try:
-            self._socket.settimeout(CLOSE_TIMEOUT_S)
+            self.wait_for_no_alarm()
+            self._timeout_s = CLOSE_TIMEOUT_S
             goodbye = marshal(commands.Connection.Close(200, "bye", 0, 0), 0)
             self.request(0, goodbye, commands.Connection.CloseOk)
         except (LeveretError, OSError):
@@ -423,6 +505,8 @@ def _connected(target: AmqpTarget, timeout_s: float) -> socket.socket:
     plain = socket.create_connection((target.host, target.port), timeout_s)
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_S // 3)
     if not target.tls:
         return plain
     try:

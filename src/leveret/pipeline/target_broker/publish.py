@@ -102,6 +102,7 @@ class AmqpClient:
         totals: the number of messages for each queue.
         timeout_s: the time for a connection, or for a lock that another publisher holds.
         sends: false only to look at the present messages.
+        on_blocked: see AmqpConnection.
     """
 
     def __init__(
@@ -113,6 +114,7 @@ class AmqpClient:
         timeout_s: float,
         *,
         sends: bool = True,
+        on_blocked: Callable[[str], None] = lambda reason: None,
     ) -> None:
         self._target = target
         self._vhost = vhost
@@ -122,7 +124,7 @@ class AmqpClient:
         self._sends = sends
         self._publishers: list[AmqpPublisher] = []
         make_directory(progress)
-        self._connection = connect(target, vhost, timeout_s)
+        self._connection = connect(target, vhost, timeout_s, on_blocked=on_blocked)
 
     def declare_publisher(self, reference: str, stream: str) -> AmqpPublisher:
         """Lock a queue, made if it is missing, and find its progress."""
@@ -152,6 +154,7 @@ class AmqpClient:
 
     def close(self) -> None:
         """Release the locks of this client."""
+        self._connection.wait_for_no_alarm()
         try:
             for publisher in self._publishers:
                 publisher.close()
@@ -558,7 +561,14 @@ def progress_path(directory: Place, queue: str) -> Place:
     return directory / f"{name}.json"
 
 
-def connect(target: AmqpTarget, vhost: str, timeout_s: float, *, waits: bool = True) -> AmqpConnection:
+def connect(
+    target: AmqpTarget,
+    vhost: str,
+    timeout_s: float,
+    *,
+    waits: bool = True,
+    on_blocked: Callable[[str], None] = lambda reason: None,
+) -> AmqpConnection:
     """A connection to the target; with `waits`, tries again while the target restarts.
 
     Raises:
@@ -567,7 +577,7 @@ def connect(target: AmqpTarget, vhost: str, timeout_s: float, *, waits: bool = T
     deadline = time.monotonic() + (timeout_s if waits else 0)
     while True:
         try:
-            return AmqpConnection(target, target.place_of(vhost), timeout_s)
+            return AmqpConnection(target, target.place_of(vhost), timeout_s, on_blocked)
         except (OSError, AmqpConnectionLost) as error:
             if time.monotonic() > deadline:
                 raise AmqpConnectionLost(

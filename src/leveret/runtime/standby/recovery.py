@@ -199,7 +199,17 @@ class Recoveries:
             PipelineFailed: the recovery did not finish; the next run continues it.
         """
         logger.info("standby_recovery_begun to=%s:%d", target.host, target.port)
-        done = await self._run_alone(ask("recover", self._job(wanted) | {"to": self._to(target)}, report))
+
+        def noted(event: Event) -> None:
+            if event.get("event") == "blocked":
+                logger.warning(
+                    "standby_recovery_blocked to=%s reason=%s action=wait", event["target"], event["reason"]
+                )
+            elif event.get("event") == "unblocked":
+                logger.info("standby_recovery_unblocked to=%s", event["target"])
+            report(event)
+
+        done = await self._run_alone(ask("recover", self._job(wanted) | {"to": self._to(target)}, noted))
         rows = reported_rows(done["summary"])
         for row in rows:
             logger.info(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+import pamqp.body
 import pamqp.frame
 import pytest
 from pamqp import base, commands
@@ -19,7 +20,7 @@ from leveret.pipeline.jobs.job import AmqpTarget, LoginCredentials
 from leveret.pipeline.target_broker.connection import AmqpConnectionLost
 from leveret.pipeline.target_broker.publish import AmqpClient, progress_path, read_progress
 from leveret.pipeline.target_broker.streams import MessageDeclined
-from leveret.testing.network.ports import LOOPBACK
+from leveret.testing.network.ports import LOOPBACK, wait_until
 from leveret.testing.sites.standby_upstream import stored_message
 from leveret.wire.amqp091 import marshal
 from leveret.wire.record import RECOVERY_STREAM_PREFIX
@@ -48,13 +49,17 @@ class ScriptedBroker:
         self._socket = connected
         self.bound: dict[str, int] = {}
         """Channels by the queues that they publish to."""
+        self.bodies = 0
+        """The octets of messages' bodies so far."""
+        self._reads = threading.Event()
+        self._reads.set()
 
     def serve(self) -> None:
         with suppress(OSError):
             self._socket.recv(8)
             self.say(0, commands.Connection.Start(mechanisms="PLAIN", locales="en_US"))
             buffer = b""
-            while octets := self._socket.recv(65_536):
+            while self._reads.wait(TIMEOUT_S) and (octets := self._socket.recv(65_536)):
                 buffer += octets
                 with suppress(UnmarshalingException):
                     while buffer:
@@ -63,6 +68,8 @@ class ScriptedBroker:
                         self._answer(channel, found)
 
     def _answer(self, channel: int, found: object) -> None:
+        if isinstance(found, pamqp.body.ContentBody):
+            self.bodies += len(found.value)
         if isinstance(found, commands.Queue.Bind):
             self.bound[found.queue] = channel
         answer = ANSWERS.get(getattr(found, "name", ""))
@@ -72,12 +79,19 @@ class ScriptedBroker:
     def say(self, channel: int, *methods: base.Frame) -> None:
         self._socket.sendall(b"".join(marshal(method, channel) for method in methods))
 
+    def hold(self) -> threading.Event:
+        """Read nothing from now on, until the returned event is set."""
+        self._reads.clear()
+        return self._reads
+
     def hang_up(self) -> None:
         self._socket.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager
-def two_queues(folder: Path) -> Iterator[tuple[AmqpClient, ScriptedBroker]]:
+def two_queues(
+    folder: Path, timeout_s: float = TIMEOUT_S, on_blocked: Callable[[str], None] = lambda reason: None
+) -> Iterator[tuple[AmqpClient, ScriptedBroker]]:
     """A client that publishes to queues `a` and `b`, all sent and nothing confirmed."""
     with socket.create_server((LOOPBACK, 0)) as listener:
         target = AmqpTarget(
@@ -95,7 +109,9 @@ def two_queues(folder: Path) -> Iterator[tuple[AmqpClient, ScriptedBroker]]:
 
         thread = threading.Thread(target=serve)
         thread.start()
-        client = AmqpClient(target, "/", folder, {"a": MESSAGES, "b": MESSAGES}, TIMEOUT_S)
+        client = AmqpClient(
+            target, "/", folder, {"a": MESSAGES, "b": MESSAGES}, timeout_s, on_blocked=on_blocked
+        )
         try:
             yield client, made[0]
         finally:
@@ -154,3 +170,58 @@ def test_a_broker_that_takes_nothing_for_want_of_memory_is_told_so(tmp_path: Pat
         with pytest.raises(AmqpConnectionLost) as lost:
             publisher.wait_confirmed(1, TIMEOUT_S)
     assert ("it blocks its publishers until an alarm ends: low on memory" in str(lost.value)) is not is_over
+
+
+ALARM_S: Final = 0.6
+"""An alarm that lasts this long outlasts the client's time of half of that."""
+
+
+def test_a_broker_that_blocks_its_publishers_is_waited_for_however_long_and_says_why(tmp_path: Path) -> None:
+    said: list[str] = []
+    with two_queues(tmp_path, ALARM_S / 2, said.append) as (client, broker):
+        publisher = client.declare_publisher("recovery.p", RECOVERY_STREAM_PREFIX + "a")
+        publisher.publish(MessageRun.of(1, [stored_message(b"x")]))
+        broker.say(0, commands.Connection.Blocked("low on disk"))
+
+        def end() -> None:
+            broker.say(0, commands.Connection.Unblocked())
+            broker.say(broker.bound["a"], commands.Basic.Ack(1, False))
+
+        threading.Timer(ALARM_S, end).start()
+        publisher.wait_confirmed(1, TIMEOUT_S)
+        assert read_progress(progress_path(tmp_path, "a")).confirmed == 1
+    assert said == ["low on disk", ""]
+
+
+def test_a_broker_that_blocks_its_publishers_and_reads_nothing_is_waited_for_in_the_middle_of_a_message(
+    tmp_path: Path,
+) -> None:
+    """RabbitMQ reads nothing more from such a connection, and says why first."""
+    said: list[str] = []
+    large = [stored_message(b"x" * 4_000_000) for _ in range(4)]
+    with two_queues(tmp_path, ALARM_S / 2, said.append) as (client, broker):
+        publisher = client.declare_publisher("recovery.p", RECOVERY_STREAM_PREFIX + "a")
+        reads = broker.hold()
+        broker.say(0, commands.Connection.Blocked("low on memory"))
+
+        def end() -> None:
+            broker.say(0, commands.Connection.Unblocked())
+            reads.set()
+
+        threading.Timer(ALARM_S, end).start()
+        publisher.publish(MessageRun.of(1, large))
+        wait_until(lambda: broker.bodies == 16_000_000, "each octet, once", TIMEOUT_S)
+        broker.say(broker.bound["a"], commands.Basic.Ack(4, True))
+        publisher.wait_confirmed(4, TIMEOUT_S)
+        assert read_progress(progress_path(tmp_path, "a")).confirmed == 4
+    assert said == ["low on memory", ""]
+
+
+def test_a_broker_that_reads_nothing_without_a_reason_is_given_up(tmp_path: Path) -> None:
+    large = [stored_message(b"x" * 4_000_000) for _ in range(4)]
+    with two_queues(tmp_path, ALARM_S / 2) as (client, broker):
+        publisher = client.declare_publisher("recovery.p", RECOVERY_STREAM_PREFIX + "a")
+        reads = broker.hold()
+        with pytest.raises(AmqpConnectionLost, match="took no octets before the timeout"):
+            publisher.publish(MessageRun.of(1, large))
+        reads.set()

@@ -20,6 +20,7 @@ from leveret.cli.output.ages import age
 from leveret.cli.output.progress_bar import ProgressBar
 from leveret.cli.output.values import ReportLines, Table
 from leveret.cli.secrets import password_of
+from leveret.model.job_progress import blocked_by
 
 TO_PASSWORD: Final = "LEVERETCTL_TO_PASSWORD"
 _SUMMARY: Final = ("first_timestamp", "last_timestamp", "message_count", "virtual_host")
@@ -370,6 +371,10 @@ class _Recovery:
                 self._bar.update(total=progress["messages"], completed=0, description="exporting")
             case "published" | "compared" | "counted" | "exported":
                 self._bar.advance(progress["messages"])
+            case "blocked":
+                self._bar.update(description=f"waiting: {blocked_by(progress)}")
+            case "unblocked":
+                self._bar.update(description=f"recovering {self._queues} queues")
             case "comparing":
                 self._bar.begin_again(total=self._total, description=f"comparing {self._queues} queues")
 
@@ -392,6 +397,10 @@ class _Spoken:
             case "counting" | "exporting" as step:
                 self._total, self._done = progress["messages"], 0
                 self._say(f"{step} {self._total} messages")
+            case "blocked":
+                self._say(f"{blocked_by(progress)}; waiting for that")
+            case "unblocked":
+                self._say(f"{progress['target']} takes messages again")
             case "comparing":
                 self._done = 0
                 self._say(f"comparing {self._total} messages")

@@ -316,6 +316,18 @@ def test_in_a_pipe_each_step_and_the_end_are_lines(capsys: pytest.CaptureFixture
     ]
 
 
+def test_in_a_pipe_a_broker_that_blocks_its_publishers_is_named_with_its_reason(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    blocked = {"target": "h:5672", "reason": "low on disk"}
+    news = [{"progress": {"event": "blocked", **blocked}}, {"progress": {"event": "unblocked", **blocked}}]
+    follow(iter([*news, {"summary": [ROW]}]), shows=False, says=True, left=LEFT)
+    assert capsys.readouterr().err.splitlines() == [
+        "h:5672 blocks its publishers until its alarm ends: low on disk; waiting for that",
+        "h:5672 takes messages again",
+    ]
+
+
 def test_what_was_left_out_is_counted_with_how_to_get_it(capsys: pytest.CaptureFixture[str]) -> None:
     api = FakeApi([ROW])
     api.left_out = {"vhosts": [{"virtual_host": "tmp", "queues": 2, "messages": 9, "unreadable_records": 0}]}
