@@ -18,8 +18,8 @@ pytestmark = [
     pytest.mark.timeout(180),
 ]
 
-COUNT = 300
-DELIVERED = 120
+COUNT = 60
+DELIVERED = 24
 ARGUMENTS = {"ha": {}, "quorum": {"x-queue-type": "quorum"}}
 
 

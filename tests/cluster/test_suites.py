@@ -1,7 +1,8 @@
 """RabbitMQ's suites about mirrored queues, case by case: the same stories leave the same transcripts.
 
 `make conformance` plays them on a cluster of RabbitMQ 3.10.8, which must show what transcripts.txt says, and `make
-test` on Leveret, which must show the same, but for what it does otherwise on purpose (DIFFERENT).
+test` on Leveret, which must show the same, but for what it does otherwise on purpose (DIFFERENT). Those whose faults a
+quicker test finds (FOUND_BY) are played on Leveret by `make torture`.
 LEVERET_RECORD_TRANSCRIPTS=1 has RabbitMQ's transcripts written anew.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -53,23 +54,62 @@ DIFFERENT: Final[dict[str, tuple[tuple[str, str], ...]]] = {
 }
 """By case, lines of RabbitMQ's and what stands there instead."""
 
-KINDS: Final = [
-    pytest.param(
-        RABBITMQ,
-        marks=[
-            pytest.mark.oracle,
-            pytest.mark.rabbitmq,
-            pytest.mark.xdist_group("rabbitmq-cluster"),
-            pytest.mark.timeout(900),
-        ],
+FOUND_BY: Final = {
+    "unit/core/replication/test_mirroring.py": (
+        "dynamic_ha.change_cluster",
+        "dynamic_ha.failing_random_policies",
+        "dynamic_ha.random_policy",
+        "dynamic_ha.promote_follower_after_standalone_restart_of_the_other",
     ),
-    # A group of its own, beside the other clusters: most of its time it waits for leases.
-    pytest.param(LEVERET, marks=pytest.mark.xdist_group("cluster-suites")),
-]
+    "unit/core/replication/test_leader_location.py": (
+        "queue_master_location.calculate_client_local",
+        "queue_master_location.calculate_min_master_with_bindings",
+        "queue_master_location.calculate_random",
+        "queue_master_location.declare_policy",
+        "queue_master_location.declare_policy_all",
+        "queue_master_location.declare_policy_nodes",
+        "queue_master_location.declare_with_random_and_some_nodes_under_maintenance",
+    ),
+    "conformance/test_dead_letters.py": (
+        "simple_ha.rejects_survive_stop_dlx",
+        "simple_ha.rejects_survive_policy_dlx",
+    ),
+    "unit/session/forwarding/test_failover.py": (
+        "simple_ha.auto_resume_no_ccn_client",
+        "simple_ha.consume_survives_stop",
+    ),
+    "unit/testing/simulation/test_worlds.py": (
+        "many_node_ha.kill_intermediate",
+        "simple_ha.confirms_survive_stop",
+    ),
+    "cluster/test_operators.py": (
+        "clustering_management.forget_cluster_node",
+        "clustering_management.forget_removes_things",
+    ),
+    "cluster/test_suites.py": (
+        # Each asks less than another case: rebalance_exactly, mirror_queue_sync_order, follower_synchronization.
+        "dynamic_ha.rebalance_nodes",
+        "priority_queue.mirror_queue_order",
+        "sync_detection.follower_synchronization_ttl",
+    ),
+}
+"""By the file that finds their faults, too: cases that are played on Leveret by hand, in `make torture`."""
+BY_HAND: Final = {name for names in FOUND_BY.values() for name in names}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def on_rabbitmq(case: Case) -> Any:
+    marks = [pytest.mark.oracle, pytest.mark.rabbitmq, pytest.mark.timeout(900)]
+    group = pytest.mark.xdist_group("rabbitmq-cluster")
+    return pytest.param(case, RABBITMQ, marks=[*marks, group], id=f"{case.name}-{RABBITMQ}")
+
+
+def on_leveret(case: Case) -> Any:
+    marks = [pytest.mark.torture] if case.name in BY_HAND else []
+    group = pytest.mark.xdist_group("cluster-suites")
+    return pytest.param(case, LEVERET, marks=[*marks, group], id=f"{case.name}-{LEVERET}")
+
+
+@pytest.mark.parametrize(("case", "kind"), [*map(on_rabbitmq, CASES), *map(on_leveret, CASES)])
 def test_a_case_leaves_the_transcript_that_rabbitmq_leaves(
     case: Case, kind: str, house: House, recorded: dict[str, list[str]], tmp_path: Path
 ) -> None:
@@ -97,5 +137,6 @@ def expected(case: Case, kind: str, lines: list[str]) -> list[str]:
 
 def test_every_case_has_a_transcript_and_every_difference_is_one(recorded: dict[str, list[str]]) -> None:
     assert {case.name for case in CASES} == recorded.keys()
+    assert recorded.keys() >= BY_HAND
     for name, differences in DIFFERENT.items():
         assert {theirs for theirs, _ in differences} <= set(recorded[name])

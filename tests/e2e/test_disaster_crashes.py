@@ -26,7 +26,7 @@ from leveret.testing.network.ports import wait_until
 from leveret.testing.sites.standby_pair import PROMOTE_TIMEOUT_S, StandbyPair
 from tests.e2e.site import PATIENCE_S, Site, background, drain_all
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.torture, pytest.mark.timeout(600)]
 
 VHOST: Final = "orders"
 QUEUES: Final = ("one", "two", "three")

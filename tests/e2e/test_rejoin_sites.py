@@ -37,7 +37,7 @@ def divergent(node: LeveretProcess) -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.mark.parametrize("upstream_nodes", [2, 1])
+@pytest.mark.parametrize("upstream_nodes", [2, pytest.param(1, marks=pytest.mark.torture)])
 def test_a_site_comes_back_with_what_only_it_has_set_aside(tmp_path: Path, upstream_nodes: int) -> None:
     if reason := cluster_site.available():
         pytest.skip(reason)

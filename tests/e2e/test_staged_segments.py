@@ -34,7 +34,7 @@ from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_messa
 pytestmark = pytest.mark.timeout(900)
 Way = Callable[[PlanDirectory, int, Path, list[str]], None]
 QUEUES: Final = ("q0", "q1", "q2")
-MESSAGES: Final = 12_000
+MESSAGES: Final = 6_000
 HELD: Final = 50
 PATIENCE_S: Final = 60.0
 BODY_REST: Final = b"." + b"x" * 400

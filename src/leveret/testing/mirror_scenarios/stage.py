@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -18,7 +19,7 @@ import httpx
 import pika
 from pika.exceptions import AMQPError, ChannelClosedByBroker
 
-from leveret.testing.sites.mirror_cluster import ClusterNode, MirrorCluster, QueuePlace
+from leveret.testing.sites.mirror_cluster import PATIENCE_S, ClusterNode, MirrorCluster, QueuePlace
 
 LETTERS: Final = "ABCDEFGH"
 _PERSISTENT: Final = pika.BasicProperties(delivery_mode=2)
@@ -172,10 +173,12 @@ class Stage:
         priority: int | None = None,
         size: int = 0,
     ) -> None:
-        """Publish numbered persistent messages, padded to a size; return when all are confirmed."""
+        """Publish numbered persistent messages, padded to a size; return when the last is confirmed, and so all are."""
         properties = pika.BasicProperties(delivery_mode=2, priority=priority)
-        with self.cluster.channel(node) as channel:
+        with self.cluster.channel(node, confirms=False) as channel:
             for number in range(first, first + count):
+                if number == first + count - 1:
+                    channel.confirm_delivery()
                 channel.basic_publish("", queue, (b"%d" % number).ljust(size), properties)
 
     def takes(self, node: ClusterNode, queue: str, *, delivered: Sequence[int] = ()) -> None:
@@ -186,10 +189,14 @@ class Stage:
         numbers: list[int] = []
         marked: list[int] = []
         with self.cluster.channel(node, confirms=False) as channel:
-            while (message := channel.basic_get(queue, auto_ack=True))[0] is not None:
-                numbers.append(int(message[2]))
-                if message[0].redelivered:
-                    marked.append(numbers[-1])
+            while count := channel.queue_declare(queue, passive=True).method.message_count:
+                for method, _, body in islice(channel.consume(queue, inactivity_timeout=PATIENCE_S), count):
+                    assert method is not None, f"{queue} has {count} messages, and not all came"
+                    numbers.append(int(body))
+                    if method.redelivered:
+                        marked.append(numbers[-1])
+                channel.basic_ack(method.delivery_tag, multiple=True)
+                channel.cancel()
         reported = f"{self.letter(node)} takes from {queue}: {spans(numbers)}"
         if delivered:
             reported += f"; redelivered {spans([number for number in marked if number in delivered])}"
