@@ -2,7 +2,8 @@
 
 Messages are passed on in the buffer that received them, without a copy: a frame's chunks go from there to disk. A
 message that is too long for the link's buffer gets a buffer of its own. A peer that has not proven the secret has a
-small buffer, and cannot fill more memory.
+small buffer, and cannot fill more memory. A read may hold thousands of messages, each of which makes a log, so a link
+has turns: after `SLICE_S` the loop serves others, and the socket is not read until the other messages are taken.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol, cast
 
 from leveret.model.errors import LeveretError
+from leveret.runtime.process.work_slices import time_slice
 from leveret.runtime.sockets.connection_budget import ConnectionSlot
 from leveret.session.link_handshake import HandshakeMessage
 from leveret.wire.link import (
@@ -67,6 +69,7 @@ class LinkPeer(asyncio.BufferedProtocol):
         """
         self._receiver: Receiver
         self._is_paused = False
+        self._turn_is_over = False
         self.address = ""
         self.sent_bytes = 0
         self.received_bytes = 0
@@ -104,9 +107,25 @@ class LinkPeer(asyncio.BufferedProtocol):
         self._transport.pause_reading()
 
     def _release(self) -> None:
-        if not self.is_closed:
+        if not self.is_closed and not self._turn_is_over:
             self._transport.resume_reading()
             self.buffer_updated(0)
+
+    def _end_turn(self) -> None:
+        """Let the loop serve others before the next message."""
+        self._turn_is_over = True
+        self._transport.pause_reading()
+        asyncio.get_running_loop().call_soon(self._begin_turn)
+
+    def _begin_turn(self) -> None:
+        self._turn_is_over = False
+        if self._may_take():
+            self.buffer_updated(0)
+        if self._may_take():
+            self._transport.resume_reading()
+
+    def _may_take(self) -> bool:
+        return not (self.is_closed or self._is_paused or self._turn_is_over)
 
     # -- calls of asyncio ---------------------------------------------------------------------
 
@@ -134,7 +153,9 @@ class LinkPeer(asyncio.BufferedProtocol):
         """Take so many octets in the buffer."""
         self.received_bytes += nbytes
         try:
-            if self._long is None:
+            if self._turn_is_over:
+                self._filled += nbytes
+            elif self._long is None:
                 self._filled += nbytes
                 self._take()
             else:
@@ -182,7 +203,8 @@ class LinkPeer(asyncio.BufferedProtocol):
                     f"{bytes(self._buffer[: len(GREETING)])!r}; is it the replication port of a Leveret?"
                 )
             self._greeted, at = True, len(GREETING)
-        buffer = self._buffer
+        buffer, is_over = self._buffer, time_slice()
+        is_first = True
         while self._filled - at >= LENGTH.size and not self.is_closed and not self._is_paused:
             (size,) = LENGTH.unpack_from(buffer, at)
             if not 0 < size <= (MESSAGE_BYTES_MAX if self.is_trusted else SMALL_BYTES_MAX):
@@ -194,6 +216,10 @@ class LinkPeer(asyncio.BufferedProtocol):
                     self._long[: self._long_filled] = buffer[start : self._filled]
                     self._filled = at
                 break
+            if not is_first and is_over():
+                self._end_turn()
+                break
+            is_first = False
             at = start + size
             self._hand_out(buffer[start:at])
         rest = self._filled - at

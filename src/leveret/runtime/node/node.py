@@ -75,6 +75,14 @@ confirms and halved the rate of a hundred queues; a shorter time gains nothing.
 """
 
 
+def settle_process() -> None:
+    """Set the collector, threads and freed memory as a process that serves for long needs them."""
+    freeze_objects()
+    gc.set_threshold(*GC_THRESHOLDS)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    keep_freed_memory()
+
+
 class Node:
     """One broker process.
 
@@ -350,10 +358,7 @@ class Node:
         self._opened = True
         if self.replication is not None:
             await self.event_history.led(self.config.node_name, self.replication.epoch)
-        freeze_objects()
-        gc.set_threshold(*GC_THRESHOLDS)
-        sys.setswitchinterval(SWITCH_INTERVAL_S)
-        keep_freed_memory()
+        settle_process()
 
     async def _unless_failed(self, step: Coroutine[None, None, None]) -> None:
         """Await a step of the start, but end at a failed disk: the step would wait for ever."""

@@ -16,7 +16,7 @@ from typing import Any, Final
 from leveret.config import Config
 from leveret.config.uris import NodeUri
 from leveret.model.errors import Corrupt, LeveretError, StorageError
-from leveret.runtime.node.node import Node
+from leveret.runtime.node.node import Node, settle_process
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.replication.applier import Applier
 from leveret.runtime.replication.delaying import Delaying, follower_data
@@ -73,6 +73,8 @@ class FollowerRole:
         self.node = node
         self.delaying: Delaying | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._loop_watch = node.loop_watch
+        self._measuring: asyncio.Task[None] | None = None
         self._config = config
         self._own = own
         self._identity = own.identity
@@ -130,6 +132,9 @@ class FollowerRole:
             on_damage=self.damaged,
         )
         self._watching = asyncio.get_running_loop().create_task(self._watch())
+        # Clients are passed on here, and a leader's confirms wait for this loop.
+        self._measuring = asyncio.get_running_loop().create_task(self._loop_watch.run())
+        settle_process()
         logger.info("following leader=%s node_id=%s epoch=%d", self.uri, identity.node_id, identity.epoch)
 
     def damaged(self, error: Corrupt) -> None:
@@ -138,8 +143,9 @@ class FollowerRole:
 
     async def stop(self) -> None:
         """End the link, and remove nothing more."""
-        if self._watching is not None:
-            self._watching.cancel()
+        for task in (self._watching, self._measuring):
+            if task is not None:
+                task.cancel()
         self.inbound.stop()
         if self.delaying is not None:
             await self.delaying.stop()
@@ -234,6 +240,7 @@ class FollowerRole:
     def _show_anew(self) -> None:
         """Build the node anew, because the earlier view may show chunks that are gone, or lack what came since."""
         self.node = holding.build_anew(self.node)
+        self.node.loop_watch = self._loop_watch
         self._took(self.node)
         self.node.show()
 
