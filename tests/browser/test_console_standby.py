@@ -90,7 +90,7 @@ def test_a_standby_that_falls_behind_is_seen_to_and_is_safe_again_when_it_is_bac
 ) -> None:
     page, downstream = visit.page, sites.pair.downstream
     look_at(page, console, "safety")
-    row = page.locator("table.queues tr", has=page.get_by_text(QUEUE, exact=True))
+    row = page.locator("table.queues tr", has_text=f"{QUEUE}{VHOST} at eu")
     expect(row).to_contain_text("✓ safe", timeout=SLOW_MS)
     downstream.ctl("disconnect_standby_replication_downstream")
     publish(sites, 50, 20)

@@ -19,7 +19,7 @@ pytestmark = [
 ]
 
 HEAD, TAIL, ACKED = 100, 50, 10
-SLOW = {"mirroring_sync_max_throughput": "100"}
+SLOW = {"mirroring_sync_max_throughput": "400"}
 
 
 @pytest.fixture

@@ -399,6 +399,11 @@ def test_a_node_of_a_cluster_without_its_lease_passes_clients_on_to_one_that_ser
             assert [row["proxied_by"] for row in rows if row.get("proxied_by")] == [cut_off.node]
         cut_off.etcd_link.allow()
         site.wait(lambda: cut_off.node in site.members_running(other), "a node that serves again")
-        site.wait(lambda: speaks_amqp(cut_off.amqp_port), "its own service")
+
+        def serves() -> bool:
+            with site.channel(cut_off):
+                return not any(row.get("proxied_by") for row in site.api("GET", "connections", at=other))
+
+        site.wait(serves, "its own service, with no client passed on")
         with site.channel(cut_off) as channel:
             assert channel.basic_get("orders")[2] == b"by the other node"
