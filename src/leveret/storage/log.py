@@ -117,6 +117,7 @@ class Log(LogReader):
         self._syncing_end = 0
         self._durable = durable
         self._unsynced: list[Segment] = []
+        self.unsynced_bytes = 0
         self._syncing: list[Segment] = []
         self._made: Segment | None = None
         self._has_overhang = False
@@ -345,6 +346,7 @@ class Log(LogReader):
             raise storage_error(error, what) from error
         if not self._unsynced or self._unsynced[-1] is not segment:
             self._unsynced.append(segment)
+        self.unsynced_bytes += header.chunk_bytes
         segment.note(header)
         if self._owner is not None:
             self._owner.appended(self, segment.first_offset, header, octets)
@@ -480,6 +482,7 @@ class Log(LogReader):
             self._close_segment(self._segments.pop())
         staged.path, staged.state = target, state
         self._segments.append(staged)
+        self.unsynced_bytes += staged.size
         self._unsynced = [each for each in self._unsynced if each in self._segments] + [staged]
 
     def _cut_back(self, segment: Segment) -> None:
@@ -523,6 +526,7 @@ class Log(LogReader):
         shared.update(directories)
         self._names.begin_round()
         self._syncing, self._unsynced = due, []
+        self.unsynced_bytes = 0
         self._syncing_end = self.next_offset
         return descriptors
 

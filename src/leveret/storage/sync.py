@@ -60,6 +60,9 @@ def sync_and_close(descriptors: list[int]) -> None:
 
 def close_descriptors(descriptors: list[int]) -> None:
     """Close descriptors in few calls, because each call releases the interpreter and waits to get it back."""
+    if len(descriptors) == 1:
+        os.close(descriptors[0])
+        return
     waiting = sorted(descriptors)
     while waiting:
         first = waiting[0]

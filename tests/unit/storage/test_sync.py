@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from leveret.storage import dirty_memory, sync
+from leveret.storage.kernel_syncs import KernelSyncs
 from leveret.storage.sync import (
     FileSystem,
     close_descriptors,
@@ -240,11 +242,25 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield place
 
 
+def sync_by_kernel(syncs: KernelSyncs, descriptors: list[int]) -> None:
+    """Sync with the kernel's queue; raise the first error."""
+    waiting, ended = descriptors, list[OSError | None]()
+    while len(ended) < len(descriptors):
+        waiting = waiting[syncs.begin(waiting, 0) :]
+        select.select([syncs.readable_fd], [], [], 60)
+        ended += [error for _, error in syncs.ended()]
+    for error in filter(None, ended):
+        raise error
+
+
 @pytest.mark.process
+@pytest.mark.parametrize("way", ["syncfs", "by the kernel"])
 @pytest.mark.parametrize("writes", ["data", "many small files"])
-def test_a_disk_that_fails_keeps_nothing_that_was_said_to_be_durable(small_disk: Path, writes: str) -> None:
+def test_a_disk_that_fails_keeps_nothing_that_was_said_to_be_durable(
+    small_disk: Path, writes: str, way: str
+) -> None:
     """A real device: what was synced before it failed is there when it is read anew, and the failure is told."""
-    whole = FileSystem(small_disk)
+    whole, syncs = FileSystem(small_disk), KernelSyncs()
     durable: list[str] = []
     failed = False
     try:
@@ -255,7 +271,10 @@ def test_a_disk_that_fails_keeps_nothing_that_was_said_to_be_durable(small_disk:
             for fd, name in zip(descriptors, names, strict=True):
                 os.pwrite(fd, name.encode() * (size // len(name)), 0)
             try:
-                whole.sync(descriptors)
+                if way == "syncfs":
+                    whole.sync(descriptors)
+                else:
+                    sync_by_kernel(syncs, descriptors)
             finally:
                 close_descriptors(descriptors)
             durable += names
@@ -263,6 +282,7 @@ def test_a_disk_that_fails_keeps_nothing_that_was_said_to_be_durable(small_disk:
         failed = True
     finally:
         whole.close()
+        syncs.close()
     assert failed
     # The page cache is not asked: the device is read anew, after the recovery of its journal, with room for that.
     room = small_disk.parent / "room"

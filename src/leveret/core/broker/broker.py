@@ -615,6 +615,11 @@ class Broker:
         self._record(d.Delete(entity.kind, entity.key))
         self._stale.mark(entity.vhost)
 
+    @property
+    def has_stale_policies(self) -> bool:
+        """Whether changed policies are still to be applied."""
+        return bool(self._stale)
+
     def refresh_policies(self, is_over: Callable[[], bool] = lambda: False) -> bool:
         """Apply changed policies to queues and exchanges, one after the other.
 
@@ -628,7 +633,7 @@ class Broker:
             self._refresh(vhost, each)
             if is_over():
                 break
-        return bool(self._stale)
+        return self.has_stale_policies
 
     def _refresh(self, vhost: str, each: Queue | ExchangeState) -> None:
         topology = self.topologies[vhost]

@@ -41,6 +41,8 @@ DEALT_AT_ONCE: Final = 16_384
 """The number of messages, about, that one dispatch delivers; then other clients are served."""
 DEALT_SINGLY: Final = 4
 """Messages are dealt one at a time if there are fewer than so many for each consumer."""
+BEHIND_BYTES: Final = WINDOW_BYTES_MAX // 2
+"""With more ready messages than this, consumers are behind: messages that overtake the window are read from the log."""
 DROPPED_AT_ONCE: Final = 8_192
 """The number of messages, about, that expire, are dropped or are measured in one dispatch."""
 RUN_COSTS: Final = 32
@@ -178,10 +180,10 @@ class Queue:
 
     @property
     def is_behind(self) -> bool:
-        """Whether there are consumers, and more ready messages than memory holds for them."""
+        """Whether there are consumers, and so many ready messages that memory may soon not hold all of them."""
         return (
             bool(self.consumers)
-            and self.ready_bytes + self.ready_count * MESSAGE_OVERHEAD_BYTES > WINDOW_BYTES_MAX
+            and self.ready_bytes + self.ready_count * MESSAGE_OVERHEAD_BYTES > BEHIND_BYTES
         )
 
     @property

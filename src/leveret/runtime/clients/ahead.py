@@ -3,7 +3,7 @@
 A publish costs the node less than a delivery with its ack. If both share one processor, a publisher with as many turns
 as its consumers takes most of the processor, and the backlog grows although the consumers could keep up. So the
 publisher waits until the node has delivered as many messages as the publisher's last turn brought. The wait ends
-earlier if the consumers take no messages, because then the node is not their bottleneck.
+earlier if the consumers take no messages, or few, because then the node is not their bottleneck.
 """
 
 from __future__ import annotations
@@ -14,19 +14,24 @@ LOOK_S: Final = 0.002
 """The interval of looks at a waiting publisher."""
 IDLE_LOOKS: Final = 2
 """Consumers without a delivery between so many looks have all that they can take."""
-WAIT_S_MAX: Final = 0.010
-"""The longest wait: slow consumers must not hold a publisher to their rate, because a broker is there for backlogs."""
+SLOW_S: Final = 0.010
+"""The longest wait for slow consumers: they must not hold a publisher to their rate, a broker is there for backlogs."""
+SLOW_SHARE: Final = 0.25
+"""Consumers that took less than this share of the publisher's turn in that time are slow."""
+WAIT_S_MAX: Final = 0.020
+"""The longest wait."""
 
 
 class AheadWait:
     """One wait of a publisher; does no I/O and reads no clock."""
 
-    __slots__ = ("_ends_s", "_enough", "_idle_looks", "_seen")
+    __slots__ = ("_ends_s", "_enough", "_few", "_idle_looks", "_seen", "_slow_ends_s")
 
     def __init__(self, published: int, delivered: int, now_s: float) -> None:
         """Begin after a publisher's turn with so many messages; `delivered` are the node's deliveries so far."""
         self._enough = delivered + published
-        self._ends_s = now_s + WAIT_S_MAX
+        self._few = delivered + SLOW_SHARE * published
+        self._slow_ends_s, self._ends_s = now_s + SLOW_S, now_s + WAIT_S_MAX
         self._seen = delivered
         self._idle_looks = 0
 
@@ -34,4 +39,5 @@ class AheadWait:
         """Whether the publisher's next turn begins; called once a look."""
         self._idle_looks = self._idle_looks + 1 if delivered == self._seen else 0
         self._seen = delivered
-        return delivered >= self._enough or self._idle_looks >= IDLE_LOOKS or now_s >= self._ends_s
+        ends_s = self._slow_ends_s if delivered < self._few else self._ends_s
+        return delivered >= self._enough or self._idle_looks >= IDLE_LOOKS or now_s >= ends_s

@@ -1,10 +1,10 @@
 """Group commit: many appends, one sync, off the event loop.
 
-A round takes every log that was appended to and every waiting promise, and syncs the logs in threads (which release
-the GIL meanwhile): few logs by an fdatasync of each, several at once; many by one syncfs of the file system, where
-that is as good (see storage.sync). Appends during a round form the next one, so the batch grows by itself with the
-load. Promises are kept in their order: a callback runs only after the sync of a round that *began* after its append,
-never after one that was running then.
+A round takes every log that was appended to and every waiting promise, and syncs the logs: few by an fdatasync of each,
+which the kernel does by itself where it can (storage.kernel_syncs), or else threads; many by a thread's syncfs of the
+file system, where that is as good (storage.sync). Appends during a round form the next one, so the batch grows by
+itself with the load. Promises are kept in their order: a callback runs only after the sync of a round that *began*
+after its append, never after one that was running then.
 
 A round begins at once if a promise to a client waits for it. Settlements and unconfirmed messages wait for such a
 round, or a few milliseconds. Otherwise each ack, and each request of a remote procedure call, would cost an fdatasync
@@ -27,7 +27,9 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from leveret.model.errors import Corrupt, StorageError
+from leveret.runtime.logs.loop_syncs import LoopSyncs
 from leveret.runtime.logs.sync_threads import SyncThreads
+from leveret.storage.kernel_syncs import KernelSyncs
 from leveret.storage.log import Log
 from leveret.storage.open_segments import OutOfDescriptors
 from leveret.storage.removed import free
@@ -38,6 +40,9 @@ logger = logging.getLogger(__name__)
 
 SYNCS_AT_ONCE: Final = 8
 """Measured on ext4: 100 logs took 240 ms one by one, 6 ms eight at once, and no less with more."""
+
+BY_KERNEL_BYTES_MAX: Final = 64 * 1024
+"""With more octets, threads sync few logs, too: the kernel's thread uses the processor of the event loop."""
 
 LOGS_AT_ONCE: Final = 1024
 """A larger round goes in parts: each file or directory needs a second descriptor while it is synced."""
@@ -97,12 +102,15 @@ class GroupCommit:
         on_failure: Callable[[BaseException], None],
         logs_at_once: int = LOGS_AT_ONCE,
         file_system: FileSystem | None = None,
+        kernel_syncs: KernelSyncs | None = None,
     ) -> None:
         """Without `fsync` (durability = os) promises are kept at once, and the kernel writes at its own time.
 
-        `file_system` is the logs' file system, if it can be synced as a whole; `close` closes it.
+        `file_system` is the logs' file system, if it can be synced as a whole, `kernel_syncs` the kernel's queue for
+        single files, if it has one; `close` closes both.
         """
         self._file_system = file_system
+        self._loop_syncs = LoopSyncs(kernel_syncs)
         self._logs_at_once = self._part = logs_at_once
         self.rounds = 0
         self.waited_s = 0.0
@@ -241,9 +249,15 @@ class GroupCommit:
         """Sync the first of these logs, then the others, then keep the promises."""
         self._running, self._syncing_logs = True, len(logs)
         try:
+            unsynced_bytes = sum(log.unsynced_bytes for log in logs)
             descriptors, count = self._duplicates(logs)
             part, rest = logs[:count], logs[count:]
-            self._sync(descriptors, lambda error: self._finished(error, position, promises, part, rest))
+            is_small = unsynced_bytes <= BY_KERNEL_BYTES_MAX and len(descriptors) <= SYNCS_AT_ONCE
+            self._sync(
+                descriptors,
+                lambda error: self._finished(error, position, promises, part, rest),
+                is_small=is_small,
+            )
         except OutOfDescriptors as error:
             self._sync_later(error, position, promises, logs)
             return
@@ -305,28 +319,36 @@ class GroupCommit:
         for segment in log.take_sealed():
             self._summaries.submit(summarise, segment)
 
-    def _sync(self, descriptors: list[int], finished: Callable[[BaseException | None], None]) -> None:
-        """Sync the descriptors in several threads; the loop calls `finished` once, after the last of them."""
-        if self._file_system is not None and self._file_system.is_better_for(descriptors):
-            sync, shares = self._file_system.sync, [descriptors]
-        else:
-            sync = sync_descriptors
-            shares = [descriptors[at::SYNCS_AT_ONCE] for at in range(min(SYNCS_AT_ONCE, len(descriptors)))]
-            if self._file_system is not None and self._file_system.begin_write_back():
-                self._write_back.call(self._file_system.write_back, None, _ignore)
-        writes, self._writes = self._writes, []
+    def _sync(
+        self, descriptors: list[int], finished: Callable[[BaseException | None], None], *, is_small: bool
+    ) -> None:
+        """Sync the descriptors, which are closed afterwards; the loop calls `finished` once, after the last sync."""
         errors: list[BaseException | None] = []
 
         def ended(error: BaseException | None) -> None:
             errors.append(error)
-            if len(errors) >= len(shares) + len(writes):
+            if len(errors) >= due:
                 finished(next(filter(None, errors), None))
 
+        by_kernel = 0
+        if self._file_system is not None and self._file_system.is_better_for(descriptors):
+            sync, shares = self._file_system.sync, [descriptors]
+        else:
+            if self._file_system is not None and self._file_system.begin_write_back():
+                self._write_back.call(self._file_system.write_back, None, _ignore)
+            if is_small:
+                by_kernel = self._loop_syncs.begin(descriptors, ended)
+                close_descriptors(descriptors[:by_kernel])
+                descriptors = descriptors[by_kernel:]
+            sync = sync_descriptors
+            shares = [descriptors[at::SYNCS_AT_ONCE] for at in range(min(SYNCS_AT_ONCE, len(descriptors)))]
+        writes, self._writes = self._writes, []
+        due = by_kernel + len(shares) + len(writes)
         for share in shares:
             self._threads.call(sync, share, ended, close_descriptors)
         for write in writes:
             self._threads.call(_do, write, ended)
-        if not (shares or writes):
+        if not due:
             asyncio.get_running_loop().call_soon(ended, None)
 
     def fail(self, error: BaseException) -> None:
@@ -442,6 +464,7 @@ class GroupCommit:
             if not kept.done():
                 kept.set_exception(StorageError(_CLOSED))
         self._threads.close()
+        self._loop_syncs.close()
         self._write_back.close()
         self._freeing.close()
         self._summaries.shutdown(wait=True, cancel_futures=True)

@@ -281,11 +281,13 @@ class Engine:
         chores = self._broker.chores
         if chores and self._backpressure.has_many_logs():
             self._commit.when_synced(self.touch)
-        elif chores.go_on(time_slice(TURN_S)):
+        elif chores and chores.go_on(time_slice(TURN_S)):
             self.touch()
 
     def _refresh_policies(self) -> bool:
         """Apply changed policies to some queues; return whether any are left for the next flush."""
+        if not self._broker.has_stale_policies:
+            return False
         are_left = self._broker.refresh_policies(time_slice(TURN_S))
         if are_left:
             self.touch()
@@ -463,6 +465,8 @@ class Engine:
         replicated again before that, its copy continues at its end without a gap.
         """
         broker = self._broker
+        if not (broker.replication_changes or self._replication_due):
+            return
         changes, broker.replication_changes = broker.replication_changes, []
         if changes:
             self._hooks.on_replication()

@@ -56,6 +56,7 @@ from leveret.runtime.standby.rejoin import STATE_FILE as REJOIN_FILE
 from leveret.runtime.standby.rejoin import Rejoin
 from leveret.runtime.standby.site_rejoin import SiteRejoin
 from leveret.session.ingest import Outsider
+from leveret.storage.kernel_syncs import open_kernel_syncs
 from leveret.storage.log import Log
 from leveret.storage.sync import file_system_of
 from leveret.storage.tree import Tree
@@ -141,6 +142,7 @@ class Node:
             on_failure=self._disk_failed,
             logs_at_once=process_sockets().budget.syncing,
             file_system=file_system_of(data_dir),
+            kernel_syncs=open_kernel_syncs(),
         )
         self._cluster_side: ClusterSide | None = None
         self._opened = False

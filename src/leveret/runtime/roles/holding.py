@@ -19,6 +19,7 @@ from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.node.node import Node
 from leveret.runtime.replication.identity import StoredLogs
 from leveret.runtime.sockets.connection_budget import process_sockets
+from leveret.storage.kernel_syncs import open_kernel_syncs
 from leveret.storage.sync import file_system_of
 from leveret.storage.tree import Tree, put_log_away
 
@@ -72,6 +73,7 @@ def build(
         on_failure=disk_failed,
         logs_at_once=process_sockets().budget.syncing,
         file_system=file_system_of(data_dir),
+        kernel_syncs=open_kernel_syncs(),
     )
 
     def node() -> Node:

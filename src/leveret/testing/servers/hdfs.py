@@ -47,6 +47,10 @@ def available() -> str | None:
     return None if _jars().is_dir() else "no HDFS: `tools/setup test` brings it"
 
 
+def _is_stopped(thread: Path) -> bool:
+    return (thread / "stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 def _jars() -> Path:
     return Path(sys.prefix) / "hadoop"
 
@@ -130,6 +134,9 @@ class Hdfs(Server):
     def silent_namenode(self) -> Iterator[None]:
         """Suspend the namenode for the block: it accepts connections and answers nothing."""
         self.namenode.signal(signal.SIGSTOP)
+        # Its threads stop one after the other.
+        threads = Path(f"/proc/{self.namenode.pid}/task")
+        wait_until(lambda: all(map(_is_stopped, threads.iterdir())), "a suspended namenode", START_TIMEOUT_S)
         try:
             yield
         finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leveret.runtime.clients.ahead import IDLE_LOOKS, LOOK_S, WAIT_S_MAX, AheadWait
+from leveret.runtime.clients.ahead import IDLE_LOOKS, LOOK_S, SLOW_S, WAIT_S_MAX, AheadWait
 
 BEGAN_S = 100.0
 DELIVERED = 5_000
@@ -29,4 +29,10 @@ def test_a_publisher_does_not_wait_for_consumers_that_take_nothing() -> None:
 
 
 def test_slow_consumers_do_not_hold_a_publisher_to_their_rate() -> None:
-    assert looks(450, [1] * 99) == round(WAIT_S_MAX / LOOK_S)
+    assert looks(450, [1] * 99) == round(SLOW_S / LOOK_S)
+    assert looks(450, [22] * 99) == round(SLOW_S / LOOK_S)
+
+
+def test_consumers_that_are_nearly_as_fast_are_waited_for() -> None:
+    assert looks(450, [75] * 99) == 6
+    assert looks(450, [30] * 99) == round(WAIT_S_MAX / LOOK_S)

@@ -18,6 +18,7 @@ from leveret.model.errors import StorageError
 from leveret.runtime.logs import commit as commit_module
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.storage import dirty_memory, sync
+from leveret.storage.kernel_syncs import KernelSyncs
 from leveret.storage.log import Log
 from leveret.storage.sync import close_descriptors, sync_descriptors
 from leveret.testing.network.waiting import until
@@ -166,6 +167,41 @@ async def test_what_nobody_waits_for_and_no_disk_has_to_keep_does_not_wait(disk:
     commit.close()
 
 
+async def test_few_logs_are_synced_by_the_kernel_and_no_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_module, "sync_descriptors", None)
+    failures, syncs = list[BaseException](), KernelSyncs()
+    commit = GroupCommit(fsync=True, on_failure=failures.append, kernel_syncs=syncs)
+    logs = [Log(tmp_path / str(each), epoch=1).open() for each in range(3)]
+    for _ in range(3):
+        for log in logs:
+            log.append(0, 1, 1, b"x", 0)
+            commit.appended(log)
+        await commit.settle()
+        assert [log.synced_offset for log in logs] == [log.next_offset for log in logs]
+    assert (failures, commit.rounds) == ([], 3)
+    commit.close()
+
+
+async def test_an_error_of_the_kernels_sync_keeps_no_promise(tmp_path: Path) -> None:
+    class Failing(KernelSyncs):
+        def ended(self) -> list[tuple[int, OSError | None]]:
+            return [(number, OSError(errno.EIO, "refused")) for number, _ in super().ended()]
+
+    failures, kept = list[BaseException](), list[str]()
+    commit = GroupCommit(fsync=True, on_failure=failures.append, kernel_syncs=Failing())
+    log = Log(tmp_path, epoch=1).open()
+    log.append(0, 1, 1, b"x", 0)
+    commit.appended(log)
+    commit.when_durable(lambda: kept.append("a"))
+    commit.begin()
+    await until(lambda: bool(failures))
+    assert "refused" in str(failures[0])
+    assert (kept, log.synced_offset) == ([], 0)
+    commit.close()
+
+
 async def test_what_is_dirty_is_written_back_for_nobody_and_the_next_round_is_one_syncfs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,8 +347,13 @@ def test_a_round_waits_for_descriptors_and_takes_fewer_logs_at_a_time(
         held.difference_update(range(first, end))
         real_closerange(first, end)
 
-    real_closerange = os.closerange
+    def close(fd: int) -> None:
+        held.discard(fd)
+        real_close(fd)
+
+    real_closerange, real_close = os.closerange, os.close
     monkeypatch.setattr(os, "dup", dup)
+    monkeypatch.setattr(os, "close", close)
     monkeypatch.setattr(os, "closerange", closerange)
     monkeypatch.setattr(commit_module, "SYNC_AGAIN_S", 0.001)
 
