@@ -11,7 +11,7 @@ ROWS_MAX: Final = 200_000
 """The most rows for all objects of a kind together: some 20 MB for queues."""
 _ROWS_EACH_MIN: Final = 13
 """The least rows of each: a minute, for any number of objects."""
-_SLICE: Final = 250
+_SLICE: Final = 50
 
 T = TypeVar("T")
 

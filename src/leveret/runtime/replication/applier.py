@@ -7,9 +7,9 @@ They are acked only after a group commit of this node has synced them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from leveret.core.replication.join import Bounds
 from leveret.core.replication.receiver import Copied
@@ -74,6 +74,9 @@ class FollowerData(Protocol):
 
     def joining(self, leader: ProvenLeader) -> None:
         """Begin a join: the leader compares its logs with the copies; its next frames may quarantine records."""
+
+    def keeping(self, changes: Sequence[LogChange]) -> Coroutine[Any, Any, None] | None:
+        """Return long work to be done before `take` gets these changes; None for none. Raises StorageError."""
 
     def take(self, head: FrameHead, changes: Iterable[LogChange]) -> None:
         """Make the changes of a frame. Raises StorageError, LinkError: the caller begins the link anew."""
@@ -222,6 +225,9 @@ class Applier:
     def _joined(self, leader: ProvenLeader) -> None:
         if leader is self._leader and not self._is_copying:
             self._on_joined(leader)
+
+    def keeping(self, changes: Sequence[LogChange]) -> None:
+        """See FollowerData: nothing is kept."""
 
     def take(self, head: FrameHead, changes: Iterable[LogChange]) -> None:
         """Make the changes of a frame.

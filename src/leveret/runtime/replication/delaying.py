@@ -24,15 +24,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from leveret.core.replication.receiver import Copied
 from leveret.model.errors import Corrupt, LeveretError, PreconditionFailed, StorageError
 from leveret.runtime.logs.commit import GroupCommit
+from leveret.runtime.process.work_slices import in_slices
 from leveret.runtime.replication.applier import Applier, QuarantineFactory, WaitingChanges
 from leveret.runtime.replication.going_back import go_back, past
 from leveret.runtime.replication.spooled import take_over
@@ -138,6 +139,8 @@ class Delaying:
         self._due_drops: dict[str, int] = {}
         self._unsure: set[str] = set()
         """Logs with noted changes that may not have been made."""
+        self._linked: tuple[int, dict[str, int | None]] = -1, {}
+        """The offset of the frame for which logs were kept last, and the offsets at which it cuts them."""
         self._removes_at_s = 0.0
         self._expiring = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
@@ -228,6 +231,8 @@ class Delaying:
             self._task.cancel()
             await asyncio.wait((self._task,))
             self._task = None
+        async with self._expiring:
+            pass  # A thread keeps no logs any more.
 
     async def stop(self) -> None:
         """End the removal in the background, and close the files."""
@@ -280,6 +285,34 @@ class Delaying:
         self._leader = leader
         self._begins_join = True
         self._applier.joining(leader)
+
+    def keeping(self, changes: Sequence[LogChange]) -> Coroutine[Any, Any, None] | None:
+        """See FollowerData: a thread keeps the files of logs that these changes destroy, perhaps of thousands."""
+        destroyed = self._destroyed(changes) if self._delays else {}
+        return self._keep(destroyed) if destroyed else None
+
+    async def _keep(self, destroyed: dict[str, tuple[Log, int | None]]) -> None:
+        async with self._expiring:
+            at = self._index.end
+            synced = []
+            async for name, (log, cut_at) in in_slices(destroyed.items()):
+                log.sync()
+                synced.append((name, log.directory, cut_at))
+            linking = asyncio.get_running_loop().create_task(asyncio.to_thread(self._index.link, at, synced))
+            try:
+                await asyncio.shield(linking)
+            finally:
+                await asyncio.wait((linking,))
+            self._linked = at, {name: cut_at for name, (_, cut_at) in destroyed.items()}
+
+    def _destroyed(self, changes: Iterable[LogChange]) -> dict[str, tuple[Log, int | None]]:
+        """Return the present logs that changes delete, or cut at an offset; their first such change counts."""
+        found: dict[str, tuple[Log, int | None]] = {}
+        for change in changes:
+            log = self._tree.logs.get(change.name)
+            if change.kind in _NOTED_AS and log is not None and change.name not in found:
+                found[change.name] = log, change.offset if change.kind is ChangeKind.CUT else None
+        return found
 
     def take(self, head: FrameHead, changes: Iterable[LogChange]) -> None:
         """See FollowerData: a frame is noted before it is applied."""
@@ -362,7 +395,7 @@ class Delaying:
             lines.append(Noted(NotedKind.GONE, name) if end is None else Noted(NotedKind.END, name, end))
         if not lines:
             return
-        if kept:
+        if kept and self._linked != (self._index.end, {name: cut_at for name, (_, cut_at) in kept.items()}):
             self._index.keep((name, log, cut_at) for name, (log, cut_at) in kept.items())
         is_of_join = self._is_in_join or self._begins_join
         frame = NotedFrame(FramePart.OF_JOIN if is_of_join else FramePart.WHOLE, lines, *_amount_of(changes))

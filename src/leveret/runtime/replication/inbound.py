@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -22,7 +22,7 @@ from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.replication.applier import FollowerData, WaitingChanges
 from leveret.runtime.replication.identity import LinkEnd
 from leveret.runtime.replication.progress import progress_row
-from leveret.runtime.replication.receiving_link import SILENCE_S, ReceivingLink
+from leveret.runtime.replication.receiving_link import SILENCE_S, ReceivedFrame, ReceivingLink
 from leveret.runtime.sockets.backoff import RETRY_S, delay_s
 from leveret.session.link_handshake import (
     HandshakeDeclined,
@@ -139,6 +139,7 @@ class Inbound:
         self._handed_over = asyncio.Event()
         self._asks_to_take_over = False
         self._telling: asyncio.Task[None] | None = None
+        self._applying: asyncio.Task[None] | None = None
 
     # -- the link -----------------------------------------------------------------------------
 
@@ -187,6 +188,8 @@ class Inbound:
         self._telling = loop.create_task(self._send_inventory(peer))
         await link.beat(self._ended)
         await self._ended.wait()
+        if self._applying is not None:
+            await asyncio.wait((self._applying,))
 
     def copying(self) -> dict[str, Any] | None:
         """Return the progress of catching up, see `progress_row`; None if this node does not catch up."""
@@ -294,7 +297,7 @@ class Inbound:
         self.progress.received_bytes = self._received_before + peer.received_bytes
         match kind:
             case Type.FRAME:
-                self._note(link.take(payload, lambda head, changes: self._make(head, changes, len(payload))))
+                self._take_frame(link, payload)
             case Type.STREAMING:
                 self._begin_streaming(link, decode(kind, payload, Number).number)
             case Type.HANDED_OVER:
@@ -346,6 +349,39 @@ class Inbound:
             files = list(self._followed.files())
             peer.write(pack(Type.INVENTORY, Inventory(part, files, True, delay_ms)))
         except LeveretError as error:
+            peer.close(error)
+
+    def _take_frame(self, link: ReceivingLink, payload: memoryview) -> None:
+        if self._data.apply_delay_ms:
+            # It may be applied later, and these octets are valid only now.
+            payload = memoryview(bytes(payload))
+        frame = link.read(payload)
+        keeping = self._data.keeping(frame.changes)
+        if keeping is None:
+            self._apply(link, frame, len(payload))
+        else:
+            link.peer.hold()
+            later = self._apply_after(keeping, link, frame, len(payload))
+            self._applying = asyncio.get_running_loop().create_task(later)
+
+    def _apply(self, link: ReceivingLink, frame: ReceivedFrame, size: int) -> None:
+        self._note(link.apply(frame, lambda head, changes: self._make(head, changes, size)))
+
+    async def _apply_after(
+        self, keeping: Coroutine[Any, Any, None], link: ReceivingLink, frame: ReceivedFrame, size: int
+    ) -> None:
+        """Apply a frame after long work, and take the messages behind it; not if the link has ended meanwhile."""
+        peer = link.peer
+        try:
+            await keeping
+            if not peer.is_closed:
+                link.heard()
+                self._apply(link, frame, size)
+                peer.receiver = self
+        except Exception as error:
+            # As an error in `received`.
+            if not isinstance(error, LeveretError):
+                logger.exception("replication_link_failed peer=%s", peer.address)
             peer.close(error)
 
     def _make(self, head: FrameHead, changes: list[LogChange], size: int) -> None:

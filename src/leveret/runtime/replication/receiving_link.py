@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from leveret.core.replication.receiver import CopiedLogs, ReceivePhase, ReplicationReceiver
 from leveret.runtime.link.peer import LinkPeer
@@ -17,6 +17,14 @@ from leveret.wire.link import Acked, FrameHead, LinkError, LogChange, Type, deco
 SILENCE_S: Final = 10.0
 """A leader sends a message every second; one that is silent for this time is lost."""
 _ACK_AGAIN_S: Final = 1.0
+
+
+class ReceivedFrame(NamedTuple):
+    """A valid frame, and whether it is to be acked."""
+
+    head: FrameHead
+    changes: list[LogChange]
+    is_new: bool
 
 
 class ReceivingLink:
@@ -71,13 +79,28 @@ class ReceivingLink:
             PeerError: the frame is invalid, and none of its changes was made.
             StorageError: `make` raised it.
         """
+        return self.apply(self.read(payload), make)
+
+    def read(self, payload: memoryview) -> ReceivedFrame:
+        """Return a frame that is valid as a whole, for `apply`; it refers to the octets of `payload`.
+
+        Raises:
+            PeerError: the frame is invalid.
+        """
         head, decoded = decode_frame(payload, self.receiver.names)
         changes = list(decoded())
-        is_new = self.receiver.frame(head, changes)
-        make(head, changes)
-        if is_new:
+        return ReceivedFrame(head, changes, self.receiver.frame(head, changes))
+
+    def apply(self, frame: ReceivedFrame, make: Callable[[FrameHead, list[LogChange]], None]) -> FrameHead:
+        """Have the changes of a read frame made, in the order of the frames, and ack it once they are on disk.
+
+        Raises:
+            StorageError: `make` raised it.
+        """
+        make(frame.head, frame.changes)
+        if frame.is_new:
             self.acknowledge()
-        return head
+        return frame.head
 
     def acknowledge(self) -> None:
         """Ack the accepted frames once they are on disk."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Final, NamedTuple, Protocol
 
 from leveret.config.sections.tls import TlsOptions
@@ -243,12 +244,13 @@ async def _connect(
     on_notice: Callable[[], None],
 ) -> SchemaSource:
     if endpoint.is_http:
-        # Importing an HTTP client takes a tenth of a second, which a start without such an upstream saves.
-        from leveret.runtime.schema_sync.http_source import HttpSource
-
-        source = HttpSource(endpoint, upstream, tls, asked.reply_timeout_s)
+        # Importing an HTTP client takes a tenth of a second: a start without such an upstream saves it, and the loop
+        # does not wait for it.
+        module = await asyncio.to_thread(import_module, "leveret.runtime.schema_sync.http_source")
+        source = module.HttpSource(endpoint, upstream, tls, asked.reply_timeout_s)
         await source.open()
-        return source
+        opened: SchemaSource = source
+        return opened
     client = SchemaLinkClient(
         container_id=asked.container_id, username=upstream.username, password=upstream.password
     )

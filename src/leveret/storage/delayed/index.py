@@ -350,13 +350,24 @@ class DelayIndex:
         Raises:
             StorageError: the disk refuses it; the logs are to be left as they are.
         """
-        place = self._kept / f"{self.end:020d}"
+        synced = []
+        for name, log, cut_at in logs:
+            log.sync()
+            synced.append((name, log.directory, cut_at))
+        self.link(self.end, synced)
+
+    def link(self, offset: int, logs: Iterable[tuple[str, Path, int | None]]) -> None:
+        """As `keep`, for the frame with that offset and the directories of synced logs; a thread may do it.
+
+        Raises:
+            StorageError: as for `keep`.
+        """
+        place = self._kept / f"{offset:020d}"
         try:
             self._removed.remove(place)
             make_directory(place)
-            for name, log, cut_at in logs:
-                log.sync()
-                _link(log.directory, place, _prefix(name), cut_at)
+            for name, directory, cut_at in logs:
+                _link(directory, place, _prefix(name), cut_at)
             sync_directory(place)
         except OSError as error:
             raise StorageError(f"{place}: data that the leader removes cannot be kept: {error}") from error
@@ -408,4 +419,6 @@ def _link(directory: Path, place: Path, prefix: str, cut_at: int | None) -> None
             with target.open("rb") as file:
                 os.fsync(file.fileno())
         elif segment or path.name.endswith(BEGIN_SUFFIX):
-            os.link(path, target)
+            # A segment that the event loop drops meanwhile is not needed.
+            with suppress(FileNotFoundError):
+                os.link(path, target)

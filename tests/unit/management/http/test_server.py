@@ -3,10 +3,13 @@ from __future__ import annotations
 import asyncio
 import socket
 import stat
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import httpx
@@ -14,6 +17,7 @@ import pytest
 
 from leveret.config import load
 from leveret.config.sections.metrics import Metrics
+from leveret.management.http import server as server_module
 from leveret.management.http.server import AddressInUse, ManagementServer
 from leveret.management.http.socket_path import CONTROL_SOCKET
 from leveret.model.definitions import Put, Queue, Vhost
@@ -52,6 +56,23 @@ async def test_both_doors_answer_and_only_the_socket_needs_no_password(node: Fak
         assert (await client.get("/api/whoami")).status_code == 401
         assert (await client.get("/api/whoami", auth=("guest", "secret"))).json()["name"] == "guest"
         assert (await whoami_over_socket(node)).json()["name"] == "operator"
+
+
+async def test_no_answer_waits_for_an_import_of_a_tenth_of_a_second(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first streamed answer would import it in the event loop."""
+    imported: list[tuple[str, bool]] = []
+    loops_thread = threading.get_ident()
+
+    def noted(name: str) -> ModuleType:
+        imported.append((name, threading.get_ident() == loops_thread))
+        return import_module(name)
+
+    monkeypatch.setattr(server_module, "import_module", noted)
+    async with serving(node):
+        pass
+    assert imported == [("anyio._backends._asyncio", False)]
 
 
 async def test_the_socket_is_its_owners_alone_and_gone_after_the_stop(node: FakeNode) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import shutil
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,11 +35,19 @@ from tests.unit.runtime.replication.delayed_site import (
 from tests.unit.runtime.replication.link_sites import FollowerSite, LeaderSite
 
 QUEUE = "queues/0000000000000001"
+OTHER = "queues/00000000000000ff"
 
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delaying, "_PAUSE_S", (0.001, 0.005))
+
+
+def delete(leader: LeaderSite, name: str) -> None:
+    log = leader.tree.logs[name]
+    leader.commits.forget(log)
+    log.delete()
+    leader.commits.begin()
 
 
 def assert_has_all(follower: Path, leader: Path) -> None:
@@ -124,6 +134,75 @@ async def test_the_begin_of_the_window_is_not_written_in_the_loops_thread(
     assert threading.get_ident() not in threads
     await leader.stop()
     await follower.stop()
+
+
+async def test_no_file_of_a_deleted_log_is_kept_in_the_loops_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = LeaderSite(tmp_path / "leader", random.Random(1))
+    names = [f"queues/{number:016x}" for number in range(1, 41)]
+    for name in names:
+        append(leader, name, b"x")
+    follower = DelayedSite(tmp_path / "follower", await leader.start())
+    moments = [(await moment(leader, tmp_path / "0"), tmp_path / "0")]
+    await until(lambda: has_received(leader))
+    threads, link = list[int](), os.link
+
+    def counted(source: str, target: str) -> None:
+        threads.append(threading.get_ident())
+        link(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", counted)
+        for name in names:
+            delete(leader, name)
+        append(leader, OTHER, b"later")
+        await until(lambda: has_received(leader))
+    assert len(threads) >= len(names)
+    assert threading.get_ident() not in threads
+    await leader.stop()
+    await follower.stop()
+    await assert_was(follower.directory, moments, tmp_path / "scratch")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_link_that_ends_while_files_are_kept_leaves_the_frame_to_the_next_one(
+    tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = LeaderSite(tmp_path / "leader", random.Random(1))
+    names = [f"queues/{number:016x}" for number in range(1, 21)]
+    for name in names:
+        append(leader, name, b"x")
+    follower = DelayedSite(tmp_path / "follower", await leader.start())
+    moments = [(await moment(leader, tmp_path / "0"), tmp_path / "0")]
+    await until(lambda: has_received(leader))
+    kept, ends = threading.Event(), threading.Event()
+    link = DelayIndex.link
+
+    def slowly(self: DelayIndex, *about: Any) -> None:
+        if when == "after":
+            link(self, *about)
+        kept.set()
+        assert ends.wait(20)
+        if when == "before":
+            link(self, *about)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DelayIndex, "link", slowly)
+        for name in names:
+            delete(leader, name)
+        await until(kept.is_set)
+        joined = follower.inbound.progress.connected_at_ms
+        assert follower.inbound._link is not None
+        follower.inbound._link.peer.abort()
+        await until(lambda: follower.inbound._link is None)
+        assert set(names) <= set(follower.tree.logs), "nothing of the frame was made"
+        ends.set()
+    await until(lambda: has_received(leader) and not set(names) & set(follower.tree.logs))
+    assert joined
+    await leader.stop()
+    await follower.stop()
+    await assert_was(follower.directory, moments, tmp_path / "scratch")
 
 
 @pytest.mark.parametrize("seed", range(3))

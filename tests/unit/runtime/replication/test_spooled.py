@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -55,6 +55,9 @@ class _Spooling:
     def joining(self, leader: ProvenLeader) -> None:
         self._leader = leader
         self._applier.joining(leader)
+
+    def keeping(self, changes: Sequence[LogChange]) -> None:
+        return None
 
     def take(self, head: FrameHead, changes: Iterable[LogChange]) -> None:
         if self._spool is None:
