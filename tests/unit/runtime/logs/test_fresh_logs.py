@@ -32,6 +32,28 @@ KINDS: dict[str, dict[str, Any]] = {
 STEPS = ("mkdir", "open", "pwritev", "rename", "fsync", "fdatasync")
 
 
+class ObservedSyncs:
+    """Takes the place of the kernel's queue (storage.kernel_syncs): syncs at once, and tells of it later."""
+
+    def __init__(self) -> None:
+        self.readable_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._ended: list[tuple[int, OSError | None]] = []
+
+    def begin(self, descriptors: list[int], number: int) -> int:
+        sync.sync_descriptors(descriptors)
+        self._ended += [(number, None)] * len(descriptors)
+        os.eventfd_write(self.readable_fd, 1)
+        return len(descriptors)
+
+    def ended(self) -> list[tuple[int, OSError | None]]:
+        os.eventfd_read(self.readable_fd)
+        ended, self._ended = self._ended, []
+        return ended
+
+    def close(self) -> None:
+        os.close(self.readable_fd)
+
+
 def stepped(patch: pytest.MonkeyPatch, disk: SimulatedDisk, on_step: Callable[[str], None]) -> None:
     """Have `on_step` be called behind each step, before any other thread takes one; it may take steps itself."""
     is_within = False
@@ -84,7 +106,7 @@ async def check(place: Path, names: list[str], confirmed: set[str], told: str) -
         await after.kill()
 
 
-@pytest.mark.parametrize("together", [False, True], ids=["fdatasync", "syncfs"])
+@pytest.mark.parametrize("way", ["threads", "kernel", "syncfs"])
 @pytest.mark.parametrize("durability", ["fsync", "os"])
 @pytest.mark.parametrize("count", [1, 12])
 @pytest.mark.parametrize("kind", KINDS)
@@ -94,10 +116,10 @@ async def test_power_lost_at_any_step_of_a_fresh_log_takes_no_queue_down(
     kind: str,
     count: int,
     durability: str,
-    *,
-    together: bool,
+    way: str,
 ) -> None:
-    monkeypatch.setattr(node, "file_system_of", sync.FileSystem if together else lambda directory: None)
+    monkeypatch.setattr(node, "file_system_of", sync.FileSystem if way == "syncfs" else lambda _: None)
+    monkeypatch.setattr(node, "open_kernel_syncs", ObservedSyncs if way == "kernel" else lambda: None)
     monkeypatch.setattr(sync, "TOGETHER_MIN", 1)
     monkeypatch.setattr(dirty_memory, "DIRTY_BYTES_MAX", 1 << 60)
     seed = int(os.environ.get("SEED", "16"))
@@ -131,7 +153,7 @@ async def test_power_lost_at_any_step_of_a_fresh_log_takes_no_queue_down(
         epochs = [site.queue(name).epoch for name in names]
         await until(lambda: all(map(definitions.has_log, epochs)))
         await site.settle()
-        assert ("syncfs" in steps) == together
+        assert ("syncfs" in steps) == (way == "syncfs")
     assert confirmed == set(names)
     await site.kill()
     assert len(left) > 3

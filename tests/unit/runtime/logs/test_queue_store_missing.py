@@ -13,6 +13,7 @@ from leveret.model import definitions as d
 from leveret.model.errors import NotFound, StorageError
 from leveret.runtime.logs import commit as commit_module
 from leveret.runtime.logs.log_store import LogStore
+from leveret.runtime.node import node
 from leveret.storage.tree import Tree
 from tests.unit.runtime.collecting.site import Site
 
@@ -134,6 +135,7 @@ async def test_a_start_whose_finds_cannot_be_synced_ends_and_does_not_wait(
     await site.kill()
     with monkeypatch.context() as patch:
         patch.setattr(commit_module, "sync_descriptors", refuse)
+        patch.setattr(node, "open_kernel_syncs", lambda: None)
         with pytest.raises(StorageError, match="cannot be synced"):
             await asyncio.wait_for(site.start(), 60)
     await site.restart()
