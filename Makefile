@@ -50,8 +50,8 @@ demo-cluster: setup-cluster  ## a node of a cluster lost, and nobody notices for
 demo-sites: setup-cluster  ## a node of a cluster lost, then all of it, and a standby that has every message of it
 	@.venv/bin/python -m leveret.testing.demo.lost_cluster $(DEMO_ARGS)
 
-# A worker for each of the five long groups (the conformance suite on Leveret, clusters, what suites state of clusters, and
-# Spark twice), so that all of them begin at once. Each waits for its servers more than half of the time, also on two cores.
+# A worker for each of the four long groups (the conformance suite on Leveret, clusters, and Spark twice), which have the most
+# tests and so begin first, and one for all others. Each waits for its servers about half of the time, also on two cores.
 WHOLE_SUITE = -n 5 $(GROUPED) -p tests.conformance.answers -p tests.second_run -m "not torture and not fuzz and not oracle"
 
 # Thirty failures are one trouble, which thousands of tests would wait out one after the other.

@@ -24,7 +24,8 @@ from leveret.testing.servers.console import ConsoleProcess
 from leveret.testing.sites.standby_pair import get
 from tests.browser.console_visit import look_at
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+# With the other stories in which nodes start Spark, each its own.
+pytestmark = [pytest.mark.xdist_group("stories"), pytest.mark.timeout(600)]
 
 QUEUE: Final = "orders"
 SLOW_MS: Final = 120_000

@@ -26,8 +26,8 @@ from leveret.testing.sites.cluster_standby import ClusterStandby
 from tests.e2e.site import Site, background, drain_all
 
 pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.process,
+    # With the other stories in which nodes start Spark, each its own.
+    pytest.mark.xdist_group("stories"),
     pytest.mark.timeout(900),
     pytest.mark.skipif(
         cluster_site.available() is not None, reason=f"no cluster: {cluster_site.available()}"

@@ -8,6 +8,8 @@ import pytest
 from leveret.cli.ctl import build_app, common_options_first, load_family, wanted_command
 from leveret.cli.families import FAMILIES, NAMES
 from leveret.cli.not_served import NOT_SERVED
+from leveret.testing.servers import warm_start
+from tests.unit.cli.test_server import WITHOUT_SETTINGS
 
 pytestmark = pytest.mark.process
 
@@ -120,10 +122,7 @@ def test_a_command_starts_without_what_only_nodes_need() -> None:
 
 
 def ctl(*arguments: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "leveret.cli.ctl", *arguments]
-    return subprocess.run(
-        argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, env={"PATH": "/usr/bin:/bin"}
-    )
+    return warm_start.run(warm_start.CTL, arguments, env=WITHOUT_SETTINGS, timeout_s=60)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -8,17 +9,18 @@ from pathlib import Path
 import pytest
 
 import leveret
+from leveret.testing.servers import warm_start
 
 pytestmark = pytest.mark.process
 
 PROJECT = Path(__file__).parents[3]
+WITHOUT_SETTINGS = {
+    name: text for name, text in os.environ.items() if name == "PATH" or name.startswith("PYTHON")
+}
 
 
 def serve(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "leveret.cli.server", *arguments]
-    return subprocess.run(
-        argv, capture_output=True, text=True, timeout=30, env={"PATH": "/usr/bin:/bin", **environ}
-    )
+    return warm_start.run(warm_start.NODE, arguments, env=WITHOUT_SETTINGS | environ, timeout_s=60)
 
 
 def test_the_version_is_that_of_the_package() -> None:
