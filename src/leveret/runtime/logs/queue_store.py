@@ -414,14 +414,20 @@ class QueueStore:
             self.begin_segment(queue)
             self.reclaiming.note(queue, self.log(queue))
         if settling or returned:
-            # Further counts of returns wait for the next flush, with clients served in between; a new segment would
-            # need all of them again.
-            self._append_tracking(queue, returned)
+            log = self.log(queue)
+            if queue.definition.durable:
+                # Further counts of returns wait for the next flush, with clients served in between; a new segment
+                # would need all of them again.
+                self._append_tracking(queue, log, returned)
+            # Nobody reads the log of a transient queue after the node's end, so memory alone knows what is settled.
+            queue.settling = []
+            queue.return_counts.logged(returned)
+            self._drop_settled(queue, log)
+            self.reclaiming.note(queue, log)
         self.reclaiming.relocating.step(queue)
 
-    def _append_tracking(self, queue: Queue, returned: list[Returned]) -> None:
+    def _append_tracking(self, queue: Queue, log: Log, returned: list[Returned]) -> None:
         """Append the queue's settlements and counts of returns."""
-        log = self.log(queue)
         ranges = [
             Settlement(reason, at, min(end - at, COUNT_MAX))
             for reason, first, end in queue.settling
@@ -430,11 +436,7 @@ class QueueStore:
         data = encode_entry(encode_settlements(ranges))
         trailer = self._trailer(queue, log, {}, returned=returned)
         header = self._append(queue, log, ChunkType.TRACKING, 1, data, trailer)
-        queue.settling = []
-        queue.return_counts.logged(returned)
         queue.logged_settlement(header.chunk_id)
-        self._drop_settled(queue, log)
-        self.reclaiming.note(queue, log)
 
     def held(self, queue: Queue) -> Log | None:
         """See reclaiming.ReclaimableLogs."""

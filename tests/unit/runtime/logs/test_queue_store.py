@@ -164,6 +164,15 @@ def test_a_transient_queues_log_is_gone_after_a_restart_and_is_never_synced(tmp_
     assert not (tmp_path / "transient").exists()
 
 
+def test_memory_alone_knows_what_a_transient_queue_has_settled(tmp_path: Path) -> None:
+    store = Store(tmp_path, durable=False)
+    store.publish(b"a", b"b", b"c")
+    store.ack(*[offset for offset, _ in store.take(2)])
+    assert [(header.type, header.records) for header in store.chunks()] == [(ChunkType.USER, 3)]
+    assert store.queue.settling == []
+    assert [body for _, body in store.take(2)] == [b"c"]
+
+
 async def test_a_durable_queues_log_is_synced_by_the_group_commit(store: Store) -> None:
     store.publish(b"a")
     await store.commit.settle()
