@@ -90,7 +90,7 @@ def test_a_cluster_that_loses_a_node_is_still_alive_and_says_who_leads_on(
             expect(page.locator("ol.line")).to_contain_text(f"Node {first.node} was lost", timeout=SLOW_MS)
 
 
-@pytest.mark.xdist_group("cluster")
+@pytest.mark.torture
 @pytest.mark.skipif(cluster_site.available() is not None, reason=str(cluster_site.available()))
 def test_the_synchronisation_of_mirrors_shows_how_far_it_is_and_survives_the_page(
     visit: Visit, tmp_path: Path
@@ -122,7 +122,7 @@ def test_the_synchronisation_of_mirrors_shows_how_far_it_is_and_survives_the_pag
             expect(job).to_contain_text("✓ done", timeout=SLOW_MS)
 
 
-@pytest.mark.xdist_group("cluster")
+@pytest.mark.torture
 @pytest.mark.skipif(cluster_site.available() is not None, reason=str(cluster_site.available()))
 def test_the_leaders_of_queues_are_spread_over_the_nodes_from_the_page(visit: Visit, tmp_path: Path) -> None:
     page = visit.page

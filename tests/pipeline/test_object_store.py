@@ -24,6 +24,10 @@ from tests.pipeline.test_transfer import TIMEOUT_S, assert_all_is_there_once, pu
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
+# What is an HDFS's own is asked in tests/unit/pipeline: files/test_hdfs.py, archive/test_manifest_in_a_store.py.
+@pytest.mark.parametrize(
+    "any_store", ["object_store", pytest.param("hdfs", marks=pytest.mark.torture)], indirect=True
+)
 def test_an_archive_in_a_store_is_transferred_into_recovered_from_and_set_aside(
     spark: SparkSession,
     any_store: ObjectStore | Hdfs,

@@ -57,9 +57,14 @@ def told(output: str) -> list[tuple[str, str]]:
 
 
 def test_what_passes_alone_is_told_and_ends_no_run_in_red(tmp_path: Path) -> None:
-    status, output = run_of(tmp_path, fails("once", 1), fails("never", 0))
-    assert (status, told(output)) == (0, [("passed", "once")])
-    assert "1 failed, 1 passed" in output
+    """Of a fixture too; and a case has a name of its own."""
+    given = "\n@pytest.fixture\ndef given():\n    assert counted('given') > 1\n"
+    asks = f"{GROUPED}def test_asks(given):\n    pass\n"
+    cases = "\n@pytest.mark.parametrize('case', ['a@b'])"
+    status, output = run_of(tmp_path, given, asks, fails("cases", 1, cases=cases), fails("never", 0))
+    assert status == 0
+    assert sorted(told(output)) == [("passed", "asks"), ("passed", "cases[a@b]")]
+    assert "1 failed, 1 passed, 1 error" in output
 
 
 def test_what_fails_twice_is_red(tmp_path: Path) -> None:
@@ -71,12 +76,3 @@ def test_what_fails_twice_is_red(tmp_path: Path) -> None:
 def test_many_failures_are_no_accident(tmp_path: Path) -> None:
     status, output = run_of(tmp_path, *(fails(f"t{index}", 1) for index in range(SECOND_RUNS_MAX + 1)))
     assert (status, told(output)) == (1, [])
-
-
-def test_what_a_test_is_given_may_fail_and_a_case_has_a_name_of_its_own(tmp_path: Path) -> None:
-    given = "\n@pytest.fixture\ndef given():\n    assert counted('given') > 1\n"
-    asks = f"{GROUPED}def test_asks(given):\n    pass\n"
-    cases = "\n@pytest.mark.parametrize('case', ['a@b'])"
-    status, output = run_of(tmp_path, given, asks, fails("cases", 1, cases=cases))
-    assert status == 0
-    assert sorted(told(output)) == [("passed", "asks"), ("passed", "cases[a@b]")]
