@@ -375,9 +375,9 @@ class Inbound:
         try:
             await keeping
             if not peer.is_closed:
-                link.heard()
                 self._apply(link, frame, size)
-                peer.receiver = self
+                if not link.is_behind:  # else it goes on by itself
+                    link.go_on()
         except Exception as error:
             # As an error in `received`.
             if not isinstance(error, LeveretError):

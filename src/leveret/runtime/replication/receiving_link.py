@@ -1,6 +1,9 @@
 """The connection that brings a leader's changes: its frames are applied, and acked once this node's disk has them.
 
 Each connection has a new object, so the frames and acks of an earlier connection do not count.
+
+This node may have fewer descriptors than its leader. So no frame is taken while half as many logs are unsynced as may
+be open: otherwise a log that is appended to would close, and first sync, another one in the event loop.
 """
 
 from __future__ import annotations
@@ -100,7 +103,29 @@ class ReceivingLink:
         make(frame.head, frame.changes)
         if frame.is_new:
             self.acknowledge()
+        if self.is_behind:
+            self.peer.hold()
+            self._go_on_after_sync()
         return frame.head
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether so many logs are unsynced that no other log should be appended to (runtime.logs.backpressure)."""
+        return self._commits.unsynced_logs > self._commits.unsynced_logs_max
+
+    def go_on(self) -> None:
+        """Take the messages behind a held one, once the disk has caught up."""
+        if self.peer.is_closed:
+            return
+        self.heard()
+        if self.is_behind:
+            self._go_on_after_sync()
+        else:
+            self.peer.receiver = self.peer.receiver
+
+    def _go_on_after_sync(self) -> None:
+        self._commits.when_synced(self.go_on)
+        self._commits.begin()
 
     def acknowledge(self) -> None:
         """Ack the accepted frames once they are on disk."""

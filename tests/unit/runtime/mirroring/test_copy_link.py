@@ -40,7 +40,10 @@ class Shared:
     def __init__(self, peer: Peer) -> None:
         self.changed: list[ChangeKind] = []
         self.durable: list[Callable[[], None]] = []
-        self.commits = cast(Any, SimpleNamespace(when_durable=self.durable.append, begin=lambda: None))
+        commits = SimpleNamespace(
+            when_durable=self.durable.append, begin=lambda: None, unsynced_logs=0, unsynced_logs_max=9
+        )
+        self.commits = cast(Any, commits)
         self._peer = peer
 
     async def dial(self, node: str, kind: str) -> Any:

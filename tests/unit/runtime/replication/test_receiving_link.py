@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import random
+import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,6 +20,11 @@ from leveret.runtime.replication import receiving_link
 from leveret.runtime.replication.receiving_link import ReceivingLink
 from leveret.testing.network.waiting import until
 from leveret.wire.link import Acked, Frame, Type, decode
+from tests.unit.runtime.replication.delayed_site import append
+from tests.unit.runtime.replication.link_sites import FollowerSite, LeaderSite, in_sync
+
+LOGS = 120
+OPEN_MAX = 16
 
 
 class Peer:
@@ -46,7 +56,9 @@ def frame(number: int) -> memoryview:
 
 def linked(durable: list[Callable[[], None]]) -> tuple[ReceivingLink, Peer]:
     peer = Peer()
-    commits = SimpleNamespace(when_durable=durable.append, begin=lambda: None)
+    commits = SimpleNamespace(
+        when_durable=durable.append, begin=lambda: None, unsynced_logs=0, unsynced_logs_max=9
+    )
     link = ReceivingLink(
         cast(Any, peer), Logs(), ReceivePhase.JOINING, cast(Any, commits), lambda number: None
     )
@@ -95,3 +107,41 @@ def test_nothing_is_made_of_a_frame_that_does_not_fit() -> None:
         assert made == []
 
     asyncio.run(scenario())
+
+
+async def test_a_follower_with_fewer_descriptors_than_its_leader_syncs_no_log_in_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that is appended to closes another one at the bound, and one that is not synced has to be synced first."""
+    leader = LeaderSite(tmp_path / "leader", random.Random(1))
+    names = [f"queues/{number:016x}" for number in range(1, LOGS + 1)]
+    for name in names:
+        append(leader, name, b"first")
+    follower = FollowerSite(tmp_path / "follower", await leader.start())
+    await until(lambda: in_sync(leader), "joined")
+    follower.tree.open_segments.count_max = OPEN_MAX
+    follower.commits.unsynced_logs_max = OPEN_MAX // 2
+    follower.tree.open_segments.close_all_but(0)
+    loops_thread, sync, in_loop = threading.get_ident(), os.fdatasync, list[int]()
+
+    def slow(descriptor: int) -> None:
+        if threading.get_ident() == loops_thread:
+            in_loop.append(descriptor)
+        else:
+            time.sleep(0.002)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+    for name in names:
+        append(leader, name, b"second")
+        # A frame each, so the follower's disk falls behind.
+        leader.feed.cut()
+    await until(lambda: in_sync(leader) and has_all(follower, leader), "all of it")
+    assert in_loop == []
+    await leader.stop()
+    await follower.stop()
+
+
+def has_all(follower: FollowerSite, leader: LeaderSite) -> bool:
+    ends = {name: log.next_offset for name, log in leader.tree.logs.items()}
+    return ends == {name: log.next_offset for name, log in follower.tree.logs.items()}
