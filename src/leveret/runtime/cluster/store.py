@@ -23,7 +23,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from leveret.config import Config
 from leveret.core.replication.cluster import ClusterKeys, Event, Presence, differences, encode
@@ -330,7 +330,18 @@ class ClusterStore:
     async def _look(self) -> None:
         """Read all keys, and report the changes that are not known yet."""
         snapshot = await self._etcd.read(self.keys.prefix)
+        if snapshot.revision < self.revision:
+            self._end_with_forgetful_etcd(snapshot.revision)
         self._take(differences(self._known, snapshot.entries, snapshot.revision), snapshot.revision)
+
+    def _end_with_forgetful_etcd(self, revision: int) -> NoReturn:
+        """Give up the lease, which that etcd does not know, so that this node enters anew."""
+        reason = (
+            f"etcd has revision {revision}, and had {self.revision}: it was replaced, or has lost its data"
+        )
+        if self._lease is not None:
+            self._lease.lose(reason)
+        raise LeaseLost(reason)
 
     def _take(self, events: list[Event], revision: int) -> None:
         turns = f"{self.keys.prefix}turns/"
