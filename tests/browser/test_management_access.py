@@ -37,16 +37,11 @@ def broker() -> Iterator[Broker]:
             yield broker
 
 
-@pytest.mark.parametrize(
-    "user",
-    [
-        "administrator",
-        "management",
-        # By hand: users between those, whose requests tests/conformance/test_http_access.py asks for.
-        pytest.param("monitoring", marks=pytest.mark.torture),
-        pytest.param("policymaker", marks=pytest.mark.torture),
-    ],
-)
+# By hand: users with rights between those, whose requests tests/conformance/test_http_access.py has.
+BETWEEN = [pytest.param(user, marks=pytest.mark.torture) for user in ("monitoring", "policymaker")]
+
+
+@pytest.mark.parametrize("user", ["administrator", "management", *BETWEEN])
 def test_a_user_of_each_tag_sees_the_pages_that_are_theirs(visit: Visit, broker: Broker, user: str) -> None:
     page = ManagementPage(visit, f"http://127.0.0.1:{broker.management_port}")
     page.log_in(user, user)

@@ -55,46 +55,25 @@ DIFFERENT: Final[dict[str, tuple[tuple[str, str], ...]]] = {
 """By case, lines of RabbitMQ's and what stands there instead."""
 
 FOUND_BY: Final = {
-    "unit/core/replication/test_mirroring.py": (
-        "dynamic_ha.change_cluster",
-        "dynamic_ha.failing_random_policies",
-        "dynamic_ha.random_policy",
-        "dynamic_ha.promote_follower_after_standalone_restart_of_the_other",
-    ),
-    "unit/core/replication/test_leader_location.py": (
-        "queue_master_location.calculate_client_local",
-        "queue_master_location.calculate_min_master_with_bindings",
-        "queue_master_location.calculate_random",
-        "queue_master_location.declare_policy",
-        "queue_master_location.declare_policy_all",
-        "queue_master_location.declare_policy_nodes",
-        "queue_master_location.declare_with_random_and_some_nodes_under_maintenance",
-    ),
-    "conformance/test_dead_letters.py": (
-        "simple_ha.rejects_survive_stop_dlx",
-        "simple_ha.rejects_survive_policy_dlx",
-    ),
-    "unit/session/forwarding/test_failover.py": (
-        "simple_ha.auto_resume_no_ccn_client",
-        "simple_ha.consume_survives_stop",
-    ),
-    "unit/testing/simulation/test_worlds.py": (
-        "many_node_ha.kill_intermediate",
-        "simple_ha.confirms_survive_stop",
-    ),
-    "cluster/test_operators.py": (
-        "clustering_management.forget_cluster_node",
-        "clustering_management.forget_removes_things",
-    ),
-    "cluster/test_suites.py": (
-        # Each asks less than another case: rebalance_exactly, mirror_queue_sync_order, follower_synchronization.
-        "dynamic_ha.rebalance_nodes",
-        "priority_queue.mirror_queue_order",
-        "sync_detection.follower_synchronization_ttl",
-    ),
+    "unit/core/replication/test_mirroring.py": """
+        dynamic_ha.change_cluster dynamic_ha.failing_random_policies dynamic_ha.random_policy
+        dynamic_ha.promote_follower_after_standalone_restart_of_the_other""",
+    "unit/core/replication/test_leader_location.py": """
+        queue_master_location.calculate_client_local queue_master_location.calculate_random
+        queue_master_location.calculate_min_master_with_bindings queue_master_location.declare_policy
+        queue_master_location.declare_policy_all queue_master_location.declare_policy_nodes
+        queue_master_location.declare_with_random_and_some_nodes_under_maintenance""",
+    "conformance/test_dead_letters.py": "simple_ha.rejects_survive_stop_dlx simple_ha.rejects_survive_policy_dlx",
+    "unit/session/forwarding/test_failover.py": "simple_ha.auto_resume_no_ccn_client simple_ha.consume_survives_stop",
+    "unit/testing/simulation/test_worlds.py": "many_node_ha.kill_intermediate simple_ha.confirms_survive_stop",
+    "cluster/test_operators.py": """
+        clustering_management.forget_cluster_node clustering_management.forget_removes_things""",
+    # Each asks less than another case: rebalance_exactly, mirror_queue_sync_order, follower_synchronization.
+    "cluster/test_suites.py": """
+        dynamic_ha.rebalance_nodes priority_queue.mirror_queue_order sync_detection.follower_synchronization_ttl""",
 }
 """By the file that finds their faults, too: cases that are played on Leveret by hand, in `make torture`."""
-BY_HAND: Final = {name for names in FOUND_BY.values() for name in names}
+BY_HAND: Final = set(" ".join(FOUND_BY.values()).split())
 
 
 def on_rabbitmq(case: Case) -> Any:
