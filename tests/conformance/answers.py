@@ -68,9 +68,7 @@ class Answers:
     def digest(self, module: str) -> str | None:
         """Of all that a module's answers follow from; None if the module is gone or the product takes part."""
         path = self._folder / module
-        sources = (
-            self._closure(path) | self._closure(self._folder / "conftest.py") if path.exists() else {None}
-        )
+        sources = self._closure(path) | self._of_all if path.exists() else {None}
         if None in sources:
             return None
         files = {
@@ -83,6 +81,10 @@ class Answers:
         for file in sorted(files):
             total.update(f"{file.relative_to(self._root)} {_content(file)}\n".encode())
         return total.hexdigest()
+
+    @cached_property
+    def _of_all(self) -> set[Path | None]:
+        return self._closure(self._folder / "conftest.py")
 
     def _closure(self, path: Path) -> set[Path | None]:
         """The file and all of ours that it imports, directly or not; with None if the product is among them."""
@@ -98,15 +100,17 @@ class Answers:
                     tuple(f"leveret.{room}" for room in CODECS)
                 ):
                     found.add(None)
-                elif (imported := self._file(name)) is not None:
+                elif (imported := _file(self._root, name)) is not None:
                     ahead.append(imported)
         return found
 
-    def _file(self, name: str) -> Path | None:
-        """Where a module of ours is; None for others', and for what a module defines."""
-        base = self._root / ("src" if name.startswith("leveret") else ".") / name.replace(".", "/")
-        places = (base.with_suffix(".py"), base / "__init__.py")
-        return next((each for each in places if each.exists()), None)
+
+@cache
+def _file(root: Path, name: str) -> Path | None:
+    """Where a module of ours is; None for others', and for what a module defines. Asked thirty thousand times."""
+    base = root / ("src" if name.startswith("leveret") else ".") / name.replace(".", "/")
+    places = (base.with_suffix(".py"), base / "__init__.py")
+    return next((each for each in places if each.exists()), None)
 
 
 @cache
@@ -136,6 +140,7 @@ def _imports(file: Path) -> frozenset[str]:
 
 def forget_sources() -> None:
     """Read all files anew, as somebody may have edited them."""
+    _file.cache_clear()
     _imports.cache_clear()
     _content.cache_clear()
 
