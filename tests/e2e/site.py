@@ -16,6 +16,7 @@ from leveret.testing.applications.applications import (
     AppMessage,
     AppPublisher,
     Taken,
+    TxConsumer,
     channel_of,
     drain,
     now_ms,
@@ -83,11 +84,13 @@ class Site:
         self.publisher(queues, count).run()
         assert self.confirmed() == before + count
 
-    def consumer(self, queues: Sequence[str], *, rate: float = math.inf) -> AppConsumer:
+    def consumer(
+        self, queues: Sequence[str], *, rate: float = math.inf, in_transactions: bool = False
+    ) -> AppConsumer:
         """A consumer that takes on so many a second at most; not yet running."""
-        books = self._new_books()
+        books, kind = self._new_books(), TxConsumer if in_transactions else AppConsumer
         seed = self._seed + len(self._books)
-        return AppConsumer(self._node.amqp_port, self._vhost, queues, books, seed, rate=rate)
+        return kind(self._node.amqp_port, self._vhost, queues, books, seed, rate=rate)
 
     def _new_books(self) -> Books:
         self._books.append(Books(self._folder / f"books-{self._books_before + len(self._books)}"))

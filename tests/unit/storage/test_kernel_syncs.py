@@ -25,8 +25,10 @@ def syncs() -> Iterator[KernelSyncs]:
 def all_ended(syncs: KernelSyncs, count: int) -> list[tuple[int, OSError | None]]:
     """The results of so many syncs."""
     found: list[tuple[int, OSError | None]] = []
+    readable = select.poll()
+    readable.register(syncs.readable_fd, select.POLLIN)
     while len(found) < count:
-        assert select.select([syncs.readable_fd], [], [], 60)[0]
+        assert readable.poll(60_000)
         found += syncs.ended()
     return found
 

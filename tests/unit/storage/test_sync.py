@@ -245,9 +245,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def sync_by_kernel(syncs: KernelSyncs, descriptors: list[int]) -> None:
     """Sync with the kernel's queue; raise the first error."""
     waiting, ended = descriptors, list[OSError | None]()
+    readable = select.poll()
+    readable.register(syncs.readable_fd, select.POLLIN)
     while len(ended) < len(descriptors):
         waiting = waiting[syncs.begin(waiting, 0) :]
-        select.select([syncs.readable_fd], [], [], 60)
+        readable.poll(60_000)
         ended += [error for _, error in syncs.ended()]
     for error in filter(None, ended):
         raise error

@@ -97,14 +97,18 @@ class LinkPeer(asyncio.BufferedProtocol):
     @receiver.setter
     def receiver(self, receiver: Receiver) -> None:
         self._receiver = receiver
+        self.go_on()
+
+    def hold(self) -> None:
+        """Hold messages after the present one until `go_on`, or until another receiver is set."""
+        self._is_paused = True
+        self._transport.pause_reading()
+
+    def go_on(self) -> None:
+        """Pass on held messages, soon."""
         if self._is_paused:
             self._is_paused = False
             asyncio.get_running_loop().call_soon(self._release)
-
-    def hold(self) -> None:
-        """Hold messages after the present one until another receiver is set."""
-        self._is_paused = True
-        self._transport.pause_reading()
 
     def _release(self) -> None:
         if not self.is_closed and not self._turn_is_over:

@@ -121,7 +121,7 @@ class ReceivingLink:
         if self.is_behind:
             self._go_on_after_sync()
         else:
-            self.peer.receiver = self.peer.receiver
+            self.peer.go_on()
 
     def _go_on_after_sync(self) -> None:
         self._commits.when_synced(self.go_on)
