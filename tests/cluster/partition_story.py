@@ -20,9 +20,9 @@ from leveret.testing.applications.books import Books, count_entries, read_book
 from leveret.testing.applications.parcels import declare, parcels
 from leveret.testing.sites.hosts import NetworkHost
 from leveret.testing.sites.network_site import NetworkNode, NetworkSite, Place
-from tests.cluster.torture_apps import CrewConsumer, TxSite
+from tests.cluster.torture_apps import CrewConsumer
 from tests.cluster.torture_stage import disordered
-from tests.e2e.site import ENDLESS, PATIENCE_S, WINDOW, drain_all
+from tests.e2e.site import ENDLESS, PATIENCE_S, WINDOW, Site, drain_all
 from tests.e2e.test_torture import reported
 
 FIRST, OTHER = "first", "other"
@@ -91,11 +91,11 @@ class Worker:
         )
 
 
-class Applications(TxSite):
+class Applications(Site):
     """They find their node over the network."""
 
     def __init__(self, node: NetworkNode, folder: Path, seed: int) -> None:
-        super().__init__(node, "/", folder, seed)
+        super().__init__(node, "/", folder, seed, CrewConsumer)
         self._lock = threading.Lock()
 
     def publisher_at(self, node: NetworkNode, queue: str) -> tuple[AppPublisher, Books]:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import pytest
 
-from leveret.testing.applications.applications import Taken
+from leveret.testing.applications.applications import Taken, TxConsumer
 from leveret.testing.applications.audit import Audit
 from leveret.testing.applications.parcels import declare
 from leveret.testing.sites import cluster_site
@@ -74,8 +74,7 @@ class Story:
     @contextmanager
     def work(self) -> Iterator[None]:
         """Publish to all queues, and consume, beside the block."""
-        # A plain ack of a previous leader's delivery is ignored, and nobody hears of that.
-        consumer = self.site.consumer(WORK, in_transactions=True)
+        consumer = self.site.consumer(WORK)
         publisher = self.site.publisher(WORK, COUNT)
         with background(publisher, consumer):
             yield
@@ -123,7 +122,8 @@ def aftermath(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aftermath]:
             with pair.site.channel(node, VHOST) as channel:
                 declare(channel, [queue])
         pair.follow()
-        story = Story(pair, Site(third, VHOST, folder, seed))
+        # A plain ack of a previous leader's delivery is ignored, and nobody hears of that.
+        story = Story(pair, Site(third, VHOST, folder, seed, consumers=TxConsumer))
         story.site.publish([OFF], HELD)
         story.site.publish([AGAIN], HELD)
         all_nodes_lead(story)
@@ -192,7 +192,7 @@ def _synchronised(story: Story, queue: str) -> tuple[str, ...]:
 
 def the_site_is_lost(story: Story) -> None:
     pair, site = story.pair, story.site
-    consumer = site.consumer(WORK, in_transactions=True)
+    consumer = site.consumer(WORK)
     with background(site.publisher(WORK, 100_000), consumer):
         site.wait_confirmed(site.confirmed() + COUNT)
         for node in pair.site.members:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from leveret.testing.applications.applications import AppConsumer, AppPublisher, TxConsumer
-from leveret.testing.applications.books import Books
 from tests.e2e.site import ENDLESS, PATIENCE_S, Door, Site
 
 Application = AppPublisher | AppConsumer
@@ -30,16 +29,6 @@ class CrewConsumer(TxConsumer):
             origin = (method.consumer_tag, number // ENDLESS)
             self.disordered += number < self._last[origin]
             self._last[origin] = number
-
-
-class TxSite(Site):
-    """Its consumers settle in transactions."""
-
-    def consumer(self, queues: Sequence[str], *, rate: float = float("inf")) -> AppConsumer:
-        """See Site."""
-        books: Books = self._new_books()
-        seed = self._seed + len(self._books)
-        return CrewConsumer(self._node.amqp_port, self._vhost, queues, books, seed, rate=rate)
 
 
 class Crew:

@@ -19,13 +19,13 @@ from leveret.testing.network.ports import NotReady
 from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
 from leveret.testing.sites.mirror_cluster import QueuePlace
 from tests.cluster import torture_quiet
-from tests.cluster.torture_apps import Crew, TxSite
+from tests.cluster.torture_apps import Crew, CrewConsumer
 from tests.cluster.torture_beyond import Outpost
 from tests.cluster.torture_lossy import LOSSY, TERMS, Quarantined
 from tests.cluster.torture_quiet import QuietQueues, directories
 from tests.cluster.torture_stream import STREAM, StreamCrew
 from tests.e2e.follower_torture import without_delivery_counts
-from tests.e2e.site import ENDLESS, PATIENCE_S, drain_all
+from tests.e2e.site import ENDLESS, PATIENCE_S, Site, drain_all
 
 MIRRORED: Final = ("one", "two")
 GROUP: Final = "group"
@@ -66,7 +66,7 @@ class Stage:
         self.reported: list[str] = []
         self.counts: Counter[str] = Counter()
         self._chance = chance
-        self._apps = TxSite(site.members[0], "/", folder, chance.randrange(1 << 32))
+        self._apps = Site(site.members[0], "/", folder, chance.randrange(1 << 32), CrewConsumer)
         self._crew = Crew(self._apps, chance)
         self._quiet = QuietQueues(site, chance)
         self._quarantined = Quarantined(site)

@@ -16,7 +16,6 @@ from leveret.testing.applications.applications import (
     AppMessage,
     AppPublisher,
     Taken,
-    TxConsumer,
     channel_of,
     drain,
     now_ms,
@@ -41,9 +40,17 @@ class Door(Protocol):
 
 
 class Site:
-    """Applications at `node`; they find it again after a restart."""
+    """Applications at `node`; they find it again after a restart. `consumers` is the kind of its consumers."""
 
-    def __init__(self, node: Door, vhost: str, folder: Path, seed: int) -> None:
+    def __init__(
+        self,
+        node: Door,
+        vhost: str,
+        folder: Path,
+        seed: int,
+        consumers: type[AppConsumer] = AppConsumer,
+    ) -> None:
+        self._consumers = consumers
         self.published: list[AppMessage] = []
         self._node = node
         self._vhost = vhost
@@ -84,13 +91,11 @@ class Site:
         self.publisher(queues, count).run()
         assert self.confirmed() == before + count
 
-    def consumer(
-        self, queues: Sequence[str], *, rate: float = math.inf, in_transactions: bool = False
-    ) -> AppConsumer:
+    def consumer(self, queues: Sequence[str], *, rate: float = math.inf) -> AppConsumer:
         """A consumer that takes on so many a second at most; not yet running."""
-        books, kind = self._new_books(), TxConsumer if in_transactions else AppConsumer
+        books = self._new_books()
         seed = self._seed + len(self._books)
-        return kind(self._node.amqp_port, self._vhost, queues, books, seed, rate=rate)
+        return self._consumers(self._node.amqp_port, self._vhost, queues, books, seed, rate=rate)
 
     def _new_books(self) -> Books:
         self._books.append(Books(self._folder / f"books-{self._books_before + len(self._books)}"))
