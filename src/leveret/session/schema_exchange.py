@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Final
 
+from leveret.core.schema.delta import at_once
 from leveret.core.schema.digests import BUCKET_BYTES, BUCKETS_MAX, ENTITY_BYTES, Digests
 from leveret.model.definitions import KINDS, Definitions, Delete, Put
 from leveret.wire.schema_sync import Ask, BucketDelta, SchemaSyncError, SyncReply, SyncRequest
@@ -102,13 +103,7 @@ class SchemaFollower:
         Raises:
             SchemaSyncError: the reply does not answer the request.
         """
-        taking = self.taking(reply)
-        while True:
-            try:
-                next(taking)
-            except StopIteration as ended:
-                request: SyncRequest | None = ended.value
-                return request
+        return at_once(self.taking(reply))
 
     def taking(self, reply: SyncReply) -> Generator[None, None, SyncRequest | None]:
         """As `take`, but yield to other work; without its end, the next sync finds the rest."""

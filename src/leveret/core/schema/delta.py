@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from types import MappingProxyType
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -63,6 +63,7 @@ _RULES: Final = ("policies", "parameters")
 """Kinds that determine together which settings apply to a queue."""
 _NO_EXCLUSIVE: Final[Mapping[Key, Sequence[Binding]]] = MappingProxyType({})
 
+R = TypeVar("R")
 Key: TypeAlias = tuple[str, ...]
 Entities: TypeAlias = Mapping[str, Mapping[Key, AnyEntity]]
 """Whole kinds. A missing kind is unchanged; an empty kind has no entities."""
@@ -193,13 +194,7 @@ def delta(
     is never replaced. `exclusive` has the exclusive queues, which are not in `own`, each with its bindings. An object
     that is identical on both sides costs almost nothing.
     """
-    comparing = compare(own.by_kind, theirs, locals_, holding, exclusive)
-    while True:
-        try:
-            next(comparing)
-        except StopIteration as ended:
-            found: Delta = ended.value
-            return found
+    return at_once(compare(own.by_kind, theirs, locals_, holding, exclusive))
 
 
 def compare(
@@ -422,9 +417,19 @@ def _why_refused(entity: AnyEntity) -> str | None:
     return None
 
 
+def at_once(steps: Generator[None, None, R]) -> R:
+    """The result of work that would yield to other work; it does not."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            result: R = ended.value
+            return result
+
+
 def transient_queues(queues: Iterable[AnyEntity]) -> set[Key]:
-    """Return the keys of the queues that end with their node."""
-    return {queue.key for queue in queues if isinstance(queue, Queue) and not queue.durable}
+    """The keys of the queues that end with their node."""
+    return at_once(finding_transient(queues))
 
 
 def finding_transient(queues: Iterable[AnyEntity]) -> Generator[None, None, set[Key]]:

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from leveret.core.schema.delta import Key, canonical, finding_transient, transient_queues, travels
+from leveret.core.schema.delta import Key, at_once, canonical, finding_transient, transient_queues, travels
 from leveret.model.definitions import KINDS, AnyEntity, Definitions
 
 STATE_BYTES: Final = 12
@@ -208,31 +208,28 @@ class _Kind:
         """Sort the entities into `count` groups, and digest these, unless that is done; yield to other work."""
         self.digest()
         yield
-        if len(self._groups) != count:
-            groups: list[dict[bytes, DigestEntry]] = [{} for _ in range(count)]
-            puts = self._puts
-            for entry in list(self.entries.values()):
-                groups[entry.place & (count - 1)][entry.digest] = entry
-                yield
-            if puts != self._puts:
-                return  # `group` sorts them anew
-            self._take_groups(groups)
+        yield from self._sorting(count)
         for index in range(count):
             if len(self._groups) != count:
                 return
             self.bucket_digest(count, index)
             yield
 
-    def group(self, count: int, index: int) -> dict[bytes, DigestEntry]:
-        if len(self._groups) != count:
-            groups: list[dict[bytes, DigestEntry]] = [{} for _ in range(count)]
-            for entry in self.entries.values():
-                groups[entry.place & (count - 1)][entry.digest] = entry
-            self._take_groups(groups)
-        return self._groups[index]
+    def _sorting(self, count: int) -> Generator[None, None, None]:
+        """Sort the entities into `count` groups, unless that is done, or one of them changes meanwhile."""
+        if len(self._groups) == count:
+            return
+        groups: list[dict[bytes, DigestEntry]] = [{} for _ in range(count)]
+        puts = self._puts
+        for entry in list(self.entries.values()):
+            groups[entry.place & (count - 1)][entry.digest] = entry
+            yield
+        if puts == self._puts:
+            self._groups, self._bucket_digests = groups, [b""] * count
 
-    def _take_groups(self, groups: list[dict[bytes, DigestEntry]]) -> None:
-        self._groups, self._bucket_digests = groups, [b""] * len(groups)
+    def group(self, count: int, index: int) -> dict[bytes, DigestEntry]:
+        at_once(self._sorting(count))
+        return self._groups[index]
 
     def bucket_digest(self, count: int, index: int) -> bytes:
         group = self.group(count, index)

@@ -12,7 +12,7 @@ import gc
 import logging
 import ssl
 import sys
-from collections.abc import Coroutine, Iterator, Set
+from collections.abc import Callable, Coroutine, Iterator, Set
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final
@@ -76,6 +76,17 @@ confirms and halved the rate of a hundred queues; a shorter time gains nothing.
 """
 
 
+def make_commits(config: Config, data_dir: Path, on_failure: Callable[[BaseException], None]) -> GroupCommit:
+    """Make the group commit of a node's logs; `on_failure` is called once a sync has failed."""
+    return GroupCommit(
+        fsync=config.storage.durability == "fsync",
+        on_failure=on_failure,
+        logs_at_once=process_sockets().budget.syncing,
+        file_system=file_system_of(data_dir),
+        kernel_syncs=open_kernel_syncs(),
+    )
+
+
 def settle_process() -> None:
     """Set the collector, threads and freed memory as a process that serves for long needs them."""
     freeze_objects()
@@ -137,13 +148,7 @@ class Node:
         self.replication = replication
         self.cluster = cluster
         self.tree = tree or Tree(data_dir, segments_open_max=process_sockets().budget.logs)
-        self.commits = commits or GroupCommit(
-            fsync=config.storage.durability == "fsync",
-            on_failure=self._disk_failed,
-            logs_at_once=process_sockets().budget.syncing,
-            file_system=file_system_of(data_dir),
-            kernel_syncs=open_kernel_syncs(),
-        )
+        self.commits = commits or make_commits(config, data_dir, self._disk_failed)
         self._cluster_side: ClusterSide | None = None
         self._opened = False
         self._tasks: list[asyncio.Task[None]] = []

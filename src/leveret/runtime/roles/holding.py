@@ -16,11 +16,9 @@ from typing import Final
 from leveret.config import Config
 from leveret.model.errors import Corrupt, StorageError
 from leveret.runtime.logs.commit import GroupCommit
-from leveret.runtime.node.node import Node
+from leveret.runtime.node.node import Node, make_commits
 from leveret.runtime.replication.identity import StoredLogs
 from leveret.runtime.sockets.connection_budget import process_sockets
-from leveret.storage.kernel_syncs import open_kernel_syncs
-from leveret.storage.sync import file_system_of
 from leveret.storage.tree import Tree, put_log_away
 
 logger = logging.getLogger(__name__)
@@ -68,13 +66,7 @@ def build(
         failed.set()
 
     tree = Tree(data_dir, epoch=stamp, segments_open_max=process_sockets().budget.logs)
-    commits = GroupCommit(
-        fsync=config.storage.durability == "fsync",
-        on_failure=disk_failed,
-        logs_at_once=process_sockets().budget.syncing,
-        file_system=file_system_of(data_dir),
-        kernel_syncs=open_kernel_syncs(),
-    )
+    commits = make_commits(config, data_dir, disk_failed)
 
     def node() -> Node:
         return Node(config, data_dir, tree, commits, failed=failed, replication=replication, cluster=cluster)

@@ -35,7 +35,6 @@ _CLOCKS_BY_NAME: Final = {
     "leveret.runtime.schema_sync.schema_sync": ("monotonic", "time"),
     "leveret.runtime.schema_sync.downstream": ("time",),
 }
-_COMMITS: Final = ("leveret.runtime.node.node", "leveret.runtime.roles.holding")
 _ETCD: Final = ("leveret.runtime.cluster.store", "leveret.runtime.coordination.election")
 
 
@@ -60,8 +59,7 @@ def simulated(loop: VirtualLoop, rng: Random) -> Iterator[None]:
         for module in _THREADS:
             replace(f"{module}.ThreadPoolExecutor", SimulatedExecutor)
         replace("leveret.runtime.logs.commit.SyncThreads", SimulatedSyncThreads)
-        for module in _COMMITS:
-            replace(f"{module}.open_kernel_syncs", lambda: None)
+        replace("leveret.runtime.node.node.open_kernel_syncs", lambda: None)
         for module in _ETCD:
             replace(f"{module}.Etcd", SimulatedEtcdClient)
         replace("leveret.runtime.coordination.lease.LeaseCompanion", SimulatedCompanion)
