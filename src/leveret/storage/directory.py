@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 
 
 def make_directory(path: Path, *, durable: bool = True) -> list[Path]:
-    """Make a directory with mode 0700, and the missing ones above it; on disk if `durable`. Raises OSError.
+    """Make a directory with mode 0700, and the missing ones above it; on disk if `durable`.
 
     Returns:
         The directories that got a new name.
+
+    Raises:
+        OSError: the disk refused one of them. None is left: the next caller would take one that is there for durable.
     """
     missing = list(takewhile(lambda each: not each.exists(), (path, *path.parents)))
-    for each in reversed(missing):
-        each.mkdir(mode=0o700)
-        if durable:
-            sync_directory(each.parent)
+    made: list[Path] = []
+    try:
+        for each in reversed(missing):
+            each.mkdir(mode=0o700)
+            made.append(each)
+            if durable:
+                sync_directory(each.parent)
+    except OSError:
+        for each in reversed(made):
+            with suppress(OSError):
+                each.rmdir()
+        raise
     return [each.parent for each in missing]
 
 

@@ -155,12 +155,17 @@ class QueueStore:
     # -- life of a log ------------------------------------------------------------------------
 
     def log(self, queue: Queue) -> Log:
-        """The queue's log, made on first use."""
+        """The queue's log, made on first use.
+
+        Raises:
+            StorageError: the disk refused it; another use makes the log.
+        """
         log = self._logs.get(queue)
         if log is None:
-            log = self._logs[queue] = self._describe(queue)
+            log = self._describe(queue)
             if not log.is_open:
                 log.open(defer_names=True)
+            self._logs[queue] = log
         return log
 
     def _describe(self, queue: Queue) -> Log:

@@ -355,6 +355,32 @@ async def test_a_purge_is_answered_when_the_disk_has_it_and_not_when_it_refuses_
     await site.kill()
 
 
+@pytest.mark.parametrize(
+    "arguments", [{}, {"x-max-priority": 3}, {"x-queue-type": "quorum"}, {"x-queue-type": "stream"}]
+)
+async def test_a_queue_whose_log_a_full_disk_refused_takes_messages_once_there_is_room(
+    tmp_path: Path, arguments: dict[str, object]
+) -> None:
+    """The next message after the first one, which the disk had refused, ended the node."""
+    site = Site(tmp_path)
+    await site.start()
+    queue = QueueDefinition(vhost="/", name="q", arguments=arguments)
+    await site.apply(Put(Vhost(name="/")), Put(queue))
+    client = Client(site)
+    with LimitedDisks() as disks:
+        disks.fill(tmp_path)
+        for _ in range(2):
+            client.publish("q")
+            await site.settle()
+        assert client.names() == ["Basic.Nack", "Basic.Nack"]
+        disks.limit(tmp_path, None)
+    client.publish("q")
+    await site.settle()
+    assert client.names()[2:] == ["Basic.Ack"]
+    assert not site.node.failed.is_set()
+    await site.stop()
+
+
 async def test_a_leader_that_may_have_been_replaced_hands_out_nothing(tmp_path: Path) -> None:
     """It stood still for longer than its lease: the next leader has had messages settled since."""
     site = Site(tmp_path)
