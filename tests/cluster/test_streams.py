@@ -263,6 +263,49 @@ async def _leader_of(site: ClusterSite, node: SiteNode) -> bool:
     return bool(row["state"] == "running" and row["leader"] != site.members[0].node)
 
 
+@pytest.mark.parametrize("copies", [3, 2], ids=["at-a-replica", "at-a-node-without-a-copy"])
+def test_a_publisher_at_a_node_that_does_not_lead_is_confirmed_by_the_leader_and_hears_of_its_loss(
+    site: ClusterSite, copies: int
+) -> None:
+    leader, *_ = site.members
+    stream = f"away-{copies}"
+    declare(site, leader, stream, **{"x-initial-cluster-size": copies})
+    wait_replicated(site, stream, leader, copies - 1)
+    with_copies = replicas(site, stream, leader)
+    away = next(
+        each for each in site.members[1:] if (copies == len(site.members)) == (each.node in with_copies)
+    )
+
+    async def script() -> None:
+        async with connected(away) as client:
+            publisher, moved = Publisher(client, stream, "p"), asyncio.Event()
+            client.add_handler(MetadataUpdate, lambda frame: moved.set())
+            await publisher.begin()
+            await publisher.publish(1, COUNT)
+            assert await client.query_publisher_sequence(stream, "p") == COUNT
+            # What comes twice is stored once.
+            await publisher.publish(COUNT - 5, COUNT + 5)
+            await client.store_offset(stream, "r", 17)
+            assert await client.query_offset(stream, "r") == 17
+            leader.kill9()
+            late = [Message(number, None, b"%d" % number) for number in range(COUNT + 6, COUNT + 20)]
+            while not moved.is_set() and late[-1].publishing_id not in publisher.confirmed:
+                # Some may be on their way to the dead leader, or wait for the next one.
+                await client.send_publish_frame(Publish(0, late))
+                await asyncio.wait([asyncio.ensure_future(moved.wait())], timeout=0.2)
+        async with connected(away) as client:
+            publisher = Publisher(client, stream, "p")
+            await publisher.begin()
+            await publisher.publish(COUNT + 1, 2 * COUNT)
+            assert await client.query_publisher_sequence(stream, "p") == 2 * COUNT
+            assert await client.query_offset(stream, "r") == 17
+
+    asyncio.run(script())
+    site.start(leader)
+    site.wait_members()
+    assert bodies(site, away, stream, 2 * COUNT) == [str(number) for number in range(1, 2 * COUNT + 1)]
+
+
 def test_a_stream_has_the_copies_that_it_asks_for_and_operators_change_them(site: ClusterSite) -> None:
     first, second, third = site.members
     declare(site, first, "one", **{"x-initial-cluster-size": 1})

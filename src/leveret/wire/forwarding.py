@@ -12,6 +12,8 @@ connection.open, and no frame is too long for it, so a message's body is one fra
     200,41  settle-ok   -
     200,50  moved       short consumer tag                            its queue is led elsewhere now: register it there
     200,60  active      short consumer tag                            from now on it is served, no other of its queue
+    200,70  store       a batch, see `store`                          publish it into the target, which is a stream
+    200,71  stored      u64 number | u16 code | octets of a text      the stream has it, or refuses it (code not 1)
 
 A target's publishes are confirmed by basic.ack and basic.nack, whose tags count them from 1. On its other channels,
 remote channels of clients' channels, a consumer begins with `CREDIT_FIRST`, and its arguments may have a table
@@ -25,7 +27,7 @@ The other functions encode what AMQP has too: names that RabbitMQ allows, and pa
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -61,6 +63,8 @@ SETTLE: Final = b"\x00\xc8\x00\x28"
 SETTLE_OK: Final = b"\x00\xc8\x00\x29"
 MOVED: Final = b"\x00\xc8\x00\x32"
 ACTIVE: Final = b"\x00\xc8\x00\x3c"
+STORE: Final = b"\x00\xc8\x00\x46"
+STORED: Final = b"\x00\xc8\x00\x47"
 CLASS: Final = b"\x00\xc8"
 """The octets with which the payloads of all these methods begin."""
 
@@ -75,6 +79,7 @@ _PUBLISH: Final = BASIC_PUBLISH + b"\0\0"
 _END: Final = bytes((FRAME_END,))
 _U64: Final = struct.Struct(">Q")
 _U32: Final = struct.Struct(">I")
+_BATCH: Final = struct.Struct(">QI")
 _QOS: Final = struct.Struct(">IHB")
 
 
@@ -84,6 +89,26 @@ class ForwardingTarget(NamedTuple):
     queue: str
     epoch: int
     reference: bytes
+
+
+class ForwardedBatch(NamedTuple):
+    """The arguments of forwarding.store: messages of one publisher of the stream protocol, in order.
+
+    Attributes:
+        number: of the batch, on its channel.
+        reference: the publisher's, empty without deduplication.
+        ids: publishing ids, one an entry.
+        entries: as they stand in a chunk.
+        records: the number of messages in all entries.
+        filters: the filter values of the messages, b"" for messages without one; None if none has one.
+    """
+
+    number: int
+    reference: bytes
+    ids: Sequence[int]
+    entries: list[bytes]
+    records: int
+    filters: set[bytes] | None
 
 
 def target(channel: int, queue: bytes, epoch: int, reference: bytes) -> bytes:
@@ -124,6 +149,82 @@ def moved(channel: int, consumer_tag: bytes) -> bytes:
 def active(channel: int, consumer_tag: bytes) -> bytes:
     """forwarding.active."""
     return _method(channel, ACTIVE + shortstr(consumer_tag))
+
+
+def store(channel: int, batch: ForwardedBatch) -> bytes:
+    """forwarding.store.
+
+    After its ids: u64 number | u32 records | short reference | u32 count | count u64 ids | count u32 sizes | the
+    entries | u8 1 and the filter values as short strings, or u8 0 for None.
+    """
+    count = len(batch.entries)
+    filters = batch.filters
+    found = () if filters is None else filters
+    return _method(
+        channel,
+        b"".join(
+            (
+                STORE,
+                _BATCH.pack(batch.number, batch.records),
+                shortstr(batch.reference),
+                struct.pack(f">I{count}Q", count, *batch.ids),
+                struct.pack(f">{count}I", *map(len, batch.entries)),
+                *batch.entries,
+                bytes((filters is not None,)),
+                *(shortstr(value[:255]) for value in found),
+            )
+        ),
+    )
+
+
+def stored(channel: int, number: int, code: int, text: str) -> bytes:
+    """forwarding.stored."""
+    return _method(channel, STORED + _U64.pack(number) + code.to_bytes(2, "big") + text.encode())
+
+
+def decode_store(payload: bytes) -> ForwardedBatch:
+    """The arguments of forwarding.store.
+
+    Raises:
+        SyntaxFault: the payload is no batch.
+    """
+    try:
+        number, records = _BATCH.unpack_from(payload, 4)
+        reference, position = _short(payload, 4 + _BATCH.size)
+        (count,) = _U32.unpack_from(payload, position)
+        ids = struct.unpack_from(f">{count}Q", payload, position + 4)
+        position += 4 + 8 * count
+        sizes = struct.unpack_from(f">{count}I", payload, position)
+        entries, position = _cut(payload, position + 4 * count, sizes)
+        filters: set[bytes] | None = set() if payload[position] else None
+        position += 1
+        while filters is not None and position < len(payload):
+            value, position = _short(payload, position)
+            filters.add(value)
+        _check_end(payload, position)
+    except (IndexError, struct.error) as error:
+        raise SyntaxFault(f"relay.store: {error}") from None
+    return ForwardedBatch(number, reference, ids, entries, records, filters)
+
+
+def _cut(payload: bytes, position: int, sizes: Iterable[int]) -> tuple[list[bytes], int]:
+    entries: list[bytes] = []
+    for size in sizes:
+        entries.append(payload[position : position + size])
+        position += size
+    return entries, position
+
+
+def decode_stored(payload: bytes) -> tuple[int, int, str]:
+    """The number, the code and the text of forwarding.stored.
+
+    Raises:
+        SyntaxFault: the payload is too short.
+    """
+    if len(payload) < 14:
+        raise SyntaxFault(f"relay.stored of {len(payload)} octets")
+    number, code = int.from_bytes(payload[4:12], "big"), int.from_bytes(payload[12:14], "big")
+    return number, code, payload[14:].decode(errors="replace")
 
 
 def decode_target(payload: bytes) -> ForwardingTarget:

@@ -72,6 +72,9 @@ class StreamHandle(StreamBook, Protocol):
     def ask_offset(self, reference: str, then: OffsetFound) -> None:
         """Call back with the offset that a reader stored last, which another node may have, or with the error."""
 
+    def ask_sequence(self, reference: str, then: OffsetFound) -> None:
+        """Call back with the last publishing id of a publisher, as `ask_offset`; 0 for none."""
+
     @property
     def groups(self) -> StreamGroups:
         """The groups of subscriptions with a single active consumer, at the leader."""
@@ -93,8 +96,8 @@ class StreamGroups(Protocol):
 class StreamReplicating(Protocol):
     """The copies of streams that other nodes lead."""
 
-    def handle(self, queue: Queue) -> StreamHandle | None:
-        """This node's copy of a stream, for reading; None if it has none."""
+    def handle(self, queue: Queue) -> StreamHandle:
+        """A stream that another node leads: for publishing, and for reading if this node has a copy."""
 
     def nodes(self, queue: Queue) -> Sequence[str]:
         """The nodes that run and have everything of a stream, beside its leader."""

@@ -349,7 +349,7 @@ class StreamPeer(asyncio.Protocol):
             case KeepOffset():
                 self._keep_offset(effect)
             case Subscribed() if subscription := self._session.subscriptions.get(effect.number):
-                self._watch(subscription.stream)
+                self._read(subscription.stream)
                 self._join(effect.number, subscription)
             case Declared():
                 self._watch(effect.stream)
@@ -384,7 +384,10 @@ class StreamPeer(asyncio.Protocol):
         counters.publish_confirm += count
         write.batch.done = partial(self._written, write)
         stream = self._streams.get(write.publisher.queue)
-        if stream is None:
+        if self._session.publishers.get(write.publisher.number) is not write.publisher:
+            # An earlier batch of the same read failed: what comes behind it must not be stored without it.
+            write.batch.done(NotFound(f"publisher {write.publisher.number} is gone"))
+        elif stream is None:
             write.batch.done(NotFound(f"stream '{write.publisher.queue}' is gone"))
         elif self._host.refuses_publishes:
             write.batch.done(PreconditionFailed("too few followers are in sync; see replication.min_in_sync"))
@@ -399,8 +402,15 @@ class StreamPeer(asyncio.Protocol):
             step = partial(self._session.stored, write)
         else:
             write.publisher.errored += count
-            step = partial(self._session.not_stored, write, error)
+            step = partial(self._not_written, write, error)
         self._guarded(partial(self._then_settle, step))
+
+    def _not_written(self, write: StoreBatch, error: LeveretError) -> None:
+        """Report a batch that is not stored; after a change of leaders the client publishes it again by itself."""
+        publisher = write.publisher
+        if isinstance(error, LedElsewhere) and self._session.publishers.get(publisher.number) is publisher:
+            self._drop(publisher.queue, error)
+        self._session.not_stored(write, error)
 
     def _keep_offset(self, effect: KeepOffset) -> None:
         if effect.stream == OUTGOING_STREAM:
@@ -450,7 +460,7 @@ class StreamPeer(asyncio.Protocol):
         self._session.not_stored(append, error)
 
     def _ask_sequence(self, asked: AskSequence) -> None:
-        """Answer with the last number of a queue's recovered messages, which its leader knows."""
+        """Answer with the last number of a publisher, which the leader of its stream or queue knows."""
 
         def answer(code: Code, last: int) -> None:
             response = QueryPublisherSequenceResponse(asked.correlation, code, last)
@@ -460,7 +470,16 @@ class StreamPeer(asyncio.Protocol):
             log.warning("stream_not_asked name=%s stream=%s error=%s", self.name, asked.queue, error)
             answer(code_of(error), 0)
 
+        def found(last: int | LeveretError | None) -> None:
+            if isinstance(last, LeveretError):
+                failed(last)
+            else:
+                answer(Code.OK, last or 0)
+
         try:
+            if asked.of_stream:
+                self._host.stream(self.vhost, asked.queue).ask_sequence(asked.reference, found)
+                return
             queue = self._host.recovery_queue(self.user, self.vhost, asked.queue)
             queue.ask_sequence(asked.reference, partial(answer, Code.OK), failed)
         except LeveretError as error:
@@ -496,6 +515,13 @@ class StreamPeer(asyncio.Protocol):
 
     def _stored(self, append: Append) -> None:
         self._then_settle(partial(self._session.stored, append))
+
+    def _read(self, stream: str) -> None:
+        """Watch a log for a reader; the publishers of a stream may watch it without a copy, from before it came."""
+        handle = self._streams.get(stream)
+        if handle is not None and not handle.is_readable:
+            self._watches.pop(stream).release()
+        self._watch(stream)
 
     def _watch(self, stream: str) -> None:
         if stream in self._watches:

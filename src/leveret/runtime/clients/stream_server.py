@@ -242,13 +242,9 @@ class StreamServer:
         if isinstance(found, Stream):
             log = self._streams.committed(found)
             return OpenStream(found, log, self._broker, self._engine, self.groups)
-        replica = self.replicas.handle(found) if self.replicas is not None else None
-        if replica is None:
-            raise LedElsewhere(
-                f"stream '{name}' in vhost '{vhost}' is led by node '{_leader(found)}': connect to that node, or to "
-                "one that has a replica"
-            )
-        return replica
+        if self.replicas is None:
+            raise LedElsewhere(f"stream '{name}' in vhost '{vhost}' is led by node '{_leader(found)}'")
+        return self.replicas.handle(found)
 
     def wake(self, stream: Stream) -> None:
         """Serve a stream's AMQP 0-9-1 consumers, because more of it is durable."""
@@ -450,6 +446,7 @@ class OpenStream:
     """
 
     is_replica = False
+    is_readable = is_writable = True
 
     def __init__(
         self, stream: Stream, log: CommittedLog, broker: Broker, engine: Engine, groups: ConsumerGroups
@@ -489,6 +486,10 @@ class OpenStream:
     def ask_offset(self, reference: str, then: OffsetFound) -> None:
         """See StreamHandle."""
         then(self.stored_offset(reference))
+
+    def ask_sequence(self, reference: str, then: OffsetFound) -> None:
+        """See StreamHandle."""
+        then(self.last_sequence(reference))
 
     @property
     def _is_gone(self) -> bool:

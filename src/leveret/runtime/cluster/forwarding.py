@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from leveret.core.queues.confirms import ConfirmBatch
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
+from leveret.core.queues.stream import StreamBatch
 from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.forwarding_ends import AcceptedEnd, DialledEnd, InsideEnd
 from leveret.runtime.cluster.listener import ClusterPeer
@@ -64,6 +65,7 @@ class Forwarding:
         self.engine = node.engine
         self.host: ConnectionHost = node.amqp_host
         self._alarms = node.alarms
+        self._broker = node.broker
         self._dial_link = dial
         self._links: dict[LeaderClient, DialledEnd] = {}
         self.accepted: set[AcceptedEnd] = set()
@@ -88,6 +90,18 @@ class Forwarding:
     def delete(self, queue: Queue) -> None:
         """Drop the messages of a deleted queue that no leader confirmed; they never will be."""
         self.leaders.ceased(queue)
+        self.engine.touch()
+
+    # -- streams, for clients of their protocol -------------------------------------------------
+
+    def stream_elsewhere(self, key: tuple[str, str], epoch: int) -> RemoteQueue | None:
+        """The stream of this epoch, if another node leads it, or is to lead it."""
+        queue = self._broker.queues.get(key)
+        return queue if isinstance(queue, RemoteQueue) and queue.epoch == epoch else None
+
+    def publish_batch(self, queue: RemoteQueue, batch: StreamBatch) -> None:
+        """Publish a batch at the leader of a stream; its `done` is called with the outcome."""
+        self.leaders.streams.publish(queue, batch)
         self.engine.touch()
 
     # -- leaders of queues --------------------------------------------------------------------

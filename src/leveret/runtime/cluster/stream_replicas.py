@@ -1,23 +1,25 @@
-"""This node's copies of streams that other nodes lead, for readers.
+"""Streams that other nodes lead, for this node's clients of the stream protocol.
 
 A reader gets chunks unchanged from the copy's file, up to the committed end: the records that a majority of the
 replicas has. The leader sends its mirrors that end with the live records, like the cursor of a queue. So no fail-over
 takes back a record that a reader of any replica has seen.
 
 Readers' offsets are stored at the leader, in the stream itself. A reader of a replica stores and finds them there.
+Publishes are passed on to the leader (session.forwarding.stream_outlets); for them this node needs no copy.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
-from leveret.core.queues.stream import Stream, StreamBatch
+from leveret.core.queues.stream import EmptyLog, Stream, StreamBatch
 from leveret.model.errors import LedElsewhere, LeveretError, NotFound
-from leveret.runtime.clients.stream_host import OffsetFound, StreamGroups
+from leveret.runtime.clients.stream_host import OffsetFound, ServedLog, StreamGroups
+from leveret.runtime.cluster.forwarding import Forwarding
 from leveret.runtime.cluster.member import ClusterMember
 from leveret.runtime.cluster.placement.local_queues import QueueKey
 from leveret.runtime.cluster.placement.queue_locations import QueueLocations
@@ -79,22 +81,78 @@ class ReplicaLog(CommittedLog):
         self.stop_serving(self._closing)
 
 
+class AbsentLog(EmptyLog):
+    """runtime.clients.stream_host.ServedLog of a stream without a copy here: its end is that of publishing."""
+
+    def __init__(self, queue: Queue, forwarding: Forwarding) -> None:
+        """Watch a stream that another node leads."""
+        self._key = _key(queue)
+        self._epoch = queue.epoch
+        self._forwarding = forwarding
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the stream is deleted, or led here."""
+        return self._forwarding.stream_elsewhere(self._key, self._epoch) is None
+
+    @property
+    def ended(self) -> LeveretError:
+        """See ServedLog."""
+        vhost, name = self._key
+        return LedElsewhere(
+            f"stream '{name}' in vhost '{vhost}' is deleted, or has its leader at this node now"
+        )
+
+    def read(self, offset: int, bytes_max: int) -> Sequence[bytes]:
+        """Return nothing: there is no copy."""
+        return ()
+
+    def on_commit(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """See ServedLog."""
+        watches = self._forwarding.leaders.streams.watches
+        name = object()
+        watches.setdefault(self._key, {})[name] = callback
+
+        def release() -> None:
+            left = watches.get(self._key, {})
+            left.pop(name, None)
+            if not left:
+                watches.pop(self._key, None)
+
+        return release
+
+
 class StreamReplica:
     """runtime.clients.stream_host.StreamHandle for a stream that another node leads.
 
     Attributes:
-        log: the copy here.
+        log: the copy here, or an AbsentLog.
         groups: the groups at the leader.
     """
 
     is_replica = True
 
-    def __init__(self, queue: Queue, log: ReplicaLog, offsets: LeaderOffsets, groups: StreamGroups) -> None:
-        """Serve a stream from this copy."""
-        self.log = log
+    def __init__(
+        self,
+        queue: Queue,
+        copy: ReplicaLog | None,
+        forwarding: Forwarding,
+        offsets: LeaderOffsets,
+        groups: StreamGroups,
+    ) -> None:
+        """Serve a stream, and its readers from this copy."""
+        self.log: ServedLog = copy or AbsentLog(queue, forwarding)
         self.groups = groups
+        self.is_readable = copy is not None
         self._queue = queue
+        self._forwarding = forwarding
         self._offsets = offsets
+
+    @property
+    def is_writable(self) -> bool:
+        """See StreamBook."""
+        queue = self._forwarding.stream_elsewhere(_key(self._queue), self._queue.epoch)
+        return queue is not None and not queue.is_down
 
     def _elsewhere(self) -> LedElsewhere:
         vhost, name = self._queue.key
@@ -109,8 +167,12 @@ class StreamReplica:
         raise self._elsewhere()
 
     def publish(self, batch: StreamBatch) -> None:
-        """See StreamHandle; fails, because only the leader accepts publishes."""
-        batch.done(self._elsewhere())
+        """See StreamHandle."""
+        queue = self._forwarding.stream_elsewhere(_key(self._queue), self._queue.epoch)
+        if queue is None or queue.is_down:
+            batch.done(self._elsewhere())
+        else:
+            self._forwarding.publish_batch(queue, batch)
 
     def store_offset(self, reference: str, offset: int) -> None:
         """See StreamHandle."""
@@ -120,9 +182,13 @@ class StreamReplica:
         """See StreamHandle."""
         self._offsets.ask(_key(self._queue), reference, then)
 
+    def ask_sequence(self, reference: str, then: OffsetFound) -> None:
+        """See StreamHandle."""
+        self._offsets.ask_sequence(_key(self._queue), reference, then)
+
 
 class LeaderOffsets:
-    """Stores and finds readers' offsets of streams that other nodes lead, at the leaders."""
+    """Stores and finds readers' offsets, and publishers' last ids, of streams that other nodes lead, at the leaders."""
 
     def __init__(self, member: ClusterMember, node: Node) -> None:
         """Start with no offset to store."""
@@ -181,15 +247,19 @@ class LeaderOffsets:
             if reference in known:
                 then(known[reference])
                 return
-        self._begin(self._find(key, reference, then))
+        self._begin(self._find("stored_offset", key, reference, then))
 
-    async def _find(self, key: QueueKey, reference: str, then: OffsetFound) -> None:
+    def ask_sequence(self, key: QueueKey, reference: str, then: OffsetFound) -> None:
+        """Call back with the last publishing id of a publisher."""
+        self._begin(self._find("publisher_sequence", key, reference, then))
+
+    async def _find(self, what: str, key: QueueKey, reference: str, then: OffsetFound) -> None:
         found: int | LeveretError | None = None
         loop = asyncio.get_running_loop()
         until_s = loop.time() + _ASKED_S
         while True:
             try:
-                found = await self._stored_at(key, reference)
+                found = await self._found_at(what, key, reference)
                 break
             except LeveretError as error:
                 found = error
@@ -198,12 +268,12 @@ class LeaderOffsets:
             await asyncio.sleep(_ASK_AGAIN_S)
         then(found)
 
-    async def _stored_at(self, key: QueueKey, reference: str) -> int | None:
+    async def _found_at(self, what: str, key: QueueKey, reference: str) -> int | None:
         queue = self._broker.queues.get(key)
         if not isinstance(queue, RemoteQueue):
-            return self.stored_here(key, reference)
+            return self.found_here(what, key, reference)
         about = {"vhost": key[0], "name": key[1], "reference": reference}
-        offset = (await self._ask_node(queue.leader, "stored_offset", about))["offset"]
+        offset = (await self._ask_node(queue.leader, what, about))["offset"]
         return None if offset is None else int(offset)
 
     # -- at the leader ------------------------------------------------------------------------
@@ -220,9 +290,16 @@ class LeaderOffsets:
         self._broker.dirty[stream] = None
         self._engine.touch()
 
-    def stored_here(self, key: QueueKey, reference: str) -> int | None:
-        """Return a reader's stored offset in a stream that this node leads. Raises LedElsewhere, NotFound."""
-        return self._led(key).offset_of(reference.encode())
+    def found_here(self, what: str, key: QueueKey, reference: str) -> int | None:
+        """Return a reader's stored offset, or a publisher's last id, in a stream that this node leads.
+
+        Raises:
+            LedElsewhere, NotFound: this node does not lead the stream.
+        """
+        stream = self._led(key)
+        if what == "publisher_sequence":
+            return max(stream.sequences.logged.get(reference.encode(), 0), 0)
+        return stream.offset_of(reference.encode())
 
     def _led(self, key: QueueKey) -> Stream:
         queue = self._broker.queues.get(key)
@@ -246,6 +323,7 @@ class StreamReplicas:
         copies: MirrorCopies,
         locations: QueueLocations,
         groups: StreamGroups,
+        forwarding: Forwarding,
     ) -> None:
         """Start without a reader; `groups` are the groups at the leaders."""
         self.offsets = LeaderOffsets(member, node)
@@ -253,6 +331,7 @@ class StreamReplicas:
         self._copies = copies
         self._locations = locations
         self._groups = groups
+        self._forwarding = forwarding
 
     def nodes(self, queue: Queue) -> Sequence[str]:
         """See StreamReplicating."""
@@ -261,8 +340,11 @@ class StreamReplicas:
             return ()
         return tuple(node for node in placement.synchronised if node in self._alive)
 
-    def handle(self, queue: Queue) -> StreamReplica | None:
+    def handle(self, queue: Queue) -> StreamReplica:
         """See StreamReplicating."""
+        return StreamReplica(queue, self._copy(queue), self._forwarding, self.offsets, self._groups)
+
+    def _copy(self, queue: Queue) -> ReplicaLog | None:
         name = log_name(queue)
         reader = self._copies.readers.get(name)
         if reader is None:
@@ -274,7 +356,7 @@ class StreamReplicas:
             reader = ReplicaLog(log, self._copies.cursor(name) or 0, ended=ended)
             self._copies.readers[name] = reader
         assert isinstance(reader, ReplicaLog)
-        return StreamReplica(queue, reader, self.offsets, self._groups)
+        return reader
 
     def answer(self, what: str, about: Any) -> dict[str, Any]:
         """Answer a request of a node with a replica.
@@ -286,7 +368,7 @@ class StreamReplicas:
         if what == "store_offsets":
             self.offsets.store_here(key, about["offsets"])
             return {}
-        return {"offset": self.offsets.stored_here(key, str(about["reference"]))}
+        return {"offset": self.offsets.found_here(what, key, str(about["reference"]))}
 
 
 def _key(queue: Queue) -> QueueKey:

@@ -121,7 +121,7 @@ def _parts(member: ClusterMember, node: Node, secret: Secret) -> ClusterParts:
     # Placement: the nodes of queues.
     locations = QueueLocations(settings, member.state, broker, member.cluster_view)
     stream_groups = ClusterStreamGroups(member, node)
-    stream_replicas = StreamReplicas(member, node, copies, locations, stream_groups)
+    stream_replicas = StreamReplicas(member, node, copies, locations, stream_groups, forwarding)
     roles = QueueRoles(
         member, node, queues, locations, grace, sources, copies, forwarding, stream_groups.leader_changed
     )

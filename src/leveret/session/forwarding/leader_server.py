@@ -20,7 +20,8 @@ from leveret.core.queues.consumers import QueueConsumer as AnyConsumer
 from leveret.core.queues.counters import Counters
 from leveret.core.queues.messages import Messages, Run, count_of
 from leveret.core.queues.queue import Queue
-from leveret.model.errors import LeveretError
+from leveret.core.queues.stream import Stream, StreamBatch
+from leveret.model.errors import LedElsewhere, LeveretError
 from leveret.session.amqp091.blocked import need_definitions_lock
 from leveret.session.amqp091.channel import Channel
 from leveret.session.amqp091.channel_base import ChannelBase
@@ -31,8 +32,10 @@ from leveret.session.amqp091.publishing import Publisher
 from leveret.session.amqp091.remote_queues import ConnectionHost
 from leveret.session.amqp091.replies import Fault, code_of, reply_text
 from leveret.session.amqp091.routing import Resolved
+from leveret.session.stream.types import code_of as stream_code_of
 from leveret.wire import amqp091 as wire
 from leveret.wire import forwarding as forwarding
+from leveret.wire.stream.codec import Code
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -152,6 +155,8 @@ class ForwardedChannel(Channel):
                 self.next_number, self.again = forwarding.decode_numbers(payload)
             case forwarding.CREDIT:
                 self._credit(*forwarding.decode_credit(payload))
+            case forwarding.STORE:
+                self._store(forwarding.decode_store(payload))
             case forwarding.SETTLE:
                 self._settling.append(_Settling(self._settled))
                 self._settled = {}
@@ -170,6 +175,30 @@ class ForwardedChannel(Channel):
         self.target, self.reference = queue, asked.reference
         self.confirms = Confirms()
         self.connection.send(forwarding.target_ok(self.number, max(0, queue.last_sequence(asked.reference))))
+
+    def _store(self, asked: forwarding.ForwardedBatch) -> None:
+        """Publish a batch of the stream protocol into the target."""
+        stream, broker = self.target, self.connection.broker
+        if not isinstance(stream, Stream):
+            raise Fault(503, "a batch on a channel whose target is no stream")
+        if broker.queues.get(stream.key) is not stream:
+            raise Fault(forwarding.NOT_LED, f"stream '{stream.key[1]}' is not led here any more")
+        batch = StreamBatch(asked.reference, asked.ids, asked.entries, asked.records, asked.filters)
+        batch.done = partial(self._stored, asked.number)
+        stream.publish(batch)
+        broker.dirty[stream] = None
+
+    def _stored(self, number: int, error: LeveretError | None) -> None:
+        """Tell the publisher's node whether the stream has a batch."""
+        connection = self.connection
+        if self.is_closing or not isinstance(connection, ForwardedConnection):
+            return
+        if isinstance(error, LedElsewhere):
+            connection.fail(Fault(forwarding.NOT_LED, str(error)), self.number, 0)
+        else:
+            code = Code.OK if error is None else stream_code_of(error)
+            connection.send(forwarding.stored(self.number, number, code, str(error or "")))
+        connection.wake()
 
     def _credit(self, tag: bytes, count: int) -> None:
         consumer = self.consumers.get(tag)

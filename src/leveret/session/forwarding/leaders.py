@@ -31,6 +31,7 @@ from leveret.session.forwarding.leader_server import (
 from leveret.session.forwarding.publication import Publication, RetransmitBuffer
 from leveret.session.forwarding.remote_channel import RemoteChannel
 from leveret.session.forwarding.remote_ports import RemotePorts, queue_at_leader
+from leveret.session.forwarding.stream_outlets import StreamOutlets
 from leveret.session.forwarding.unconfirmed import Notify
 from leveret.session.host import Sender
 from leveret.session.stream.messages import last_offset_of
@@ -50,6 +51,7 @@ class RemoteLeaders:
         askings: the connections to leaders, by name and vhost.
         serving: connections that other nodes made to this one, as a leader.
         kept: the unconfirmed published messages.
+        streams: the publishes of the stream protocol.
         has_waiting: whether a request waits because its node does not lead; then call `tick` soon.
     """
 
@@ -65,6 +67,7 @@ class RemoteLeaders:
         self.reference = reference
         self.askings: dict[tuple[str, str], LeaderClient] = {}
         self.kept = RetransmitBuffer()
+        self.streams = StreamOutlets(self._up, self._detached)
         self.has_waiting = False
         self.serving: dict[ForwardedConnection, None] = {}
         self._me = me
@@ -124,6 +127,7 @@ class RemoteLeaders:
             if len(publication.unconfirmed):
                 yield publication.queue.key
         yield from self._to_reregister
+        yield from self.streams.waiting()
         yield from (
             key
             for connection, key in self._blocked.items()
@@ -310,6 +314,7 @@ class RemoteLeaders:
         self.has_waiting = False
         for publication in self._publications.values():
             self._send(publication)
+        self.streams.go_on()
         for key in list(self._to_reregister):
             self._reregister_all(key)
         to_ask_again, self._to_ask_again = self._to_ask_again, {}
@@ -368,6 +373,7 @@ class RemoteLeaders:
         self._leave(queue)
         queue.leader, queue.is_down = leader, False
         self._kept_for(queue, down=False)
+        self.streams.led_by(queue)
         self._go_on_with(queue)
 
     def down(self, queue: RemoteQueue) -> None:
@@ -378,6 +384,7 @@ class RemoteLeaders:
         self._leave(queue)
         queue.is_down = True
         self._kept_for(queue, down=True)
+        self.streams.left(queue)
         self._go_on_with(queue)
 
     def led_here(self, before: Queue, queue: Queue) -> None:
@@ -389,6 +396,7 @@ class RemoteLeaders:
         if publication is not None:
             publication.queue = queue
         self._kept_for(queue, down=False)
+        self.streams.left(queue)
         self._go_on_with(queue)
 
     def waits(self, before: Queue, stands: RemoteQueue) -> None:
@@ -407,6 +415,7 @@ class RemoteLeaders:
             publication.close()
             publication.refuse_all()
             self.kept.is_for(publication, down=False)
+        self.streams.left(queue)
         # Its leader, if there is one, cancels the consumers and answers requests.
         self._go_on_with(queue)
 
@@ -460,7 +469,7 @@ class RemoteLeaders:
     def tick(self, now_ms: int) -> bool:
         """Ask unanswered requests again, and close unused outlets; return whether there may be octets to send."""
         self._now_ms = now_ms
-        is_due = self.has_waiting or bool(self._to_reregister)
+        is_due = self.streams.tick(now_ms) or self.has_waiting or bool(self._to_reregister)
         if is_due:
             self._go_on()
         for key, publication in list(self._publications.items()):

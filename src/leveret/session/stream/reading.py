@@ -115,7 +115,7 @@ def consumer_updated(session: StreamSession, command: wire.ConsumerUpdateRespons
 def store_offset(session: StreamSession, command: wire.StoreOffset) -> None:
     """Store a reader's offset; there is no response, also without permission."""
     try:
-        session.log(command.stream)
+        session.require_readable(command.stream)
     except LeveretError:
         return
     if len(command.reference.encode()) <= 255:
@@ -126,7 +126,7 @@ def query_offset(session: StreamSession, command: wire.QueryOffset) -> None:
     """Send a reader's stored offset."""
     code, offset, asks = Code.OK, None, False
     try:
-        session.log(command.stream)
+        session.require_readable(command.stream)
         if command.stream == OUTGOING_STREAM:
             offset = session.authority.query_offset(session.vhost, command.reference)
         else:

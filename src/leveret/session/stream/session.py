@@ -74,21 +74,39 @@ class StreamSession:
         self.authority.check(self.user, self.vhost, operation, name)
 
     def stream(self, name: str, operation: Operation) -> StreamBook:
-        """A stream that the user may read or write, which only its leader takes.
+        """A stream that the user may read or write, which needs a leader.
 
         Raises AccessRefused, NotFound, LedElsewhere, StorageError.
         """
         self.require(operation, name)
         found = self.authority.stream(self.vhost, name)
-        if operation == "write" and found.is_replica:
-            raise LedElsewhere(f"stream '{name}' in vhost '{self.vhost}' is published to at its leader")
+        if operation == "write" and not found.is_writable:
+            raise LedElsewhere(f"stream '{name}' in vhost '{self.vhost}' has no leader now")
         return found
 
     def log(self, stream: str) -> LogBounds:
-        """The log with this name, if the user may read it. Raises AccessRefused, NotFound, StorageError."""
+        """The log with this name, if the user may read it.
+
+        Raises AccessRefused, NotFound, LedElsewhere, StorageError.
+        """
         if stream == OUTGOING_STREAM:
             return self.authority.outgoing_log(self.user, self.vhost)
-        return self.stream(stream, "read").log
+        found = self.stream(stream, "read")
+        if not found.is_readable:
+            raise LedElsewhere(
+                f"this node has no replica of stream '{stream}' in vhost '{self.vhost}': connect to one that has"
+            )
+        return found.log
+
+    def require_readable(self, stream: str) -> None:
+        """Check that the user may read the log with this name, which may be at other nodes.
+
+        Raises AccessRefused, NotFound, StorageError.
+        """
+        if stream == OUTGOING_STREAM:
+            self.authority.outgoing_log(self.user, self.vhost)
+        else:
+            self.stream(stream, "read")
 
     def allow_frames(self, bytes_max: int) -> None:
         """Allow frames up to this size from now on."""

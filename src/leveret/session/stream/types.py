@@ -87,13 +87,19 @@ class StagedBook(SequenceBook, Protocol):
 
 
 class StreamBook(SequenceBook, Protocol):
-    """A stream's log, publishers and readers.
+    """A stream's log, publishers and readers."""
 
-    Attributes:
-        is_replica: whether another node leads the stream: it takes publishes, and has the readers' offsets.
-    """
+    @property
+    def is_replica(self) -> bool:
+        """Whether another node leads the stream, and has publishers' ids and readers' offsets."""
 
-    is_replica: bool
+    @property
+    def is_readable(self) -> bool:
+        """Whether this node has a copy, for readers."""
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the stream has a leader, here or elsewhere."""
 
     @property
     def log(self) -> LogBounds:
@@ -186,7 +192,7 @@ class StreamAuthority(Protocol):
         """AccessRefused: the user may not do that to the stream or exchange `name`."""
 
     def stream(self, vhost: str, name: str) -> StreamBook:
-        """NotFound: no such stream. StorageError: its log is damaged. LedElsewhere: another node has it."""
+        """NotFound: no such stream. StorageError: its log is damaged. LedElsewhere: its leader is not known."""
 
     def places_of(self, vhost: str, name: str, *, tls: bool) -> StreamPlaces:
         """The nodes that lead a stream and have everything of it.
@@ -316,11 +322,16 @@ class Append:
 
 @dataclass(slots=True)
 class AskSequence:
-    """Answer this request with the last number of a queue's recovered messages."""
+    """Answer this request with the last number of a publisher, which the leader of its stream or queue knows.
+
+    Attributes:
+        of_stream: whether it publishes to a stream; otherwise it recovers messages of a queue.
+    """
 
     correlation: int
     reference: str
     queue: str
+    of_stream: bool = False
 
 
 @dataclass(slots=True, eq=False)

@@ -79,18 +79,28 @@ def delete_publisher(session: StreamSession, command: wire.DeletePublisher) -> C
 
 
 def query_sequence(session: StreamSession, command: wire.QueryPublisherSequence) -> None:
-    """Send the last id of a publisher's reference; that of a recovery once the leader of its queue has told."""
+    """Send the last id of a publisher's reference; once the leader has told, if it is at another node."""
     code, sequence = Code.OK, 0
     try:
         book = _book(session, command.stream)
-        if command.stream.startswith(RECOVERY_STREAM_PREFIX):
-            queue = command.stream.removeprefix(RECOVERY_STREAM_PREFIX)
-            session.effects.append(AskSequence(command.correlation, command.reference, queue))
+        asked = _asked_elsewhere(session, command)
+        if asked is not None:
+            session.effects.append(asked)
             return
         sequence = book.last_sequence(command.reference)
     except LeveretError as error:
         code = code_of(error)
     session.send(wire.QueryPublisherSequenceResponse(command.correlation, code, sequence))
+
+
+def _asked_elsewhere(session: StreamSession, command: wire.QueryPublisherSequence) -> AskSequence | None:
+    """The question to the leader of a queue, which may be any node, or of a stream at another one; None for none."""
+    name = command.stream
+    if name.startswith(RECOVERY_STREAM_PREFIX):
+        return AskSequence(command.correlation, command.reference, name.removeprefix(RECOVERY_STREAM_PREFIX))
+    if name.startswith(STAGED_STREAM_PREFIX) or not session.stream(name, "write").is_replica:
+        return None
+    return AskSequence(command.correlation, command.reference, name, of_stream=True)
 
 
 def publish(session: StreamSession, frame: bytes) -> None:

@@ -179,10 +179,10 @@ class FakeServedLog:
 class FakeStream(FakeServedLog):
     """A stream of applications; every chunk is durable at once."""
 
-    is_replica = False
-
     def __init__(self) -> None:
         super().__init__()
+        self.is_replica = False
+        self.is_readable = self.is_writable = True
         self.groups = ConsumerGroups()
         self.sequences: dict[str, int] = {}
         self.offsets: dict[str, int] = {}
@@ -212,6 +212,10 @@ class FakeStream(FakeServedLog):
     def ask_offset(self, reference: str, then: Callable[[int | LeveretError | None], None]) -> None:
         """Call `then` with the stored offset at once."""
         then(self.offsets.get(reference))
+
+    def ask_sequence(self, reference: str, then: Callable[[int | LeveretError | None], None]) -> None:
+        """Call `then` with the last publishing id at once."""
+        then(self.last_sequence(reference))
 
 
 class FakeRecoveryQueue:

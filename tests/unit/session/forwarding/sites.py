@@ -12,6 +12,7 @@ from leveret.core.queues.confirms import ConfirmBatch, ConfirmingChannel
 from leveret.core.queues.queue import Queue, Reader
 from leveret.core.queues.queue_types import make_queue
 from leveret.core.queues.remote_queue import RemoteQueue
+from leveret.core.queues.stream import Stream, StreamBatch
 from leveret.model import definitions as d
 from leveret.session.amqp091.connection import AmqpState
 from leveret.session.forwarding.leader_client import LeaderClient
@@ -65,6 +66,7 @@ class RelayNode(FakeNode):
         self.leader_of: dict[str, str] = {}
         self.dialled: list[LeaderClient] = []
         self.clients: list[Client] = []
+        self.batches: dict[tuple[str, ...], list[StreamBatch]] = {}
         self._inside: list[tuple[LeaderClient, ForwardedConnection]] = []
 
     def _make_queue(self, definition: d.Queue, read: Reader, exclusive: bool) -> Queue:
@@ -93,6 +95,14 @@ class RelayNode(FakeNode):
     def append_now(self, queue: Queue) -> None:
         if isinstance(queue, RemoteQueue):
             self.forwarded.append_messages(queue)
+            return
+        if isinstance(queue, Stream):
+            batches, queue.incoming = queue.incoming, []
+            self.batches.setdefault(queue.key, []).extend(batches)
+            queue.sequences.note_logged(queue.sequences.unlogged)
+            queue.sequences.take_numbered()
+            for batch in batches:
+                batch.done(None)
             return
         numbered = queue.sequences.take_numbered()
         super().append_now(queue)
@@ -251,6 +261,7 @@ class Cluster:
         for at, record in enumerate(after.logs[led]):
             if record is None or at in old.settled:
                 settled.add(at, at + 1)
+        after.batches[key] = list(before.batches.get(key, []))
         led.restore(0, len(after.logs[led]), settled)
         led.sequences.logged = dict(old.sequences.logged)
         replaced = after.broker.replace_queue(led)

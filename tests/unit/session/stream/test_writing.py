@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from leveret.model.errors import NotFound
-from leveret.session.stream.types import Append, Declared, StoreBatch
+from leveret.model.stream import OffsetSpec, OffsetType
+from leveret.session.stream.types import Append, AskOffset, AskSequence, Declared, KeepOffset, StoreBatch
 from leveret.testing.sites.stream_host import FakeStream, FakeStreamHost
 from leveret.wire.record import RECOVERY_STREAM_PREFIX
 from leveret.wire.staged_segment import STAGED_STREAM_PREFIX
@@ -32,6 +33,22 @@ def test_publishing_needs_the_write_permission(peer: Peer) -> None:
     assert declare(peer) is Code.ACCESS_REFUSED
     query = wire.QueryPublisherSequence(2, "w", "s")
     assert peer.ask(query, wire.QueryPublisherSequenceResponse).code == Code.ACCESS_REFUSED
+
+
+def test_a_stream_that_another_node_leads_takes_publishers_while_it_has_a_leader() -> None:
+    stream = FakeStream()
+    stream.is_replica, stream.is_readable, stream.is_writable = True, False, False
+    peer = Peer(FakeStreamHost(streams={("/", "s"): stream})).opened()
+    assert declare(peer) is Code.STREAM_NOT_AVAILABLE
+    stream.is_writable = True
+    assert declare(peer) is Code.OK
+    # Only the leader knows ids and offsets; only a node with a copy serves readers.
+    assert peer.send(wire.QueryPublisherSequence(2, "w", "s"), wire.QueryOffset(3, "r", "s")) == []
+    assert peer.effects == [AskSequence(2, "w", "s", of_stream=True), AskOffset(3, "s", "r")]
+    peer.send(wire.StoreOffset("r", "s", 7))
+    assert peer.effects == [KeepOffset("r", 7, "s")]
+    subscribe = wire.Subscribe(4, 1, "s", OffsetSpec(OffsetType.FIRST), 1, {})
+    assert peer.ask(subscribe, wire.SubscribeResponse).code == Code.STREAM_NOT_AVAILABLE
 
 
 def test_a_publisher_needs_no_reference_and_the_stream_is_looked_at_for_it(peer: Peer) -> None:
