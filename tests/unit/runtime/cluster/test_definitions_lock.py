@@ -1,4 +1,4 @@
-"""runtime.cluster.definitions_lock: when a node takes the lock on the definitions, and when it gives it away."""
+"""runtime.cluster.definitions_lock: a node takes the definitions lock, and hands it over."""
 
 from __future__ import annotations
 
