@@ -15,16 +15,26 @@ from leveret.pipeline.files.objects import ObjectPath
 from leveret.testing.servers.hdfs import Hdfs
 from leveret.testing.servers.object_store import ObjectStore
 from tests.unit.pipeline.archive.test_manifest import stored
+from tests.unit.pipeline.conftest import MemoryStores
 
 
 @pytest.fixture
-def place(object_store: ObjectStore) -> ObjectPath:
-    return ObjectPath(object_store.new_bucket())
+def place(memory_store: MemoryStores) -> ObjectPath:
+    return memory_store.new_place()
 
 
 @pytest.fixture
 def any_place(any_store: ObjectStore | Hdfs) -> ObjectPath:
     return ObjectPath(any_store.new_place())
+
+
+@pytest.fixture(params=["memory", pytest.param("hdfs", marks=pytest.mark.xdist_group("spark"))])
+def long_place(request: pytest.FixtureRequest) -> ObjectPath:
+    """For hundreds of requests: the server that speaks S3 takes ten milliseconds for each."""
+    if request.param == "memory":
+        stores: MemoryStores = request.getfixturevalue("memory_store")
+        return stores.new_place()
+    return ObjectPath(request.getfixturevalue("hdfs").new_place())
 
 
 def filled(place: ObjectPath, count: int) -> Manifest:
@@ -159,8 +169,9 @@ def test_an_entry_that_is_not_as_it_was_is_named(place: ObjectPath, kind: str) -
 
 
 def test_a_store_that_overwrites_what_is_to_be_created_is_refused(
-    place: ObjectPath, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+    object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    place = ObjectPath(object_store.new_bucket())
     manifest = Manifest(place)
     monkeypatch.setattr(object_store, "knows_conditions", False)
     with pytest.raises(StorageError, match="If-None-Match"):
@@ -168,15 +179,17 @@ def test_a_store_that_overwrites_what_is_to_be_created_is_refused(
     assert not place.exists(), "nothing is left of the attempt"
 
 
-def test_looking_for_news_costs_two_requests(place: ObjectPath, object_store: ObjectStore) -> None:
-    manifest = filled(place, 3)
+def test_looking_for_news_costs_two_requests(object_store: ObjectStore) -> None:
+    manifest = filled(ObjectPath(object_store.new_bucket()), 3)
     before = len(object_store.requests)
     manifest.refresh()
     assert len(object_store.requests) - before == 2
 
 
-def test_what_has_grown_long_begins_anew_and_what_was_before_goes(any_place: ObjectPath, hasty: None) -> None:
-    place = any_place
+def test_what_has_grown_long_begins_anew_and_what_was_before_goes(
+    long_place: ObjectPath, hasty: None
+) -> None:
+    place = long_place
     late, late_writer = filled(place, 1), Manifest(place)
     writer = Manifest(place)
     for number in range(1, 40):

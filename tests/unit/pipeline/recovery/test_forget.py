@@ -32,6 +32,7 @@ from leveret.pipeline.recovery.publish import PlanPublisher
 from leveret.pipeline.transfer.compaction import Compaction
 from leveret.testing.sites.standby_archive import freeze_plan, transfer
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
+from tests.unit.pipeline.conftest import MemoryStores
 from tests.unit.pipeline.recovery.test_unsettled import VHOST, FakeBroker, Standby
 
 pytestmark = pytest.mark.process
@@ -165,11 +166,11 @@ def test_deleting_all_killed_anywhere_brings_nothing_back_twice(tmp_path: Path) 
 
 
 def test_deleting_all_of_an_archive_in_a_store_killed_anywhere_brings_nothing_back_twice(
-    object_store: Any, tmp_path: Path
+    memory_store: MemoryStores, tmp_path: Path
 ) -> None:
     step, is_over = 0, False
     while not is_over:
-        place = ObjectPath(object_store.new_place())
+        place = memory_store.new_place()
         used_archive(place)
         with pytest.MonkeyPatch.context() as patch:
             kill_in_front_of_deletion(patch, step)
