@@ -114,7 +114,9 @@ class StreamCrew:
         while not is_done() and self._fault is None:
             try:
                 leader, replicas = await self._places()
-                await self._at(leader if publishes else self._chance.choice([leader, *replicas]), work)
+                # Publishers work at the leader half of the time, and at any node otherwise, as behind a load balancer.
+                places = [leader, self._chance.choice(self._ports())] if publishes else [leader, *replicas]
+                await self._at(self._chance.choice(places), work)
             except (StreamAppClosed, OSError):
                 await asyncio.sleep(_AGAIN_S)
             except BooksFault as fault:

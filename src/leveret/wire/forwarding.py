@@ -12,6 +12,7 @@ connection.open, and no frame is too long for it, so a message's body is one fra
     200,41  settle-ok   -
     200,50  moved       short consumer tag                            its queue is led elsewhere now: register it there
     200,60  active      short consumer tag                            from now on it is served, no other of its queue
+    200,61  begins      short consumer tag | u64 offset               a stream's consumer begins there
     200,70  store       a batch, see `store`                          publish it into the target, which is a stream
     200,71  stored      u64 number | u16 code | octets of a text      the stream has it, or refuses it (code not 1)
 
@@ -63,6 +64,7 @@ SETTLE: Final = b"\x00\xc8\x00\x28"
 SETTLE_OK: Final = b"\x00\xc8\x00\x29"
 MOVED: Final = b"\x00\xc8\x00\x32"
 ACTIVE: Final = b"\x00\xc8\x00\x3c"
+BEGINS: Final = b"\x00\xc8\x00\x3d"
 STORE: Final = b"\x00\xc8\x00\x46"
 STORED: Final = b"\x00\xc8\x00\x47"
 CLASS: Final = b"\x00\xc8"
@@ -149,6 +151,11 @@ def moved(channel: int, consumer_tag: bytes) -> bytes:
 def active(channel: int, consumer_tag: bytes) -> bytes:
     """forwarding.active."""
     return _method(channel, ACTIVE + shortstr(consumer_tag))
+
+
+def begins(channel: int, consumer_tag: bytes, offset: int) -> bytes:
+    """forwarding.begins."""
+    return _method(channel, BEGINS + shortstr(consumer_tag) + _U64.pack(offset))
 
 
 def store(channel: int, batch: ForwardedBatch) -> bytes:
@@ -279,6 +286,21 @@ def decode_tag(payload: bytes) -> bytes:
         raise SyntaxFault(f"relay method without a consumer tag: {error}") from None
     _check_end(payload, end)
     return tag
+
+
+def decode_begins(payload: bytes) -> tuple[bytes, int]:
+    """The arguments of forwarding.begins.
+
+    Raises:
+        SyntaxFault: the payload is too short or too long.
+    """
+    try:
+        tag, position = _short(payload, 4)
+        (offset,) = _U64.unpack_from(payload, position)
+        _check_end(payload, position + 8)
+    except (IndexError, struct.error) as error:
+        raise SyntaxFault(f"relay.begins: {error}") from None
+    return tag, offset
 
 
 def decode_credit(payload: bytes) -> tuple[bytes, int]:

@@ -66,6 +66,9 @@ class StreamConsumer(QueueConsumer, Protocol):
     prefetch: int
     arguments: dict[str, Any]
 
+    def begins_at(self, offset: int) -> None:
+        """Note the offset at which it begins; another leader would find another one for `next` or a time."""
+
 
 class EmptyLog:
     """The bounds of an empty stream."""
@@ -284,6 +287,7 @@ class Stream(Queue):
             position = self._readers[consumer]
             if position.offset < 0:
                 position.offset = first_wanted(self.log, offset_of_argument(position.argument, now_ms))
+                cast(StreamConsumer, consumer).begins_at(position.offset)
             while (room := consumer.capacity()) > 0 and (runs := self._next(position, room)):
                 self.unacked_count += count_of(runs)
                 self.counters.deliver += count_of(runs)

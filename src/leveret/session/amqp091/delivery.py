@@ -210,6 +210,7 @@ class ChannelConsumer:
         arguments: the arguments of the basic.consume.
         prefetch: the most unacked deliveries, 0 for no limit.
         last_of_stream: of a stream's consumer, the messages that were delivered last.
+        stream_begin: of a stream's consumer, the offset at which it began; None while that is not known.
     """
 
     __slots__ = (
@@ -223,6 +224,7 @@ class ChannelConsumer:
         "prefetch",
         "priority",
         "queue",
+        "stream_begin",
         "tag",
         "unacked_count",
     )
@@ -251,6 +253,7 @@ class ChannelConsumer:
         self.priority: int = self.arguments.get("x-priority", 0)
         self.unacked_count = 0
         self.last_of_stream: Messages | None = None
+        self.stream_begin: int | None = None
         self._reads_stream = queue_type(queue.definition.arguments) == STREAM
         self._heads = DeliverHeads(channel.number, tag)
 
@@ -265,6 +268,10 @@ class ChannelConsumer:
         if channel.global_prefetch:
             room = min(room, channel.global_prefetch - channel.unacked.count)
         return room
+
+    def begins_at(self, offset: int) -> None:
+        """See core.queues.stream.StreamConsumer."""
+        self.stream_begin = offset
 
     def queue_deleted(self) -> None:
         """Note that the queue is gone: RabbitMQ's consumer_cancel_notify, if the client asked for it."""

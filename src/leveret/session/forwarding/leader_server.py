@@ -321,6 +321,11 @@ class ForwardedChannelConsumer(ChannelConsumer):
         """See ChannelConsumer; limited by the credit."""
         return min(super().capacity(), self.credit)
 
+    def begins_at(self, offset: int) -> None:
+        """See StreamConsumer: the client's node has the consumer begin there at the next leader."""
+        super().begins_at(offset)
+        self.channel.connection.send(forwarding.begins(self.channel.number, self.tag, offset))
+
     def deliver(self, queue: DeliverySource, runs: Sequence[Run], redelivered: bool) -> None:
         """See Consumer."""
         self.credit -= count_of(runs)

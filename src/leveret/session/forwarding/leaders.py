@@ -486,11 +486,12 @@ class RemoteLeaders:
 
 
 def _begin_behind_last(consumer: ChannelConsumer) -> None:
-    """Have a stream's consumer begin behind its last delivery, wherever it is registered next."""
+    """Have a stream's consumer begin behind its last delivery, or as before, wherever it is registered next."""
     last = consumer.last_of_stream
     offset = last_offset_of(last) if last is not None else None
-    if offset is not None:
-        consumer.arguments = consumer.arguments | {OFFSET_ARGUMENT: offset + 1}
+    begin = consumer.stream_begin if offset is None else offset + 1
+    if begin is not None:
+        consumer.arguments = consumer.arguments | {OFFSET_ARGUMENT: begin}
 
 
 def _channels(connections: Iterable[object]) -> Iterator[DeliveryChannel]:

@@ -375,6 +375,8 @@ class RemoteChannel:
             self._moved(forwarding.decode_tag(payload))
         elif method == forwarding.ACTIVE:
             self._is_active(forwarding.decode_tag(payload))
+        elif method == forwarding.BEGINS:
+            self._begins(*forwarding.decode_begins(payload))
         else:
             self._answer(method, payload)
 
@@ -414,6 +416,12 @@ class RemoteChannel:
         consumer = self.consumers.get(tag)
         if consumer is not None:
             consumer.queue.consumers.active = consumer
+
+    def _begins(self, tag: bytes, offset: int) -> None:
+        """Note where a stream's consumer begins."""
+        consumer = self.consumers.get(tag)
+        if consumer is not None:
+            consumer.begins_at(offset)
 
     def _moved(self, tag: bytes) -> None:
         consumer = self.consumers.get(tag)

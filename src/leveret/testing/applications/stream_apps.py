@@ -66,7 +66,7 @@ class NumberingPublisher:
         return not self._unconfirmed
 
     async def work(self, client: StreamAppClient, is_stopping: Callable[[], bool]) -> None:
-        """Publish over a connection to the leader, until it ends, or until all is confirmed after `is_stopping`.
+        """Publish over a connection to any node, until it ends, or until all is confirmed after `is_stopping`.
 
         Raises:
             StreamAppClosed: the connection ended.

@@ -76,7 +76,10 @@ class SimulatedStreamReader(SimulatedApplication):
 
 
 class SimulatedStreamClient(SimulatedApplication):
-    """An application of the stream protocol: requests leader and replicas from any node, and works at one of them."""
+    """An application of the stream protocol: requests leader and replicas from any node, and works at one of them.
+
+    A publisher works at the leader half of the time, and at any node otherwise, as behind a load balancer.
+    """
 
     def __init__(self, *args: Any, stream: StreamBooks, role: NumberingPublisher | StoringReader) -> None:
         """Begin idle; `role` is a publisher or a reader."""
@@ -91,7 +94,11 @@ class SimulatedStreamClient(SimulatedApplication):
             role.on_promise = self.on_promise
         async with self._at(self.random.choice(self._ports)) as client:
             leader, replicas = await client.ports_of(self._stream.name)
-        async with self._at(leader if publishes else self.random.choice([leader, *replicas])) as client:
+        if not publishes:
+            port = self.random.choice([leader, *replicas])
+        else:
+            port = self.random.choice([leader, self.random.choice(self._ports)])
+        async with self._at(port) as client:
             await role.work(client, lambda: self.is_stopping)
 
     @asynccontextmanager

@@ -55,6 +55,11 @@ class Taker:
         self.arguments = {} if offset is None else {"x-stream-offset": offset}
         self.got: list[int] = []
         self.unacked = 0
+        self.begin: int | None = None
+
+    def begins_at(self, offset: int) -> None:
+        assert self.begin is None
+        self.begin = offset
 
     def capacity(self) -> int:
         return self.prefetch - self.unacked
@@ -202,6 +207,16 @@ def test_each_consumer_has_a_position_of_its_own_and_room_as_it_acknowledges() -
     stream.dispatch(2)
     assert first.got == list(range(8))
     assert stream.message_count == 10, "nothing is taken away"
+
+
+def test_a_consumer_learns_where_it_begins_before_there_is_anything_for_it() -> None:
+    stream = make(committed_offset=4)
+    takers = [Taker(1, offset=offset) for offset in (None, "next", "last", "first", 3)]
+    for taker in takers:
+        stream.add_consumer(taker)
+    stream.dispatch(1)
+    stream.dispatch(2)
+    assert [taker.begin for taker in takers] == [4, 4, 2, 0, 3]
 
 
 def test_what_is_not_durable_is_not_handed_out() -> None:

@@ -8,15 +8,18 @@ from functools import partial
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pamqp import commands
 
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.queues.stream import Stream, StreamBatch
 from leveret.model.errors import LedElsewhere, LeveretError, NotFound, PreconditionFailed, StorageError
+from leveret.session.amqp091.delivery import ChannelConsumer
 from leveret.session.forwarding.stream_outlets import IDLE_MS
 from leveret.wire import forwarding
 from leveret.wire.chunk import encode_entry
 from leveret.wire.properties import SyntaxFault
-from tests.unit.session.forwarding.sites import Cluster, RelayNode
+from tests.unit.core.queues.test_stream import Bounds
+from tests.unit.session.forwarding.sites import Client, Cluster, RelayNode
 from tests.unit.session.forwarding.test_failover import NODES, upset
 
 KEY = ("/", "q")
@@ -64,6 +67,12 @@ class Publisher:
 
 def stream(cluster: Cluster, leader: str) -> None:
     cluster.declare("q", leader, arguments={"x-queue-type": "stream"})
+
+
+def led(cluster: Cluster, node: str) -> Stream:
+    queue = cluster[node].queue("q")
+    assert isinstance(queue, Stream)
+    return queue
 
 
 def stored(cluster: Cluster) -> list[tuple[bytes, int]]:
@@ -117,8 +126,7 @@ def test_what_the_leader_refuses_is_refused_with_its_reason_and_the_rest_goes_on
     cluster = Cluster(*NODES)
     stream(cluster, "b")
     publisher = Publisher(cluster["a"])
-    leader = cluster["b"].queue("q")
-    assert isinstance(leader, Stream)
+    leader = led(cluster, "b")
     refusals: list[LeveretError] = [
         StorageError("full"),
         PreconditionFailed("no downstream"),
@@ -176,6 +184,25 @@ def test_a_channel_without_publishes_is_closed_after_a_while() -> None:
     publisher.publish_next(1)
     cluster.settle()
     assert publisher.confirmed == {1, 2}
+
+
+@pytest.mark.parametrize("crash", [False, True], ids=["handed-over", "crashed"])
+@pytest.mark.parametrize("at", ["a", "b"])
+def test_a_consumer_at_next_that_had_nothing_yet_goes_on_where_it_began(at: str, crash: bool) -> None:
+    cluster = Cluster(*NODES)
+    stream(cluster, "b")
+    led(cluster, "b").log = Bounds(committed_offset=4)
+    client = Client(cluster[at])
+    consume = commands.Basic.Consume(queue="q", consumer_tag="t", arguments={"x-stream-offset": "next"})
+    client.send(commands.Basic.Qos(prefetch_count=10), consume)
+    cluster.settle()
+    cluster.move("q", "c", crash=crash)
+    # What was published before the end of the leader, and never delivered, is not skipped by the next one.
+    led(cluster, "c").log = Bounds(committed_offset=10)
+    cluster.settle()
+    [consumer] = led(cluster, "c").consumers
+    assert isinstance(consumer, ChannelConsumer)
+    assert (consumer.arguments, consumer.stream_begin) == ({"x-stream-offset": 4}, 4)
 
 
 @pytest.mark.parametrize("filters", [None, {b""}, {b"", b"red"}, set()])
