@@ -26,6 +26,7 @@ from bench.followers import FOLLOWER, JOIN
 from bench.many import MANY
 from bench.mirrors import MIRRORED, MIRRORED_FAILOVER, MIRRORED_STREAM, MIRRORED_SYNC
 from bench.mixed import MIXED
+from bench.operated import OPERATED
 from bench.queues import QUEUES_SCENARIO
 from bench.report import Record
 from bench.round_trips import ROUND_TRIPS
@@ -69,6 +70,7 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     MIRRORED_STREAM,
     MIRRORED_FAILOVER,
     MIRRORED_SYNC,
+    OPERATED,
     CONSOLE_PAGE,
 )
 PLOTTED: Final = "plot"

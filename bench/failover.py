@@ -135,7 +135,9 @@ def _confirmed(node: LeveretProcess) -> float:
         raise NotReady(f"{late}\n{node.server.log_tail()}") from None
 
 
-def first_confirm(port: int, assert_alive: Callable[[], None]) -> float:
+def first_confirm(
+    port: int, assert_alive: Callable[[], None], timeout_s: float = FAILOVER_TIMEOUT_S
+) -> float:
     """Try to publish a message at a port until one is confirmed; return the time of the confirm.
 
     Raises:
@@ -156,7 +158,7 @@ def first_confirm(port: int, assert_alive: Callable[[], None]) -> float:
             confirms.feed(listener.recv(RECV_BYTES))
         return confirms.count == 1
 
-    wait_until(is_confirmed, "a confirm of the new leader", FAILOVER_TIMEOUT_S, interval_s=DOOR_POLL_S)
+    wait_until(is_confirmed, "a confirm of the new leader", timeout_s, interval_s=DOOR_POLL_S)
     return time.monotonic()
 
 

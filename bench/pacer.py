@@ -12,16 +12,20 @@ from __future__ import annotations
 import contextlib
 import select
 import time
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
-from bench.client import LoadError
-from bench.load import Publisher, PublishJob
+from bench.client import Connection, LoadError
+from bench.load import Confirms, Publisher, PublishJob
 from bench.process import ORDERS, Result, main, wait_for_go
 
 RATE: Final = 5_000
 RUN_MESSAGES: Final = 1_000
+CONNECT_TIMEOUT_S: Final = 60.0
+CONNECT_AGAIN_S: Final = 0.005
 GRAIN_NS: Final = 1_000_000
 """The shortest time between two sends; a send for each message would cost a quarter of a processor."""
 
@@ -34,6 +38,7 @@ class PaceJob:
         rate: messages a second.
         until_lost: the broker will be killed, so the end of the connection is no error; the result has the number of
             messages that were confirmed until then.
+        others: ports of other nodes; a publisher that loses its connection connects to the next one, and goes on there.
     """
 
     port: int
@@ -41,6 +46,7 @@ class PaceJob:
     rate: int = RATE
     body_bytes: int = 1000
     until_lost: bool = False
+    others: Sequence[int] = ()
     vhost: str = "/"
     role: str = "pace"
 
@@ -54,18 +60,47 @@ class Pacer(Publisher):
         )
         self._interval_ns = 1_000_000_000 // job.rate
         self._until_lost = job.until_lost
+        self._ports = deque([*job.others, job.port] if job.others else [])
+        self._before = 0
         self._samples: list[tuple[float, int]] = []
 
     def run(self) -> Result:
         """Publish; return after the parent's order when all is confirmed, or when the broker is lost."""
         self.socket.settimeout(None)
         before_s = time.process_time()
-        try:
-            self._publish()
-        except (LoadError, OSError):
-            if not self._until_lost:
-                raise
-        return Result(self.confirms.count, self._samples, time.process_time() - before_s)
+        while True:
+            try:
+                self._publish()
+                break
+            except (LoadError, OSError):
+                if self._ports:
+                    self._connect_elsewhere()
+                elif self._until_lost:
+                    break
+                else:
+                    raise
+        count = self._before + self.confirms.count
+        return Result(count, self._samples, time.process_time() - before_s)
+
+    def _connect_elsewhere(self) -> None:
+        """Connect to the next node that takes connections; what had no confirm is not published again."""
+        self.socket.close()
+        self._before += self.confirms.count
+        self.confirms = Confirms()
+        deadline = time.monotonic() + CONNECT_TIMEOUT_S
+        while True:
+            port = self._ports.popleft()
+            self._ports.append(port)
+            try:
+                self.connection = Connection(port, vhost=self.job.vhost)
+                self.connection.confirm_select()
+                break
+            except (LoadError, OSError):
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(CONNECT_AGAIN_S)
+        self.socket = self.connection.socket
+        self.socket.settimeout(None)
 
     def _publish(self) -> None:
         started_ns = time.monotonic_ns()
@@ -84,7 +119,7 @@ class Pacer(Publisher):
                 seen = self.confirms.count
                 self._read_confirms()
                 if self.confirms.count > seen:
-                    self._samples.append((time.monotonic(), self.confirms.count))
+                    self._samples.append((time.monotonic(), self._before + self.confirms.count))
 
     def _wait(self, timeout_s: float | None) -> list[Any]:
         """Wait for confirms, and with a timeout also for the parent's order; return the readable sources."""

@@ -46,6 +46,13 @@ def test_another_node_leads_after_a_kill_and_after_a_stop(shown: str) -> None:
     assert leaders[2] != stopped
 
 
+def test_the_delayed_follower_has_everything_and_its_lag_and_the_pauses_are_shown(shown: str) -> None:
+    lags = re.findall(r"lacks ([\d.]+) MB, and could still leave out ([\d,]+) records", shown)
+    assert len(lags) == 2
+    assert int(lags[0][1].replace(",", "")) > 0
+    assert re.findall(r"longest pause of a publisher at another node: ([\d,]+) ms", shown)
+
+
 def test_the_node_that_comes_back_is_sent_what_it_lacks(shown: str) -> None:
     """What was there is 0 if the consumers have taken all of that meanwhile."""
     there, copied = re.findall(r"mirrors ([\d.]+) MB were there and ([\d.]+) MB were copied", shown)[0]

@@ -13,7 +13,7 @@ from leveret.testing.demo.arguments import arguments
 from leveret.testing.demo.console import DemoConsole
 from leveret.testing.demo.counts import Counts, counted
 from leveret.testing.demo.flights import flights
-from leveret.testing.demo.nodes import STREAM, DemoNodes, Pause, Return, StreamCounts
+from leveret.testing.demo.nodes import DELAY_S, STREAM, DemoNodes, Pause, Return, StreamCounts
 from leveret.testing.sites import cluster_site
 from leveret.testing.sites.cluster_site import SiteNode
 
@@ -49,11 +49,14 @@ def main() -> int:
 
 def _run(nodes: DemoNodes, count: int, chance: random.Random, seed: int, console: DemoConsole | None) -> None:
     applications = nodes.applications
-    report.step("1/6 start an etcd and three nodes; declare a stream, and queues that a policy mirrors")
+    report.step(
+        "1/6 start an etcd, three nodes and a delayed follower; declare a stream, and mirrored queues"
+    )
     nodes.start()
     if console is not None:
         console.open()
     _show_leaders(nodes)
+    report.detail(f"the follower has what {nodes.followed.node} has, and applies it after {DELAY_S} s")
     report.step("2/6 at each node one application publishes and one consumes")
     nodes.start_applications(count, seed)
     with report.progress("confirmed", count) as bar:
@@ -78,6 +81,7 @@ def _lose(nodes: DemoNodes, count: int, bar: report.Bar) -> SiteNode:
     _show_leaders(nodes)
     nodes.applications.wait_confirmed(int(count * _BACK_AT), bar)
     _show_pause(nodes.longest_pause(at_ms, node))
+    _show_lag(nodes)
     return node
 
 
@@ -90,6 +94,7 @@ def _hand_over(nodes: DemoNodes, killed: SiteNode, count: int, bar: report.Bar) 
     _show_leaders(nodes)
     nodes.applications.wait_confirmed(nodes.applications.confirmed() + count // 20, bar)
     _show_pause(nodes.longest_pause(at_ms, killed, node))
+    _show_lag(nodes)
 
 
 def _show_leaders(nodes: DemoNodes) -> None:
@@ -103,6 +108,15 @@ def _show_leaders(nodes: DemoNodes) -> None:
 def _show_pause(pause: Pause | None) -> None:
     if pause is not None:
         report.detail(f"longest pause of a publisher at another node: {pause.lasted_ms:,} ms")
+
+
+def _show_lag(nodes: DemoNodes) -> None:
+    lag = nodes.lag()
+    shown = (
+        f"the follower lacks {lag.missing_bytes / _MB:.1f} MB, and could still leave out {lag.records:,} records, "
+        f"{lag.bytes / _MB:.1f} MB, of the last {lag.age_s:.1f} s"
+    )
+    report.detail(shown if lag.is_connected else f"{shown}; {nodes.followed.node} is away")
 
 
 def _show_return(back: Return) -> None:

@@ -1,4 +1,7 @@
-"""The cluster of the demo: an etcd, three nodes, and applications at each of them; real processes on loopback."""
+"""The cluster of the demo: an etcd, three nodes, a delayed follower of the second one, and applications at each node.
+
+All are real processes on loopback.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,14 @@ from leveret.testing.demo.flights import EXCHANGE, QUEUES, declare
 from leveret.testing.demo.processes import Applications
 from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
+from leveret.testing.sites.follower_site import FollowerSiteNode
 from leveret.testing.sites.mirror_cluster import QueuePlace
 
 VHOST: Final = "/"
 STREAM: Final = "flights.all"
 """A stream that gets every flight."""
+DELAY_S: Final = 10
+"""The delay of the follower."""
 _QUIET_S: Final = 2.0
 _RATE: Final = 2000
 _WINDOW: Final = 500
@@ -67,14 +73,39 @@ class StreamCounts:
     duplicated: int
 
 
+@dataclass(frozen=True, slots=True)
+class FollowerLag:
+    """What the delayed follower could still leave out, and what it does not have yet.
+
+    Attributes:
+        records, bytes, age_s: of the changes that it does not apply yet, because they are younger than its delay.
+        missing_bytes: octets of its leader that are not on its disk.
+        is_connected: whether its leader runs.
+    """
+
+    records: int
+    bytes: int
+    age_s: float
+    missing_bytes: int
+    is_connected: bool
+
+
 class DemoNodes:
-    """Three nodes, and the applications with their books."""
+    """Three nodes, their follower, and the applications with their books.
+
+    Attributes:
+        site: the cluster.
+        followed: the node that the follower follows.
+        applications: the publishers and consumers.
+    """
 
     def __init__(self) -> None:
         """Prepare; nothing runs yet."""
         self._folder = tempfile.TemporaryDirectory(prefix="leveret-demo-")
         folder = Path(self._folder.name)
-        self.site = ClusterSite(folder)
+        self.site = ClusterSite(folder, followed=True)
+        self.followed = self.site.members[1]
+        self._follower = FollowerSiteNode("beyond", folder, {"replication.apply_delay": f"{DELAY_S}s"})
         self.applications = Applications(folder / "books", VHOST)
         self._confirmed: list[tuple[SiteNode, Path]] = []
 
@@ -95,11 +126,12 @@ class DemoNodes:
         if isinstance(value, Exception):
             value.add_note(self.site.reported())
         self.applications.close()
+        self._follower.close()
         self.site.close()
         self._folder.cleanup()
 
     def start(self) -> None:
-        """Start etcd and the nodes; declare everything at the first node, which therefore leads it."""
+        """Start etcd, the nodes and the follower; declare everything at the first node, which therefore leads it."""
         self.site.form()
         first, *others = self.site.members
         self.site.set_policy("mirrored", "^airport", {"ha-mode": "all"})
@@ -109,6 +141,20 @@ class DemoNodes:
             channel.queue_bind(STREAM, EXCHANGE, "#")
         for queue in (*QUEUES, STREAM):
             self.site.wait_placed(queue, first, mirrors=others, synchronised=others)
+        self._follower.link.start()
+        self._follower.follow(self.followed)
+        self.site.wait(lambda: self.lag().is_connected, "the follower to follow")
+
+    def lag(self) -> FollowerLag:
+        """Return the lag of the follower, as its status shows it."""
+        leader = self._follower.status()["leader"]
+        return FollowerLag(
+            records=int(leader["lag_records"] or 0),
+            bytes=int(leader["lag_bytes"] or 0),
+            age_s=float(leader["lag_s"] or 0.0),
+            missing_bytes=max(0, int(leader["position"] or 0) - int(leader["acked_position"] or 0)),
+            is_connected=leader["state"] == "delayed",
+        )
 
     # -- the applications ---------------------------------------------------------------------
 
