@@ -20,8 +20,7 @@ from leveret.management.peers import amqp_connections, channels, other_connectio
 from leveret.management.rates.rates import CHURN
 from leveret.management.resources.nodes.overview import RABBITMQ_VERSION, cluster_name
 from leveret.management.views import node_stats
-from leveret.runtime.node.alarms import used_memory_bytes
-from leveret.runtime.process.proc import open_files
+from leveret.runtime.process.proc import open_files, used_memory_bytes
 from leveret.runtime.sockets.connection_budget import process_sockets
 from leveret.storage.disk import free_disk_bytes
 from leveret.wire.stream.codec import Code

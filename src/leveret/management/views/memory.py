@@ -8,8 +8,7 @@ from typing import Any, Final
 from leveret.core.rules.validation import QUORUM, STREAM, queue_type
 from leveret.management.node import ManagedNode
 from leveret.management.peers import amqp_connections
-from leveret.runtime.node.alarms import used_memory_bytes
-from leveret.runtime.process.proc import read_proc
+from leveret.runtime.process.proc import read_proc, used_memory_bytes
 
 _BY_TYPE: Final = {QUORUM: "quorum_queue_procs", STREAM: "stream_queue_procs"}
 _CLASSIC: Final = "queue_procs"

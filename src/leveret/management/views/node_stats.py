@@ -14,8 +14,7 @@ from typing import Any, Final
 
 from leveret.management.node import ManagedNode
 from leveret.management.peers import amqp_connections, other_connections
-from leveret.runtime.node.alarms import used_memory_bytes
-from leveret.runtime.process.proc import open_files, read_proc
+from leveret.runtime.process.proc import open_files, read_proc, used_memory_bytes
 from leveret.runtime.sockets.connection_budget import process_sockets
 from leveret.storage.disk import free_disk_bytes
 

@@ -239,8 +239,9 @@ class AmqpPeer(asyncio.BufferedProtocol):
         self._port.departures.add(partial(self._depart, exc))
 
     def _depart(self, exc: Exception | None) -> None:
+        """End the session; let go of it, so that its memory is free without a visit of the garbage collector."""
         self._port.forget(self)
-        session = self._session
+        session, self._session = self._session, None
         if self.amqp10 is not None:
             self.amqp10.lost(str(exc or ""))
         if session is not None:
@@ -250,7 +251,9 @@ class AmqpPeer(asyncio.BufferedProtocol):
             connection_log.closed(self.name, user, session.vhost or "", reason, is_trouble=is_trouble)
             self._engine.peers.pop(session, None)
             session.lost()
+            session.wake = _do_nothing
             self._engine.touch()
+        self.amqp10 = None
 
     # -- AMQP 1.0 -----------------------------------------------------------------------------
 
@@ -456,3 +459,7 @@ class AmqpPeer(asyncio.BufferedProtocol):
         """Close at once."""
         if self._transport is not None:
             self._transport.abort()
+
+
+def _do_nothing() -> None:
+    """Take the call of a session whose socket is gone."""

@@ -14,7 +14,7 @@ from typing import Final
 from leveret.config.sections.limits import Watermarks
 from leveret.core.broker.alarms import Alarms, Watermark
 from leveret.runtime.process.allocator import give_back_memory
-from leveret.runtime.process.proc import read_proc
+from leveret.runtime.process.proc import used_memory_bytes
 from leveret.runtime.sockets.connection_budget import process_sockets
 from leveret.storage.disk import free_disk_bytes
 from leveret.storage.reserve import Reserve
@@ -50,6 +50,7 @@ class AlarmWatch(Alarms):
         self.on_change: list[Callable[[], None]] = []
         self._directory = directory
         self._gave_back_at_s = -GIVE_BACK_EVERY_S
+        self._has_collected = False
 
     async def run(self) -> None:
         """Measure for ever, and hold the reserve of the disk while there is room for it."""
@@ -79,8 +80,12 @@ class AlarmWatch(Alarms):
             The free octets of the disk, if they are known.
         """
         if self.mem_alarm and time.monotonic() - self._gave_back_at_s >= GIVE_BACK_EVERY_S:
-            give_back_memory()
+            # Each visit of all objects stops the node, and finds once what was garbage before the alarm.
+            give_back_memory(collect=not self._has_collected)
+            self._has_collected = True
             self._gave_back_at_s = time.monotonic()
+        elif not self.mem_alarm:
+            self._has_collected = False
         process_sockets().judge()
         free = free_disk_bytes(self._directory)
         if self._reserve.give_up(free):
@@ -131,12 +136,6 @@ class AlarmWatch(Alarms):
         )
         for call in self.on_change:
             call()
-
-
-def used_memory_bytes() -> int:
-    """Return the resident memory of this process."""
-    pages = int(read_proc("/proc/self/statm").split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def total_memory_bytes() -> int:

@@ -43,11 +43,14 @@ from leveret.runtime.node.first_start import seed
 from leveret.runtime.node.handed_out import HandedOut
 from leveret.runtime.node.read_only_view import ReadOnlyView
 from leveret.runtime.node.upkeep import Upkeep
+from leveret.runtime.process import garbage
 from leveret.runtime.process.allocator import freeze_objects, keep_freed_memory
 from leveret.runtime.process.clock import clock_ms, elapsed_ms
 from leveret.runtime.process.event_history import FILE as EVENT_HISTORY_FILE
 from leveret.runtime.process.event_history import EventHistory
+from leveret.runtime.process.garbage import Garbage
 from leveret.runtime.process.loop_watch import LoopWatch
+from leveret.runtime.process.proc import used_memory_bytes
 from leveret.runtime.schema_sync.schema_sync import SchemaSync
 from leveret.runtime.sockets.connection_budget import process_sockets
 from leveret.runtime.sockets.tls import server_context
@@ -65,11 +68,6 @@ logger = logging.getLogger(__name__)
 
 _RECOVERED_AT_ONCE: Final = 100
 _SETTLE_TIMEOUT_S: Final = 2.0
-GC_THRESHOLDS: Final = (7000, 4, 1000)
-"""A collection stops everything. One of 50,000 new objects took 50 ms, and one after 20 of those 330 ms.
-Messages come and go without a collection, so the collector finds work only where queues and connections are made by
-the thousand.
-"""
 SWITCH_INTERVAL_S: Final = 0.0005
 """The time that a thread waits for the event loop's thread after an fdatasync. Python's own 5 ms tripled the latency of
 confirms and halved the rate of a hundred queues; a shorter time gains nothing.
@@ -90,7 +88,7 @@ def make_commits(config: Config, data_dir: Path, on_failure: Callable[[BaseExcep
 def settle_process() -> None:
     """Set the collector, threads and freed memory as a process that serves for long needs them."""
     freeze_objects()
-    gc.set_threshold(*GC_THRESHOLDS)
+    gc.set_threshold(*garbage.THRESHOLDS)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     keep_freed_memory()
 
@@ -209,7 +207,7 @@ class Node:
             self.broker, self.commits, self.log_store, self._definitions, self.collector, clock_ms, hooks
         )
         self.alarms = AlarmWatch(self.config.watermarks, self.data_dir, self.config.storage.reserve_bytes)
-        self.loop_watch = LoopWatch()
+        self.loop_watch = LoopWatch(Garbage(used_memory_bytes))
         self._upkeep = Upkeep(self.broker, self.engine, self.collector, self.log_store, self._log_gone)
 
     def _wire_listeners(self) -> None:

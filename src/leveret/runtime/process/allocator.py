@@ -32,8 +32,9 @@ def keep_freed_memory() -> None:
         library.mallopt(_MMAP_THRESHOLD, FROM_SYSTEM_BYTES)
 
 
-def give_back_memory() -> None:
+def give_back_memory(*, collect: bool = True) -> None:
     """Collect garbage, and return all kept memory to the system, so that a memory alarm can end."""
-    gc.collect()
+    if collect:
+        gc.collect()
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -35,6 +35,7 @@ from types import FrameType
 from typing import Any, Final, NamedTuple
 
 from leveret.model.patterns import take_costly
+from leveret.runtime.process.garbage import Garbage
 
 logger = logging.getLogger(__name__)
 
@@ -72,8 +73,9 @@ class LoopWatch:
         long_seconds: the sum of their durations.
     """
 
-    def __init__(self) -> None:
-        """Start without a measured step."""
+    def __init__(self, garbage: Garbage | None = None) -> None:
+        """Start without a measured step; the beats call `garbage`, if there is one."""
+        self._garbage = garbage
         self.long_steps = 0
         self.long_seconds = 0.0
         self._longest: deque[float] = deque([0.0], maxlen=_INTERVALS)
@@ -128,9 +130,13 @@ class LoopWatch:
                 self._longest.append(0.0)
                 interval_ends_s = now_s + _INTERVAL_S
                 self._report_patterns()
+                if self._garbage is not None:
+                    self._garbage.look()
             if self._untold is not None and now_s - self._reported_at_s >= _REPORT_EVERY_S:
                 self._report(now_s)
             self._choose_pace(cpu_s, work)
+            if self._garbage is not None:
+                self._garbage.beat()
 
     async def _next_beat(self) -> None:
         if self._was_woken:

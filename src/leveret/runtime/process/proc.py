@@ -33,3 +33,9 @@ def open_files() -> int:
     except OSError:
         # Counting takes one more descriptor; without one, all of them are open.
         return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def used_memory_bytes() -> int:
+    """Return the resident memory of this process."""
+    pages = int(read_proc("/proc/self/statm").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")

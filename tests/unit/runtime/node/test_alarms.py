@@ -11,7 +11,8 @@ import pytest
 from leveret.config.sections.limits import Watermarks
 from leveret.core.broker.alarms import Watermark
 from leveret.runtime.node import alarms
-from leveret.runtime.node.alarms import AlarmWatch, total_memory_bytes, used_memory_bytes
+from leveret.runtime.node.alarms import AlarmWatch, total_memory_bytes
+from leveret.runtime.process.proc import used_memory_bytes
 from leveret.storage.disk import free_disk_bytes
 
 EVER_LOW = Watermarks(memory_absolute_bytes=0)
@@ -55,8 +56,8 @@ def test_limits_come_from_the_settings(tmp_path: Path) -> None:
 def test_while_memory_is_low_free_memory_is_given_back_now_and_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: list[None] = []
-    monkeypatch.setattr(alarms, "give_back_memory", lambda: given.append(None))
+    given: list[bool] = []
+    monkeypatch.setattr(alarms, "give_back_memory", lambda *, collect: given.append(collect))
     watch = AlarmWatch(EVER_LOW, tmp_path)
     watch.probe()
     assert not given, "nothing was low yet"
@@ -65,4 +66,9 @@ def test_while_memory_is_low_free_memory_is_given_back_now_and_then(
     assert len(given) == 1
     monkeypatch.setattr(alarms, "GIVE_BACK_EVERY_S", 0.0)
     watch.probe()
-    assert len(given) == 2
+    assert given == [True, False], "all objects are visited once in an alarm"
+    watch.set_memory(Watermark(None, 1 << 50))
+    watch.probe()
+    watch.set_memory(Watermark(None, 0))
+    watch.probe()
+    assert given == [True, False, True]

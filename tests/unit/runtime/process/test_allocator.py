@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from leveret.runtime.node.alarms import used_memory_bytes
 from leveret.runtime.process.allocator import give_back_memory
+from leveret.runtime.process.proc import used_memory_bytes
 
 pytestmark = pytest.mark.process
 

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from leveret.runtime.node.alarms import used_memory_bytes
-from leveret.runtime.process.proc import open_files, read_proc
+from leveret.runtime.process.proc import open_files, read_proc, used_memory_bytes
 
 
 @contextmanager

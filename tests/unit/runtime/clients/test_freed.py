@@ -1,0 +1,79 @@
+"""A connection that has ended is freed by reference counts: the garbage collector visits old objects seldom."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+import struct
+import weakref
+from collections.abc import Iterator
+
+import pytest
+from pamqp import body, commands, frame, header
+
+from leveret.model.definitions import Put, Vhost
+from leveret.testing.network.waiting import until
+from leveret.wire.amqp091 import PROTOCOL_HEADER
+from tests.unit.memory import scratch
+from tests.unit.runtime.collecting.site import Site
+
+HELLO = PROTOCOL_HEADER + b"".join(
+    [
+        *(
+            frame.marshal(method, 0)
+            for method in (
+                commands.Connection.StartOk({}, "PLAIN", "\0guest\0guest", "en_US"),
+                commands.Connection.TuneOk(10, 131072, 0),
+                commands.Connection.Open("/"),
+            )
+        ),
+        *(
+            frame.marshal(one, 1)
+            for one in (
+                commands.Channel.Open(),
+                commands.Confirm.Select(),
+                commands.Queue.Declare(exclusive=True),
+                commands.Basic.Consume(),
+                commands.Basic.Publish(routing_key="nowhere"),
+                header.ContentHeader(body_size=3),
+                body.ContentBody(b"abc"),
+            )
+        ),
+    ]
+)
+CLOSE = frame.marshal(commands.Connection.Close(200, "", 0, 0), 0)
+NO_LINGER = struct.pack("ii", 1, 0)
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.uvloop
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("end", ["closed", "hung up", "reset"])
+async def test_a_connection_that_ended_is_gone_without_the_collector(end: str) -> None:
+    with scratch() as directory:
+        site = Site(directory)
+        await site.start("127.0.0.1:0")
+        await site.apply(Put(Vhost(name="/")))
+        peers, broker = site.node.amqp.peers, site.node.broker
+        loop = asyncio.get_running_loop()
+        client = socket.create_connection(("127.0.0.1", site.node.amqp.addresses[0].port))
+        client.setblocking(False)
+        await loop.sock_sendall(client, HELLO)
+        await until(lambda: any(peer._is_known for peer in peers) and bool(broker.queues))
+        ended = [weakref.ref(peer) for peer in peers]
+        if end == "closed":
+            await loop.sock_sendall(client, CLOSE)
+            await until(lambda: not broker.queues)
+        elif end == "reset":
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
+        client.close()
+        await until(lambda: all(peer() is None for peer in ended))
+        await site.stop()
