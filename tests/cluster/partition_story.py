@@ -297,7 +297,7 @@ class Story:
     def quarantine(self, node: NetworkNode) -> int:
         """How many messages a node has set aside so far."""
         reports = self.site.api("GET", "replication/divergent", at=node)
-        return sum(report["messages"] for report in reports)
+        return sum(report["messages"] for report in reports if report["node"] == node.node)
 
     def dismiss(self, node: NetworkNode) -> None:
         """Nobody consumes at this node any more."""

@@ -46,7 +46,7 @@ class Quarantined:
             AssertionError: another queue was led on without all messages, or something cannot be read.
         """
         found = self._site.api("GET", "replication/divergent", at=node)
-        for report in [each for each in found if each["is_finished"]]:
+        for report in [each for each in found if each["node"] == node.node and each["is_finished"]]:
             lost = {log["queue"] for log in report["logs"] if log["is_lost"]}
             assert lost <= {LOSSY}, f"{node.node}: {lost} were led on without what is in {report}"
             self.lost += report["lost"]
@@ -81,7 +81,8 @@ class Quarantined:
         url = f"http://{LOOPBACK}:{node.management_port}/api/replication/divergent/messages"
         with httpx.Client(auth=("guest", "guest"), trust_env=False, verify=False) as client:
             answer = client.get(url, params={"report": report}).raise_for_status()
-        return [json.loads(line) for line in answer.text.splitlines()]
+        rows = [json.loads(line) for line in answer.text.splitlines()]
+        return [row for row in rows if row.get("node", node.node) == node.node]
 
 
 def _payload(row: dict[str, Any]) -> bytes:

@@ -39,6 +39,7 @@ from leveret.management.resources import (
 from leveret.management.resources.access import limits, logins, permissions, topic_permissions, users, whoami
 from leveret.management.resources.nodes import cluster, features, health, nodes, operations, overview, plots
 from leveret.management.resources.replication import (
+    divergent,
     events,
     node_replication,
     schema_replication,
@@ -82,6 +83,7 @@ RESOURCES: Final = (
     standby_logs,
     events,
     plots,
+    divergent,
     node_replication,
     cluster,
     scrape,

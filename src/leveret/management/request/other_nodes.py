@@ -159,6 +159,20 @@ async def parts(
     return found
 
 
+async def part_of(call: ClusterRequest, node: str, *, query: Iterable[tuple[str, str]]) -> Any:
+    """The document of another node's part of the answer to this request, with another query.
+
+    Raises:
+        LeveretError: the node does not answer, or refuses; the text names it.
+    """
+    about = _about(call, "GET", None, urlencode(list(query)), is_part=True)
+    answer = await _asked(call, node, about, CHANGE_TIMEOUT_S)
+    document = msgspec.json.decode(answer["body"])
+    if answer["status"] != HTTPStatus.OK:
+        raise LeveretError(f"{node}: {document.get('reason', answer['status'])}")
+    return document
+
+
 def rows_of(found: Iterable[Part]) -> list[Any]:
     """The documents of parts without errors.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from itertools import islice
@@ -222,7 +222,10 @@ def list_divergent_messages(
         Option(metavar="FILE", help="Write all messages as a JSON array to a file; - for standard output."),
     ] = None,
 ) -> ReportLines | Table | MessageLine | None:
-    """List quarantined messages: those that only a previous leader or a mirror on this node had."""
+    """List quarantined messages: those that only a previous leader, a mirror or a lost upstream had.
+
+    In a cluster the list has those of all running nodes.
+    """
     reports = ctl.api.get("replication", "divergent")
     if report is not None:
         reports = [each for each in reports if each["id"] == report]
@@ -233,12 +236,16 @@ def list_divergent_messages(
             return _export(ctl, export, messages)
         if ctl.for_people:
             ctl.announce("Listing quarantined messages ...")
-            ctl.show(Table.of(_QUARANTINED, _by_queue(reports), unknown=None))
+            ctl.show(Table.of(_with_node(_QUARANTINED, reports), _by_queue(reports), unknown=None))
             return _first_messages(ctl, messages, _MESSAGES_SHOWN if limit is None else limit)
         shown = list(islice(messages, limit))
-        return ReportLines(
-            [], {"reports": reports, "messages": shown}, Table.of(_MESSAGE, shown, unknown=None)
-        )
+        table = Table.of(_with_node(_MESSAGE, reports), shown, unknown=None)
+        return ReportLines([], {"reports": reports, "messages": shown}, table)
+
+
+def _with_node(columns: tuple[str, ...], rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The columns, with the node in a cluster."""
+    return ("node", *columns) if any("node" in row for row in rows) else columns
 
 
 def _messages(ctl: Session, report: str | None) -> Generator[dict[str, Any]]:
@@ -269,7 +276,7 @@ def _first_messages(ctl: Session, messages: Iterator[dict[str, Any]], limit: int
     shown = [_abridged(each) for each in islice(messages, limit)]
     if next(messages, None) is not None:
         ctl.announce(f"The first {limit} messages; --limit shows more, --export has all of them:")
-    return Table.of(_MESSAGE, shown, unknown=None)
+    return Table.of(_with_node(_MESSAGE, shown), shown, unknown=None)
 
 
 def _abridged(message: dict[str, Any]) -> dict[str, Any]:

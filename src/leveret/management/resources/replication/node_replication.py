@@ -4,34 +4,28 @@
     POST promote                {"dry_run": false, "force": false, "apply_delayed": false, "apply_until_ms": null}, the
                                 last two for a delayed follower; else 400, with the reason and the loss
     POST verify                 {"follower": null, "deep": false}; a row a follower and log
-    POST scrub                  read all stored data, repair damage GET  divergent              the reports of
-    quarantined data GET  divergent/messages     its messages, `?report=ID` those of one report; a JSON object a line
+    POST scrub                  read all stored data, repair damage
 
-Any node answers all of them. Messages are sent as they are read, so that their number costs no memory; if one cannot
-be read, the last line is `{"error": ..., "reason": ...}`.
+Any node answers all of them.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable
 from http import HTTPStatus
-from itertools import chain, islice
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from leveret.management.request.auth import Need
 from leveret.management.request.call import Call, resource
 from leveret.management.request.replies import json_reply
-from leveret.model.errors import InvalidCommand, LeveretError
-from leveret.runtime.process.work_slices import in_slices
+from leveret.model.errors import InvalidCommand
 
 logger = logging.getLogger(__name__)
 
-_SEND_AT_ONCE: Final = 64 * 1024
 _TIME_MAX_MS: Final = (1 << 62) - 1
 """A time after all changes that a follower has."""
 
@@ -83,37 +77,6 @@ async def scrub(call: Call) -> Response:
     return json_reply(await call.node.replication.inspection.scrub())
 
 
-async def show_divergent(call: Call) -> Response:
-    """The quarantined data, a row a report."""
-    return await call.plain_list(call.node.replication.inspection.divergent(), "at_ms")
-
-
-async def show_messages(call: Call) -> Response:
-    """The quarantined messages."""
-    messages = call.node.replication.inspection.divergent_messages(call.query.get("report"))
-    # The first one is read while the status can still be chosen.
-    first = list(islice(messages, 1))
-    return StreamingResponse(_lines(chain(first, messages)), media_type="application/x-ndjson")
-
-
-async def _lines(messages: Iterable[dict[str, Any]]) -> AsyncIterator[bytes]:
-    encode = msgspec.json.Encoder().encode
-    waiting: list[bytes] = []
-    size = 0
-    try:
-        async for message in in_slices(messages):
-            line = encode(message)
-            waiting += (line, b"\n")
-            size += len(line)
-            if size > _SEND_AT_ONCE:
-                yield b"".join(waiting)
-                waiting, size = [], 0
-    except (LeveretError, OSError) as error:
-        logger.error("divergent_messages_not_read error=%s", error)
-        waiting += (encode({"error": type(error).__name__, "reason": str(error)}), b"\n")
-    yield b"".join(waiting)
-
-
 _ADMIN: Final = Need.ADMINISTRATOR
 _REPLICATION: Final = "/api/replication"
 ROUTES = [
@@ -121,6 +84,4 @@ ROUTES = [
     resource(f"{_REPLICATION}/promote", need=_ADMIN, on_followers=True, defines=False, POST=promote),
     resource(f"{_REPLICATION}/verify", need=_ADMIN, on_followers=True, defines=False, POST=verify),
     resource(f"{_REPLICATION}/scrub", need=_ADMIN, on_followers=True, defines=False, POST=scrub),
-    resource(f"{_REPLICATION}/divergent", need=Need.MONITORING, GET=show_divergent),
-    resource(f"{_REPLICATION}/divergent/messages", need=_ADMIN, GET=show_messages),
 ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from leveret.management.resources.replication.node_replication import _lines
+from leveret.management.resources.replication.divergent import lines_of
 from leveret.model.errors import Corrupt, LeveretError
 from tests.unit.management.fake_replication import follower, message
 
@@ -146,7 +146,7 @@ def test_messages_are_read_no_faster_than_they_are_taken(node: FakeNode) -> None
     replication.quarantine(*(message(offset, payload="x" * 1000) for offset in range(1000)))
 
     async def take_one() -> bytes:
-        return await anext(_lines(replication.divergent_messages(None)))
+        return await anext(lines_of(replication.divergent_messages(None)))
 
     piece = asyncio.run(take_one())
     assert 64 * 1024 < len(piece) < 2 * 64 * 1024

@@ -1,0 +1,134 @@
+"""`/api/replication/divergent...`: quarantined messages, which only a previous leader or upstream had.
+
+    GET  divergent              the reports; in a cluster those of all running nodes, each with its `node`
+    GET  divergent/messages     the messages, `?report=ID` those of the reports with this id; a JSON object a line
+
+Any node answers. Messages are sent as they are read, so that their number costs no memory; if one cannot be read, the
+last line is `{"error": ..., "reason": ...}`. Another node sends its messages in pieces: `?first=N` asks it for those
+from its N-th on, and it answers `{"messages": [...], "is_last": ...}`. It reads from the begin for each piece.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Iterable
+from itertools import chain, islice
+from typing import Any, Final
+
+import msgspec
+from starlette.responses import Response, StreamingResponse
+
+from leveret.management.request.auth import Need
+from leveret.management.request.call import Call, resource
+from leveret.management.request.merging import whole_rows
+from leveret.management.request.other_nodes import part_of, parts, rows_of
+from leveret.management.request.replies import json_reply
+from leveret.model.errors import LeveretError, NotFound
+from leveret.runtime.process.work_slices import in_slices
+
+logger = logging.getLogger(__name__)
+
+PIECE_BYTES: Final = 4_000_000
+_SEND_AT_ONCE: Final = 64 * 1024
+_DIVERGENT: Final = "/api/replication/divergent"
+
+
+async def show_divergent(call: Call) -> Response:
+    """The quarantined data, a row a report."""
+    return await whole_rows(call, _reports(call), "at_ms")
+
+
+def _reports(call: Call) -> list[dict[str, Any]]:
+    found = call.node.replication.inspection.divergent()
+    return [{"node": call.cluster.name, **row} for row in found] if call.cluster.is_member else found
+
+
+async def show_messages(call: Call) -> Response:
+    """The quarantined messages."""
+    report = call.query.get("report")
+    if call.is_part:
+        return json_reply(await _piece(call, report, int(call.query.get("first", "0"))))
+    own, others = report, []
+    if call.cluster.is_member:
+        rows = [row for row in _reports(call) if report in (None, row["id"])]
+        for document in rows_of(await parts(call, path=_DIVERGENT, query=[])):
+            others += [row["node"] for row in document if report in (None, row["id"])]
+        if report is not None and not rows and not others:
+            raise NotFound(f"there is no report '{report}'")
+    is_here = not others or own is None or any(row["id"] == own for row in _reports(call))
+    messages = _messages(call, report) if is_here else iter(())
+    # The first one is read while the status can still be chosen.
+    first = list(islice(messages, 1))
+    lines = _all_lines(call, chain(first, messages), report, sorted({*others}))
+    return StreamingResponse(lines, media_type="application/x-ndjson")
+
+
+def _messages(call: Call, report: str | None) -> Iterable[dict[str, Any]]:
+    found = call.node.replication.inspection.divergent_messages(report)
+    return ({"node": call.cluster.name, **row} for row in found) if call.cluster.is_member else found
+
+
+async def _piece(call: Call, report: str | None, first: int) -> dict[str, Any]:
+    """This node's messages from the `first` one on, of about `PIECE_BYTES` at most."""
+    encode = msgspec.json.Encoder().encode
+    rows: list[msgspec.Raw] = []
+    size = 0
+    async for message in in_slices(islice(_messages(call, report), first, None)):
+        if size > PIECE_BYTES:
+            return {"messages": rows, "is_last": False}
+        rows.append(msgspec.Raw(encode(message)))
+        size += len(rows[-1])
+    return {"messages": rows, "is_last": True}
+
+
+async def _all_lines(
+    call: Call, own: Iterable[dict[str, Any]], report: str | None, others: Iterable[str]
+) -> AsyncIterator[bytes]:
+    """This node's messages, then those of other nodes, a line each."""
+    has_failed = False
+    async for piece in lines_of(own):
+        has_failed = piece.startswith(b'{"error"')
+        yield piece
+    try:
+        for node in others if not has_failed else ():
+            first, is_last = 0, False
+            while not is_last:
+                query = [("first", str(first)), *([] if report is None else [("report", report)])]
+                found = await part_of(call, node, query=query)
+                async for piece in lines_of(found["messages"]):
+                    yield piece
+                first, is_last = first + len(found["messages"]), found["is_last"]
+    except LeveretError as error:
+        yield _failure(error)
+
+
+async def lines_of(messages: Iterable[dict[str, Any]]) -> AsyncIterator[bytes]:
+    """The messages, a line each, in pieces of about 64 KB; a failure is a piece of its own."""
+    encode = msgspec.json.Encoder().encode
+    waiting: list[bytes] = []
+    size = 0
+    failed: Exception | None = None
+    try:
+        async for message in in_slices(messages):
+            line = encode(message)
+            waiting += (line, b"\n")
+            size += len(line)
+            if size > _SEND_AT_ONCE:
+                yield b"".join(waiting)
+                waiting, size = [], 0
+    except (LeveretError, OSError) as error:
+        failed = error
+    yield b"".join(waiting)
+    if failed is not None:
+        yield _failure(failed)
+
+
+def _failure(error: Exception) -> bytes:
+    logger.error("divergent_messages_not_read error=%s", error)
+    return msgspec.json.encode({"error": type(error).__name__, "reason": str(error)}) + b"\n"
+
+
+ROUTES = [
+    resource(_DIVERGENT, need=Need.MONITORING, GET=show_divergent),
+    resource(f"{_DIVERGENT}/messages", need=Need.ADMINISTRATOR, GET=show_messages),
+]
