@@ -43,6 +43,11 @@ def local_path(place: str) -> Path | None:
     return None
 
 
+def is_store(place: str) -> bool:
+    """Return whether a place that an archive can be kept in is a URI of a store, and no path."""
+    return "://" in place and not place.startswith("file:")
+
+
 def is_hdfs(place: str) -> bool:
     """Return whether the URI names a place in HDFS."""
     return place.startswith(f"{HDFS}://")

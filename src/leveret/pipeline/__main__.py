@@ -24,6 +24,7 @@ from leveret.pipeline.jobs.job import (
     DeleteJob,
     ExportJob,
     ForgetJob,
+    IdentifyJob,
     InspectJob,
     Job,
     PositionsJob,
@@ -42,6 +43,7 @@ TASKS: Final = (
     "contents",
     "browse",
     "plans",
+    "identify",
     "inspect",
     "export",
     "forget",
@@ -132,6 +134,11 @@ def _answer(task: str, line: bytes) -> dict[str, Any]:
         from leveret.pipeline.archive.contents import unfinished_plans
 
         return {"rows": unfinished_plans(msgspec.json.decode(line, type=Job).root)}
+    if task == "identify":
+        from leveret.pipeline.archive.ownership import identify
+
+        asked = msgspec.json.decode(line, type=IdentifyJob)
+        return {"archive_id": identify(asked.root, asked.cluster_id, asked.expected)}
     if task == "positions":
         from leveret.pipeline.upstream.positions import ask_positions
 
@@ -140,7 +147,9 @@ def _answer(task: str, line: bytes) -> dict[str, Any]:
 
     if task == "forget":
         forget = msgspec.json.decode(line, type=ForgetJob)
-        return {"rows": forget_vhosts(forget.root, forget.work, forget.vhosts)}
+        return {
+            "rows": forget_vhosts(forget.root, forget.work, forget.vhosts, is_shared=forget.terms is not None)
+        }
     if task == "delete":
         job = msgspec.json.decode(line, type=DeleteJob)
         delete_all(job.root, job.work)

@@ -173,12 +173,12 @@ def check_together(config: Whole, given: Mapping[str, Given]) -> None:
             "stops the publishers of this node while it lacks followers, and cluster_formation.peer_discovery_backend "
             "= etcd makes it a member of a cluster, whose publishers are at every node: remove one of the two",
         )
-    if config.standby.data_dir is not None and "://" in config.standby.data_dir:
+    if config.standby.shares_data_dir and config.standby.data_dir is None:
         raise contradiction(
             given,
-            "standby.replication.downstream.data_dir",
-            "is a place in a store, whose archive has one writer, and cluster_formation.peer_discovery_backend = etcd "
-            "makes this node one of several of a downstream: name a path on this machine",
+            "standby.replication.downstream.shared_data_dir",
+            "has all nodes of the cluster write one archive, and there is none that they can share: set "
+            "standby.replication.downstream.data_dir to a path that all of them mount, or to a place in a store",
         )
     if cluster.bind in ANYWHERE and cluster.advertised_uri is None:
         raise contradiction(

@@ -11,6 +11,7 @@ from leveret.config.sections.tls import TlsOptions
 from leveret.config.settings import branch, family, setting
 from leveret.config.uris import ArchivePlace
 from leveret.model.definitions import LOCAL_KINDS
+from leveret.model.store_uri import is_store
 
 _MODES: Final = Choice(("upstream", "downstream"))
 
@@ -85,4 +86,18 @@ class StandbySettings:
         "HDFS (`hdfs://NAMENODE:PORT/PATH`), with credentials and endpoint from the environment; none for `standby` "
         "in the data directory.",
     )
+    shares_data_dir: bool = setting(
+        "standby.replication.downstream.shared_data_dir",
+        Flag(),
+        "false",
+        "Whether the path of a cluster's archive is one place that all nodes mount, such as an NFS, so that a virtual "
+        "host that moves goes on there. A place in a store is always shared by the nodes of a cluster.",
+    )
     tls: TlsOptions = branch(TlsOptions, "standby.replication.downstream.ssl_options")
+
+    @property
+    def shared_place(self) -> str:
+        """The place of the archive that all nodes of a cluster share; empty if each has an archive of its own."""
+        if self.data_dir is None:
+            return ""
+        return self.data_dir if self.shares_data_dir or is_store(self.data_dir) else ""

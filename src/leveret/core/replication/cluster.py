@@ -60,6 +60,7 @@ class Presence(msgspec.Struct, frozen=True):
         draining: whether the node is in maintenance: it leads no new queues.
         streams, streams_tls: host and port for clients of the stream protocol; None without such a listener.
         standby_mode: the node's setting for message replication.
+        standby_archive: the place of the archive that it would share with the other nodes; empty for one of its own.
     """
 
     incarnation: str
@@ -71,6 +72,7 @@ class Presence(msgspec.Struct, frozen=True):
     streams: tuple[str, int] | None = None
     streams_tls: tuple[str, int] | None = None
     standby_mode: str = ""
+    standby_archive: str = ""
 
 
 class Lost(msgspec.Struct, frozen=True):

@@ -156,6 +156,9 @@ class SiteDecisions(msgspec.Struct, kw_only=True, frozen=True):
         promotions: the finished promotions, oldest first.
         is_partial: whether one of them may have left a plan that its request excluded.
         returning: in a cluster, the return as a downstream that has begun.
+        archive: in a cluster, the place of the archive that all nodes share; empty if each has an archive of its own.
+        archive_id: the id that the first node found there or made; empty before that.
+        misplaced: the nodes that found another archive, or none, at that place.
     """
 
     operating_mode: OperatingMode | None = None
@@ -165,6 +168,9 @@ class SiteDecisions(msgspec.Struct, kw_only=True, frozen=True):
     promotions: list[PromotionAttempt] = []
     is_partial: bool = False
     returning: SiteReturn | None = None
+    archive: str = ""
+    archive_id: str = ""
+    misplaced: list[str] = []
 
     def promotes(self, attempt: PromotionAttempt) -> SiteDecisions:
         """Return the decisions with a begun promotion; one with the same request keeps the vhosts recovered so far."""
@@ -172,6 +178,22 @@ class SiteDecisions(msgspec.Struct, kw_only=True, frozen=True):
         if before is not None and before.wanted == attempt.wanted:
             attempt = msgspec.structs.replace(before, begun_ms=attempt.begun_ms, error="")
         return msgspec.structs.replace(self, promoting=attempt)
+
+    def with_settings(self, configured: OperatingMode, archive: str) -> SiteDecisions:
+        """Return the decisions with the settings of the node that joined first."""
+        site = msgspec.structs.replace(self, configured=configured)
+        if site.archive == archive:
+            return site
+        return msgspec.structs.replace(site, archive=archive, archive_id="", misplaced=[])
+
+    def with_archive(self, node: str, archive_id: str) -> SiteDecisions:
+        """Return the decisions after a node found the archive: the first node's find counts."""
+        misplaced = [each for each in self.misplaced if each != node]
+        return msgspec.structs.replace(self, archive_id=self.archive_id or archive_id, misplaced=misplaced)
+
+    def without_archive(self, node: str) -> SiteDecisions:
+        """Return the decisions after a node did not find the archive."""
+        return msgspec.structs.replace(self, misplaced=sorted({*self.misplaced, node}))
 
     def finished(self, done_ms: int) -> SiteDecisions:
         """Return the decisions after the promotion: an upstream's. A request for everything leaves no plan open."""

@@ -3,10 +3,10 @@
 Each replicated vhost has one owner, a running node, which follows it and recovers it at a promotion. Owners are spread
 evenly, and move as nodes come and go. The term of an owner is higher than those of all owners before it.
 
-Each node has its own archive. So a new owner has no data yet, and the previous owner has the transferred data. That
+If each node has its own archive, a new owner has no data yet, and the previous owner has the transferred data. That
 node stays the *holder*: while it runs it follows the vhost as well, and a promotion recovers from its archive, until
 the new owner has all records of the upstream. So transferred data survive every move, and every absence of a node that
-comes back.
+comes back. If the nodes share an archive, there is no holder: a new owner goes on where the archive stands.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class VhostOwner(msgspec.Struct, frozen=True, omit_defaults=True):
         node: the node that follows it.
         term: higher than those of all owners before it.
         holder: the node whose archive has its data until the owner's has; empty once it has.
-        claimed: the term in which the node began to transfer; 0 before that.
+        claimed: the last term in which an owner began to transfer into the archive that the present one uses; 0 before
+            that.
     """
 
     node: str
@@ -56,11 +57,13 @@ class SiteNodes(NamedTuple):
         members: all of them, in the order of joining.
         running: those that may own a vhost.
         may_balance: whether vhosts may move although their owners run; not during a promotion.
+        share_archive: whether they have one archive.
     """
 
     members: Sequence[str]
     running: Collection[str]
     may_balance: bool = True
+    share_archive: bool = False
 
 
 def next_owners(
@@ -81,8 +84,8 @@ def next_owners(
     loads.update(owner.node for vhost, owner in owners.items() if vhost in vhosts and owner.node in loads)
     for vhost in sorted({*vhosts, *owners}):
         owner = found.get(vhost)
-        if owner is not None and owner.holder and owner.holder not in nodes.members:
-            # The holder left the cluster, and its data with it.
+        if owner is not None and owner.holder and (nodes.share_archive or owner.holder not in nodes.members):
+            # The holder left the cluster, and its data with it; or the nodes have an archive together by now.
             owner = found[vhost] = msgspec.structs.replace(owner, holder="")
         if owner is None or owner.node not in loads:
             found[vhost] = _successor(owner, loads, running, nodes)
@@ -105,6 +108,8 @@ def _successor(
 def _moved(owner: VhostOwner, to: str, nodes: SiteNodes) -> VhostOwner:
     """Return the record after a move: the node with the data keeps them for the new owner."""
     term = owner.term + 1
+    if nodes.share_archive:
+        return VhostOwner(to, term, claimed=owner.claimed)
     holder = owner.holder or (owner.node if owner.claimed else "")
     if to == holder:
         return VhostOwner(to, term, claimed=owner.term)

@@ -101,10 +101,14 @@ def _is_worth_it(is_past: list[StoredFile]) -> bool:
     return len(fresh) >= FILES_MANY or (is_some and (is_as_much or settles_as_much))
 
 
-def compact(data_dir: Place, files: list[StoredFile], since_ms: int | None = None) -> StoredFile:
+def compact(
+    data_dir: Place, files: list[StoredFile], since_ms: int | None = None, term: int = 0
+) -> StoredFile:
     """Write the file that replaces these oldest files of a log; on disk when this returns.
 
     Only the manifest makes it count. `since_ms` is from `known_since_ms`; the default is that of the files' own times.
+    `term` is the owner's in a shared archive: the files of two owners have different names, because their contents
+    differ.
 
     Raises:
         StorageError: a file cannot be read, or the disk refuses.
@@ -114,7 +118,8 @@ def compact(data_dir: Place, files: list[StoredFile], since_ms: int | None = Non
         masks, settled = _settled(data_dir, files)
         directory: Place = (data_dir / files[0].path).parent
         parts = _parts(files)
-        path: Place = directory / f"{range_name(files[0].first, files[-1].next, node)}{COMPACTED}"
+        owner = f"-t{term}" if term else ""
+        path: Place = directory / f"{range_name(files[0].first, files[-1].next, node)}{owner}{COMPACTED}"
         records = 0
         with written_beside(directory) as beside:
             with records_writer(beside) as writer:

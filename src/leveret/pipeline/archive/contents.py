@@ -83,5 +83,7 @@ def unfinished_plans(data_dir: Place) -> list[dict[str, Any]]:
     Raises:
         StorageError: a plan cannot be read.
     """
+    manifest = Manifest(data_dir)
     plans = [directory.load() for directory in unfinished(data_dir)]
+    plans = [plan for plan in plans if manifest.counts(plan.vhost, plan.plan_id)]
     return [{"vhost": plan.vhost, "plan_id": plan.plan_id, "queues": plan.queues} for plan in plans]

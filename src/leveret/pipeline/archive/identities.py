@@ -2,7 +2,8 @@
 
 `<data_dir>/origins.json` has, by log (`wire.log_name`), the upstream's identity of it, and the numbers of missing
 records: those that the upstream's retention dropped before the transfer, or before the log began. A loss of the
-file loses only this check.
+file loses only this check. In an archive that nodes of a cluster share, each vhost has a file of its own,
+`<data_dir>/origins/vhost-<vhost>.json`, which its owner writes.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import msgspec
 
 from leveret.model.errors import PreconditionFailed, StorageError
 from leveret.pipeline.archive.documents import read_document, write_document
-from leveret.pipeline.files.files import Place, make_directory
+from leveret.pipeline.files.files import Place, make_directory, matching, vhost_directory
 from leveret.wire.log_name import title_of, vhost_of
 
 UPSTREAM_IDENTITIES: Final = "origins.json"
+IDENTITIES_BY_VHOST: Final = "origins"
 
 
 class AnotherLog(PreconditionFailed):
@@ -67,21 +69,20 @@ class UpstreamIdentity(msgspec.Struct):
 
 
 class UpstreamIdentities:
-    """The content of the file; only the transfer writes it."""
+    """The content of the files; only the transfer writes them."""
 
-    def __init__(self, data_dir: Place) -> None:
-        """Read the file.
+    def __init__(self, data_dir: Place, *, is_shared: bool = False) -> None:
+        """Read the files; write one for each vhost if other nodes write to the archive.
 
         Raises:
-            StorageError: the file is damaged.
+            StorageError: a file is damaged.
         """
         self._path: Place = data_dir / UPSTREAM_IDENTITIES
-        try:
-            self.by_log = read_document(self._path, dict[str, UpstreamIdentity])
-        except FileNotFoundError:
-            self.by_log = {}
-        except (OSError, msgspec.DecodeError) as error:
-            raise StorageError(f"{self._path}: {error}; remove it and connect again") from error
+        self._by_vhost: Place = data_dir / IDENTITIES_BY_VHOST
+        self._is_shared = is_shared
+        self.by_log = _read(self._path)
+        for place in matching(self._by_vhost, "*.json"):
+            self.by_log |= _read(place)
 
     def check(
         self,
@@ -118,7 +119,7 @@ class UpstreamIdentities:
         )
         known.is_replaced = is_another or lost_after is not None
         if known != before:
-            self._save()
+            self._save(log)
         if is_another:
             raise AnotherLog(log)
         if lost_after is not None:
@@ -132,7 +133,7 @@ class UpstreamIdentities:
         """Note that a node of a cluster goes on with a single node's log."""
         known = self.by_log.setdefault(log, UpstreamIdentity())
         known.label, known.site = label, site
-        self._save()
+        self._save(log)
 
     def log_id(self, log: str) -> int:
         """The name, at the upstream, of a log; 0 if unknown."""
@@ -143,7 +144,7 @@ class UpstreamIdentities:
         known = self.by_log.setdefault(log, UpstreamIdentity())
         if known.missing != missing:
             known.missing = missing
-            self._save()
+            self._save(log)
 
     def missing(self, log: str) -> int:
         """The number of records that the upstream had dropped before their transfer, by its last report."""
@@ -158,7 +159,7 @@ class UpstreamIdentities:
         known = self.by_log.setdefault(log, UpstreamIdentity())
         if known.missing_messages != messages:
             known.missing_messages = messages
-            self._save()
+            self._save(log)
 
     def history_from_ms(self, log: str) -> int:
         """The time before which the state of a log's queues never came.
@@ -173,7 +174,7 @@ class UpstreamIdentities:
         history_from_ms = 0 if is_whole else at_ms
         if known.history_from_ms != history_from_ms:
             known.history_from_ms = history_from_ms
-            self._save()
+            self._save(log)
 
     def of_vhost(self, vhost: str) -> list[UpstreamIdentity]:
         """The identities of all logs of a vhost."""
@@ -184,9 +185,29 @@ class UpstreamIdentities:
         gone = [log for log in self.by_log if vhost_of(log) in vhosts]
         for log in gone:
             del self.by_log[log]
-        if gone:
-            self._save()
+        for vhost in vhosts:
+            self._place_of(vhost).unlink(missing_ok=True)
+        if gone and self._path.exists():
+            write_document(self._path, self.by_log)
 
-    def _save(self) -> None:
-        make_directory(self._path.parent)
-        write_document(self._path, self.by_log)
+    def _save(self, log: str) -> None:
+        if not self._is_shared:
+            make_directory(self._path.parent)
+            write_document(self._path, self.by_log)
+            return
+        vhost = vhost_of(log)
+        make_directory(self._by_vhost)
+        own = {name: each for name, each in self.by_log.items() if vhost_of(name) == vhost}
+        write_document(self._place_of(vhost), own)
+
+    def _place_of(self, vhost: str) -> Place:
+        return self._by_vhost / f"{vhost_directory(vhost)}.json"
+
+
+def _read(path: Place) -> dict[str, UpstreamIdentity]:
+    try:
+        return read_document(path, dict[str, UpstreamIdentity])
+    except FileNotFoundError:
+        return {}
+    except (OSError, msgspec.DecodeError) as error:
+        raise StorageError(f"{path}: {error}; remove it and connect again") from error

@@ -8,6 +8,10 @@ that each number is written once. A file has the chunks of one outgoing log (`wi
 cluster a node) from offset `first` up to before `next`; the files ever added to a log continue each other without a
 gap. A file that is offered twice (by a repeated batch, or a process considered dead) is recognised and skipped; a
 file that would leave a gap is refused.
+
+Nodes of a cluster may share an archive. Then each vhost has one writer, its owner, and the manifest has the term in
+which the owner claimed the vhost. An entry by an owner of an earlier term is refused, so that a node that was paused
+changes nothing when it comes back: all entries are in one order, and the node has read the claim before it writes.
 """
 
 from __future__ import annotations
@@ -15,10 +19,10 @@ from __future__ import annotations
 import heapq
 import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -29,13 +33,16 @@ from leveret.pipeline.files.files import Place
 from leveret.pipeline.files.objects import ObjectPath
 from leveret.wire.log_name import label_of, log_name, title_of, vhost_of
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """The newest format of the archive. Entries have the lowest format that tells all of them, so that earlier versions
 read what they can:
 
 1   a vhost has one log
 2   a vhost has a log for each node of an upstream cluster
+3   nodes of a downstream cluster share the archive: vhosts are claimed, and plans are named
 """
+Terms: TypeAlias = Mapping[str, int]
+"""By vhost, the term in which a node owns it."""
 
 
 class TransferGap(StorageError):
@@ -64,6 +71,19 @@ class ForgottenSince(StorageError):
         super().__init__(
             f"vhost '{vhost}': its data was deleted by entry {forgotten} of the manifest, and this was begun at entry "
             f"{begun}; nothing was recorded, the transfer starts again from the manifest"
+        )
+
+
+class Superseded(StorageError):
+    """Another node of the cluster that shares the archive owns the vhost by now."""
+
+    def __init__(self, data_dir: Place, vhost: str, claimed: int, term: int | None) -> None:
+        super().__init__(
+            f"{data_dir}: vhost '{vhost}' belongs to another node by now (term {claimed}, and this node has term "
+            f"{term}); nothing was recorded, and that node goes on from here"
+            if term is not None
+            else f"{data_dir}: a cluster writes this archive (vhost '{vhost}' is claimed in term {claimed}); nothing "
+            "was recorded: give this node a place of its own (standby.replication.downstream.data_dir)"
         )
 
 
@@ -170,6 +190,8 @@ class ManifestState(msgspec.Struct, kw_only=True):
     files: list[StoredFile]
     next_by_log: dict[str, int] = msgspec.field(name="next_by_vhost")
     forgotten_by_vhost: dict[str, int]
+    terms: dict[str, int] = {}
+    named_plans: list[str] = []
 
 
 class ManifestEntry(msgspec.Struct, kw_only=True):
@@ -177,6 +199,8 @@ class ManifestEntry(msgspec.Struct, kw_only=True):
 
     Attributes:
         writer: distinguishes equal entries of two processes.
+        claimed: in a shared archive, by vhost, the term of an owner that writes from here on.
+        named_plans: in a shared archive, the ids of recovery plans that count from here on.
         state: the sum of all earlier entries, at the begin of a log.
         format: the format of the archive from here on.
     """
@@ -187,6 +211,8 @@ class ManifestEntry(msgspec.Struct, kw_only=True):
     added: list[StoredFile] = []
     removed: list[str] = []
     forgotten: list[str] = []
+    claimed: dict[str, int] = {}
+    named_plans: list[str] = []
     state: ManifestState | None = None
     format: int = 1
 
@@ -212,6 +238,8 @@ class Manifest:
         entries: in order; all of them, or those from the last one with a state on.
         next_by_log: the offset up to which each outgoing log is stored.
         forgotten_by_vhost: the number of the last entry that forgot a vhost; its earlier files do not count.
+        terms: in a shared archive, by vhost, the highest term in which an owner claimed it.
+        named_plans: in a shared archive, the ids of the recovery plans that count.
     """
 
     def __init__(self, data_dir: Place) -> None:
@@ -225,6 +253,8 @@ class Manifest:
         self.entries: list[ManifestEntry] = []
         self.next_by_log: dict[str, int] = {}
         self.forgotten_by_vhost: dict[str, int] = {}
+        self.terms: dict[str, int] = {}
+        self.named_plans: set[str] = set()
         self._files: dict[str, StoredFile] = {}
         self._writer = secrets.token_hex(4)
         directory = data_dir / "manifest"
@@ -304,13 +334,23 @@ class Manifest:
         self._log.read(self._take_line)
 
     def append(
-        self, added: Iterable[StoredFile], removed: Iterable[str] = (), *, begun: int | None = None
+        self,
+        added: Iterable[StoredFile],
+        removed: Iterable[str] = (),
+        *,
+        begun: int | None = None,
+        terms: Terms | None = None,
     ) -> list[StoredFile]:
         """Append an entry that adds and removes files; files already covered are skipped. Return the new ones.
 
-        `begun`: the number of the last entry when the files were chosen; by default when this manifest was opened.
+        Args:
+            added: the files; those that replace others are of the vhosts of these.
+            removed: the paths of replaced files.
+            begun: the number of the last entry when the files were chosen; by default when this manifest was opened.
+            terms: in a shared archive, the terms in which this node owns the vhosts; None in an archive of its own.
 
         Raises:
+            Superseded: another node owns a vhost by now.
             ForgottenSince: a file's vhost was forgotten since then.
             TransferGap: a file leaves a gap; the log's earlier files, and all other logs' files, were recorded.
             StorageError: a file is missing, or the manifest was deleted since then, or cannot be written.
@@ -319,6 +359,7 @@ class Manifest:
         with self.locked():
             is_written = False
             while not is_written:
+                self.check_owned({file.vhost for file in files}, terms)
                 self._check_remembered(files, self._begun if begun is None else begun)
                 fresh, gap = self._continuing(files, replacing=bool(gone))
                 self._check_there(fresh)
@@ -326,6 +367,52 @@ class Manifest:
         if gap is not None:
             raise gap
         return fresh
+
+    def claim(self, terms: Terms, plans: Collection[str] = ()) -> None:
+        """Have only this node, the owner in these terms, write of these vhosts from now on; durable on return.
+
+        `plans` are ids of plans that count although no entry names them, because they are older than all claims.
+
+        Raises:
+            Superseded: another node owns one of the vhosts by now.
+            StorageError: the manifest cannot be written.
+        """
+        self._note(terms, plans, claims=True)
+
+    def name_plans(self, plans: Mapping[str, str], terms: Terms) -> None:
+        """Have frozen plans, by id with their vhosts, count, if this node owns these; durable on return.
+
+        Raises:
+            Superseded: another node owns a vhost by now, and no plan of these counts.
+            StorageError: the manifest cannot be written.
+        """
+        self._note({vhost: terms.get(vhost, 0) for vhost in plans.values()}, plans, claims=False)
+
+    def _note(self, terms: Terms, plans: Collection[str], *, claims: bool) -> None:
+        with self.locked():
+            is_written = False
+            while not is_written:
+                self.check_owned(terms, terms)
+                new = {vhost: term for vhost, term in terms.items() if self.terms.get(vhost, 0) < term}
+                names = sorted({*plans} - self.named_plans)
+                claimed = new if claims else {}
+                is_written = not (claimed or names) or self._write(claimed=claimed, named_plans=names)
+
+    def check_owned(self, vhosts: Iterable[str], terms: Terms | None) -> None:
+        """Check that no other node has claimed these vhosts in a higher term, by the entries read so far.
+
+        Raises:
+            Superseded: one has.
+        """
+        for vhost in vhosts:
+            claimed = self.terms.get(vhost, 0)
+            if claimed > (0 if terms is None else terms.get(vhost, 0)):
+                mine = None if terms is None else terms.get(vhost, 0)
+                raise Superseded(self.data_dir, vhost, claimed, mine)
+
+    def counts(self, vhost: str, plan_id: str) -> bool:
+        """Return whether a frozen plan counts: in a shared archive, whether an entry names it."""
+        return vhost not in self.terms or plan_id in self.named_plans
 
     def forget(self, vhosts: Iterable[str]) -> list[StoredFile]:
         """Forget these vhosts, as if none of their records had ever come. Return their files, which are unused now.
@@ -407,6 +494,9 @@ class Manifest:
             self._files = {file.path: file for file in entry.state.files}
             self.next_by_log = dict(entry.state.next_by_log)
             self.forgotten_by_vhost = dict(entry.state.forgotten_by_vhost)
+            self.terms, self.named_plans = dict(entry.state.terms), set(entry.state.named_plans)
+        self.terms |= entry.claimed
+        self.named_plans.update(entry.named_plans)
         self.entries.append(entry)
         for path in entry.removed:
             self._files.pop(path, None)
@@ -426,10 +516,18 @@ class Manifest:
         added: list[StoredFile] | None = None,
         removed: list[str] | None = None,
         forgotten: list[str] | None = None,
+        claimed: dict[str, int] | None = None,
+        named_plans: list[str] | None = None,
     ) -> bool:
         """Append an entry; return False if another process was faster, whose entry is read then."""
         self._shorten()
-        entry = self._entry(added=added or [], removed=removed or [], forgotten=forgotten or [])
+        entry = self._entry(
+            added=added or [],
+            removed=removed or [],
+            forgotten=forgotten or [],
+            claimed=claimed or {},
+            named_plans=named_plans or [],
+        )
         if not self._log.append(entry.number, line_of(entry)):
             self.refresh()
             return False
@@ -446,6 +544,8 @@ class Manifest:
                 files=self.files(),
                 next_by_log=dict(self.next_by_log),
                 forgotten_by_vhost=dict(self.forgotten_by_vhost),
+                terms=dict(self.terms),
+                named_plans=sorted(self.named_plans),
             )
             made.append(self._entry(state=state))
             return line_of(made[0])
@@ -459,7 +559,8 @@ class Manifest:
         logs = [file.node for file in entry.added]
         if entry.state is not None:
             logs += map(label_of, entry.state.next_by_log)
-        entry.format = FORMAT if any(logs) else 1
+        is_shared = bool(self.terms or entry.claimed)
+        entry.format = 3 if is_shared else 2 if any(logs) else 1
         return entry
 
     def _lines(self, first: int, last: int) -> bytes:

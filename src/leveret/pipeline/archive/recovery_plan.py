@@ -24,7 +24,7 @@ from __future__ import annotations
 import copy
 import secrets
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from itertools import takewhile
 from typing import Any, Final, TypeVar
@@ -328,9 +328,25 @@ def plan_directories(data_dir: Place, plans: str = PLANS) -> Iterator[PlanDirect
         yield PlanDirectory(data_dir, path)
 
 
-def unfinished(data_dir: Place, plans: str = PLANS) -> list[PlanDirectory]:
-    """Plans whose publishing may have begun."""
-    return [each for each in plan_directories(data_dir, plans) if each.is_frozen and not each.is_done]
+def unfinished(
+    data_dir: Place, plans: str = PLANS, vhosts: Collection[str] | None = None
+) -> list[PlanDirectory]:
+    """Frozen plans that are not done, of these vhosts or of all; in a shared archive some may not count."""
+    names = _directories(vhosts)
+    return [
+        each
+        for each in plan_directories(data_dir, plans)
+        if (names is None or each.path.parent.name in names) and each.is_frozen and not each.is_done
+    ]
+
+
+def plan_ids(data_dir: Place, vhosts: Collection[str]) -> list[str]:
+    """The ids of the unfinished plans of these vhosts, of every target."""
+    return [each.path.name for plans in _all_plans(data_dir) for each in unfinished(data_dir, plans, vhosts)]
+
+
+def _directories(vhosts: Collection[str] | None) -> set[str] | None:
+    return None if vhosts is None else set(map(vhost_directory, vhosts))
 
 
 def pinned(data_dir: Place) -> set[str]:
@@ -423,11 +439,22 @@ def _is_before(directory: PlanDirectory, forgotten: int) -> bool:
     return forgotten > 0 and directory.number < forgotten
 
 
-def delete_unfrozen(data_dir: Place, plans: str = PLANS) -> None:
-    """Delete plans that were never complete, of which no message was published."""
+def delete_unfrozen(data_dir: Place, plans: str = PLANS, vhosts: Collection[str] | None = None) -> None:
+    """Delete plans that were never complete, of which no message was published, of these vhosts or of all."""
+    names = _directories(vhosts)
     for each in plan_directories(data_dir, plans):
-        if not each.is_frozen:
+        if (names is None or each.path.parent.name in names) and not each.is_frozen:
             delete_tree(each.path)
+
+
+def clear_scratch(data_dir: Place, vhosts: Collection[str] | None = None) -> None:
+    """Delete the plans of dry runs and rehearsals that ended, of these vhosts or of all."""
+    if vhosts is None:
+        delete_tree(data_dir / SCRATCH)
+        return
+    for place in matching(data_dir / SCRATCH, "*/*"):
+        if place.name in map(vhost_directory, vhosts):
+            delete_tree(place)
 
 
 class QueueOrder:

@@ -104,11 +104,19 @@ def range_name(first: int, end: int, node: str) -> str:
     return f"{first:020}-{end:020}" + (f"-{label}" if label else "")
 
 
-def delete_orphans(manifest: Manifest, pinned: Collection[str] = ()) -> int:
-    """Delete files that neither the manifest nor `pinned` names; only while no transfer runs. Return their number."""
+def delete_orphans(
+    manifest: Manifest, pinned: Collection[str] = (), vhosts: Collection[str] | None = None
+) -> int:
+    """Delete files that neither the manifest nor `pinned` names, of these vhosts or of all; return their number.
+
+    Only while no transfer of the vhosts runs.
+    """
     with manifest.locked():
         known = {name for file in manifest.files() for name in file.names}.union(pinned)
         present = sweepable(manifest.data_dir / DATA)
+        if vhosts is not None:
+            names = set(map(vhost_directory, vhosts))
+            present = [place for place in present if place.parent.name in names]
         orphans = [place for place in present if name_in(manifest.data_dir, place) not in known]
         for place in orphans:
             place.unlink(missing_ok=True)

@@ -5,40 +5,45 @@ A running recovery may need any file; an interrupted one needs the files that it
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from leveret.model.errors import StorageError
 from leveret.pipeline.archive.manifest import Manifest
-from leveret.pipeline.archive.recovery_plan import delete_forgotten, pinned
+from leveret.pipeline.archive.recovery_plan import clear_scratch, delete_forgotten, pinned
 from leveret.pipeline.archive.store import delete_orphans
-from leveret.pipeline.files.files import Place, delete_tree, locked
-from leveret.pipeline.jobs.job import SCRATCH
+from leveret.pipeline.files.files import Place, locked
 
 RECOVERY_LOCK: Final = "recovery.lock"
 
 
-def sweep(manifest: Manifest, work: Path) -> None:
+def sweep(manifest: Manifest, work: Path, vhosts: Collection[str] | None = None) -> None:
     """Delete files that no manifest entry names and no recovery needs; only while no transfer runs.
 
-    `work` is the job's working directory.
+    Args:
+        manifest: the archive's.
+        work: the job's working directory.
+        vhosts: in a shared archive, the vhosts that this node has claimed; no other node writes or recovers these.
     """
     with suppress(StorageError), locked(work / RECOVERY_LOCK, 0, "recovering"):
-        sweep_alone(manifest)
+        sweep_alone(manifest, vhosts)
 
 
-def sweep_alone(manifest: Manifest) -> None:
+def sweep_alone(manifest: Manifest, vhosts: Collection[str] | None = None) -> None:
     """As `sweep`, for a caller that holds the recovery's lock."""
-    needed = _needed(manifest)
+    needed = _needed(manifest, vhosts)
     if needed is not None:
-        delete_orphans(manifest, needed)
+        delete_orphans(manifest, needed, vhosts)
 
 
-def delete_unread(manifest: Manifest, work: Path, places: list[Place]) -> list[Place]:
+def delete_unread(
+    manifest: Manifest, work: Path, places: list[Place], vhosts: Collection[str] | None = None
+) -> list[Place]:
     """Delete those of these places that no recovery needs and no manifest entry names; return the others."""
     with suppress(StorageError), locked(work / RECOVERY_LOCK, 0, "recovering"):
-        needed = _needed(manifest)
+        needed = _needed(manifest, vhosts)
         if needed is not None:
             kept = {manifest.data_dir / name for name in needed}
             for place in places:
@@ -48,10 +53,10 @@ def delete_unread(manifest: Manifest, work: Path, places: list[Place]) -> list[P
     return places
 
 
-def _needed(manifest: Manifest) -> set[str] | None:
+def _needed(manifest: Manifest, vhosts: Collection[str] | None) -> set[str] | None:
     """The files that unfinished recoveries need, None if unknown; call under the recovery's lock."""
     # Left by rehearsals and dry runs that were killed: none runs now.
-    delete_tree(manifest.data_dir / SCRATCH)
+    clear_scratch(manifest.data_dir, vhosts)
     with suppress(StorageError):
         delete_forgotten(manifest)
     try:

@@ -113,10 +113,18 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         data_dir: a path, or the URI of a place in a store.
         work_dir: a path, for locks, logs and Spark's scratch files; empty for the data directory.
+        terms: in an archive that nodes of a cluster share, by vhost, the term in which this node owns it; None in an
+            archive of this node alone.
     """
 
     data_dir: str
     work_dir: str = ""
+    terms: dict[str, int] | None = None
+
+    @property
+    def owned(self) -> list[str] | None:
+        """The vhosts that this node owns in a shared archive; None in an archive of this node alone."""
+        return None if self.terms is None else sorted(self.terms)
 
     @property
     def root(self) -> Place:
@@ -238,6 +246,17 @@ class ForgetJob(Job, frozen=True, kw_only=True):
 
 class DeleteJob(Job, frozen=True, kw_only=True):
     """Delete all transferred data."""
+
+
+class IdentifyJob(Job, frozen=True, kw_only=True):
+    """Tell the id of an archive that nodes of a cluster share (`archive.ownership`).
+
+    Attributes:
+        expected: the id that the other nodes found; empty if none has looked yet.
+    """
+
+    cluster_id: str
+    expected: str = ""
 
 
 class RetireArchiveJob(Job, frozen=True, kw_only=True):

@@ -29,12 +29,14 @@ from pyspark.sql import SparkSession
 from leveret.model.errors import PreconditionFailed
 from leveret.pipeline.archive.identities import UpstreamIdentities
 from leveret.pipeline.archive.manifest import Manifest, StoredFile
+from leveret.pipeline.archive.ownership import claim
 from leveret.pipeline.archive.recovery_plan import (
     PlanDirectory,
     PlanOutcome,
     QueueOutcome,
     RecoveryPlan,
     RunPart,
+    clear_scratch,
     covered_number,
     delete_forgotten,
     delete_unfrozen,
@@ -45,7 +47,7 @@ from leveret.pipeline.archive.stored_positions import StoredPositions, stored_po
 from leveret.pipeline.archive.sweep import RECOVERY_LOCK
 from leveret.pipeline.files.files import delete_tree, locked, make_directory
 from leveret.pipeline.jobs.console import Console
-from leveret.pipeline.jobs.job import SCRATCH, RecoverJob
+from leveret.pipeline.jobs.job import RecoverJob
 from leveret.pipeline.jobs.progress import Inbox, report
 from leveret.pipeline.recovery.file_shares import FileShare, queue_begins, shares_of, write_share
 from leveret.pipeline.recovery.left_out import (
@@ -125,7 +127,10 @@ class RecoveryRun:
     def run(self) -> None:
         """Finish earlier plans, then recover the new messages."""
         job = self._job
-        delete_tree(job.root / SCRATCH)
+        clear_scratch(job.root, job.owned)
+        if job.terms is not None and not job.scratch:
+            # Before the archive is read: a previous owner of a vhost records nothing after this.
+            claim(self._manifest, job.terms)
         begun_s = time.monotonic()
         try:
             left = self._left()
@@ -156,7 +161,7 @@ class RecoveryRun:
                 marks={log: self._manifest.last_chunk(log).mark for log in self._manifest.next_by_log},
             )
         finally:
-            delete_tree(job.root / SCRATCH)
+            clear_scratch(job.root, job.owned)
 
     def _transferred(self) -> dict[str, tuple[int, int]]:
         """By outgoing log, its id at the upstream, and the offset up to which it was transferred."""
@@ -174,11 +179,13 @@ class RecoveryRun:
         # Before `unfinished`: their files are gone, or belong to another upstream of the same name.
         delete_forgotten(self._manifest)
         for plans in sorted({job.plans_of(vhost) for vhost in self._manifest.vhosts}):
-            delete_unfrozen(job.root, plans)
-            for each in unfinished(job.root, plans):
+            delete_unfrozen(job.root, plans, job.owned)
+            for each in unfinished(job.root, plans, job.owned):
                 # Some of the vhosts with plans may have another target in this job.
                 vhost = each.load().vhost
-                if self._wanted(vhost) and job.plans_of(vhost) == plans:
+                if not self._manifest.counts(vhost, each.path.name):
+                    delete_tree(each.path)
+                elif self._wanted(vhost) and job.plans_of(vhost) == plans:
                     left.append(each)
         if left and job.scratch:
             raise PreconditionFailed(
@@ -285,8 +292,12 @@ class RecoveryRun:
                 stored_positions=self._stored_positions(vhost, {part.queue for part in parts}),
             )
             directory.freeze(plan)
-            self._say_planned(plan)
             plans.append((directory, plan))
+        if self._job.terms is not None and not self._job.scratch:
+            # All at once: the manifest is read on with that, and each plan is of the entry above.
+            self._manifest.name_plans({plan.plan_id: plan.vhost for _, plan in plans}, self._job.terms)
+        for _, plan in plans:
+            self._say_planned(plan)
         if leaves_out(self._job):
             self._console.say("left_out", vhosts=self._left_out())
         return plans

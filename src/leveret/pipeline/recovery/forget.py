@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from leveret.model.errors import StorageError
-from leveret.pipeline.archive.identities import UPSTREAM_IDENTITIES, UpstreamIdentities
+from leveret.pipeline.archive.identities import IDENTITIES_BY_VHOST, UPSTREAM_IDENTITIES, UpstreamIdentities
 from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.archive.manifest_storage import delete_manifest
 from leveret.pipeline.archive.recovery_plan import delete_plans
@@ -19,17 +19,20 @@ from leveret.pipeline.jobs.job import EXPORTS, PLANS, SCRATCH
 
 _LOCK_TIMEOUT_S: Final = 30.0
 _MANIFEST: Final = "manifest"
-_DELETED: Final = (PLANS, EXPORTS, SCRATCH, DATA, UPSTREAM_IDENTITIES)
-_MOVED: Final = (DATA, PLANS, EXPORTS, SCRATCH, _MANIFEST, UPSTREAM_IDENTITIES)
+_DELETED: Final = (PLANS, EXPORTS, SCRATCH, DATA, UPSTREAM_IDENTITIES, IDENTITIES_BY_VHOST)
+_MOVED: Final = (DATA, PLANS, EXPORTS, SCRATCH, _MANIFEST, UPSTREAM_IDENTITIES, IDENTITIES_BY_VHOST)
 """In this order: a manifest without its plans would recover everything once more, and one without its files nothing.
 While there is a manifest, no transfer takes the files for unused."""
 FORMER: Final = "former"
 
 
-def forget_vhosts(data_dir: Place, work: Path, vhosts: list[str]) -> list[dict[str, Any]]:
+def forget_vhosts(
+    data_dir: Place, work: Path, vhosts: list[str], *, is_shared: bool = False
+) -> list[dict[str, Any]]:
     """Delete all data of these vhosts; the manifest forgets them first, so that no reader finds a part of them.
 
-    After an interruption, the rest of their plans does not count, and the next transfer sweeps the files.
+    If other nodes write to the archive (`is_shared`), only files of these vhosts are deleted. After an interruption,
+    the rest of their plans does not count, and the next transfer sweeps the files.
 
     Returns:
         A row a vhost with data: vhost, bytes.
@@ -45,7 +48,7 @@ def forget_vhosts(data_dir: Place, work: Path, vhosts: list[str]) -> list[dict[s
         delete_plans(data_dir, vhosts)
         for name in (name for file in gone for name in file.names):
             (data_dir / name).unlink(missing_ok=True)
-        sweep_alone(manifest)
+        sweep_alone(manifest, vhosts if is_shared else None)
         UpstreamIdentities(data_dir).forget(vhosts)
     sizes: dict[str, int] = {}
     for file in gone:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,12 @@ from pyspark.sql import SparkSession
 
 from leveret.model.errors import LeveretError
 from leveret.pipeline.archive.compact import compact, due, known_since_ms
-from leveret.pipeline.archive.manifest import Manifest, StoredFile
+from leveret.pipeline.archive.manifest import Manifest, StoredFile, Terms
 from leveret.pipeline.archive.sweep import delete_unread
 from leveret.pipeline.files.files import Place
 from leveret.pipeline.jobs.job import TransferJob
 from leveret.pipeline.spark.errors import SparkFailed, cause_of
+from leveret.wire.log_name import vhost_of
 
 Work = tuple[list[StoredFile], int]
 """The files that become one, and the time since when the state of the vhost's queues is known then, in ms."""
@@ -62,29 +63,37 @@ class Compaction:
 
     def _compact(self, job: TransferJob) -> list[dict[str, Any]]:
         manifest = Manifest(job.root)
-        self._delete_garbage(manifest, job.work)
+        self._delete_garbage(manifest, job.work, job.owned)
         now_ms = time.time_ns() // 1_000_000
         work: list[Work] = [
             (files, known_since_ms(manifest, files, now_ms))
             for log in sorted(manifest.next_by_log)
-            if (
+            if (job.terms is None or vhost_of(log) in job.terms)
+            and (
                 files := due(
                     manifest, log, now_ms, bytes_max=job.retain_bytes_max, retain_ms=job.retain_ms_max
                 )
             )
         ]
-        found = self._run(job.root, work)
-        return [self._replace(manifest, files, each) for (files, _), each in zip(work, found, strict=True)]
+        found = self._run(job, work)
+        return [
+            self._replace(manifest, files, each, job.terms)
+            for (files, _), each in zip(work, found, strict=True)
+        ]
 
     def _replace(
-        self, manifest: Manifest, files: list[StoredFile], found: StoredFile | str
+        self,
+        manifest: Manifest,
+        files: list[StoredFile],
+        found: StoredFile | str,
+        terms: Terms | None = None,
     ) -> dict[str, Any]:
         """Replace these files by the new one in the manifest; return a row about that, or about its failure."""
         vhost = files[0].vhost
         if isinstance(found, str):
             return {"vhost": vhost, "error": found}
         try:
-            manifest.append([found], removed=[each.path for each in files])
+            manifest.append([found], removed=[each.path for each in files], terms=terms)
         except LeveretError as error:
             return {"vhost": vhost, "error": str(error)}
         self._garbage += [manifest.data_dir / name for each in files for name in each.names]
@@ -97,15 +106,16 @@ class Compaction:
             "records": found.records,
         }
 
-    def _run(self, root: Place, work: list[Work]) -> list[StoredFile | str]:
+    def _run(self, job: TransferJob, work: list[Work]) -> list[StoredFile | str]:
         """Compact each of `work` in a Spark task of its own; return the new files, or the errors."""
         if not work:
             return []
+        root, terms = job.root, job.terms or {}
 
         def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 numbers = batch.column(0).to_pylist()
-                done = [msgspec.msgpack.encode(_compacted(root, work[number])) for number in numbers]
+                done = [msgspec.msgpack.encode(_compacted(root, work[number], terms)) for number in numbers]
                 columns = [batch.column(0), pa.array(done, pa.binary())]
                 yield pa.RecordBatch.from_arrays(columns, names=["number", "file"])
 
@@ -119,15 +129,16 @@ class Compaction:
         }
         return [found[number] for number in range(len(work))]
 
-    def _delete_garbage(self, manifest: Manifest, work: Path) -> None:
+    def _delete_garbage(self, manifest: Manifest, work: Path, vhosts: Collection[str] | None = None) -> None:
         """Delete files compacted in an earlier turn, once no recovery may read them."""
         if self._garbage:
-            self._garbage = delete_unread(manifest, work, self._garbage)
+            self._garbage = delete_unread(manifest, work, self._garbage, vhosts)
 
 
-def _compacted(root: Place, work: Work) -> StoredFile | str:
+def _compacted(root: Place, work: Work, terms: Terms) -> StoredFile | str:
     """The new file, or the error as a text: an exception would fail the tasks of all other vhosts."""
     try:
-        return compact(root, *work)
+        files, since_ms = work
+        return compact(root, files, since_ms, terms.get(files[0].vhost, 0))
     except LeveretError as error:
         return str(error)

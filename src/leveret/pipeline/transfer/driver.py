@@ -23,7 +23,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from leveret.model.errors import LeveretError
-from leveret.pipeline.archive.manifest import Manifest
+from leveret.pipeline.archive.manifest import Manifest, Superseded
+from leveret.pipeline.archive.ownership import claim
 from leveret.pipeline.archive.sweep import sweep
 from leveret.pipeline.files.files import locked, make_directory
 from leveret.pipeline.files.objects import StoreFailed
@@ -143,7 +144,7 @@ class Transfer:
         """Start the query, and run it until there is another task; return its error if it failed."""
         try:
             query = self._start()
-        except StoreFailed as error:
+        except (StoreFailed, Superseded) as error:
             return error
         while query.isActive and not self._is_drained() and self._next_job is None:
             self._pass_on(self._inbox.wait(_POLL_S))
@@ -157,7 +158,9 @@ class Transfer:
         """Start the query from the manifest."""
         manifest = Manifest(self._job.root)
         manifest.check()
-        sweep(manifest, self._job.work)
+        if self._job.terms is not None:
+            claim(manifest, self._job.terms)
+        sweep(manifest, self._job.work, self._job.owned)
         self._stored = dict(manifest.next_by_log)
         say_archived(manifest, self._job.vhosts, self._console)
         shutil.rmtree(self._checkpoint, ignore_errors=True)

@@ -118,7 +118,9 @@ class StoreWriter(DataSourceStreamArrowWriter):
         parts = [message for message in messages if isinstance(message, Stored)]
         cuts = [cut for part in parts for cut in part.cuts]
         files = [file for part in parts for file in part.files]
-        for file in self._manifest().append(_before(cuts, files), begun=self._options.begun):
+        for file in self._manifest().append(
+            _before(cuts, files), begun=self._options.begun, terms=self._job.terms
+        ):
             self._report(file)
         for cut in {cut.log: cut for cut in sorted(cuts, reverse=True) if cut.is_its_own}.values():
             report(

@@ -141,7 +141,7 @@ class UpstreamReader(DataSourceStreamReader):
         self._acknowledged: dict[str, tuple[StreamClient, int, float]] = {}
         self._record_bytes: dict[str, int] = {}
         self._logs: dict[str, tuple[int, int]] = {}
-        self._identities = UpstreamIdentities(self._job.root)
+        self._identities = UpstreamIdentities(self._job.root, is_shared=self._job.terms is not None)
         self._upstream = UpstreamLogs(self._job, self._identities)
         self._began_s = 0.0
         self._reported: dict[str, tuple[dict[str, object], float]] = {}

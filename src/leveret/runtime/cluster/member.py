@@ -278,6 +278,7 @@ class ClusterMember:
             streams=self._streams,
             streams_tls=self._streams_tls,
             standby_mode=self._config.standby.operating_mode,
+            standby_archive=self._config.standby.shared_place,
         )
 
     def _spawn(self, work: Any) -> None:

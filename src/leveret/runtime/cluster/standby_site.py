@@ -84,6 +84,16 @@ class ClusterStandbySite:
         ]
 
     @property
+    def cluster_id(self) -> str:
+        """See StandbySite."""
+        return self._member.state.cluster_id
+
+    @property
+    def is_shared(self) -> bool:
+        """See StandbySite."""
+        return bool(self.decided.archive)
+
+    @property
     def trouble(self) -> str:
         """See StandbySite."""
         return self._why_not(self.name)
@@ -98,6 +108,18 @@ class ClusterStandbySite:
                 f"node {node} is configured as {mode} (standby.replication.operating_mode), and the cluster is "
                 f"{decided.configured}: all nodes of a cluster are in one mode, that of the node that joined first; "
                 "correct the setting, or decide with set_standby_replication_mode"
+            )
+        place = self._config.standby.shared_place if presence is None else presence.standby_archive
+        if decided.configured and place != decided.archive:
+            own = "an archive of its own"
+            return (
+                f"node {node} is configured with {place or own} (standby.replication.downstream.data_dir), and the "
+                f"cluster with {decided.archive or own}: all nodes of a cluster share one archive or none do, as the "
+                "node that joined first; correct the setting"
+            )
+        if node in decided.misplaced:
+            return (
+                f"node {node} does not reach the archive of this cluster at {place}; its log has the reason"
             )
         return ""
 
@@ -205,7 +227,7 @@ class ClusterStandbySite:
         mode = decided.operating_mode or decided.configured
         if mode is not OperatingMode.DOWNSTREAM:
             return
-        nodes = self.running
+        nodes = [node for node in self.running if not self._why_not(node)]
         now_s = asyncio.get_running_loop().time()
         if self._seen != tuple(nodes):
             self._seen, self._seen_s = tuple(nodes), now_s
@@ -213,18 +235,20 @@ class ClusterStandbySite:
             members=self._member.cluster_view().members,
             running=nodes,
             may_balance=decided.promoting is None and now_s - self._seen_s > _SETTLED_S,
+            share_archive=self.is_shared,
         )
         await self._write(next_owners(self._vhosts(), self.owners, view))
 
     async def _settle_settings(self) -> None:
         """Make the settings of this node, which joined first, count for all."""
         configured = OperatingMode(self._config.standby.operating_mode)
+        archive = self._config.standby.shared_place
         is_stored = self._member.state.standby is not None
-        if self.decided.configured == configured and is_stored:
+        if (self.decided.configured, self.decided.archive) == (configured, archive) and is_stored:
             return
         if not is_stored and not self._concerns_anybody():
             return
-        await self.decide(lambda site: replace(site, configured=configured))
+        await self.decide(lambda site: site.with_settings(configured, archive))
 
     def _concerns_anybody(self) -> bool:
         """Whether a node is configured as a downstream, or this node has decisions of its own."""

@@ -25,20 +25,45 @@ class StandbyArchive:
     """The archive of a downstream.
 
     Attributes:
-        place: the fields of every job that locate the archive.
+        is_shared: whether other nodes of a cluster use the same archive.
+        terms: returns, by vhost, the terms in which this node owns vhosts of a shared archive.
     """
 
-    def __init__(self, data_dir: str, work_dir: Path, node_name: str, spark: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        data_dir: str,
+        work_dir: Path,
+        node_name: str,
+        spark: dict[str, Any],
+        *,
+        is_shared: bool = False,
+    ) -> None:
         """Use the archive in `data_dir`, a path or URI, of the node of this name, without reading it yet.
 
-        `work_dir` is for locks, logs and Spark's scratch files if the archive is in a store; `spark` are the
+        `work_dir` is for locks, logs and Spark's scratch files if the archive is in a store, or shared; `spark` are the
         pipeline's SparkSettings.
         """
-        work = str(work_dir) if "://" in data_dir else data_dir
-        self.place: Final = {"data_dir": data_dir, "work_dir": work}
+        is_elsewhere = is_shared or "://" in data_dir
+        self._place: Final = {"data_dir": data_dir, "work_dir": str(work_dir) if is_elsewhere else data_dir}
+        self.is_shared = is_shared
+        self.terms: Callable[[], dict[str, int]] = dict
         self._node_name = node_name
         self._spark = spark
         self._contents: tuple[float, Event] = (0.0, {})
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """The fields of every job that locate the archive, and say which of it is this node's."""
+        return {**self._place, **({"terms": self.terms()} if self.is_shared else {})}
+
+    async def identify(self, cluster_id: str, expected: str) -> str:
+        """Return the id of a shared archive; without an expected one, make it if there is none.
+
+        Raises:
+            PipelineFailed: it is not that archive, or not this cluster's; the text has the reason.
+        """
+        found = await ask("identify", {**self.place, "cluster_id": cluster_id, "expected": expected})
+        return str(found["archive_id"])
 
     async def list_vhosts_available(self) -> list[str]:
         """Return the vhosts with data to recover."""

@@ -100,7 +100,11 @@ class StandbyDownstream:
         self.decided = StandbyDecided(state_file, OperatingMode(node.config.standby.operating_mode))
         work_dir = node.tree.root / "standby"
         self.own_archive = StandbyArchive(
-            node.config.standby.data_dir or str(work_dir), work_dir, node.config.node_name, self._spark()
+            node.config.standby.data_dir or str(work_dir),
+            work_dir,
+            node.config.node_name,
+            self._spark(),
+            is_shared=node.config.cluster.is_member and bool(node.config.standby.shared_place),
         )
         self.transfer = TransferSupervisor(self._job)
         self.own_recoveries = Recoveries(node, self.own_archive, self._losses, self._recovered_vhosts)
@@ -123,7 +127,8 @@ class StandbyDownstream:
         self.decided.share(site)
         self.promotion.is_shared = True
         self.member = SiteMember(site, self)
-        self.archive = SiteArchive(self.member.parts)
+        self.own_archive.terms = self.member.terms
+        self.archive = SiteArchive(self.member.parts, self.own_archive)
         self.recoveries = SiteRecoveries(
             self.own_recoveries,
             self.archive,
@@ -268,13 +273,17 @@ class StandbyDownstream:
         async with self.own_recoveries.paused("the deletion of all data"):
             await self.own_archive.delete_all()
 
-    async def keep_former_archive(self) -> None:
-        """Move the data of an earlier upstream to `former/`, before those of another one come."""
+    async def keep_former_archive(self, *, moves: bool = True) -> None:
+        """Move the data of an earlier upstream to `former/`, before those of another one come.
+
+        `moves` is false at all nodes but one of those that share an archive.
+        """
         async with self._changing("keep the previous data"):
             await self.transfer.stop()
             self.transfer.forget()
             async with self.own_recoveries.paused("the return as a downstream"):
-                await self.own_archive.keep_former(clock_ms())
+                if moves:
+                    await self.own_archive.keep_former(clock_ms())
             await self.give_up_promotion()
 
     async def delete_orphaned_data(self) -> list[dict[str, Any]]:
@@ -342,12 +351,14 @@ class StandbyDownstream:
             "upstream_endpoints": upstream.endpoints if upstream else [],
             "upstream_username": upstream.username if upstream else "",
             "downstream": self._reference
-            if self.mode is OperatingMode.DOWNSTREAM and self.decided.downstream_id
+            if self.mode is OperatingMode.DOWNSTREAM and self._downstream_id
             else "",
             "error": self._trouble or self.transfer.error or error
             if self.mode is OperatingMode.DOWNSTREAM
             else "",
-            "archive_bytes": self.transfer.archive_bytes(),
+            "archive_bytes": self.transfer.archive_bytes(
+                self._followed() if self.own_archive.is_shared else None
+            ),
             "lag_p50_ms": self.transfer.lag_ms(0.5),
             "lag_p99_ms": self.transfer.lag_ms(0.99),
             "promotion": self.promotion.shown(),
@@ -357,7 +368,7 @@ class StandbyDownstream:
 
     @property
     def _trouble(self) -> str:
-        return "" if self.member is None else self.member.site.trouble
+        return "" if self.member is None else self.member.archive_error or self.member.site.trouble
 
     async def details(self) -> dict[str, Any]:
         """Return the status, and the messages left of an unfinished promotion, a row for each vhost (`amounts`)."""
@@ -394,6 +405,8 @@ class StandbyDownstream:
         vhosts = self._followed()
         if upstream is None:
             return None, error
+        if self.member is not None and not self.member.may_write:
+            return None, self._trouble
         if not vhosts and self.member is not None and self.vhosts():
             return None, self._trouble
         if not vhosts:
@@ -418,12 +431,18 @@ class StandbyDownstream:
     def _reference(self) -> str:
         """The name of this downstream at its upstream.
 
-        A node of a cluster has an archive of its own, and adds its name to the site's.
+        A node of a cluster that has an archive of its own adds its name to the site's. A shared archive has one
+        position, whoever transfers.
         """
         name = self._node.config.cluster_name
-        if self.member is not None:
+        if self.member is not None and not self.own_archive.is_shared:
             name = f"{name}/{self._node.config.node_name}"
-        return downstream_reference(name, self.decided.downstream_id)
+        return downstream_reference(name, self._downstream_id)
+
+    @property
+    def _downstream_id(self) -> str:
+        """The id of this downstream: that of a shared archive, or this node's own."""
+        return self.decided.site.archive_id if self.own_archive.is_shared else self.decided.downstream_id
 
     def check_heard(self) -> None:
         """Check that the upstream has reported: it alone knows whether a vhost was made anew.

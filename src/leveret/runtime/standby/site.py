@@ -51,6 +51,14 @@ class StandbySite(SharedDecisions, Protocol):
         """The owner of each vhost."""
 
     @property
+    def cluster_id(self) -> str:
+        """The id of the cluster."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all nodes have one archive."""
+
+    @property
     def trouble(self) -> str:
         """The reason why this node may own no vhost although it runs; empty if it may."""
 

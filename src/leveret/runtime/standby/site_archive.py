@@ -1,7 +1,8 @@
 """The transferred data of a downstream cluster: those of all nodes, for an operator at any of them.
 
-A vhost's data are at the node that recovers it, so each node reports the vhosts that it recovers. Data of other
-vhosts in a node's archive are left over, and count for its disk usage only.
+If the nodes share an archive, this node reads all of it. Otherwise a vhost's data are at the node that recovers it, so
+each node reports the vhosts that it recovers. Data of other vhosts in a node's archive are left over, and count for its
+disk usage only.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ _OF_ONE_VHOST: Final = (
 class SiteArchive:
     """See management.node.ArchiveOperations."""
 
-    def __init__(self, parts: SiteParts) -> None:
-        """Use the archives of all nodes."""
+    def __init__(self, parts: SiteParts, own: StandbyArchive) -> None:
+        """Use the archives of all nodes, or `own` alone if that is shared."""
         self._parts = parts
+        self._own = own
 
     async def contents(self, *, fresh: bool = False) -> Event:
         """Return the content of all manifests: `vhosts`, each with its node, and `queues`.
@@ -33,6 +35,12 @@ class SiteArchive:
         Raises:
             LeveretError: a node does not answer.
         """
+        if self._own.is_shared:
+            found = await self._own.contents(fresh=fresh)
+            return {
+                **found,
+                "vhosts": [row | {"node": self._node_of(row["vhost"])} for row in found["vhosts"]],
+            }
         vhosts, queues = [], []
         for node, found in (await self._parts.of_all("contents")).items():
             here = [row for row in found["vhosts"] if self._node_of(row["vhost"]) == node]
@@ -59,6 +67,9 @@ class SiteArchive:
 
     async def disk_usage(self) -> list[dict[str, Any]]:
         """Return a row for each node and vhost: node, size, unit, vhost, bytes."""
+        if self._own.is_shared:
+            rows = await self._own.disk_usage()
+            return [row | {"node": self._node_of(row["vhost"]) or row["node"]} for row in rows]
         found = await self._parts.of_all("disk_usage")
         return [row for rows in found.values() for row in rows]
 
@@ -68,12 +79,16 @@ class SiteArchive:
 
     async def messages(self, vhost: str, queue: str, from_ms: int, count: int) -> list[dict[str, Any]]:
         """See StandbyArchive; the answer of the node with the vhost's data."""
+        if self._own.is_shared:
+            return await self._own.messages(vhost, queue, from_ms, count)
         about = {"vhost": vhost, "queue": queue, "from_ms": from_ms, "count": count}
         rows: list[dict[str, Any]] = await self._parts.of(self._place_of(vhost), "messages", **about)
         return rows
 
     async def inspect(self, report: Report) -> list[dict[str, Any]]:
         """See StandbyArchive."""
+        if self._own.is_shared:
+            return await self._own.inspect(report)
         nodes = {owner.recoverer for owner in self._parts.site.owners.values()} & {*self._parts.site.running}
         found = await self._parts.work(sorted(nodes), "inspect", report)
         own = [row for node, rows in found.items() for row in rows if self._node_of(row["vhost"]) == node]
@@ -82,11 +97,13 @@ class SiteArchive:
     async def export(
         self, target: str, form: str, options: dict[str, str], report: Callable[[Event], None]
     ) -> list[dict[str, Any]]:
-        """See StandbyArchive; one vhost at a time.
+        """See StandbyArchive; one vhost at a time, unless the archive is shared.
 
         Raises:
             InvalidCommand: no vhost is named.
         """
+        if self._own.is_shared:
+            return await self._own.export(target, form, options, report)
         if "vhost" not in options:
             raise InvalidCommand(_OF_ONE_VHOST)
         node = self._place_of(options["vhost"])

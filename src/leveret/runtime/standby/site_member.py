@@ -29,6 +29,7 @@ from leveret.model.errors import LeveretError, PreconditionFailed
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.standby.archive import StandbyArchive
 from leveret.runtime.standby.decisions import StandbyDecided
+from leveret.runtime.standby.found_archive import FoundArchive
 from leveret.runtime.standby.own_promotion import OwnPromotion
 from leveret.runtime.standby.pipeline_process import Event, PipelineFailed
 from leveret.runtime.standby.progress import PlannedMessages, PromotionProgress, amounts
@@ -93,6 +94,7 @@ class SiteMember:
     Attributes:
         site: the cluster.
         parts: the nodes' parts of commands.
+        archive_error: the reason why this node does not use the archive that the nodes share; empty if it does.
         obey_return: takes this node's part in a return as a downstream (`site_rejoin`); returns whether one is under
             way.
     """
@@ -111,6 +113,7 @@ class SiteMember:
         self._suspended = False
         self._take_overs = TakeOvers()
         self._error = ""
+        self._found = FoundArchive(site, own.decided, own.own_archive)
         self.obey_return: Callable[[], Awaitable[bool]] = _nothing_returns
         self.parts = SiteParts(
             site,
@@ -166,6 +169,8 @@ class SiteMember:
         if attempt is None:
             self._failures = 0
             if not self._suspended:
+                if self._own.is_to_follow:
+                    await self._found.look()
                 await self._claim()
                 await self._own.follow()
                 await self._note_whole()
@@ -201,6 +206,22 @@ class SiteMember:
             await self._own.follow()
 
     # -- followed vhosts --------------------------------------------------------------------------
+
+    @property
+    def archive_error(self) -> str:
+        """See the class."""
+        return self._found.error
+
+    @property
+    def may_write(self) -> bool:
+        """Whether this node may write to its archive: its own, or the shared one once it has found that."""
+        return self._found.is_found
+
+    def terms(self) -> dict[str, int]:
+        """Return, by vhost, the terms in which this node owns vhosts."""
+        return {
+            vhost: owner.term for vhost, owner in self.site.owners.items() if owner.node == self.site.name
+        }
 
     def followed(self, vhosts: Collection[str]) -> list[str]:
         """Return those of these vhosts that this node transfers: as the holder, or as the owner that recorded it."""
@@ -257,6 +278,8 @@ class SiteMember:
         for vhost, owner in sorted(self.site.owners.items()):
             if vhost in wanted.exclude or not owner.has_data or owner.recoverer in self.site.running:
                 continue
+            if self.site.is_shared:
+                continue  # Another node takes the vhost over, and recovers it.
             if not wanted.all_available:
                 raise PreconditionFailed(away(vhost, owner.recoverer))
             if owner.node in self.site.running:
@@ -272,6 +295,7 @@ class SiteMember:
         running = self.site.running
         try:
             await self.site.all_know()
+            await self._found.look()
             part, left_out = await self._own.promotion.recover(attempt, vhosts, self._take)
             await self._own.decided.decide(
                 lambda site: self._finished(with_part(site, attempt, part, left_out))
@@ -397,7 +421,11 @@ class SiteMember:
             return {**row, "virtual_host": vhost, "node": "", "owner": ""}
         row = rows.get((owner.recoverer, vhost)) or rows.get((owner.node, vhost)) or _NOTHING
         row = {**row, "virtual_host": vhost, "node": owner.recoverer, "owner": owner.node}
-        if owner.recoverer not in self.site.running:
+        if owner.recoverer not in self.site.running and self.site.is_shared:
+            row["error"] = (
+                f"node {owner.recoverer}, its owner, does not run; another node is about to take it over"
+            )
+        elif owner.recoverer not in self.site.running:
             row["error"] = f"its data are at node {owner.recoverer}, which does not run"
             if owner.node in self.site.running:
                 row["error"] += f"; node {owner.node} transfers the records that the upstream still has"
@@ -442,10 +470,15 @@ class SiteMember:
         Raises:
             LeveretError: a node does not answer, or cannot delete its data.
         """
-        await self._all_members()
+        if not self.site.is_shared:
+            await self._all_members()
         await self.parts.of_all("suspend", suspended=True)
         try:
-            await self.parts.of_all("delete_data")
+            if self.site.is_shared:
+                await self._own.delete_own_data()
+                await self._own.decided.decide(lambda site: replace(site, archive_id="", misplaced=[]))
+            else:
+                await self.parts.of_all("delete_data")
             await self.site.forget([*self.site.owners], keep=self._own.vhosts())
         finally:
             await self.parts.of_those_that_answer("suspend", suspended=False)
@@ -456,14 +489,29 @@ class SiteMember:
         Raises:
             LeveretError: a node does not answer, or cannot delete its data; or the upstream has not reported.
         """
-        found = await self.parts.of_all("delete_orphans")
-        rows = [{"node": node, **row} for node, each in found.items() for row in each]
+        if self.site.is_shared:
+            rows = await self._delete_shared_orphans()
+        else:
+            found = await self.parts.of_all("delete_orphans")
+            rows = [{"node": node, **row} for node, each in found.items() for row in each]
         if not rows:
             self._own.check_heard()
         deleted = {row["vhost"] for row in rows}
         gone = [vhost for vhost in self.site.owners if vhost in deleted and vhost not in self._own.vhosts()]
         await self.site.forget(gone)
         return rows
+
+    async def _delete_shared_orphans(self) -> list[dict[str, Any]]:
+        """Delete the data of a shared archive that no node would recover, while no node transfers."""
+        wanted = self._own.vhosts()
+        if not await self._own.own_archive.orphans(wanted):
+            return []
+        await self.parts.of_all("suspend", suspended=True)
+        try:
+            found = await self._own.delete_own_orphans(wanted)
+        finally:
+            await self.parts.of_those_that_answer("suspend", suspended=False)
+        return [{"node": self.site.name, **row} for row in found]
 
     async def _all_members(self) -> None:
         """Check that all nodes with data run: the data of a stopped node would come back with it.
@@ -487,6 +535,8 @@ class SiteMember:
         """Return the plans of this node's part, and the number of published messages."""
         try:
             plans = await self._own.promotion.plans() if self._own.decided.promoting is not None else []
+            mine = {*self.recovered_vhosts()}
+            plans = [each for each in plans if each.vhost in mine]
         except PipelineFailed as failure:
             return {"plans": [], "published": self._published, "error": str(failure)}
         return {

@@ -84,6 +84,11 @@ class SiteRecoveries:
         site = self._parts.site
         owners = {vhost: owner for vhost, owner in site.owners.items() if vhost not in wanted.exclude}
         for vhost, owner in sorted(owners.items()):
+            if owner.recoverer not in site.running and site.is_shared:
+                raise PreconditionFailed(
+                    f"vhost '{vhost}': node {owner.recoverer}, its owner, does not run, and no other node has taken it "
+                    "over yet: repeat the command in some seconds"
+                )
             if owner.recoverer not in site.running and owner.has_data and not wanted.all_available:
                 raise PreconditionFailed(away(vhost, owner.recoverer))
         return sorted({owner.recoverer for owner in owners.values()} & {*site.running})

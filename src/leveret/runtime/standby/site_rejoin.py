@@ -371,7 +371,8 @@ class SiteRejoin:
         return begin
 
     async def _keep_former(self, about: Mapping[str, Any], report: Report) -> None:
-        await self._node.standby.keep_former_archive()
+        site = self._parts.site
+        await self._node.standby.keep_former_archive(moves=not site.is_shared or site.running[0] == site.name)
 
     async def _resign(self, about: Mapping[str, Any], report: Report) -> None:
         self._node.collector.resign()

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -152,9 +152,12 @@ class TransferSupervisor:
         """Return a row for each vhost, from the process's last report."""
         return [self._row(vhost) for vhost in vhosts]
 
-    def archive_bytes(self) -> int | None:
-        """Return the size of the archive from the process's reports; None before the first one."""
-        return sum(self._archive_bytes.values()) if self._archive_bytes else None
+    def archive_bytes(self, vhosts: Collection[str] | None = None) -> int | None:
+        """Return the size of these vhosts' data, or of all, from the process's reports; None before the first one."""
+        sizes = [
+            size for log, size in self._archive_bytes.items() if vhosts is None or vhost_of(log) in vhosts
+        ]
+        return sum(sizes) if sizes else None
 
     def has_heard(self, vhost: str) -> bool:
         """Return whether the upstream has reported its position in a vhost since this node started or follows it."""

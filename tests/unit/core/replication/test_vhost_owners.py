@@ -16,6 +16,10 @@ def nodes(running: str, *, members: str = "abc", balanced: bool = True) -> SiteN
     return SiteNodes([*members], [*running], balanced)
 
 
+def shared(running: str) -> SiteNodes:
+    return SiteNodes([*"abc"], [*running], share_archive=True)
+
+
 @pytest.mark.parametrize(
     ("name", "vhosts", "owners", "view", "written"),
     [
@@ -74,6 +78,27 @@ def nodes(running: str, *, members: str = "abc", balanced: bool = True) -> SiteN
             "w",
             {"w": VhostOwner(A, 4, claimed=4)},
             nodes("bc", members="bc"),
+            {"w": VhostOwner(B, 5)},
+        ),
+        (
+            "of a shared archive nobody is the holder: the next owner goes on where it stands",
+            "w",
+            {"w": VhostOwner(A, 4, claimed=4)},
+            shared("bc"),
+            {"w": VhostOwner(B, 5, claimed=4)},
+        ),
+        (
+            "a shared archive lets vhosts move on before the last move has settled",
+            "wxy",
+            {vhost: VhostOwner(A, 2, claimed=1) for vhost in "wxy"},
+            shared("ab"),
+            {"y": VhostOwner(B, 3, claimed=1)},
+        ),
+        (
+            "what a holder had before the archive was shared is transferred again",
+            "w",
+            {"w": VhostOwner(B, 5, holder=A)},
+            shared("abc"),
             {"w": VhostOwner(B, 5)},
         ),
         (

@@ -61,3 +61,24 @@ def test_a_damaged_file_says_what_to_do(data_dir: Place) -> None:
     (data_dir / UPSTREAM_IDENTITIES).write_bytes(b"{")
     with pytest.raises(StorageError, match="remove it"):
         UpstreamIdentities(data_dir)
+
+
+def test_owners_of_a_shared_archive_undo_nothing_of_each_other(data_dir: Place) -> None:
+    """Each read the files before the other one wrote."""
+    first, second = UpstreamIdentities(data_dir, is_shared=True), UpstreamIdentities(data_dir, is_shared=True)
+    first.check("v", 5, has_data=False)
+    second.check("w", 6, has_data=False)
+    first.note_missing("v", 20)
+    found = UpstreamIdentities(data_dir)
+    assert (found.log_id("v"), found.missing("v"), found.log_id("w")) == (5, 20, 6)
+    found.forget(["v"])
+    assert (UpstreamIdentities(data_dir).log_id("v"), UpstreamIdentities(data_dir).log_id("w")) == (0, 6)
+
+
+def test_an_archive_of_one_node_that_becomes_shared_keeps_its_identities(data_dir: Place) -> None:
+    UpstreamIdentities(data_dir).check("v", 5, has_data=False)
+    shared = UpstreamIdentities(data_dir, is_shared=True)
+    shared.note_missing("v", 3)
+    assert (UpstreamIdentities(data_dir).log_id("v"), UpstreamIdentities(data_dir).missing("v")) == (5, 3)
+    shared.forget(["v"])
+    assert UpstreamIdentities(data_dir).by_log == {}

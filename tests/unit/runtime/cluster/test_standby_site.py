@@ -53,8 +53,48 @@ def test_until_the_cluster_has_decisions_those_of_the_node_hold(tmp_path: Path) 
     assert site(tmp_path, None, "downstream").decided == SiteDecisions()
 
 
-@pytest.mark.parametrize("place", ["s3://bucket/standby", "hdfs://name/standby"])
-def test_an_archive_in_a_store_is_refused_in_a_cluster(place: str) -> None:
-    with pytest.raises(ConfigError, match=r"data_dir is a place in a store, whose archive has one writer"):
-        load(None, {**MEMBER, "standby.replication.downstream.data_dir": place})
-    load(None, {"standby.replication.downstream.data_dir": place})
+@pytest.mark.parametrize(
+    ("settings", "shared"),
+    [
+        ({}, ""),
+        ({"data_dir": "/srv/standby"}, ""),
+        ({"data_dir": "file:///srv/standby"}, ""),
+        ({"data_dir": "/mnt/standby", "shared_data_dir": "true"}, "/mnt/standby"),
+        ({"data_dir": "s3://bucket/standby"}, "s3://bucket/standby"),
+        ({"data_dir": "hdfs://name/standby"}, "hdfs://name/standby"),
+    ],
+)
+def test_nodes_share_a_place_in_a_store_and_a_path_that_is_said_to_be_shared(
+    settings: dict[str, str], shared: str
+) -> None:
+    named = {f"standby.replication.downstream.{name}": value for name, value in settings.items()}
+    assert load(None, {**MEMBER, **named}).standby.shared_place == shared
+
+
+def test_a_shared_archive_needs_a_place() -> None:
+    with pytest.raises(ConfigError, match="there is none that they can share"):
+        load(None, {**MEMBER, "standby.replication.downstream.shared_data_dir": "true"})
+
+
+def test_a_node_with_another_archive_than_the_cluster_says_so_and_owns_nothing(tmp_path: Path) -> None:
+    decided = SiteDecisions(configured=OperatingMode.DOWNSTREAM, archive="s3://bucket/standby")
+    told = site(tmp_path, decided, "downstream").trouble
+    assert told.startswith(
+        "node n1 is configured with an archive of its own (standby.replication.downstream.data_"
+    )
+    assert "with s3://bucket/standby: all nodes of a cluster share one archive or none do" in told
+
+
+def test_a_node_that_does_not_reach_the_archive_says_so(tmp_path: Path) -> None:
+    decided = SiteDecisions(configured=OperatingMode.DOWNSTREAM).without_archive("n1")
+    assert site(tmp_path, decided, "downstream").trouble.startswith(
+        "node n1 does not reach the archive of this"
+    )
+    assert not site(tmp_path, decided.with_archive("n1", "a1"), "downstream").trouble
+
+
+def test_the_id_that_the_first_node_found_stays_until_the_place_changes() -> None:
+    decided = SiteDecisions().with_settings(OperatingMode.DOWNSTREAM, "s3://b/x").with_archive("n1", "a1")
+    assert decided.with_archive("n2", "a2").archive_id == "a1"
+    assert decided.with_settings(OperatingMode.DOWNSTREAM, "s3://b/x") == decided
+    assert decided.with_settings(OperatingMode.DOWNSTREAM, "s3://b/y").archive_id == ""
