@@ -42,9 +42,11 @@ def lose(sites: StandbyCluster, vhost: str) -> tuple[SiteNode, set[str]]:
 
 def wait_taken_over(sites: StandbyCluster, vhosts: set[str], lost: SiteNode) -> None:
     """Wait until others own these vhosts and have all of them, so that the lost node is needed no more."""
+    # A suspended node does not answer.
+    asked = next(node for node in sites.cluster.members if node.alive and node is not lost)
 
     def taken() -> bool:
-        rows = sites.places()
+        rows = sites.places(asked)
         return all(rows[each]["node"] == rows[each]["owner"] != lost.node for each in vhosts)
 
     sites.wait(taken, f"{sorted(vhosts)} taken over from {lost.node}")
