@@ -25,6 +25,8 @@ from leveret.pipeline.spark.session import start_session
 from leveret.testing.network.ports import NotReady
 from leveret.testing.servers.process import cpu_seconds, descendants
 
+OF_THEIR_OWN = pytest.mark.xdist_group("processes")
+"""Of tests whose processes start Spark: a worker of their own runs them, beside the one Spark of the others."""
 PATIENCE_S = 90.0
 OF_EXECUTORS = "7hG0-known-to-executors-alone"
 PATIENCE_CPU_S = 40.0

@@ -9,10 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pyspark
+import pytest
 from pyspark.sql import SparkSession
 
 from leveret.pipeline.spark.daemon import LOADED
 from tests.pipeline.conftest import OF_EXECUTORS
+
+pytestmark = pytest.mark.spark
 
 
 def test_a_worker_begins_with_what_it_needs_loaded_once_for_all(spark: SparkSession) -> None:

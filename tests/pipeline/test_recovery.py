@@ -16,6 +16,7 @@ from leveret.pipeline.archive.tables import messages_in
 from leveret.pipeline.files.files import opened
 from leveret.testing.sites.standby_archive import transfer
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
+from tests.pipeline.conftest import OF_THEIR_OWN
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 Job = Callable[..., dict[str, Any]]
@@ -23,7 +24,7 @@ Start = Callable[[str, dict[str, Any]], Any]
 Recover = Callable[[dict[str, Any]], list[dict[str, Any]]]
 
 
-def busy_upstream(turns: int = 200, vhosts: tuple[str, ...] = ("/",)) -> StandbyUpstream:
+def busy_upstream(turns: int = 120, vhosts: tuple[str, ...] = ("/",)) -> StandbyUpstream:
     upstream = StandbyUpstream(vhosts)
     for turn in range(turns):
         for vhost in vhosts:
@@ -47,6 +48,7 @@ def finished(child: Any) -> list[dict[str, Any]]:
     return summary
 
 
+@OF_THEIR_OWN
 def test_killed_at_every_stage_and_run_again_nothing_is_lost_doubled_or_out_of_order(
     start_pipeline: Start, recover_job: Job, tmp_path: Path
 ) -> None:
@@ -165,12 +167,14 @@ def test_a_recovery_that_meets_damage_half_way_goes_on_with_all_that_can_be_read
         assert sorted(node.recovered("/", queue)) == sorted(upstream.unsettled("/", queue))
 
 
+@OF_THEIR_OWN
 def test_a_standby_without_data_recovers_nothing_without_spark(
     start_pipeline: Start, recover_job: Job
 ) -> None:
     assert finished(start_pipeline("recover", recover_job(1))) == []
 
 
+@OF_THEIR_OWN
 @pytest.mark.parametrize("line", [{}, {"data_dir": 7}])
 def test_a_malformed_job_is_refused(start_pipeline: Start, line: dict[str, Any]) -> None:
     child = start_pipeline("recover", line)

@@ -36,6 +36,7 @@ from leveret.storage.state_file import StateFile
 from leveret.storage.tree import Tree
 from leveret.testing.sites.standby_archive import freeze_plan, transfer
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
+from tests.pipeline.conftest import OF_THEIR_OWN
 
 TIMEOUT_S = 200.0
 pytestmark = pytest.mark.timeout(900)
@@ -124,6 +125,7 @@ def row(standby: StandbyDownstream) -> dict[str, Any]:
 
 
 @pytest.mark.spark
+@OF_THEIR_OWN
 async def test_follow_lose_the_upstream_promote_and_carry_on(node: FakeNode) -> None:
     upstream = upstream_with(3000)
     node.tag("/")
@@ -181,6 +183,7 @@ async def test_follow_lose_the_upstream_promote_and_carry_on(node: FakeNode) -> 
 
 
 @pytest.mark.spark
+@OF_THEIR_OWN
 async def test_disconnect_connect_and_the_death_of_the_transfer_process(node: FakeNode) -> None:
     upstream = upstream_with(100)
     node.tag("/")

@@ -37,6 +37,7 @@ from leveret.testing.servers.certificates import CertificateAuthority, Issued
 from leveret.testing.sites.standby_archive import transfer
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 from leveret.wire.record import BEGINNING_PREFIX
+from tests.pipeline.conftest import OF_THEIR_OWN
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 Job = Callable[..., dict[str, Any]]
@@ -470,6 +471,7 @@ def test_another_job_is_taken_over_without_another_start(
         wait_until(lambda: said.last("stored", "other").get("next") == 2, "the second vhost", TIMEOUT_S)
 
 
+@OF_THEIR_OWN
 @pytest.mark.parametrize(
     ("kills", "store"),
     [
@@ -516,6 +518,7 @@ def test_exactly_once_across_kill_9_of_the_driver(
     assert holding == [], "a password was written down"
 
 
+@OF_THEIR_OWN
 def test_it_ends_with_its_parent(start_pipeline: Callable[..., Any], transfer_job: Job) -> None:
     child = start_pipeline("transfer", transfer_job(1))
     child.wait_for(lambda event: event["event"] == "started")

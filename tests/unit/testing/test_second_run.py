@@ -15,7 +15,7 @@ from tests.second_run import SECOND_RUNS_MAX
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[3]
-CONFIG = "[pytest]\naddopts = -p no:cacheprovider\n"
+CONFIG = "[pytest]\naddopts = -p no:cacheprovider -p xdist\n"
 
 # It fails as often as asked, counted in a file: each run is another process.
 FAILS = """
@@ -35,11 +35,12 @@ def run_of(folder: Path, *tests: str) -> tuple[int, str]:
     """The end of a run of such tests by two workers, and its output."""
     (folder / "pytest.ini").write_text(CONFIG)
     (folder / "test_it.py").write_text(FAILS + "".join(tests))
-    command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadgroup", "-p", "tests.second_run"]
+    command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadgroup"]
     ended = subprocess.run(
-        command,
+        [*command, "-p", "tests.second_run"],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        # Other plugins take most of a start's time.
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         timeout=100,

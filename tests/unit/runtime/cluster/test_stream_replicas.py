@@ -36,9 +36,12 @@ def test_a_replica_serves_what_is_committed_and_no_more(tmp_path: Path) -> None:
     replica.appended(append(log))
     assert (replica.committed_offset, replica.last_chunk_id) == (9, 6)
     replica.appended(append(log, ChunkType.TRACKING, 1))
+    # It has more here than the leader has committed.
+    replica.handed_out(12)
+    assert (replica.committed_offset, replica.last_chunk_id, len(replica.read(9, 1000))) == (12, 9, 1)
     replica.handed_out(13)
     assert (replica.committed_offset, replica.last_chunk_id) == (13, 9)
-    assert calls == [3, 6, 9, 13]
+    assert calls == [3, 6, 9, 12, 13]
     replica.end()
     with pytest.raises(LedElsewhere):
         replica.read(0, 1000)

@@ -30,7 +30,7 @@ def simulate(world: str, seed: int, runs: int, seconds: int = 20) -> dict[str, A
 
 
 def test_a_cluster_keeps_what_it_confirmed_and_settled_whatever_happens() -> None:
-    summary = simulate("cluster", 1, 6)
+    summary = simulate("cluster", 1, 4)
     assert summary["failed"] == 0
     assert summary["confirmed"] > 1_000
     assert summary["settled"] > 300
@@ -38,13 +38,13 @@ def test_a_cluster_keeps_what_it_confirmed_and_settled_whatever_happens() -> Non
 
 
 def test_followers_keep_what_was_confirmed_and_settled_whatever_happens() -> None:
-    summary = simulate("followers", 1, 5)
+    summary = simulate("followers", 1, 3)
     assert summary["failed"] == 0
     assert summary["confirmed"] > 500
 
 
 def test_a_delayed_follower_can_be_what_its_leader_was_whatever_happens() -> None:
-    summary = simulate("delayed", 20, 8)
+    summary = simulate("delayed", 20, 5)
     assert summary["failed"] == 0
     assert summary["confirmed"] > 500
     assert {"kill", "lose power", "purge", "delete"} <= summary["faults"].keys()
@@ -57,7 +57,7 @@ def test_one_node_keeps_what_it_confirmed_and_settled_whatever_happens() -> None
 
 
 def test_a_run_is_its_seed_alone() -> None:
-    summaries = [simulate("cluster", 5, 1, 10), simulate("cluster", 5, 1, 10)]
+    summaries = [simulate("cluster", 5, 1, 5), simulate("cluster", 5, 1, 5)]
     for summary in summaries:
         del summary["cpu_s"]
     assert summaries[0] == summaries[1]
