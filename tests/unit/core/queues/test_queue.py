@@ -185,7 +185,7 @@ def filled(count: int, head: Head = HEADS[0]) -> tuple[Log, Queue]:
 
 @pytest.mark.usefixtures("small")
 def test_a_queue_over_its_log_is_a_list_of_messages() -> None:
-    run_state_machine_as_test(QueueMachine, settings=settings(max_examples=250, stateful_step_count=40))
+    run_state_machine_as_test(QueueMachine, settings=settings(max_examples=120, stateful_step_count=40))
 
 
 @pytest.mark.usefixtures("small")

@@ -233,7 +233,7 @@ def test_the_books_of_a_queue_with_limits_are_right_whatever_happens() -> None:
     # Making a failure smaller would take minutes.
     phases = [Phase.reuse, Phase.generate]
     run_state_machine_as_test(
-        LimitsMachine, settings=settings(max_examples=150, stateful_step_count=50, phases=phases)
+        LimitsMachine, settings=settings(max_examples=80, stateful_step_count=50, phases=phases)
     )
 
 

@@ -31,32 +31,31 @@ class Store:
         return revision
 
 
-def test_a_node_keeps_the_lock_while_its_changes_are_on_their_way_and_gives_it_to_who_wants_it_then() -> None:
-    async def story() -> None:
-        state = ClusterState(KEYS)
-        store = Store(state)
-        holder = DefinitionsLockHolder(cast(Any, store), state, "a")
-        is_busy = True
-        lock = DefinitionsLock()
-        holder.serve(lock, lambda: is_busy)
-        running = asyncio.create_task(holder.run())
-        await asyncio.wait_for(holder.fetched(), 5)
-        assert (lock.is_here, store.done[0].writes[0]) == (
-            True,
-            PutKey(KEYS.definitions_lock, encode("a"), leased=True),
-        )
-        state.definitions_lock_wanted = frozenset({"b"})
-        for _ in range(3):
-            holder.look()
-            await asyncio.sleep(0.01)
+async def test_a_node_keeps_the_lock_while_its_changes_are_on_their_way_and_gives_it_to_who_wants_it_then() -> (
+    None
+):
+    state = ClusterState(KEYS)
+    store = Store(state)
+    holder = DefinitionsLockHolder(cast(Any, store), state, "a")
+    is_busy = True
+    lock = DefinitionsLock()
+    holder.serve(lock, lambda: is_busy)
+    running = asyncio.create_task(holder.run())
+    await asyncio.wait_for(holder.fetched(), 5)
+    assert (lock.is_here, store.done[0].writes[0]) == (
+        True,
+        PutKey(KEYS.definitions_lock, encode("a"), leased=True),
+    )
+    state.definitions_lock_wanted = frozenset({"b"})
+    for _ in range(3):
+        holder.look()
+        await asyncio.sleep(0.01)
+    assert (lock.is_here, len(store.done)) == (True, 1)
+    is_busy = False
+    with holder.pinned():
+        holder.look()
+        await asyncio.sleep(0.01)
         assert (lock.is_here, len(store.done)) == (True, 1)
-        is_busy = False
-        with holder.pinned():
-            holder.look()
-            await asyncio.sleep(0.01)
-            assert (lock.is_here, len(store.done)) == (True, 1)
-        await until(lambda: len(store.done) == 2)
-        assert (lock.is_here, store.done[1].writes) == (False, (DeleteKey(KEYS.definitions_lock),))
-        running.cancel()
-
-    asyncio.run(story())
+    await until(lambda: len(store.done) == 2)
+    assert (lock.is_here, store.done[1].writes) == (False, (DeleteKey(KEYS.definitions_lock),))
+    running.cancel()

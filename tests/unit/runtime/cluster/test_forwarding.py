@@ -153,18 +153,15 @@ def publish(channel: BlockingChannel, bodies: Iterable[bytes], queue: str = "q")
 QUEUE = d.Queue(vhost="/", name="q", epoch=1)
 
 
-def test_what_is_published_and_consumed_at_another_node_is_on_the_leaders_disk_and_off_it() -> None:
-    async def play() -> None:
-        async with sites(QUEUE) as (here, there):
-            bodies = [b"%d" % number * 50 for number in range(300)]
-            assert await asyncio.to_thread(_publish_and_consume, here, bodies) == bodies
-            queue = there.queue("q")
-            await until(lambda: queue.message_count == 0)
-            assert (queue.next_offset >= len(bodies), len(queue.consumers)) == (True, 0)
-            assert queue.sequences.logged == {b"run-here": len(bodies)}
-            assert not list((here.node.data_dir / "queues").glob("*"))
-
-    asyncio.run(play())
+async def test_what_is_published_and_consumed_at_another_node_is_on_the_leaders_disk_and_off_it() -> None:
+    async with sites(QUEUE) as (here, there):
+        bodies = [b"%d" % number * 50 for number in range(300)]
+        assert await asyncio.to_thread(_publish_and_consume, here, bodies) == bodies
+        queue = there.queue("q")
+        await until(lambda: queue.message_count == 0)
+        assert (queue.next_offset >= len(bodies), len(queue.consumers)) == (True, 0)
+        assert queue.sequences.logged == {b"run-here": len(bodies)}
+        assert not list((here.node.data_dir / "queues").glob("*"))
 
 
 def _publish_and_consume(site: Site, bodies: list[bytes]) -> list[bytes]:
@@ -184,27 +181,24 @@ def _publish_and_consume(site: Site, bodies: list[bytes]) -> list[bytes]:
     return found
 
 
-def test_links_that_end_while_messages_are_published_lose_and_double_nothing() -> None:
-    async def play() -> None:
-        async with sites(QUEUE) as (here, there):
-            bodies = [b"%06d" % number for number in range(400)]
-            stop = threading.Event()
-            publishing = asyncio.create_task(asyncio.to_thread(_publish_all, here, bodies, stop))
-            cuts = 0
-            try:
-                while not publishing.done():
-                    await asyncio.sleep(0.02)
-                    for link in list(there.forwarding.accepted):
-                        link.peer.abort()
-                        cuts += 1
-            finally:
-                stop.set()
-                await publishing
-            assert cuts
-            await there.node.commit()
-            assert [body for run in _all_runs(there) for body in run] == bodies
-
-    asyncio.run(play())
+async def test_links_that_end_while_messages_are_published_lose_and_double_nothing() -> None:
+    async with sites(QUEUE) as (here, there):
+        bodies = [b"%06d" % number for number in range(400)]
+        stop = threading.Event()
+        publishing = asyncio.create_task(asyncio.to_thread(_publish_all, here, bodies, stop))
+        cuts = 0
+        try:
+            while not publishing.done():
+                await asyncio.sleep(0.02)
+                for link in list(there.forwarding.accepted):
+                    link.peer.abort()
+                    cuts += 1
+        finally:
+            stop.set()
+            await publishing
+        assert cuts
+        await there.node.commit()
+        assert [body for run in _all_runs(there) for body in run] == bodies
 
 
 def _publish_all(site: Site, bodies: list[bytes], stop: threading.Event) -> None:
@@ -227,34 +221,28 @@ def _all_runs(site: Site) -> list[list[bytes]]:
     return found
 
 
-def test_a_node_that_leads_the_queue_by_now_has_what_its_own_clients_published_meanwhile() -> None:
-    async def play() -> None:
-        async with sites(QUEUE) as (here, there):
-            bodies = [b"%06d" % number for number in range(50)]
-            await there.follower_server.stop()
-            for link in list(there.forwarding.accepted):
-                link.peer.abort()
-            stop = threading.Event()
-            publishing = asyncio.create_task(asyncio.to_thread(_publish_all, here, bodies, stop))
-            await until(lambda: here.forwarding.unconfirmed_bytes)
-            led = make_queue(QUEUE, here.node.log_store.read)
-            before = here.node.broker.replace_queue(led)
-            here.forwarding.led_here(before, led)
-            await publishing
-            assert [body for run in _all_runs(here) for body in run] == bodies
-            assert (led.sequences.logged, here.forwarding.unconfirmed_bytes) == ({b"run-here": 1}, 0)
-
-    asyncio.run(play())
+async def test_a_node_that_leads_the_queue_by_now_has_what_its_own_clients_published_meanwhile() -> None:
+    async with sites(QUEUE) as (here, there):
+        bodies = [b"%06d" % number for number in range(50)]
+        await there.follower_server.stop()
+        for link in list(there.forwarding.accepted):
+            link.peer.abort()
+        stop = threading.Event()
+        publishing = asyncio.create_task(asyncio.to_thread(_publish_all, here, bodies, stop))
+        await until(lambda: here.forwarding.unconfirmed_bytes)
+        led = make_queue(QUEUE, here.node.log_store.read)
+        before = here.node.broker.replace_queue(led)
+        here.forwarding.led_here(before, led)
+        await publishing
+        assert [body for run in _all_runs(here) for body in run] == bodies
+        assert (led.sequences.logged, here.forwarding.unconfirmed_bytes) == ({b"run-here": 1}, 0)
 
 
 @pytest.mark.parametrize("size", [0, 1, 200_000, 3_000_000])
-def test_bodies_of_any_size_go_both_ways(size: int) -> None:
-    async def play() -> None:
-        async with sites(QUEUE) as (here, there):
-            assert await asyncio.to_thread(_there_and_back, here, b"x" * size) == b"x" * size
-            assert there.queue("q").unacked_count == 0
-
-    asyncio.run(play())
+async def test_bodies_of_any_size_go_both_ways(size: int) -> None:
+    async with sites(QUEUE) as (here, there):
+        assert await asyncio.to_thread(_there_and_back, here, b"x" * size) == b"x" * size
+        assert there.queue("q").unacked_count == 0
 
 
 def _there_and_back(site: Site, body: bytes) -> bytes:
@@ -270,7 +258,7 @@ def _there_and_back(site: Site, body: bytes) -> bytes:
     raise AssertionError("nothing came")
 
 
-def test_dead_letters_wait_for_the_leader_of_the_queue_they_go_to() -> None:
+async def test_dead_letters_wait_for_the_leader_of_the_queue_they_go_to() -> None:
     """They are settled where they died only when they are durable there."""
     dead = d.Queue(
         vhost="/",
@@ -278,16 +266,12 @@ def test_dead_letters_wait_for_the_leader_of_the_queue_they_go_to() -> None:
         epoch=2,
         arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q", "x-message-ttl": 0},
     )
-
-    async def play() -> None:
-        async with sites(QUEUE) as (here, there):
-            for site in (here, there):
-                site.node.broker.apply(d.Put(dead))
-            await asyncio.to_thread(_publish_to, here, "here")
-            await until(lambda: there.queue("q").message_count == 1)
-            await until(lambda: here.queue("here").message_count == 0)
-
-    asyncio.run(play())
+    async with sites(QUEUE) as (here, there):
+        for site in (here, there):
+            site.node.broker.apply(d.Put(dead))
+        await asyncio.to_thread(_publish_to, here, "here")
+        await until(lambda: there.queue("q").message_count == 1)
+        await until(lambda: here.queue("here").message_count == 0)
 
 
 def _publish_to(site: Site, queue: str) -> None:
@@ -296,7 +280,7 @@ def _publish_to(site: Site, queue: str) -> None:
         publish(client, [b"x"], queue)
 
 
-def test_a_commit_whose_settlements_the_disk_of_another_node_refuses_fails(
+async def test_a_commit_whose_settlements_the_disk_of_another_node_refuses_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As one at a queue that is led here does; and one that the disk takes again is answered with commit-ok."""
@@ -305,21 +289,18 @@ def test_a_commit_whose_settlements_the_disk_of_another_node_refuses_fails(
         if queue.settling:
             raise StorageError("no space left on device")
 
-    async def play() -> None:
-        async with sites(QUEUE) as (here, there):
-            await asyncio.to_thread(_publish_to, here, "q")
-            await until(lambda: there.queue("q").message_count == 1)
-            with monkeypatch.context() as broken:
-                broken.setattr(there.node.engine._queues, "append_settlements", refuse)
-                with pytest.raises(ConnectionClosedByBroker) as caught:
-                    await asyncio.to_thread(_acknowledge_in_a_transaction, here)
-            assert caught.value.reply_code == 506
-            assert f"the disk of node '{LEADER}' refused the settlements" in caught.value.reply_text
-            await asyncio.to_thread(_publish_to, here, "q")
-            await asyncio.to_thread(_acknowledge_in_a_transaction, here)
-            await until(lambda: there.queue("q").unacked_count == 0)
-
-    asyncio.run(play())
+    async with sites(QUEUE) as (here, there):
+        await asyncio.to_thread(_publish_to, here, "q")
+        await until(lambda: there.queue("q").message_count == 1)
+        with monkeypatch.context() as broken:
+            broken.setattr(there.node.engine._queues, "append_settlements", refuse)
+            with pytest.raises(ConnectionClosedByBroker) as caught:
+                await asyncio.to_thread(_acknowledge_in_a_transaction, here)
+        assert caught.value.reply_code == 506
+        assert f"the disk of node '{LEADER}' refused the settlements" in caught.value.reply_text
+        await asyncio.to_thread(_publish_to, here, "q")
+        await asyncio.to_thread(_acknowledge_in_a_transaction, here)
+        await until(lambda: there.queue("q").unacked_count == 0)
 
 
 def _acknowledge_in_a_transaction(site: Site) -> None:
@@ -332,27 +313,21 @@ def _acknowledge_in_a_transaction(site: Site) -> None:
 
 
 @pytest.mark.parametrize("way", ["fanout", "commit"])
-def test_what_reaches_very_many_queues_of_two_nodes_is_confirmed_when_all_have_it(way: str) -> None:
+async def test_what_reaches_very_many_queues_of_two_nodes_is_confirmed_when_all_have_it(way: str) -> None:
     names = [f"q{number}" for number in range(150)]
     queues = [d.Queue(vhost="/", name=name, epoch=epoch) for epoch, name in enumerate(names, 1)]
     own = [d.Queue(vhost="/", name=f"own{number}", epoch=200 + number) for number in range(10)]
-
-    async def play() -> None:
-        async with sites(*queues) as (here, there):
-            for entity in own:
-                here.node.broker.apply(d.Put(entity))
-            for name in [*names, *(each.name for each in own)]:
-                here.node.broker.apply(
-                    d.Put(
-                        d.Binding(vhost="/", source="amq.fanout", destination_type="queue", destination=name)
-                    )
-                )
-            await here.node.commit()
-            await asyncio.to_thread(_publish_widely, here, way, names)
-            assert {there.queue(name).message_count for name in names} == {1}
-            assert {here.queue(each.name).message_count for each in own} == {int(way == "fanout")}
-
-    asyncio.run(play())
+    async with sites(*queues) as (here, there):
+        for entity in own:
+            here.node.broker.apply(d.Put(entity))
+        for name in [*names, *(each.name for each in own)]:
+            here.node.broker.apply(
+                d.Put(d.Binding(vhost="/", source="amq.fanout", destination_type="queue", destination=name))
+            )
+        await here.node.commit()
+        await asyncio.to_thread(_publish_widely, here, way, names)
+        assert {there.queue(name).message_count for name in names} == {1}
+        assert {here.queue(each.name).message_count for each in own} == {int(way == "fanout")}
 
 
 def _publish_widely(site: Site, way: str, names: list[str]) -> None:
@@ -367,37 +342,30 @@ def _publish_widely(site: Site, way: str, names: list[str]) -> None:
         client.tx_commit()
 
 
-def test_a_clients_consumer_is_known_to_the_leader_as_the_clients() -> None:
-    async def play() -> None:
-        async with sites(QUEUE) as (here, there):
+async def test_a_clients_consumer_is_known_to_the_leader_as_the_clients() -> None:
+    async with sites(QUEUE) as (here, there):
 
-            def consume() -> None:
-                with channel(here) as client:
-                    client.basic_consume("q", lambda *_: None, consumer_tag="mine")
-                    [consumer] = there.queue("q").consumers
-                    assert isinstance(consumer, ForwardedChannelConsumer)
-                    assert consumer.client is not None
-                    [connection] = here.node.broker.connections
-                    assert isinstance(connection, ClientConnection)
-                    assert consumer.client == ("mine", connection.peer, 1, "guest", "rabbit@here")
+        def consume() -> None:
+            with channel(here) as client:
+                client.basic_consume("q", lambda *_: None, consumer_tag="mine")
+                [consumer] = there.queue("q").consumers
+                assert isinstance(consumer, ForwardedChannelConsumer)
+                assert consumer.client is not None
+                [connection] = here.node.broker.connections
+                assert isinstance(connection, ClientConnection)
+                assert consumer.client == ("mine", connection.peer, 1, "guest", "rabbit@here")
 
-            await asyncio.to_thread(consume)
-            assert not there.node.broker.connections
-            await until(lambda: not len(there.queue("q").consumers))
-
-    asyncio.run(play())
+        await asyncio.to_thread(consume)
+        assert not there.node.broker.connections
+        await until(lambda: not len(there.queue("q").consumers))
 
 
-def test_a_stream_is_read_and_written_at_another_node() -> None:
+async def test_a_stream_is_read_and_written_at_another_node() -> None:
     stream = d.Queue(vhost="/", name="s", epoch=3, arguments={"x-queue-type": "stream"})
-
-    async def play() -> None:
-        async with sites(stream) as (here, there):
-            bodies = [b"%d" % number for number in range(150)]
-            assert await asyncio.to_thread(_through_stream, here, bodies) == bodies[50:]
-            assert there.queue("s").message_count == len(bodies)
-
-    asyncio.run(play())
+    async with sites(stream) as (here, there):
+        bodies = [b"%d" % number for number in range(150)]
+        assert await asyncio.to_thread(_through_stream, here, bodies) == bodies[50:]
+        assert there.queue("s").message_count == len(bodies)
 
 
 def _through_stream(site: Site, bodies: list[bytes]) -> list[bytes]:

@@ -81,87 +81,69 @@ def node(folder: Path, name: str, state: ClusterState) -> tuple[Any, HereAlone, 
     return member, own, ForAll(member, own)
 
 
-def test_who_waits_to_decide_undoes_nothing_that_was_decided_meanwhile(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        state = ClusterState(ClusterKeys.under("c"))
-        _, own_a, a = node(tmp_path, "a", state)
-        member_b, own_b, b = node(tmp_path, "b", state)
-        await a.decide(lambda now: FOLLOWS)
-        member_b.definitions_lock.comes.clear()
-        enabling = asyncio.ensure_future(b.decide(lambda now: SchemaDecided(True, now.operating_mode)))
-        await asyncio.sleep(0)
-        await a.decide(lambda now: SchemaDecided(now.enabled, OperatingMode.UPSTREAM))
-        member_b.definitions_lock.comes.set()
-        await enabling
-        assert b.decided == a.decided == SchemaDecided(operating_mode=OperatingMode.UPSTREAM)
-        await a.keep()
-        assert own_a.decided == own_b.decided == b.decided
-        assert HereAlone(StateFile(tmp_path / "b.json"), "b").decided == b.decided, (
-            "a node started alone knows"
-        )
-
-    asyncio.run(scenario())
+async def test_who_waits_to_decide_undoes_nothing_that_was_decided_meanwhile(tmp_path: Path) -> None:
+    state = ClusterState(ClusterKeys.under("c"))
+    _, own_a, a = node(tmp_path, "a", state)
+    member_b, own_b, b = node(tmp_path, "b", state)
+    await a.decide(lambda now: FOLLOWS)
+    member_b.definitions_lock.comes.clear()
+    enabling = asyncio.ensure_future(b.decide(lambda now: SchemaDecided(True, now.operating_mode)))
+    await asyncio.sleep(0)
+    await a.decide(lambda now: SchemaDecided(now.enabled, OperatingMode.UPSTREAM))
+    member_b.definitions_lock.comes.set()
+    await enabling
+    assert b.decided == a.decided == SchemaDecided(operating_mode=OperatingMode.UPSTREAM)
+    await a.keep()
+    assert own_a.decided == own_b.decided == b.decided
+    assert HereAlone(StateFile(tmp_path / "b.json"), "b").decided == b.decided, "a node started alone knows"
 
 
-def test_copies_that_are_kept_at_once_end_with_what_holds(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        _, own, deciding = node(tmp_path, "a", ClusterState(ClusterKeys.under("c")))
-        for mode in (OperatingMode.DOWNSTREAM, OperatingMode.UPSTREAM, OperatingMode.NONE) * 5:
-            keeping = [deciding.keep() for _ in range(3)]
-            decide = deciding.decide(lambda now, mode=mode: SchemaDecided(not now.enabled, mode))  # type: ignore[misc]
-            await asyncio.gather(*keeping, decide, *(deciding.keep() for _ in range(3)))
-        await deciding.keep()
-        assert own.decided == deciding.decided == SchemaDecided(False, OperatingMode.NONE)
-        assert HereAlone(StateFile(tmp_path / "a.json"), "a").decided == deciding.decided
-
-    asyncio.run(scenario())
+async def test_copies_that_are_kept_at_once_end_with_what_holds(tmp_path: Path) -> None:
+    _, own, deciding = node(tmp_path, "a", ClusterState(ClusterKeys.under("c")))
+    for mode in (OperatingMode.DOWNSTREAM, OperatingMode.UPSTREAM, OperatingMode.NONE) * 5:
+        keeping = [deciding.keep() for _ in range(3)]
+        decide = deciding.decide(lambda now, mode=mode: SchemaDecided(not now.enabled, mode))  # type: ignore[misc]
+        await asyncio.gather(*keeping, decide, *(deciding.keep() for _ in range(3)))
+    await deciding.keep()
+    assert own.decided == deciding.decided == SchemaDecided(False, OperatingMode.NONE)
+    assert HereAlone(StateFile(tmp_path / "a.json"), "a").decided == deciding.decided
 
 
-def test_what_each_decided_alone_holds_until_anything_is_decided_for_all(tmp_path: Path) -> None:
+async def test_what_each_decided_alone_holds_until_anything_is_decided_for_all(tmp_path: Path) -> None:
     """A node that was promoted and founds a cluster, and nodes of versions before."""
     StateFile(tmp_path / "a.json").save({"operating_mode": "upstream"})
-
-    async def scenario() -> None:
-        state = ClusterState(ClusterKeys.under("c"))
-        member_a, _, a = node(tmp_path, "a", state)
-        _, own_b, b = node(tmp_path, "b", state)
-        assert member_a.found_with == a.decided == SchemaDecided(operating_mode=OperatingMode.UPSTREAM)
-        await a.keep()
-        await b.keep()
-        assert b.decided == own_b.decided == SchemaDecided()
-        await b.decide(lambda now: FOLLOWS)
-        assert a.decided == FOLLOWS
-
-    asyncio.run(scenario())
+    state = ClusterState(ClusterKeys.under("c"))
+    member_a, _, a = node(tmp_path, "a", state)
+    _, own_b, b = node(tmp_path, "b", state)
+    assert member_a.found_with == a.decided == SchemaDecided(operating_mode=OperatingMode.UPSTREAM)
+    await a.keep()
+    await b.keep()
+    assert b.decided == own_b.decided == SchemaDecided()
+    await b.decide(lambda now: FOLLOWS)
+    assert a.decided == FOLLOWS
 
 
-def test_nobody_waits_for_ever_for_who_does_not_hand_over(
+async def test_nobody_waits_for_ever_for_who_does_not_hand_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        monkeypatch.setattr(schema_deciding, "DEFINITIONS_LOCK_TIMEOUT_S", 0.05)
-        member, _, deciding = node(tmp_path, "a", ClusterState(ClusterKeys.under("c")))
-        member.definitions_lock.comes.clear()
-        with pytest.raises(ResourceLocked, match=r"was not handed over within .* s; its holder is no node"):
-            await deciding.decide(lambda now: FOLLOWS)
-        assert (deciding.decided, member.definitions_lock.pins) == (SchemaDecided(), 0)
-
-    asyncio.run(scenario())
+    monkeypatch.setattr(schema_deciding, "DEFINITIONS_LOCK_TIMEOUT_S", 0.05)
+    member, _, deciding = node(tmp_path, "a", ClusterState(ClusterKeys.under("c")))
+    member.definitions_lock.comes.clear()
+    with pytest.raises(ResourceLocked, match=r"was not handed over within .* s; its holder is no node"):
+        await deciding.decide(lambda now: FOLLOWS)
+    assert (deciding.decided, member.definitions_lock.pins) == (SchemaDecided(), 0)
 
 
-def test_who_came_first_of_those_that_serve_follows(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        member, _, deciding = node(tmp_path, "b", ClusterState(ClusterKeys.under("c")))
-        assert deciding.follower == ""
-        serves, starts = (Presence("i", uri, "", 0, "1") for uri in ("tcp://h:1", ""))
-        found = []
-        for member.alive in (
-            {"a": starts, "b": serves},
-            {"a": serves, "b": serves},
-            {"b": serves},
-            {"c": serves},
-        ):
-            found.append(deciding.follower)
-        assert found == ["b", "a", "b", ""]
-
-    asyncio.run(scenario())
+async def test_who_came_first_of_those_that_serve_follows(tmp_path: Path) -> None:
+    member, _, deciding = node(tmp_path, "b", ClusterState(ClusterKeys.under("c")))
+    assert deciding.follower == ""
+    serves, starts = (Presence("i", uri, "", 0, "1") for uri in ("tcp://h:1", ""))
+    found = []
+    for member.alive in (
+        {"a": starts, "b": serves},
+        {"a": serves, "b": serves},
+        {"b": serves},
+        {"c": serves},
+    ):
+        found.append(deciding.follower)
+    assert found == ["b", "a", "b", ""]

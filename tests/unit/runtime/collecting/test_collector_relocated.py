@@ -68,7 +68,7 @@ async def play(site: Site, what: str, count: int) -> bool:
     return False
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(STEP, max_size=25))
 def test_a_standby_would_recover_what_was_stored_again_too(steps: list[tuple[str, int]]) -> None:
     async def scenario(directory: Path) -> None:

@@ -100,50 +100,43 @@ async def linked() -> tuple[CopyLink, Peer, Shared, Any]:
     return link, peer, shared, copy
 
 
-def test_only_the_answer_to_what_was_told_last_is_taken_and_acked_once_it_is_on_disk() -> None:
-    async def story() -> None:
-        link, peer, shared, _ = await linked()
-        link.received(Type.FRAME, frame(1))
-        assert shared.changed == []
-        link.report(NAME)
-        link.received(Type.MIRRORING, told_apart(wire.Mirroring(NAME, 1, 9), Type.MIRRORING))
-        link.received(Type.FRAME, frame(2))
-        assert shared.changed == []
-        link.received(Type.MIRRORING, told_apart(wire.Mirroring(NAME, 2, 9), Type.MIRRORING))
-        link.received(Type.FRAME, frame(3))
-        assert shared.changed == [ChangeKind.DROP]
-        assert Type.ACK not in peer.said
-        for each in shared.durable:
-            each()
-        assert peer.said.count(Type.ACK) == 3
-        link.stop()
-
-    asyncio.run(story())
+async def test_only_the_answer_to_what_was_told_last_is_taken_and_acked_once_it_is_on_disk() -> None:
+    link, peer, shared, _ = await linked()
+    link.received(Type.FRAME, frame(1))
+    assert shared.changed == []
+    link.report(NAME)
+    link.received(Type.MIRRORING, told_apart(wire.Mirroring(NAME, 1, 9), Type.MIRRORING))
+    link.received(Type.FRAME, frame(2))
+    assert shared.changed == []
+    link.received(Type.MIRRORING, told_apart(wire.Mirroring(NAME, 2, 9), Type.MIRRORING))
+    link.received(Type.FRAME, frame(3))
+    assert shared.changed == [ChangeKind.DROP]
+    assert Type.ACK not in peer.said
+    for each in shared.durable:
+        each()
+    assert peer.said.count(Type.ACK) == 3
+    link.stop()
 
 
-def test_nothing_is_told_of_what_is_being_set_aside() -> None:
-    async def story() -> None:
-        link, peer, _, copy = await linked()
-        copy.is_busy = True
-        link.received(Type.REPORT_AGAIN, told_apart(wire.LogNames([NAME]), Type.REPORT_AGAIN))
-        assert peer.said == [Type.COPIES]
-        copy.is_busy = False
-        link.received(Type.REPORT_AGAIN, told_apart(wire.LogNames([NAME]), Type.REPORT_AGAIN))
-        assert peer.said == [Type.COPIES] * 2
-        link.stop()
-
-    asyncio.run(story())
+async def test_nothing_is_told_of_what_is_being_set_aside() -> None:
+    link, peer, _, copy = await linked()
+    copy.is_busy = True
+    link.received(Type.REPORT_AGAIN, told_apart(wire.LogNames([NAME]), Type.REPORT_AGAIN))
+    assert peer.said == [Type.COPIES]
+    copy.is_busy = False
+    link.received(Type.REPORT_AGAIN, told_apart(wire.LogNames([NAME]), Type.REPORT_AGAIN))
+    assert peer.said == [Type.COPIES] * 2
+    link.stop()
 
 
-def test_what_cannot_be_written_is_told_before_anything_is_acked_and_nothing_more_of_it_is_taken() -> None:
-    async def story() -> None:
-        link, peer, shared, copy = await linked()
-        link.received(Type.MIRRORING, told_apart(wire.Mirroring(NAME, 1, 9), Type.MIRRORING))
-        link.fail(copy, OSError("disk full"))
-        link.received(Type.FRAME, frame(1))
-        shared.durable[0]()
-        assert shared.changed == []
-        assert peer.said == [Type.COPIES, Type.FAILED, Type.ACK]
-        link.stop()
-
-    asyncio.run(story())
+async def test_what_cannot_be_written_is_told_before_anything_is_acked_and_nothing_more_of_it_is_taken() -> (
+    None
+):
+    link, peer, shared, copy = await linked()
+    link.received(Type.MIRRORING, told_apart(wire.Mirroring(NAME, 1, 9), Type.MIRRORING))
+    link.fail(copy, OSError("disk full"))
+    link.received(Type.FRAME, frame(1))
+    shared.durable[0]()
+    assert shared.changed == []
+    assert peer.said == [Type.COPIES, Type.FAILED, Type.ACK]
+    link.stop()

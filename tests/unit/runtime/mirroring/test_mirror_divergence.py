@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import shutil
 from functools import partial
@@ -54,100 +53,90 @@ def octets_aside(mirror: Node) -> dict[int, bytes]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_leading_goes_round_and_what_nobody_confirmed_is_set_aside(tmp_path: Path, seed: int) -> None:
+async def test_leading_goes_round_and_what_nobody_confirmed_is_set_aside(tmp_path: Path, seed: int) -> None:
     """Three nodes; the leader goes with something that its mirrors lack, and comes back as a mirror."""
     dice = random.Random(seed)
-
-    async def scenario() -> None:
-        nodes = {name: Node(tmp_path / name) for name in ("a", "b", "c")}
-        for node in nodes.values():
-            port = await node.listen()
-            for other in nodes.values():
-                other.via[node.name] = port
-        epoch, leader = 1, nodes["a"]
+    nodes = {name: Node(tmp_path / name) for name in ("a", "b", "c")}
+    for node in nodes.values():
+        port = await node.listen()
+        for other in nodes.values():
+            other.via[node.name] = port
+    epoch, leader = 1, nodes["a"]
+    leader.lead(A, automatic=True)
+    divergent = 0
+    for _ in range(4):
+        mirrors = [node for node in nodes.values() if node is not leader]
+        for node in mirrors:
+            node.copies.mirror(A, leader.name)
+        for _ in range(dice.randint(1, 40)):
+            leader.change(dice, A)
+        for node in mirrors:
+            await until(partial(leader.is_live, node.name, A), "live")
+        # The links go first: what it appends now nobody has.
+        for node in mirrors:
+            await node.copies.release(A)
+        has_more = dice.random() < 0.7
+        if has_more:
+            leader.append(A, 900)
+            divergent += 1
+        await leader.commits.settle()
+        leader.sources.cease(A)
+        old, leader, epoch = leader, dice.choice(mirrors), epoch + 1
+        raise_epoch(leader, A, epoch)
         leader.lead(A, automatic=True)
-        divergent = 0
-        for _ in range(4):
-            mirrors = [node for node in nodes.values() if node is not leader]
-            for node in mirrors:
-                node.copies.mirror(A, leader.name)
-            for _ in range(dice.randint(1, 40)):
-                leader.change(dice, A)
-            for node in mirrors:
-                await until(partial(leader.is_live, node.name, A), "live")
-            # The links go first: what it appends now nobody has.
-            for node in mirrors:
-                await node.copies.release(A)
-            has_more = dice.random() < 0.7
-            if has_more:
-                leader.append(A, 900)
-                divergent += 1
-            await leader.commits.settle()
-            leader.sources.cease(A)
-            old, leader, epoch = leader, dice.choice(mirrors), epoch + 1
-            raise_epoch(leader, A, epoch)
-            leader.lead(A, automatic=True)
-            for _ in range(dice.randint(0, 3)):
-                leader.append(A)
-            old.copies.mirror(A, leader.name)
-            await until(partial(leader.is_live, old.name, A), "live")
-        for node in nodes.values():
-            if node is not leader:
-                node.copies.mirror(A, leader.name)
-        for node in nodes.values():
-            if node is not leader:
-                await until(partial(leader.is_live, node.name, A), "live at the end")
-        for node in nodes.values():
-            await node.stop()
-        found = []
-        for node in nodes.values():
-            if node is not leader:
-                assert compared(leader, node).is_identical
-            found += [log for report in reports(node.directory) for log in report.logs]
-        assert len(found) == divergent
-        assert {(log.path, log.vhost, log.queue, log.messages) for log in found} <= {(A, "/", A, 1)}
-
-    asyncio.run(scenario())
+        for _ in range(dice.randint(0, 3)):
+            leader.append(A)
+        old.copies.mirror(A, leader.name)
+        await until(partial(leader.is_live, old.name, A), "live")
+    for node in nodes.values():
+        if node is not leader:
+            node.copies.mirror(A, leader.name)
+    for node in nodes.values():
+        if node is not leader:
+            await until(partial(leader.is_live, node.name, A), "live at the end")
+    for node in nodes.values():
+        await node.stop()
+    found = []
+    for node in nodes.values():
+        if node is not leader:
+            assert compared(leader, node).is_identical
+        found += [log for report in reports(node.directory) for log in report.logs]
+    assert len(found) == divergent
+    assert {(log.path, log.vhost, log.queue, log.messages) for log in found} <= {(A, "/", A, 1)}
 
 
 @pytest.mark.parametrize("is_divergent", [False, True])
-def test_a_mirror_whose_messages_are_gone_by_now_is_late_unless_another_led_since(
+async def test_a_mirror_whose_messages_are_gone_by_now_is_late_unless_another_led_since(
     tmp_path: Path, is_divergent: bool
 ) -> None:
     """Nothing is left to compare with: the epoch says whether what it has may be what nobody confirmed."""
-
-    async def scenario() -> None:
-        leader, mirror = await pair(tmp_path)
-        leader.lead(A, automatic=True)
-        for _ in range(4):
-            leader.append(A, 900, 4)
-        await copied(leader, mirror)
-        if is_divergent:
-            raise_epoch(mirror, A, 2)
-            mirror.append(A)
-            await mirror.commits.settle()
-        raise_epoch(leader, A, 3)
-        leader.lead(A, automatic=True)
-        for _ in range(6):
-            leader.append(A, 900, 4)
-        await leader.commits.settle()
-        leader.log(A).drop_before(leader.log(A).next_offset)
-        assert leader.log(A).first_offset >= 17
-        mirror.copies.mirror(A, "leader")
-        await until(lambda: leader.is_live("mirror", A), "live again")
-        await mirror.stop()
-        await leader.stop()
-        assert compared(leader, mirror).is_identical
-        quarantine = [
-            (log.from_offset, log.messages) for each in reports(mirror.directory) for log in each.logs
-        ]
-        assert quarantine == ([(0, 17)] if is_divergent else [])
-
-    asyncio.run(scenario())
+    leader, mirror = await pair(tmp_path)
+    leader.lead(A, automatic=True)
+    for _ in range(4):
+        leader.append(A, 900, 4)
+    await copied(leader, mirror)
+    if is_divergent:
+        raise_epoch(mirror, A, 2)
+        mirror.append(A)
+        await mirror.commits.settle()
+    raise_epoch(leader, A, 3)
+    leader.lead(A, automatic=True)
+    for _ in range(6):
+        leader.append(A, 900, 4)
+    await leader.commits.settle()
+    leader.log(A).drop_before(leader.log(A).next_offset)
+    assert leader.log(A).first_offset >= 17
+    mirror.copies.mirror(A, "leader")
+    await until(lambda: leader.is_live("mirror", A), "live again")
+    await mirror.stop()
+    await leader.stop()
+    assert compared(leader, mirror).is_identical
+    quarantine = [(log.from_offset, log.messages) for each in reports(mirror.directory) for log in each.logs]
+    assert quarantine == ([(0, 17)] if is_divergent else [])
 
 
 @pytest.mark.parametrize("begins_later", [False, True])
-def test_who_is_counted_on_is_not_wiped_before_the_record_says_that_it_is_not(
+async def test_who_is_counted_on_is_not_wiped_before_the_record_says_that_it_is_not(
     tmp_path: Path, begins_later: bool
 ) -> None:
     """The old leader told it to drop what was settled, by what only it has; or this one has dropped all that both had.
@@ -155,237 +144,208 @@ def test_who_is_counted_on_is_not_wiped_before_the_record_says_that_it_is_not(
     Either way nothing of what the mirror has is of use any more. As long as it is recorded as having everything it may
     have to lead, so it keeps that.
     """
-
-    async def scenario() -> None:
-        leader, mirror = await pair(tmp_path)
-        leader.lead(A, automatic=True)
-        leader.fill(A, 20_000)
-        await copied(leader, mirror)
-        log = mirror.log(A)
-        mirror.append(A)
-        if begins_later:
-            log.drop_before(log.next_offset // 2)
-            assert log.first_offset > leader.log(A).first_offset
-        await mirror.commits.settle()
-        raise_epoch(leader, A, 2)
-        if not begins_later:
-            for _ in range(6):
-                leader.append(A, 900, 4)
-            await leader.commits.settle()
-            leader.log(A).drop_before(leader.log(A).next_offset)
-            assert leader.log(A).first_offset > log.next_offset
-        leader.lead(A, automatic=True)
-        leader.sources.wait_for(A, frozenset({"mirror"}))
-        extent = octets(mirror.directory)
-        mirror.copies.mirror(A, "leader")
-        await until(lambda: leader.state(A, "mirror") is MirrorState.UNSYNCHRONISED, "found out")
-        for _ in range(3):
-            leader.append(A)
-            leader.sources.cut()
-            await leader.commits.settle()
-        assert octets(mirror.directory) == extent
-        leader.sources.wait_for(A, frozenset())
-        await until(lambda: leader.is_live("mirror", A), "live again")
-        await mirror.stop()
-        await leader.stop()
-        assert compared(leader, mirror).is_identical
-        assert octets_aside(mirror) == extent
-
-    asyncio.run(scenario())
+    leader, mirror = await pair(tmp_path)
+    leader.lead(A, automatic=True)
+    leader.fill(A, 20_000)
+    await copied(leader, mirror)
+    log = mirror.log(A)
+    mirror.append(A)
+    if begins_later:
+        log.drop_before(log.next_offset // 2)
+        assert log.first_offset > leader.log(A).first_offset
+    await mirror.commits.settle()
+    raise_epoch(leader, A, 2)
+    if not begins_later:
+        for _ in range(6):
+            leader.append(A, 900, 4)
+        await leader.commits.settle()
+        leader.log(A).drop_before(leader.log(A).next_offset)
+        assert leader.log(A).first_offset > log.next_offset
+    leader.lead(A, automatic=True)
+    leader.sources.wait_for(A, frozenset({"mirror"}))
+    extent = octets(mirror.directory)
+    mirror.copies.mirror(A, "leader")
+    await until(lambda: leader.state(A, "mirror") is MirrorState.UNSYNCHRONISED, "found out")
+    for _ in range(3):
+        leader.append(A)
+        leader.sources.cut()
+        await leader.commits.settle()
+    assert octets(mirror.directory) == extent
+    leader.sources.wait_for(A, frozenset())
+    await until(lambda: leader.is_live("mirror", A), "live again")
+    await mirror.stop()
+    await leader.stop()
+    assert compared(leader, mirror).is_identical
+    assert octets_aside(mirror) == extent
 
 
-def test_a_leader_that_lost_everything_has_nothing_deleted(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        leader, mirror = await pair(tmp_path)
-        leader.lead(A, automatic=True)
-        leader.fill(A, 20_000)
-        mirror.copies.mirror(A, "leader")
-        await until(lambda: leader.is_live("mirror", A), "live")
-        await leader.stop()
-        await mirror.copies.release(A)
-        extent = octets(mirror.directory)
-        empty = Node(tmp_path / "empty", "leader", epoch=2)
-        mirror.via["leader"] = await empty.listen()
-        empty.lead(A, automatic=True)
-        mirror.copies.mirror(A, "leader")
-        await until(lambda: empty.is_live("mirror", A), "live")
-        empty.append(A)
-        await until(lambda: empty.is_live("mirror", A), "still live")
-        await mirror.stop()
-        await empty.stop()
-        assert compared(empty, mirror).is_identical
-        assert octets_aside(mirror) == extent
-
-    asyncio.run(scenario())
+async def test_a_leader_that_lost_everything_has_nothing_deleted(tmp_path: Path) -> None:
+    leader, mirror = await pair(tmp_path)
+    leader.lead(A, automatic=True)
+    leader.fill(A, 20_000)
+    mirror.copies.mirror(A, "leader")
+    await until(lambda: leader.is_live("mirror", A), "live")
+    await leader.stop()
+    await mirror.copies.release(A)
+    extent = octets(mirror.directory)
+    empty = Node(tmp_path / "empty", "leader", epoch=2)
+    mirror.via["leader"] = await empty.listen()
+    empty.lead(A, automatic=True)
+    mirror.copies.mirror(A, "leader")
+    await until(lambda: empty.is_live("mirror", A), "live")
+    empty.append(A)
+    await until(lambda: empty.is_live("mirror", A), "still live")
+    await mirror.stop()
+    await empty.stop()
+    assert compared(empty, mirror).is_identical
+    assert octets_aside(mirror) == extent
 
 
 @pytest.mark.parametrize("is_closed", [False, True])
-def test_what_is_released_can_be_led_and_what_is_discarded_is_gone(tmp_path: Path, is_closed: bool) -> None:
-    async def scenario() -> None:
-        leader, mirror = await pair(tmp_path)
-        leader.lead(A, B, automatic=True)
-        for name in (A, B):
-            leader.fill(name, 20_000)
-            mirror.copies.mirror(name, "leader")
-        await until(lambda: leader.is_live("mirror", A, B), "live")
-        leader.sources.delivered(A, 7)
-        leader.sources.delivered(A, 5)
-        end = leader.append(A)
-        leader.append(A)
-        await until(lambda: leader.is_live("mirror", A), "live")
-        await mirror.copies.release(A)
-        assert A not in mirror.tree.logs
-        ends = mirror.copies.ends(A)
-        assert ends is not None
-        assert (ends.epoch, ends.first_offset, ends.next_offset) == (1, 0, end + 1)
-        assert mirror.copies.cursor(A) == 7
-        if is_closed:
-            await mirror.copies.release(B)
-        await mirror.copies.discard(B)
-        assert mirror.copies.ends(B) is None
-        assert not (mirror.directory / B).exists()
-        assert [row["name"] for row in mirror.copies.rows()] == []
-        await until(lambda: not leader.sources.rows(A) and not leader.sources.rows(B), "released")
-        leader.append(A)
-        leader.append(B)
-        await leader.commits.settle()
-        assert mirror.copies.ends(A) == ends
-        raise_epoch(mirror, A, 2)
-        mirror.lead(A)
-        mirror.append(A)
-        # Not a mirror's any more, whatever a link says.
-        assert mirror.log(A).next_offset == end + 2
-        await mirror.stop()
-        await leader.stop()
+async def test_what_is_released_can_be_led_and_what_is_discarded_is_gone(
+    tmp_path: Path, is_closed: bool
+) -> None:
+    leader, mirror = await pair(tmp_path)
+    leader.lead(A, B, automatic=True)
+    for name in (A, B):
+        leader.fill(name, 20_000)
+        mirror.copies.mirror(name, "leader")
+    await until(lambda: leader.is_live("mirror", A, B), "live")
+    leader.sources.delivered(A, 7)
+    leader.sources.delivered(A, 5)
+    end = leader.append(A)
+    leader.append(A)
+    await until(lambda: leader.is_live("mirror", A), "live")
+    await mirror.copies.release(A)
+    assert A not in mirror.tree.logs
+    ends = mirror.copies.ends(A)
+    assert ends is not None
+    assert (ends.epoch, ends.first_offset, ends.next_offset) == (1, 0, end + 1)
+    assert mirror.copies.cursor(A) == 7
+    if is_closed:
+        await mirror.copies.release(B)
+    await mirror.copies.discard(B)
+    assert mirror.copies.ends(B) is None
+    assert not (mirror.directory / B).exists()
+    assert [row["name"] for row in mirror.copies.rows()] == []
+    await until(lambda: not leader.sources.rows(A) and not leader.sources.rows(B), "released")
+    leader.append(A)
+    leader.append(B)
+    await leader.commits.settle()
+    assert mirror.copies.ends(A) == ends
+    raise_epoch(mirror, A, 2)
+    mirror.lead(A)
+    mirror.append(A)
+    # Not a mirror's any more, whatever a link says.
+    assert mirror.log(A).next_offset == end + 2
+    await mirror.stop()
+    await leader.stop()
 
-    asyncio.run(scenario())
 
-
-def test_a_deleted_log_needs_no_mirror_and_one_led_elsewhere_promises_nothing(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        leader, mirror = await pair(tmp_path)
-        describe: list[int] = []
-        leader.lead(A, B)
-        for name in (A, B):
-            leader.append(name)
-            leader.sources.wait_for(name, frozenset({"mirror"}))
-            leader.append(name)
-            leader.promise(describe, name)
-        leader.commits.begin()
-        assert describe == []
-        leader.sources.cease(B)
-        assert describe == []
-        leader.commits.forget(leader.log(A))
-        leader.log(A).delete()
-        assert describe == [0]
-        await mirror.stop()
-        await leader.stop()
-
-    asyncio.run(scenario())
+async def test_a_deleted_log_needs_no_mirror_and_one_led_elsewhere_promises_nothing(tmp_path: Path) -> None:
+    leader, mirror = await pair(tmp_path)
+    describe: list[int] = []
+    leader.lead(A, B)
+    for name in (A, B):
+        leader.append(name)
+        leader.sources.wait_for(name, frozenset({"mirror"}))
+        leader.append(name)
+        leader.promise(describe, name)
+    leader.commits.begin()
+    assert describe == []
+    leader.sources.cease(B)
+    assert describe == []
+    leader.commits.forget(leader.log(A))
+    leader.log(A).delete()
+    assert describe == [0]
+    await mirror.stop()
+    await leader.stop()
 
 
 @pytest.mark.parametrize("is_automatic", [False, True])
-def test_a_mirror_of_what_is_all_settled_knows_on_its_disk_where_it_begins(
+async def test_a_mirror_of_what_is_all_settled_knows_on_its_disk_where_it_begins(
     tmp_path: Path, is_automatic: bool
 ) -> None:
     """It is counted on at once, and nothing may come for long: a start finds a chunk, at the leader's offset."""
-
-    async def scenario() -> None:
-        leader, mirror = await pair(tmp_path)
-        leader.lead(A, automatic=is_automatic)
-        for _ in range(400):
-            leader.append(A, 900, 4)
-        end = leader.log(A).next_offset
-        leader.sources.floor(A, end)
-        mirror.copies.mirror(A, "leader")
-        await until(lambda: leader.is_live("mirror", A), "live")
-        await mirror.stop()
-        await leader.stop()
-        found = Log(mirror.tree.path_of(A), epoch=0).open(must_exist=True)
-        assert found.first_offset == end
-        assert [header.chunk_id for header, _ in found.headers_before(found.next_offset, 9)] == [end]
-
-    asyncio.run(scenario())
+    leader, mirror = await pair(tmp_path)
+    leader.lead(A, automatic=is_automatic)
+    for _ in range(400):
+        leader.append(A, 900, 4)
+    end = leader.log(A).next_offset
+    leader.sources.floor(A, end)
+    mirror.copies.mirror(A, "leader")
+    await until(lambda: leader.is_live("mirror", A), "live")
+    await mirror.stop()
+    await leader.stop()
+    found = Log(mirror.tree.path_of(A), epoch=0).open(must_exist=True)
+    assert found.first_offset == end
+    assert [header.chunk_id for header, _ in found.headers_before(found.next_offset, 9)] == [end]
 
 
-def test_a_mirror_that_was_told_to_begin_has_a_file_before_anything_comes(tmp_path: Path) -> None:
+async def test_a_mirror_that_was_told_to_begin_has_a_file_before_anything_comes(tmp_path: Path) -> None:
     """Should it end just then, it is an empty copy that begins there, and none that has all of nothing."""
-
-    async def scenario() -> None:
-        node = Node(tmp_path / "mirror")
-        applier = Applier(node.tree, node.commits, lambda name, log, chunk: None)
-        applier.apply(LogChange(ChangeKind.BEGIN, A, 4711))
-        await node.stop()
-        found = Log(node.tree.path_of(A), epoch=0).open(must_exist=True)
-        assert (found.first_offset, found.next_offset) == (4711, 4711)
-
-    asyncio.run(scenario())
+    node = Node(tmp_path / "mirror")
+    applier = Applier(node.tree, node.commits, lambda name, log, chunk: None)
+    applier.apply(LogChange(ChangeKind.BEGIN, A, 4711))
+    await node.stop()
+    found = Log(node.tree.path_of(A), epoch=0).open(must_exist=True)
+    assert (found.first_offset, found.next_offset) == (4711, 4711)
 
 
-def test_a_copy_that_is_counted_on_and_gone_is_no_copy_of_nothing(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        leader, mirror = await pair(tmp_path)
-        leader.lead(A, automatic=True)
-        leader.append(A)
-        await copied(leader, mirror)
-        shutil.rmtree(mirror.tree.path_of(A))
-        mirror.copies.mirror(A, "leader", is_counted_on=True)
-        assert mirror.copies.damaged == {A}, "it says so, and others lead"
-        leader.lead(A, automatic=True)
-        mirror.copies.mirror(A, "leader")
-        await until(lambda: leader.is_live("mirror", A), "begun anew, once nobody counts on it")
-        assert mirror.copies.damaged == set()
-        await mirror.stop()
-        await leader.stop()
-        assert compared(leader, mirror).is_identical
-
-    asyncio.run(scenario())
+async def test_a_copy_that_is_counted_on_and_gone_is_no_copy_of_nothing(tmp_path: Path) -> None:
+    leader, mirror = await pair(tmp_path)
+    leader.lead(A, automatic=True)
+    leader.append(A)
+    await copied(leader, mirror)
+    shutil.rmtree(mirror.tree.path_of(A))
+    mirror.copies.mirror(A, "leader", is_counted_on=True)
+    assert mirror.copies.damaged == {A}, "it says so, and others lead"
+    leader.lead(A, automatic=True)
+    mirror.copies.mirror(A, "leader")
+    await until(lambda: leader.is_live("mirror", A), "begun anew, once nobody counts on it")
+    assert mirror.copies.damaged == set()
+    await mirror.stop()
+    await leader.stop()
+    assert compared(leader, mirror).is_identical
 
 
-def test_what_led_two_leaders_ago_is_late_by_what_the_log_says_of_its_epoch(tmp_path: Path) -> None:
+async def test_what_led_two_leaders_ago_is_late_by_what_the_log_says_of_its_epoch(tmp_path: Path) -> None:
     """All of it is dropped here, and so is what the next leader wrote: but nothing of it is divergent."""
-
-    async def scenario() -> None:
-        leader, mirror = await pair(tmp_path)
-        leader.lead(A, automatic=True)
-        for _ in range(4):
+    leader, mirror = await pair(tmp_path)
+    leader.lead(A, automatic=True)
+    for _ in range(4):
+        leader.append(A, 900, 4)
+    await copied(leader, mirror)
+    end = mirror.log(A).next_offset
+    for epoch in (3, 4):
+        raise_epoch(leader, A, epoch)
+        for _ in range(6):
             leader.append(A, 900, 4)
-        await copied(leader, mirror)
-        end = mirror.log(A).next_offset
-        for epoch in (3, 4):
-            raise_epoch(leader, A, epoch)
-            for _ in range(6):
-                leader.append(A, 900, 4)
-        leader.log(A).drop_before(leader.log(A).next_offset)
-        leader.lead(A, automatic=True, ends={1: end, 3: 40})
-        mirror.copies.mirror(A, "leader")
-        await until(lambda: leader.is_live("mirror", A), "live")
-        assert reports(mirror.directory) == []
-        await mirror.stop()
-        await leader.stop()
-        assert compared(leader, mirror).is_identical
-
-    asyncio.run(scenario())
+    leader.log(A).drop_before(leader.log(A).next_offset)
+    leader.lead(A, automatic=True, ends={1: end, 3: 40})
+    mirror.copies.mirror(A, "leader")
+    await until(lambda: leader.is_live("mirror", A), "live")
+    assert reports(mirror.directory) == []
+    await mirror.stop()
+    await leader.stop()
+    assert compared(leader, mirror).is_identical
 
 
-def test_a_copy_from_before_a_leader_that_lacked_messages_is_quarantined_before_it_is_deleted(
+async def test_a_copy_from_before_a_leader_that_lacked_messages_is_quarantined_before_it_is_deleted(
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        leader, mirror = await pair(tmp_path)
-        leader.lead(A, automatic=True)
-        leader.fill(A, 20_000)
-        await copied(leader, mirror)
-        extent = octets(mirror.directory)
-        await mirror.copies.quarantine(A, "leader", lost_epoch=1)
-        assert not reports(mirror.directory), "it was compared with that leader"
-        await mirror.copies.quarantine(A, "leader", lost_epoch=2)
-        await mirror.copies.discard(A)
-        assert A not in logs_of(mirror.directory)
-        assert octets_aside(mirror) == extent
-        [report] = reports(mirror.directory)
-        assert report.summary()["lost"] == sum(log.messages for log in report.logs) > 0
-        await mirror.stop()
-        await leader.stop()
-
-    asyncio.run(scenario())
+    leader, mirror = await pair(tmp_path)
+    leader.lead(A, automatic=True)
+    leader.fill(A, 20_000)
+    await copied(leader, mirror)
+    extent = octets(mirror.directory)
+    await mirror.copies.quarantine(A, "leader", lost_epoch=1)
+    assert not reports(mirror.directory), "it was compared with that leader"
+    await mirror.copies.quarantine(A, "leader", lost_epoch=2)
+    await mirror.copies.discard(A)
+    assert A not in logs_of(mirror.directory)
+    assert octets_aside(mirror) == extent
+    [report] = reports(mirror.directory)
+    assert report.summary()["lost"] == sum(log.messages for log in report.logs) > 0
+    await mirror.stop()
+    await leader.stop()

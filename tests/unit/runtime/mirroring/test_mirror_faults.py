@@ -41,7 +41,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_link_that_is_cut_at_any_octet_or_altered_loses_nothing(tmp_path: Path, seed: int) -> None:
+async def test_a_link_that_is_cut_at_any_octet_or_altered_loses_nothing(tmp_path: Path, seed: int) -> None:
     """While it synchronises, both what is new and what was there before; while it is live."""
     dice = random.Random(seed)
 
@@ -79,20 +79,17 @@ def test_a_link_that_is_cut_at_any_octet_or_altered_loses_nothing(tmp_path: Path
         assert len(describe) == leader.promised
         assert proxy.cuts or proxy.accepted > 1
 
-    async def run() -> None:
-        leader, mirror = Node(tmp_path / "leader"), Node(tmp_path / "mirror")
-        with LinkProxy(1) as proxy:
-            await scenario(proxy, leader, mirror)
-            await mirror.stop()
-            await leader.stop()
-        found = compared(leader, mirror)
-        assert found.is_identical, found
-
-    asyncio.run(run())
+    leader, mirror = Node(tmp_path / "leader"), Node(tmp_path / "mirror")
+    with LinkProxy(1) as proxy:
+        await scenario(proxy, leader, mirror)
+        await mirror.stop()
+        await leader.stop()
+    found = compared(leader, mirror)
+    assert found.is_identical, found
 
 
 @pytest.mark.parametrize("budget", [0, 700, 9_000, 33_000])
-def test_a_mirror_whose_disk_is_full_goes_on_when_there_is_room(
+async def test_a_mirror_whose_disk_is_full_goes_on_when_there_is_room(
     tmp_path: Path, budget: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it cannot write its leader hears at once; nothing is acked, nothing is lost."""
@@ -108,123 +105,109 @@ def test_a_mirror_whose_disk_is_full_goes_on_when_there_is_room(
             left[0] -= size
         return writes(fd, octets, at)
 
-    async def scenario() -> None:
-        leader, mirror = await pair(tmp_path)
-        leader.fill(A, 30_000)
-        leader.lead(A, automatic=True)
-        monkeypatch.setattr(os, "pwritev", pwritev)
-        mirror.copies.mirror(A, "leader")
-        describe: list[int] = []
-        leader.sources.wait_for(A, frozenset({"mirror"}))
-        while (A, "mirror", MirrorState.GONE) not in leader.states:
-            leader.append(A, 900)
-            leader.promise(describe, A)
-            await asyncio.sleep(0.001)
-        assert not leader.is_live("mirror", A)
-        left[0] = 1 << 40
-        await until(lambda: leader.is_live("mirror", A), "live again")
-        assert len(describe) == leader.promised
-        assert mirror.log(A).next_offset == leader.log(A).next_offset
-        await mirror.stop()
-        await leader.stop()
-        assert compared(leader, mirror).is_identical
-
-    asyncio.run(scenario())
+    leader, mirror = await pair(tmp_path)
+    leader.fill(A, 30_000)
+    leader.lead(A, automatic=True)
+    monkeypatch.setattr(os, "pwritev", pwritev)
+    mirror.copies.mirror(A, "leader")
+    describe: list[int] = []
+    leader.sources.wait_for(A, frozenset({"mirror"}))
+    while (A, "mirror", MirrorState.GONE) not in leader.states:
+        leader.append(A, 900)
+        leader.promise(describe, A)
+        await asyncio.sleep(0.001)
+    assert not leader.is_live("mirror", A)
+    left[0] = 1 << 40
+    await until(lambda: leader.is_live("mirror", A), "live again")
+    assert len(describe) == leader.promised
+    assert mirror.log(A).next_offset == leader.log(A).next_offset
+    await mirror.stop()
+    await leader.stop()
+    assert compared(leader, mirror).is_identical
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_torn_tail_at_the_mirror_is_sent_again(tmp_path: Path, seed: int) -> None:
+async def test_a_torn_tail_at_the_mirror_is_sent_again(tmp_path: Path, seed: int) -> None:
     """Power went while it wrote: of its newest segment the end is missing, or zero."""
     dice = random.Random(seed)
-
-    async def scenario() -> None:
-        leader, mirror = await pair(tmp_path)
-        leader.lead(A, automatic=True)
-        leader.fill(A, 20_000)
-        mirror.copies.mirror(A, "leader")
-        await until(lambda: leader.is_live("mirror", A), "live")
-        for _ in range(5):
-            leader.append(A, 900)
-        await until(lambda: leader.is_live("mirror", A), "live")
-        await mirror.stop()
-        await until(lambda: not leader.sources.rows(A), "away")
-        segments = logs_of(mirror.directory)[A]
-        newest = segments[max(segments)]
-        torn = dice.randint(1, newest.stat().st_size)
-        octets = newest.read_bytes()[:-torn]
-        newest.write_bytes(octets + bytes(torn if dice.random() < 0.5 and torn > 64 else 0))
-        leader.append(A)
-        again = Node(mirror.directory)
-        again.via = mirror.via
-        again.copies.mirror(A, "leader")
-        await until(lambda: leader.is_live("mirror", A), "live again")
-        await again.stop()
-        await leader.stop()
-        assert compared(leader, again).is_identical
-        assert not (again.directory / "divergent").exists()
-
-    asyncio.run(scenario())
+    leader, mirror = await pair(tmp_path)
+    leader.lead(A, automatic=True)
+    leader.fill(A, 20_000)
+    mirror.copies.mirror(A, "leader")
+    await until(lambda: leader.is_live("mirror", A), "live")
+    for _ in range(5):
+        leader.append(A, 900)
+    await until(lambda: leader.is_live("mirror", A), "live")
+    await mirror.stop()
+    await until(lambda: not leader.sources.rows(A), "away")
+    segments = logs_of(mirror.directory)[A]
+    newest = segments[max(segments)]
+    torn = dice.randint(1, newest.stat().st_size)
+    octets = newest.read_bytes()[:-torn]
+    newest.write_bytes(octets + bytes(torn if dice.random() < 0.5 and torn > 64 else 0))
+    leader.append(A)
+    again = Node(mirror.directory)
+    again.via = mirror.via
+    again.copies.mirror(A, "leader")
+    await until(lambda: leader.is_live("mirror", A), "live again")
+    await again.stop()
+    await leader.stop()
+    assert compared(leader, again).is_identical
+    assert not (again.directory / "divergent").exists()
 
 
 @pytest.mark.parametrize("was_used", [False, True])
-def test_a_leader_that_ends_once_it_began_a_segment_for_a_mirror_goes_on_with_it(
+async def test_a_leader_that_ends_once_it_began_a_segment_for_a_mirror_goes_on_with_it(
     tmp_path: Path, was_used: bool
 ) -> None:
     """A new mirror has what was there in front of a new segment.
 
     Of an unused one, as nodes of before made them, the leader knows nothing after a restart.
     """
-
-    async def scenario() -> None:
-        leader, mirror = await pair(tmp_path)
-        leader.lead(A, automatic=True)
-        leader.fill(A, 20_000)
-        while leader.log(A).starts_segment:
-            leader.append(A)
-        leader.log(A).sync()
-        if not was_used:
-            leader.begin_segment = lambda name: leader.log(name).roll().first_offset  # type: ignore[method-assign]
-        mirror.copies.mirror(A, "leader")
-        await until(lambda: leader.is_live("mirror", A), "live")
-        await until(lambda: mirror.log(A).first_offset == leader.log(A).first_offset, "whole")
-        assert mirror.log(A).starts_segment != was_used
-        await leader.stop()
-        again = Node(leader.directory)
-        mirror.via["leader"] = await again.listen()
-        again.lead(A, automatic=True)
-        for _ in range(3):
-            again.append(A, 50)
-        await until(lambda: again.is_live("mirror", A), "live again")
-        await mirror.stop()
-        await again.stop()
-        assert compared(again, mirror).is_identical
-
-    asyncio.run(scenario())
+    leader, mirror = await pair(tmp_path)
+    leader.lead(A, automatic=True)
+    leader.fill(A, 20_000)
+    while leader.log(A).starts_segment:
+        leader.append(A)
+    leader.log(A).sync()
+    if not was_used:
+        leader.begin_segment = lambda name: leader.log(name).roll().first_offset  # type: ignore[method-assign]
+    mirror.copies.mirror(A, "leader")
+    await until(lambda: leader.is_live("mirror", A), "live")
+    await until(lambda: mirror.log(A).first_offset == leader.log(A).first_offset, "whole")
+    assert mirror.log(A).starts_segment != was_used
+    await leader.stop()
+    again = Node(leader.directory)
+    mirror.via["leader"] = await again.listen()
+    again.lead(A, automatic=True)
+    for _ in range(3):
+        again.append(A, 50)
+    await until(lambda: again.is_live("mirror", A), "live again")
+    await mirror.stop()
+    await again.stop()
+    assert compared(again, mirror).is_identical
 
 
-def test_a_damaged_copy_is_put_away_and_copied_anew(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        leader, mirror = await pair(tmp_path)
-        leader.lead(A, automatic=True)
-        leader.fill(A, 20_000)
-        mirror.copies.mirror(A, "leader")
-        await until(lambda: leader.is_live("mirror", A), "live")
-        await mirror.stop()
-        await until(lambda: not leader.sources.rows(A), "away")
-        segments = logs_of(mirror.directory)[A]
-        newest = segments[max(segments)]
-        newest.write_bytes(b"\xff" + newest.read_bytes()[1:])
-        again = Node(mirror.directory)
-        again.via = mirror.via
-        again.copies.mirror(A, "leader")
-        await until(lambda: leader.is_live("mirror", A), "live again")
-        await again.stop()
-        await leader.stop()
-        assert compared(leader, again).is_identical
-        [put_away] = again.directory.glob("divergent/damaged-*")
-        assert logs_of(put_away)[A].keys() == segments.keys()
-
-    asyncio.run(scenario())
+async def test_a_damaged_copy_is_put_away_and_copied_anew(tmp_path: Path) -> None:
+    leader, mirror = await pair(tmp_path)
+    leader.lead(A, automatic=True)
+    leader.fill(A, 20_000)
+    mirror.copies.mirror(A, "leader")
+    await until(lambda: leader.is_live("mirror", A), "live")
+    await mirror.stop()
+    await until(lambda: not leader.sources.rows(A), "away")
+    segments = logs_of(mirror.directory)[A]
+    newest = segments[max(segments)]
+    newest.write_bytes(b"\xff" + newest.read_bytes()[1:])
+    again = Node(mirror.directory)
+    again.via = mirror.via
+    again.copies.mirror(A, "leader")
+    await until(lambda: leader.is_live("mirror", A), "live again")
+    await again.stop()
+    await leader.stop()
+    assert compared(leader, again).is_identical
+    [put_away] = again.directory.glob("divergent/damaged-*")
+    assert logs_of(put_away)[A].keys() == segments.keys()
 
 
 def every_rename(monkeypatch: pytest.MonkeyPatch, seen: Callable[[], None]) -> None:
@@ -243,7 +226,7 @@ def every_rename(monkeypatch: pytest.MonkeyPatch, seen: Callable[[], None]) -> N
     monkeypatch.setattr(Path, "rename", rename)
 
 
-def test_a_crash_while_the_head_is_moved_in_leaves_a_whole_log(
+async def test_a_crash_while_the_head_is_moved_in_leaves_a_whole_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Copies of the mirror's directory at each such moment are opened: each a contiguous part of the leader's log."""
@@ -263,41 +246,38 @@ def test_a_crash_while_the_head_is_moved_in_leaves_a_whole_log(
                 target.write_bytes(path.read_bytes())
         images.append(image)
 
-    async def scenario() -> None:
-        leader, mirror = await pair(tmp_path)
-        leader.fill(A, 40_000)
-        leader.lead(A)
-        mirror.copies.mirror(A, "leader")
-        await until(lambda: leader.state(A, "mirror") is MirrorState.UNSYNCHRONISED, "unsynchronised")
-        every_rename(monkeypatch, take_image)
-        monkeypatch.setattr(Log, "prepend", prepend)
-        leader.sources.synchronise(A)
+    leader, mirror = await pair(tmp_path)
+    leader.fill(A, 40_000)
+    leader.lead(A)
+    mirror.copies.mirror(A, "leader")
+    await until(lambda: leader.state(A, "mirror") is MirrorState.UNSYNCHRONISED, "unsynchronised")
+    every_rename(monkeypatch, take_image)
+    monkeypatch.setattr(Log, "prepend", prepend)
+    leader.sources.synchronise(A)
+    await until(lambda: leader.is_live("mirror", A), "live")
+    every_rename(monkeypatch, lambda: None)
+    await mirror.stop()
+    await until(lambda: not leader.sources.rows(A), "away")
+    assert len(images) >= 8
+    firsts = set()
+    for image in images:
+        if not (image / A).exists():
+            continue
+        node = Node(image, "mirror")
+        node.via = mirror.via
+        ends = node.copies.ends(A)
+        assert ends is not None
+        firsts.add(ends.first_offset)
+        node.copies.mirror(A, "leader")
+        leader.sources.led[A].automatic = True
         await until(lambda: leader.is_live("mirror", A), "live")
-        every_rename(monkeypatch, lambda: None)
-        await mirror.stop()
+        await node.stop()
         await until(lambda: not leader.sources.rows(A), "away")
-        assert len(images) >= 8
-        firsts = set()
-        for image in images:
-            if not (image / A).exists():
-                continue
-            node = Node(image, "mirror")
-            node.via = mirror.via
-            ends = node.copies.ends(A)
-            assert ends is not None
-            firsts.add(ends.first_offset)
-            node.copies.mirror(A, "leader")
-            leader.sources.led[A].automatic = True
-            await until(lambda: leader.is_live("mirror", A), "live")
-            await node.stop()
-            await until(lambda: not leader.sources.rows(A), "away")
-            found = compared(leader, node)
-            assert found.is_identical, found
-            assert not (image / "divergent").exists()
-        assert len(firsts) >= 4
-        await leader.stop()
-
-    asyncio.run(scenario())
+        found = compared(leader, node)
+        assert found.is_identical, found
+        assert not (image / "divergent").exists()
+    assert len(firsts) >= 4
+    await leader.stop()
 
 
 MIRROR = """
@@ -317,58 +297,54 @@ asyncio.run(run(sys.argv[1], sys.argv[2], sys.argv[3:]))
 """
 
 
-def test_a_mirror_that_is_killed_again_and_again_has_what_was_promised(tmp_path: Path) -> None:
+async def test_a_mirror_that_is_killed_again_and_again_has_what_was_promised(tmp_path: Path) -> None:
     """`kill -9` of a real process, while it synchronises and while it is live."""
     dice = random.Random(5)
     names = NAMES[:3]
+    leader = Node(tmp_path / "leader")
+    port = await leader.listen()
+    for name in names:
+        leader.fill(name, 200_000)
+    leader.lead(*names, automatic=True)
+    promised: dict[str, int] = dict.fromkeys(names, 0)
 
-    async def scenario() -> None:
-        leader = Node(tmp_path / "leader")
-        port = await leader.listen()
-        for name in names:
-            leader.fill(name, 200_000)
-        leader.lead(*names, automatic=True)
-        promised: dict[str, int] = dict.fromkeys(names, 0)
+    def promise(name: str) -> None:
+        end = leader.append(name, dice.choice([10, 900]), dice.randint(1, 9))
+        leader.sources.when_acked([name], lambda: promised.update({name: end}))
+        leader.commits.begin()
 
-        def promise(name: str) -> None:
-            end = leader.append(name, dice.choice([10, 900]), dice.randint(1, 9))
-            leader.sources.when_acked([name], lambda: promised.update({name: end}))
-            leader.commits.begin()
-
-        for name in names:
-            leader.sources.wait_for(name, frozenset({"mirror"}))
-        for kill in range(4):
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-c", MIRROR, str(tmp_path / "mirror"), str(port), *names,
-                stdout=asyncio.subprocess.PIPE,
-            )  # fmt: skip
-            assert process.stdout is not None
-            assert await process.stdout.readline() == b"mirroring\n"
-            if kill % 2:
-                await until(lambda: leader.is_live("mirror", *names), "live")
-            for _ in range(dice.randint(5, 60)):
-                for _ in range(dice.randint(1, 5)):
-                    promise(dice.choice(names))
-                await asyncio.sleep(0.002)
-            process.send_signal(signal.SIGKILL)
-            await process.wait()
-            await until(lambda: not leader.sources.rows(names[0]), "away")
-            mirror = Node(tmp_path / "mirror")
-            for name in names:
-                ends = mirror.copies.ends(name)
-                assert ends is not None or not promised[name]
-                if ends is not None:
-                    assert promised[name] <= ends.next_offset <= leader.log(name).next_offset
-            mirror.commits.close()
+    for name in names:
+        leader.sources.wait_for(name, frozenset({"mirror"}))
+    for kill in range(4):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", MIRROR, str(tmp_path / "mirror"), str(port), *names,
+            stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"mirroring\n"
+        if kill % 2:
+            await until(lambda: leader.is_live("mirror", *names), "live")
+        for _ in range(dice.randint(5, 60)):
+            for _ in range(dice.randint(1, 5)):
+                promise(dice.choice(names))
+            await asyncio.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
+        await until(lambda: not leader.sources.rows(names[0]), "away")
         mirror = Node(tmp_path / "mirror")
-        mirror.via["leader"] = port
         for name in names:
-            mirror.copies.mirror(name, "leader")
-        await until(lambda: leader.is_live("mirror", *names), "live")
-        assert promised == {name: leader.log(name).next_offset for name in names}
-        await mirror.stop()
-        await leader.stop()
-        found = compared(leader, mirror)
-        assert found.is_identical, found
-
-    asyncio.run(scenario())
+            ends = mirror.copies.ends(name)
+            assert ends is not None or not promised[name]
+            if ends is not None:
+                assert promised[name] <= ends.next_offset <= leader.log(name).next_offset
+        mirror.commits.close()
+    mirror = Node(tmp_path / "mirror")
+    mirror.via["leader"] = port
+    for name in names:
+        mirror.copies.mirror(name, "leader")
+    await until(lambda: leader.is_live("mirror", *names), "live")
+    assert promised == {name: leader.log(name).next_offset for name in names}
+    await mirror.stop()
+    await leader.stop()
+    found = compared(leader, mirror)
+    assert found.is_identical, found

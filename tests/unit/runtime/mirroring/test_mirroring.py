@@ -25,7 +25,7 @@ def has_dropped(mirror: Node, name: str, first_offset: int) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_whatever_happens_to_the_link_the_mirror_has_what_the_leader_has(
+async def test_whatever_happens_to_the_link_the_mirror_has_what_the_leader_has(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed: list[Exception] = []
@@ -34,174 +34,154 @@ def test_whatever_happens_to_the_link_the_mirror_has_what_the_leader_has(
         # Nothing is so little that it is sent in one turn.
         monkeypatch.setattr(mirror_stream, "FINAL_BYTES", 0 if seed % 3 == 1 else 2000)
         monkeypatch.setattr(mirror_stream, "STEP_BYTES", 500)
-
-    async def scenario() -> None:
-        dice = random.Random(seed)
-        leader, mirror = await pair(tmp_path)
-        for _ in range(dice.choice([0, 40, 400])):
+    dice = random.Random(seed)
+    leader, mirror = await pair(tmp_path)
+    for _ in range(dice.choice([0, 40, 400])):
+        leader.change(dice, dice.choice(NAMES))
+    leader.lead(*NAMES[:3], automatic=True)
+    for name in NAMES:
+        mirror.copies.mirror(name, "leader")
+    leader.lead(NAMES[3], automatic=True)
+    for _ in range(dice.randint(3, 6)):
+        for _ in range(dice.randint(1, 60)):
             leader.change(dice, dice.choice(NAMES))
-        leader.lead(*NAMES[:3], automatic=True)
-        for name in NAMES:
-            mirror.copies.mirror(name, "leader")
-        leader.lead(NAMES[3], automatic=True)
-        for _ in range(dice.randint(3, 6)):
-            for _ in range(dice.randint(1, 60)):
-                leader.change(dice, dice.choice(NAMES))
-                if dice.random() < 0.2:
-                    await asyncio.sleep(dice.choice([0, 0, 0.002]))
-            match dice.choice(["cut", "restart", "wait", "again", "cease", "nothing"]):
-                case "cut":
-                    leader.cut_links()
-                case "restart":
-                    await mirror.stop()
-                    for _ in range(dice.randint(0, 30)):
-                        leader.change(dice, dice.choice(NAMES))
-                    port = mirror.via["leader"]
-                    mirror = Node(tmp_path / "mirror")
-                    mirror.via["leader"] = port
-                    for name in NAMES:
-                        mirror.copies.mirror(name, "leader")
-                case "again":
-                    await mirror.copies.release(A)
-                    mirror.copies.mirror(A, "leader")
-                case "cease":
-                    leader.sources.cease(B)
-                    leader.change(dice, B)
-                    leader.sources.lead(B, automatic=True)
-                case "wait":
-                    await until(lambda: leader.is_live("mirror", *NAMES), "live")
-        await until(lambda: leader.is_live("mirror", *NAMES), "live at the end")
-        for name in NAMES:
-            log, cursor = leader.log(name), leader.sources.led[name].cursor
-            await until(
-                partial(lambda *of: (mirror.copies.cursor(of[0]) or 0) >= of[1], name, cursor), "told"
-            )
-            await until(partial(has_dropped, mirror, name, log.first_offset), "dropped")
-            ends = mirror.copies.ends(name)
-            assert ends is not None
-            assert (ends.first_offset, ends.next_offset) == (log.first_offset, log.next_offset)
-        await mirror.stop()
-        await leader.stop()
-        found = compared(leader, mirror)
-        assert found.is_identical, found
-        assert failed == []
-        assert not list((tmp_path / "mirror").rglob("divergent/*/report.json"))
-
-    asyncio.run(scenario())
+            if dice.random() < 0.2:
+                await asyncio.sleep(dice.choice([0, 0, 0.002]))
+        match dice.choice(["cut", "restart", "wait", "again", "cease", "nothing"]):
+            case "cut":
+                leader.cut_links()
+            case "restart":
+                await mirror.stop()
+                for _ in range(dice.randint(0, 30)):
+                    leader.change(dice, dice.choice(NAMES))
+                port = mirror.via["leader"]
+                mirror = Node(tmp_path / "mirror")
+                mirror.via["leader"] = port
+                for name in NAMES:
+                    mirror.copies.mirror(name, "leader")
+            case "again":
+                await mirror.copies.release(A)
+                mirror.copies.mirror(A, "leader")
+            case "cease":
+                leader.sources.cease(B)
+                leader.change(dice, B)
+                leader.sources.lead(B, automatic=True)
+            case "wait":
+                await until(lambda: leader.is_live("mirror", *NAMES), "live")
+    await until(lambda: leader.is_live("mirror", *NAMES), "live at the end")
+    for name in NAMES:
+        log, cursor = leader.log(name), leader.sources.led[name].cursor
+        await until(partial(lambda *of: (mirror.copies.cursor(of[0]) or 0) >= of[1], name, cursor), "told")
+        await until(partial(has_dropped, mirror, name, log.first_offset), "dropped")
+        ends = mirror.copies.ends(name)
+        assert ends is not None
+        assert (ends.first_offset, ends.next_offset) == (log.first_offset, log.next_offset)
+    await mirror.stop()
+    await leader.stop()
+    found = compared(leader, mirror)
+    assert found.is_identical, found
+    assert failed == []
+    assert not list((tmp_path / "mirror").rglob("divergent/*/report.json"))
 
 
-def test_a_promise_waits_for_the_mirrors_it_is_to_wait_for(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        leader, mirror = await pair(tmp_path)
-        describe: list[str] = []
-        leader.lead(A, B, automatic=True)
+async def test_a_promise_waits_for_the_mirrors_it_is_to_wait_for(tmp_path: Path) -> None:
+    leader, mirror = await pair(tmp_path)
+    describe: list[str] = []
+    leader.lead(A, B, automatic=True)
+    leader.append(A)
+    leader.sources.when_acked([A, B], lambda: describe.append("nobody"))
+    leader.commits.begin()
+    assert describe == ["nobody"]
+    leader.sources.wait_for(A, frozenset({"mirror"}), then=lambda: describe.append("record"))
+    leader.append(A)
+    leader.sources.when_acked([A], lambda: describe.append("both"))
+    leader.commits.begin()
+    await asyncio.sleep(0.05)
+    assert describe == ["nobody"]
+    mirror.copies.mirror(A, "leader")
+    await until(lambda: len(describe) == 3, "told")
+    assert describe == ["nobody", "record", "both"]
+    await mirror.stop()
+    await leader.stop()
+
+
+async def test_by_hand_a_new_mirror_gets_what_is_new_until_it_is_asked_to_synchronise(tmp_path: Path) -> None:
+    leader, mirror = await pair(tmp_path)
+    leader.fill(A, 30_000)
+    leader.lead(A)
+    begin = leader.log(A).next_offset
+    mirror.copies.mirror(A, "leader")
+    await until(lambda: leader.state(A, "mirror") is MirrorState.UNSYNCHRONISED, "unsynchronised")
+    for _ in range(10):
         leader.append(A)
-        leader.sources.when_acked([A, B], lambda: describe.append("nobody"))
-        leader.commits.begin()
-        assert describe == ["nobody"]
-        leader.sources.wait_for(A, frozenset({"mirror"}), then=lambda: describe.append("record"))
-        leader.append(A)
-        leader.sources.when_acked([A], lambda: describe.append("both"))
-        leader.commits.begin()
-        await asyncio.sleep(0.05)
-        assert describe == ["nobody"]
-        mirror.copies.mirror(A, "leader")
-        await until(lambda: len(describe) == 3, "told")
-        assert describe == ["nobody", "record", "both"]
-        await mirror.stop()
-        await leader.stop()
-
-    asyncio.run(scenario())
-
-
-def test_by_hand_a_new_mirror_gets_what_is_new_until_it_is_asked_to_synchronise(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        leader, mirror = await pair(tmp_path)
-        leader.fill(A, 30_000)
-        leader.lead(A)
-        begin = leader.log(A).next_offset
-        mirror.copies.mirror(A, "leader")
-        await until(lambda: leader.state(A, "mirror") is MirrorState.UNSYNCHRONISED, "unsynchronised")
-        for _ in range(10):
-            leader.append(A)
-        await until(lambda: leader.sources.rows(A)[0]["lag_records"] == 0, "up to date")
-        assert mirror.log(A).first_offset == begin == leader.sources.rows(A)[0]["first_offset"]
-        assert mirror.log(A).next_offset == leader.log(A).next_offset
-        leader.sources.synchronise(A)
-        await until(lambda: leader.is_live("mirror", A), "synchronised")
-        await mirror.stop()
-        await leader.stop()
-        assert compared(leader, mirror).is_identical
-        assert [state for _, _, state in leader.states[:4]] == [
-            MirrorState.JOINING,
-            MirrorState.UNSYNCHRONISED,
-            MirrorState.SYNCHRONISING,
-            MirrorState.LIVE,
-        ]
-        assert not list((tmp_path / "mirror/.mirroring").rglob("*.segment"))
-
-    asyncio.run(scenario())
+    await until(lambda: leader.sources.rows(A)[0]["lag_records"] == 0, "up to date")
+    assert mirror.log(A).first_offset == begin == leader.sources.rows(A)[0]["first_offset"]
+    assert mirror.log(A).next_offset == leader.log(A).next_offset
+    leader.sources.synchronise(A)
+    await until(lambda: leader.is_live("mirror", A), "synchronised")
+    await mirror.stop()
+    await leader.stop()
+    assert compared(leader, mirror).is_identical
+    assert [state for _, _, state in leader.states[:4]] == [
+        MirrorState.JOINING,
+        MirrorState.UNSYNCHRONISED,
+        MirrorState.SYNCHRONISING,
+        MirrorState.LIVE,
+    ]
+    assert not list((tmp_path / "mirror/.mirroring").rglob("*.segment"))
 
 
-def test_a_mirror_that_lost_its_disk_counts_for_nothing_until_it_is_whole_again(tmp_path: Path) -> None:
+async def test_a_mirror_that_lost_its_disk_counts_for_nothing_until_it_is_whole_again(tmp_path: Path) -> None:
     """It acked what is promised, and is recorded; it comes back under its name with nothing."""
+    leader, mirror = await pair(tmp_path)
+    describe: list[int] = []
+    leader.lead(A)
+    mirror.copies.mirror(A, "leader")
+    await until(lambda: leader.is_live("mirror", A), "live")
+    leader.sources.wait_for(A, frozenset({"mirror", "other"}))
+    leader.append(A)
+    leader.promise(describe, A)
+    leader.commits.begin()
+    await until(lambda: leader.is_live("mirror", A), "acked")
+    await mirror.stop()
+    again = Node(tmp_path / "empty", "mirror")
+    again.via = mirror.via
 
-    async def scenario() -> None:
-        leader, mirror = await pair(tmp_path)
-        describe: list[int] = []
-        leader.lead(A)
-        mirror.copies.mirror(A, "leader")
-        await until(lambda: leader.is_live("mirror", A), "live")
-        leader.sources.wait_for(A, frozenset({"mirror", "other"}))
-        leader.append(A)
-        leader.promise(describe, A)
-        leader.commits.begin()
-        await until(lambda: leader.is_live("mirror", A), "acked")
-        await mirror.stop()
-        again = Node(tmp_path / "empty", "mirror")
-        again.via = mirror.via
+    def on_state(name: str, node: str, state: MirrorState) -> None:
+        if state is MirrorState.JOINING:
+            leader.sources.wait_for(A, frozenset({"mirror"}))
+            assert describe == []
 
-        def on_state(name: str, node: str, state: MirrorState) -> None:
-            if state is MirrorState.JOINING:
-                leader.sources.wait_for(A, frozenset({"mirror"}))
-                assert describe == []
-
-        leader.on_state = on_state
-        again.copies.mirror(A, "leader")
-        # It is waited for, so it is sent all of it, though nobody asked for new mirrors to be synchronised.
-        await until(lambda: describe == [0], "told")
-        assert leader.is_live("mirror", A)
-        await again.stop()
-        await leader.stop()
-        assert compared(leader, again).is_identical
-
-    asyncio.run(scenario())
+    leader.on_state = on_state
+    again.copies.mirror(A, "leader")
+    # It is waited for, so it is sent all of it, though nobody asked for new mirrors to be synchronised.
+    await until(lambda: describe == [0], "told")
+    assert leader.is_live("mirror", A)
+    await again.stop()
+    await leader.stop()
+    assert compared(leader, again).is_identical
 
 
-def test_what_waits_for_the_cut_is_not_sent_behind_a_new_beginning(
+async def test_what_waits_for_the_cut_is_not_sent_behind_a_new_beginning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mirror tells anew what it has, in the turn in which something was appended."""
     failed: list[Exception] = []
     monkeypatch.setattr(copy_link.CopyLink, "_fail", lambda self, copy, error: failed.append(error))
-
-    async def scenario() -> None:
-        leader, mirror = await pair(tmp_path)
-        leader.lead(A, automatic=True)
-        mirror.copies.mirror(A, "leader")
-        leader.append(A)
-        await until(lambda: leader.is_live("mirror", A), "live")
-        link = leader.sources._links["mirror"]
-        data = encode_entry(b"m")
-        # The end that it tells of lies before this one, whose frame is not cut.
-        describe = mirror.copies.describe(mirror.copies._copies[A])
-        leader.log(A).append(ChunkType.USER, 1, 1, data, 1)
-        link.received(Type.COPIES, memoryview(pack(Type.COPIES, MirrorInventory([describe])))[5:])
-        leader.commits.begin()
-        await until(lambda: leader.is_live("mirror", A), "live again")
-        await mirror.stop()
-        await leader.stop()
-        assert compared(leader, mirror).is_identical
-        assert failed == []
-
-    asyncio.run(scenario())
+    leader, mirror = await pair(tmp_path)
+    leader.lead(A, automatic=True)
+    mirror.copies.mirror(A, "leader")
+    leader.append(A)
+    await until(lambda: leader.is_live("mirror", A), "live")
+    link = leader.sources._links["mirror"]
+    data = encode_entry(b"m")
+    # The end that it tells of lies before this one, whose frame is not cut.
+    describe = mirror.copies.describe(mirror.copies._copies[A])
+    leader.log(A).append(ChunkType.USER, 1, 1, data, 1)
+    link.received(Type.COPIES, memoryview(pack(Type.COPIES, MirrorInventory([describe])))[5:])
+    leader.commits.begin()
+    await until(lambda: leader.is_live("mirror", A), "live again")
+    await mirror.stop()
+    await leader.stop()
+    assert compared(leader, mirror).is_identical
+    assert failed == []

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -27,88 +26,70 @@ def opened(folder: Path, clock: Clock) -> EventHistory:
     return EventHistory(StateFile(folder / "event_history.json"), clock)
 
 
-def test_an_event_that_takes_long_is_kept_from_its_begin_on(tmp_path: Path, clock: Clock) -> None:
-    async def scenario() -> None:
-        history = opened(tmp_path, clock)
-        rehearsal = await history.begin("rehearsal", "ops", queues=["a"])
-        [row] = history.rows()
-        assert (row["kind"], row["by"], row["ended_ms"], row["is_running"]) == (
-            "rehearsal",
-            "ops",
-            None,
-            True,
-        )
-        history.note(rehearsal, {"event": "planned", "queues": {"a": 40}})
-        history.note(rehearsal, {"event": "published", "messages": 10})
-        clock.now_ms = 6_000
-        [running] = history.running()
-        assert (running["step"], running["done"], running["total"], running["seconds_left"]) == (
-            "recovering", 10, 40, 15.0,
-        )  # fmt: skip
-        await history.end(rehearsal, compared=40)
-        assert history.running() == []
-        [row] = history.rows()
-        assert (row["begun_ms"], row["ended_ms"], row["result"]) == (
-            1_000,
-            6_000,
-            {"queues": ["a"], "compared": 40},
-        )
-
-    asyncio.run(scenario())
+async def test_an_event_that_takes_long_is_kept_from_its_begin_on(tmp_path: Path, clock: Clock) -> None:
+    history = opened(tmp_path, clock)
+    rehearsal = await history.begin("rehearsal", "ops", queues=["a"])
+    [row] = history.rows()
+    assert (row["kind"], row["by"], row["ended_ms"], row["is_running"]) == (
+        "rehearsal",
+        "ops",
+        None,
+        True,
+    )
+    history.note(rehearsal, {"event": "planned", "queues": {"a": 40}})
+    history.note(rehearsal, {"event": "published", "messages": 10})
+    clock.now_ms = 6_000
+    [running] = history.running()
+    assert (running["step"], running["done"], running["total"], running["seconds_left"]) == (
+        "recovering", 10, 40, 15.0,
+    )  # fmt: skip
+    await history.end(rehearsal, compared=40)
+    assert history.running() == []
+    [row] = history.rows()
+    assert (row["begun_ms"], row["ended_ms"], row["result"]) == (
+        1_000,
+        6_000,
+        {"queues": ["a"], "compared": 40},
+    )
 
 
-def test_an_event_that_its_node_did_not_survive_neither_runs_nor_has_ended(
+async def test_an_event_that_its_node_did_not_survive_neither_runs_nor_has_ended(
     tmp_path: Path, clock: Clock
 ) -> None:
-    async def scenario() -> None:
-        await opened(tmp_path, clock).begin("promotion", "ops")
-        [row] = opened(tmp_path, clock).rows()
-        assert (row["is_running"], row["ended_ms"]) == (False, None)
-
-    asyncio.run(scenario())
+    await opened(tmp_path, clock).begin("promotion", "ops")
+    [row] = opened(tmp_path, clock).rows()
+    assert (row["is_running"], row["ended_ms"]) == (False, None)
 
 
-def test_what_was_declined_did_not_happen(tmp_path: Path, clock: Clock) -> None:
-    async def scenario() -> None:
-        history = opened(tmp_path, clock)
-        await history.withdraw(await history.begin("promotion", "ops"))
-        assert (history.rows(), history.running()) == ([], [])
-
-    asyncio.run(scenario())
+async def test_what_was_declined_did_not_happen(tmp_path: Path, clock: Clock) -> None:
+    history = opened(tmp_path, clock)
+    await history.withdraw(await history.begin("promotion", "ops"))
+    assert (history.rows(), history.running()) == ([], [])
 
 
-def test_a_higher_epoch_is_a_fail_over_and_is_told_once(tmp_path: Path, clock: Clock) -> None:
-    async def scenario() -> None:
-        for epoch in (1, 1, 2, 2, 5):
-            clock.now_ms += 1
-            await opened(tmp_path, clock).led("b", epoch)
-        assert [row["result"] for row in opened(tmp_path, clock).rows()] == [
-            {"epoch": 5, "leader": "b"},
-            {"epoch": 2, "leader": "b"},
-        ]
-
-    asyncio.run(scenario())
+async def test_a_higher_epoch_is_a_fail_over_and_is_told_once(tmp_path: Path, clock: Clock) -> None:
+    for epoch in (1, 1, 2, 2, 5):
+        clock.now_ms += 1
+        await opened(tmp_path, clock).led("b", epoch)
+    assert [row["result"] for row in opened(tmp_path, clock).rows()] == [
+        {"epoch": 5, "leader": "b"},
+        {"epoch": 2, "leader": "b"},
+    ]
 
 
-def test_the_newest_are_kept_also_of_one_moment(tmp_path: Path, clock: Clock) -> None:
-    async def scenario() -> None:
-        history = opened(tmp_path, clock)
-        for at in range(EVENTS_MAX + 3):
-            await history.add("queues_led_on", queues=at)
-        rows = history.rows()
-        assert len(rows) == EVENTS_MAX
-        assert sorted(row["result"]["queues"] for row in rows) == [*range(3, EVENTS_MAX + 3)]
-
-    asyncio.run(scenario())
+async def test_the_newest_are_kept_also_of_one_moment(tmp_path: Path, clock: Clock) -> None:
+    history = opened(tmp_path, clock)
+    for at in range(EVENTS_MAX + 3):
+        await history.add("queues_led_on", queues=at)
+    rows = history.rows()
+    assert len(rows) == EVENTS_MAX
+    assert sorted(row["result"]["queues"] for row in rows) == [*range(3, EVENTS_MAX + 3)]
 
 
-def test_a_damaged_file_and_a_disk_that_refuses_stop_nobody(tmp_path: Path, clock: Clock) -> None:
-    async def scenario() -> None:
-        (tmp_path / "event_history.json").write_text("no")
-        history = opened(tmp_path, clock)
-        assert history.rows() == []
-        await history.add("rejoin", "ops")
-        assert [row["kind"] for row in history.rows()] == ["rejoin"]
-        await opened(tmp_path / "nowhere", clock).add("rejoin", "ops")
-
-    asyncio.run(scenario())
+async def test_a_damaged_file_and_a_disk_that_refuses_stop_nobody(tmp_path: Path, clock: Clock) -> None:
+    (tmp_path / "event_history.json").write_text("no")
+    history = opened(tmp_path, clock)
+    assert history.rows() == []
+    await history.add("rejoin", "ops")
+    assert [row["kind"] for row in history.rows()] == ["rejoin"]
+    await opened(tmp_path / "nowhere", clock).add("rejoin", "ops")

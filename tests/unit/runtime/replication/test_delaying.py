@@ -60,7 +60,7 @@ def assert_has_all(follower: Path, leader: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_it_can_be_what_its_leader_was_at_every_time(
+async def test_it_can_be_what_its_leader_was_at_every_time(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if seed % 3:
@@ -68,49 +68,45 @@ def test_it_can_be_what_its_leader_was_at_every_time(
         monkeypatch.setattr(sent_node, "STEP_BYTES", 500)
     if seed % 4 == 3:
         monkeypatch.setattr(sending_link, "LIVE_BYTES_MAX", 3000)
-
-    async def scenario() -> None:
-        dice = random.Random(seed)
-        leader = LeaderSite(tmp_path / "leader", dice)
-        for _ in range(dice.choice([0, 40])):
+    dice = random.Random(seed)
+    leader = LeaderSite(tmp_path / "leader", dice)
+    for _ in range(dice.choice([0, 40])):
+        leader.change()
+    follower = DelayedSite(tmp_path / "follower", await leader.start())
+    moments = [(await moment(leader, tmp_path / "0"), tmp_path / "0")]
+    assert_is(follower.directory, moments[0][1])
+    for number in range(1, 5):
+        for _ in range(dice.randint(1, 60)):
             leader.change()
-        follower = DelayedSite(tmp_path / "follower", await leader.start())
-        moments = [(await moment(leader, tmp_path / "0"), tmp_path / "0")]
-        assert_is(follower.directory, moments[0][1])
-        for number in range(1, 5):
-            for _ in range(dice.randint(1, 60)):
-                leader.change()
-                if dice.random() < 0.2:
-                    await asyncio.sleep(dice.choice([0, 0, 0.002]))
-                match dice.choice(["cut", "restart", "kill", *["nothing"] * 40]):
-                    case "cut":
-                        for link in leader.listener.followers:
-                            link.peer.abort()
-                    case "restart":
-                        await follower.stop()
-                        follower = DelayedSite(tmp_path / "follower", follower.inbound.uri)
-                    case "kill":
-                        await follower.kill()
-                        follower = DelayedSite(tmp_path / "follower", follower.inbound.uri)
-            moments.append((await moment(leader, tmp_path / str(number)), tmp_path / str(number)))
-            assert_has_all(follower.directory, moments[-1][1])
-        await leader.stop()
-        await (follower.kill() if dice.random() < 0.5 else follower.stop())
-        await assert_was(follower.directory, moments, tmp_path / "copy")
-        follower = DelayedSite(tmp_path / "follower", follower.inbound.uri)
-        middle_ms = moments[2][0]
-        await follower.expire_until(middle_ms)
-        await follower.stop()
-        await assert_was(follower.directory, moments[2:], tmp_path / "copy")
-        follower = DelayedSite(tmp_path / "follower", follower.inbound.uri)
-        await follower.expire_until(moments[-1][0])
-        assert_is(follower.directory, moments[-1][1])
-        assert not follower.delaying.waits
-        assert follower.delaying.delayed_changes()[:3] == (0, 0, 0)
-        assert not list((follower.directory / "delayed" / "kept").glob("*"))
-        await follower.stop()
-
-    asyncio.run(scenario())
+            if dice.random() < 0.2:
+                await asyncio.sleep(dice.choice([0, 0, 0.002]))
+            match dice.choice(["cut", "restart", "kill", *["nothing"] * 40]):
+                case "cut":
+                    for link in leader.listener.followers:
+                        link.peer.abort()
+                case "restart":
+                    await follower.stop()
+                    follower = DelayedSite(tmp_path / "follower", follower.inbound.uri)
+                case "kill":
+                    await follower.kill()
+                    follower = DelayedSite(tmp_path / "follower", follower.inbound.uri)
+        moments.append((await moment(leader, tmp_path / str(number)), tmp_path / str(number)))
+        assert_has_all(follower.directory, moments[-1][1])
+    await leader.stop()
+    await (follower.kill() if dice.random() < 0.5 else follower.stop())
+    await assert_was(follower.directory, moments, tmp_path / "copy")
+    follower = DelayedSite(tmp_path / "follower", follower.inbound.uri)
+    middle_ms = moments[2][0]
+    await follower.expire_until(middle_ms)
+    await follower.stop()
+    await assert_was(follower.directory, moments[2:], tmp_path / "copy")
+    follower = DelayedSite(tmp_path / "follower", follower.inbound.uri)
+    await follower.expire_until(moments[-1][0])
+    assert_is(follower.directory, moments[-1][1])
+    assert not follower.delaying.waits
+    assert follower.delaying.delayed_changes()[:3] == (0, 0, 0)
+    assert not list((follower.directory / "delayed" / "kept").glob("*"))
+    await follower.stop()
 
 
 async def test_the_begin_of_the_window_is_not_written_in_the_loops_thread(
@@ -235,263 +231,234 @@ def test_a_loss_of_power_takes_no_time_that_was_acked(tmp_path: Path, seed: int)
         asyncio.run(scenario(disk))
 
 
-def test_what_is_here_is_not_sent_again(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        leader = LeaderSite(tmp_path / "leader", random.Random(3))
-        follower = DelayedSite(tmp_path / "follower", await leader.start())
-        await moment(leader, tmp_path / "0")
-        for number in range(100):
-            append(leader, QUEUE, bytes((number,)) * 1000)
-        await until(lambda: has_received(leader), "received")
-        [link] = leader.listener.followers
-        sent_bytes = link.peer.sent_bytes
-        assert follower.delaying.delayed_changes().messages == 100
-        await follower.stop()
-        follower = DelayedSite(tmp_path / "follower", follower.inbound.uri)
-        await until(lambda: has_received(leader), "back")
-        [link] = leader.listener.followers
-        assert link.peer.sent_bytes < sent_bytes / 4
-        assert not leader.feed.in_sync.members
-        extent = follower.delaying.delayed_changes()
-        assert (extent.messages, extent.error) == (100, "")
-        await follower.stop()
-        await leader.stop()
-
-    asyncio.run(scenario())
+async def test_what_is_here_is_not_sent_again(tmp_path: Path) -> None:
+    leader = LeaderSite(tmp_path / "leader", random.Random(3))
+    follower = DelayedSite(tmp_path / "follower", await leader.start())
+    await moment(leader, tmp_path / "0")
+    for number in range(100):
+        append(leader, QUEUE, bytes((number,)) * 1000)
+    await until(lambda: has_received(leader), "received")
+    [link] = leader.listener.followers
+    sent_bytes = link.peer.sent_bytes
+    assert follower.delaying.delayed_changes().messages == 100
+    await follower.stop()
+    follower = DelayedSite(tmp_path / "follower", follower.inbound.uri)
+    await until(lambda: has_received(leader), "back")
+    [link] = leader.listener.followers
+    assert link.peer.sent_bytes < sent_bytes / 4
+    assert not leader.feed.in_sync.members
+    extent = follower.delaying.delayed_changes()
+    assert (extent.messages, extent.error) == (100, "")
+    await follower.stop()
+    await leader.stop()
 
 
-def test_a_leader_whose_clock_is_ahead_is_not_kept_back_any_longer(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        leader = LeaderSite(tmp_path / "leader", random.Random(5))
-        follower = DelayedSite(tmp_path / "follower", await leader.start())
-        await moment(leader, tmp_path / "0")
-        follower.at_ms = own_ms = clock_ms() - 600_000
-        append(leader, QUEUE, b"x")
-        await until(lambda: has_received(leader), "received")
-        assert follower.delaying.delayed_changes().newest_at_ms == own_ms
-        follower.at_ms = own_ms + DELAY_MS
-        await until(lambda: not follower.delaying.waits, "the delay has passed")
-        await follower.stop()
-        await leader.stop()
-
-    asyncio.run(scenario())
+async def test_a_leader_whose_clock_is_ahead_is_not_kept_back_any_longer(tmp_path: Path) -> None:
+    leader = LeaderSite(tmp_path / "leader", random.Random(5))
+    follower = DelayedSite(tmp_path / "follower", await leader.start())
+    await moment(leader, tmp_path / "0")
+    follower.at_ms = own_ms = clock_ms() - 600_000
+    append(leader, QUEUE, b"x")
+    await until(lambda: has_received(leader), "received")
+    assert follower.delaying.delayed_changes().newest_at_ms == own_ms
+    follower.at_ms = own_ms + DELAY_MS
+    await until(lambda: not follower.delaying.waits, "the delay has passed")
+    await follower.stop()
+    await leader.stop()
 
 
-def test_a_join_that_was_broken_off_is_no_time_to_go_back_to(
+async def test_a_join_that_was_broken_off_is_no_time_to_go_back_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sent_node, "FINAL_BYTES", 0)
     monkeypatch.setattr(sent_node, "STEP_BYTES", 500)
-
-    async def scenario() -> None:
-        leader = LeaderSite(tmp_path / "leader", random.Random(4))
-        follower = DelayedSite(tmp_path / "follower", await leader.start())
-        await moment(leader, tmp_path / "0")
-        await follower.stop()
-        for _ in range(200):
-            leader.change()
-        follower = DelayedSite(tmp_path / "follower", follower.inbound.uri)
-        await until(lambda: follower.delaying.is_torn, "in the middle of a join")
-        follower.inbound.stop()
-        await follower.expire_until(ALL_MS - DELAY_MS)
-        left = await follower.delaying.left_after(clock_ms())
-        assert left.records == follower.delaying.delayed_changes().records > 0
-        await follower.stop()
-        await assert_was(follower.directory, [(clock_ms(), tmp_path / "0")], tmp_path / "copy")
-        follower = DelayedSite(tmp_path / "follower", follower.inbound.uri)
-        at_ms = await moment(leader, tmp_path / "1")
-        assert not follower.delaying.is_torn
-        await follower.stop()
-        await assert_was(follower.directory, [(at_ms, tmp_path / "1")], tmp_path / "copy")
-        await leader.stop()
-
-    asyncio.run(scenario())
+    leader = LeaderSite(tmp_path / "leader", random.Random(4))
+    follower = DelayedSite(tmp_path / "follower", await leader.start())
+    await moment(leader, tmp_path / "0")
+    await follower.stop()
+    for _ in range(200):
+        leader.change()
+    follower = DelayedSite(tmp_path / "follower", follower.inbound.uri)
+    await until(lambda: follower.delaying.is_torn, "in the middle of a join")
+    follower.inbound.stop()
+    await follower.expire_until(ALL_MS - DELAY_MS)
+    left = await follower.delaying.left_after(clock_ms())
+    assert left.records == follower.delaying.delayed_changes().records > 0
+    await follower.stop()
+    await assert_was(follower.directory, [(clock_ms(), tmp_path / "0")], tmp_path / "copy")
+    follower = DelayedSite(tmp_path / "follower", follower.inbound.uri)
+    at_ms = await moment(leader, tmp_path / "1")
+    assert not follower.delaying.is_torn
+    await follower.stop()
+    await assert_was(follower.directory, [(at_ms, tmp_path / "1")], tmp_path / "copy")
+    await leader.stop()
 
 
-def test_a_log_that_is_damaged_comes_anew_and_can_be_what_it_was(tmp_path: Path) -> None:
+async def test_a_log_that_is_damaged_comes_anew_and_can_be_what_it_was(tmp_path: Path) -> None:
     other = "queues/0000000000000002"
-
-    async def scenario() -> None:
-        leader = LeaderSite(tmp_path / "leader", random.Random(4))
-        for each in (QUEUE, other):
-            append(leader, each, b"before")
-        follower = DelayedSite(tmp_path / "follower", await leader.start())
-        before = await moment(leader, tmp_path / "0"), tmp_path / "0"
-        for each in (QUEUE, other):
-            append(leader, each, b"later")
-        later = await moment(leader, tmp_path / "1"), tmp_path / "1"
-        await follower.stop()
-        shutil.rmtree(follower.directory / QUEUE)
-        follower = DelayedSite(tmp_path / "follower", follower.inbound.uri)
-        assert follower.delaying.is_torn
-        assert follower.delaying.lacks(before[0]).startswith(f"log {QUEUE} does not have all of that time")
-        await moment(leader, tmp_path / "2")
-        assert [follower.delaying.lacks(at_ms) for at_ms, _ in (before, later)] == ["", ""]
-        await follower.stop()
-        await assert_was(follower.directory, [before, later], tmp_path / "copy")
-        await leader.stop()
-
-    asyncio.run(scenario())
+    leader = LeaderSite(tmp_path / "leader", random.Random(4))
+    for each in (QUEUE, other):
+        append(leader, each, b"before")
+    follower = DelayedSite(tmp_path / "follower", await leader.start())
+    before = await moment(leader, tmp_path / "0"), tmp_path / "0"
+    for each in (QUEUE, other):
+        append(leader, each, b"later")
+    later = await moment(leader, tmp_path / "1"), tmp_path / "1"
+    await follower.stop()
+    shutil.rmtree(follower.directory / QUEUE)
+    follower = DelayedSite(tmp_path / "follower", follower.inbound.uri)
+    assert follower.delaying.is_torn
+    assert follower.delaying.lacks(before[0]).startswith(f"log {QUEUE} does not have all of that time")
+    await moment(leader, tmp_path / "2")
+    assert [follower.delaying.lacks(at_ms) for at_ms, _ in (before, later)] == ["", ""]
+    await follower.stop()
+    await assert_was(follower.directory, [before, later], tmp_path / "copy")
+    await leader.stop()
 
 
 @pytest.mark.parametrize("what", ["index", "damage"])
-def test_without_its_index_it_has_all_and_begins_to_delay_anew(tmp_path: Path, what: str) -> None:
-    async def scenario() -> None:
-        leader = LeaderSite(tmp_path / "leader", random.Random(4))
-        follower = DelayedSite(tmp_path / "follower", await leader.start())
-        at_ms = await moment(leader, tmp_path / "0")
-        for _ in range(50):
-            leader.change()
-        await moment(leader, tmp_path / "1")
-        await follower.stop()
-        index = follower.directory / "delayed" / "index"
-        if what == "index":
-            shutil.rmtree(index)
-        else:
-            [*_, path] = sorted(index.iterdir())
-            octets = path.read_bytes()
-            path.write_bytes(octets[:60] + bytes((octets[60] ^ 1,)) + octets[61:])
-        follower = DelayedSite(tmp_path / "follower", follower.inbound.uri)
-        assert follower.delaying.why_not(at_ms) == "changes of the leader after that time are applied already"
-        for _ in range(30):
-            leader.change()
-        times = [(await moment(leader, tmp_path / "2"), tmp_path / "2")]
-        for _ in range(30):
-            leader.change()
-        await moment(leader, tmp_path / "3")
-        await follower.stop()
-        await leader.stop()
-        shutil.copytree(follower.directory, tmp_path / "copy")
-        await go_back(tmp_path / "copy", times[0][0])
-        assert_has_all(tmp_path / "copy", tmp_path / "2")
-
-    asyncio.run(scenario())
+async def test_without_its_index_it_has_all_and_begins_to_delay_anew(tmp_path: Path, what: str) -> None:
+    leader = LeaderSite(tmp_path / "leader", random.Random(4))
+    follower = DelayedSite(tmp_path / "follower", await leader.start())
+    at_ms = await moment(leader, tmp_path / "0")
+    for _ in range(50):
+        leader.change()
+    await moment(leader, tmp_path / "1")
+    await follower.stop()
+    index = follower.directory / "delayed" / "index"
+    if what == "index":
+        shutil.rmtree(index)
+    else:
+        [*_, path] = sorted(index.iterdir())
+        octets = path.read_bytes()
+        path.write_bytes(octets[:60] + bytes((octets[60] ^ 1,)) + octets[61:])
+    follower = DelayedSite(tmp_path / "follower", follower.inbound.uri)
+    assert follower.delaying.why_not(at_ms) == "changes of the leader after that time are applied already"
+    for _ in range(30):
+        leader.change()
+    times = [(await moment(leader, tmp_path / "2"), tmp_path / "2")]
+    for _ in range(30):
+        leader.change()
+    await moment(leader, tmp_path / "3")
+    await follower.stop()
+    await leader.stop()
+    shutil.copytree(follower.directory, tmp_path / "copy")
+    await go_back(tmp_path / "copy", times[0][0])
+    assert_has_all(tmp_path / "copy", tmp_path / "2")
 
 
 # -- a disk that refuses --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["index", "queues"])
-def test_a_full_disk_is_told_and_nothing_is_lost(
+async def test_a_full_disk_is_told_and_nothing_is_lost(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        leader = LeaderSite(tmp_path / "leader", random.Random(2))
-        follower = DelayedSite(tmp_path / "follower", await leader.start())
-        moments = [(await moment(leader, tmp_path / "0"), tmp_path / "0")]
-        write = Log._write
+    leader = LeaderSite(tmp_path / "leader", random.Random(2))
+    follower = DelayedSite(tmp_path / "follower", await leader.start())
+    moments = [(await moment(leader, tmp_path / "0"), tmp_path / "0")]
+    write = Log._write
 
-        def full(log: Log, *args: object) -> None:
-            if name in (log.directory.name, log.directory.parent.name) and "follower" in log.directory.parts:
-                raise StorageError(f"log {log.directory}: append failed: No space left on device")
-            write(log, *args)  # type: ignore[arg-type]  # as they came
+    def full(log: Log, *args: object) -> None:
+        if name in (log.directory.name, log.directory.parent.name) and "follower" in log.directory.parts:
+            raise StorageError(f"log {log.directory}: append failed: No space left on device")
+        write(log, *args)  # type: ignore[arg-type]  # as they came
 
-        with monkeypatch.context() as patched:
-            patched.setattr(Log, "_write", full)
-            for _ in range(20):
-                leader.change()
-            await until(lambda: "No space left" in follower.inbound.progress.error, "the disk is full")
-            assert follower.inbound.state == "failed"
-        moments.append((await moment(leader, tmp_path / "1"), tmp_path / "1"))
-        assert_has_all(follower.directory, tmp_path / "1")
-        await follower.stop()
-        await leader.stop()
-        await assert_was(follower.directory, moments, tmp_path / "copy")
-
-    asyncio.run(scenario())
+    with monkeypatch.context() as patched:
+        patched.setattr(Log, "_write", full)
+        for _ in range(20):
+            leader.change()
+        await until(lambda: "No space left" in follower.inbound.progress.error, "the disk is full")
+        assert follower.inbound.state == "failed"
+    moments.append((await moment(leader, tmp_path / "1"), tmp_path / "1"))
+    assert_has_all(follower.directory, tmp_path / "1")
+    await follower.stop()
+    await leader.stop()
+    await assert_was(follower.directory, moments, tmp_path / "copy")
 
 
-def test_what_is_due_and_cannot_be_removed_is_told_and_tried_again(
+async def test_what_is_due_and_cannot_be_removed_is_told_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        leader = LeaderSite(tmp_path / "leader", random.Random(2))
-        for number in range(20):
-            append(leader, QUEUE, bytes((number,)) * 1000)
-        follower = DelayedSite(tmp_path / "follower", await leader.start())
-        await moment(leader, tmp_path / "0")
-        log = leader.tree.logs[QUEUE]
-        # A segment can be dropped once the next one is synced, and nobody waits for that here.
-        await until(lambda: not log.wants_sync, "the leader's own sync")
-        assert log.drop_before(log.next_offset) > 1
-        leader.commits.begin()
-        at_ms = await moment(leader, tmp_path / "1")
-        assert follower.tree.logs[QUEUE].first_offset == 0
+    leader = LeaderSite(tmp_path / "leader", random.Random(2))
+    for number in range(20):
+        append(leader, QUEUE, bytes((number,)) * 1000)
+    follower = DelayedSite(tmp_path / "follower", await leader.start())
+    await moment(leader, tmp_path / "0")
+    log = leader.tree.logs[QUEUE]
+    # A segment can be dropped once the next one is synced, and nobody waits for that here.
+    await until(lambda: not log.wants_sync, "the leader's own sync")
+    assert log.drop_before(log.next_offset) > 1
+    leader.commits.begin()
+    at_ms = await moment(leader, tmp_path / "1")
+    assert follower.tree.logs[QUEUE].first_offset == 0
 
-        def full(index: DelayIndex, base: object) -> None:
-            raise StorageError("No space left on device")
+    def full(index: DelayIndex, base: object) -> None:
+        raise StorageError("No space left on device")
 
-        with monkeypatch.context() as patched:
-            patched.setattr(DelayIndex, "write", full)
-            follower.at_ms = at_ms + DELAY_MS
-            await until(lambda: "No space left" in follower.inbound.error, "told")
-            assert follower.tree.logs[QUEUE].first_offset == 0, "dropped before the base is durable"
-        follower.delaying._removes_at_s = 0.0
-        await until(lambda: follower.delaying.delayed_changes() == WaitingChanges(), "no error any more")
-        await until(lambda: follower.tree.logs[QUEUE].first_offset == log.first_offset, "dropped")
-        assert_is(follower.directory, tmp_path / "1")
-        await follower.stop()
-        await leader.stop()
-
-    asyncio.run(scenario())
+    with monkeypatch.context() as patched:
+        patched.setattr(DelayIndex, "write", full)
+        follower.at_ms = at_ms + DELAY_MS
+        await until(lambda: "No space left" in follower.inbound.error, "told")
+        assert follower.tree.logs[QUEUE].first_offset == 0, "dropped before the base is durable"
+    follower.delaying._removes_at_s = 0.0
+    await until(lambda: follower.delaying.delayed_changes() == WaitingChanges(), "no error any more")
+    await until(lambda: follower.tree.logs[QUEUE].first_offset == log.first_offset, "dropped")
+    assert_is(follower.directory, tmp_path / "1")
+    await follower.stop()
+    await leader.stop()
 
 
 # -- a promotion ----------------------------------------------------------------------------------
 
 
-def test_what_is_left_out_is_to_be_said(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        leader = LeaderSite(tmp_path / "leader", random.Random(1))
-        append(leader, QUEUE, b"first")
-        follower = DelayedSite(tmp_path / "follower", await leader.start())
-        at_ms = await moment(leader, tmp_path / "0")
-        assert follower.delaying.why_not(None) == ""
-        too_early = "changes of the leader after that time are applied already"
-        assert follower.delaying.why_not(at_ms - 60_000) == too_early
-        append(leader, QUEUE, b"second")
-        await moment(leader, tmp_path / "1")
-        assert "can leave changes out" in follower.delaying.why_not(None)
-        assert follower.delaying.why_not(at_ms) == ""
-        assert (await follower.delaying.left_after(at_ms)).messages == 1
-        assert (await follower.delaying.left_after(ALL_MS)).messages == 0
-        await follower.stop()
-        again = DelayedSite(tmp_path / "follower", follower.inbound.uri)
-        assert again.delaying.why_not(at_ms - 60_000) == too_early
-        assert "can leave changes out" in again.delaying.why_not(None)
-        await again.stop()
-        with pytest.raises(PreconditionFailed, match="can leave changes out"):
-            refuse_to_lead(follower.directory, clock_ms())
-        refuse_to_lead(follower.directory, clock_ms() + DELAY_MS)
-        assert not (follower.directory / "delayed").exists()
-        await leader.stop()
-
-    asyncio.run(scenario())
+async def test_what_is_left_out_is_to_be_said(tmp_path: Path) -> None:
+    leader = LeaderSite(tmp_path / "leader", random.Random(1))
+    append(leader, QUEUE, b"first")
+    follower = DelayedSite(tmp_path / "follower", await leader.start())
+    at_ms = await moment(leader, tmp_path / "0")
+    assert follower.delaying.why_not(None) == ""
+    too_early = "changes of the leader after that time are applied already"
+    assert follower.delaying.why_not(at_ms - 60_000) == too_early
+    append(leader, QUEUE, b"second")
+    await moment(leader, tmp_path / "1")
+    assert "can leave changes out" in follower.delaying.why_not(None)
+    assert follower.delaying.why_not(at_ms) == ""
+    assert (await follower.delaying.left_after(at_ms)).messages == 1
+    assert (await follower.delaying.left_after(ALL_MS)).messages == 0
+    await follower.stop()
+    again = DelayedSite(tmp_path / "follower", follower.inbound.uri)
+    assert again.delaying.why_not(at_ms - 60_000) == too_early
+    assert "can leave changes out" in again.delaying.why_not(None)
+    await again.stop()
+    with pytest.raises(PreconditionFailed, match="can leave changes out"):
+        refuse_to_lead(follower.directory, clock_ms())
+    refuse_to_lead(follower.directory, clock_ms() + DELAY_MS)
+    assert not (follower.directory / "delayed").exists()
+    await leader.stop()
 
 
-def test_without_a_delay_it_is_what_its_leader_is_and_keeps_nothing(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        leader = LeaderSite(tmp_path / "leader", random.Random(2))
-        follower = DelayedSite(tmp_path / "follower", await leader.start())
-        await moment(leader, tmp_path / "0")
-        for _ in range(80):
-            leader.change()
-        await moment(leader, tmp_path / "1")
-        await follower.stop()
-        await leader.stop()
-        plain = FollowerSite(tmp_path / "follower", follower.inbound.uri)
-        data = await follower_data(
-            plain.directory,
-            plain.applier,
-            plain.commits,
-            apply_delay_ms=0,
-            has_joined=True,
-            clock_ms=clock_ms,
-            on_damage=plain.damaged.append,
-        )
-        assert data is plain.applier
-        assert isinstance(data, Applier)
-        assert_is(plain.directory, tmp_path / "1")
-        assert not (plain.directory / "delayed").exists()
-        await plain.stop()
-
-    asyncio.run(scenario())
+async def test_without_a_delay_it_is_what_its_leader_is_and_keeps_nothing(tmp_path: Path) -> None:
+    leader = LeaderSite(tmp_path / "leader", random.Random(2))
+    follower = DelayedSite(tmp_path / "follower", await leader.start())
+    await moment(leader, tmp_path / "0")
+    for _ in range(80):
+        leader.change()
+    await moment(leader, tmp_path / "1")
+    await follower.stop()
+    await leader.stop()
+    plain = FollowerSite(tmp_path / "follower", follower.inbound.uri)
+    data = await follower_data(
+        plain.directory,
+        plain.applier,
+        plain.commits,
+        apply_delay_ms=0,
+        has_joined=True,
+        clock_ms=clock_ms,
+        on_damage=plain.damaged.append,
+    )
+    assert data is plain.applier
+    assert isinstance(data, Applier)
+    assert_is(plain.directory, tmp_path / "1")
+    assert not (plain.directory / "delayed").exists()
+    await plain.stop()

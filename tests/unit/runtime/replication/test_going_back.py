@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import shutil
 from collections.abc import Callable
@@ -24,74 +23,63 @@ from tests.unit.runtime.replication.delayed_site import (
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_behind_a_leader_that_was_replaced_it_can_be_what_that_was(tmp_path: Path, seed: int) -> None:
-    async def scenario() -> None:
-        follower, leader, moments = await replaced(tmp_path, random.Random(seed))
-        assert follower.identity.identity.followed_epoch == 2
-        await follower.stop()
-        await leader.stop()
-        await assert_was(follower.directory, moments, tmp_path / "copy")
-
-    asyncio.run(scenario())
+async def test_behind_a_leader_that_was_replaced_it_can_be_what_that_was(tmp_path: Path, seed: int) -> None:
+    follower, leader, moments = await replaced(tmp_path, random.Random(seed))
+    assert follower.identity.identity.followed_epoch == 2
+    await follower.stop()
+    await leader.stop()
+    await assert_was(follower.directory, moments, tmp_path / "copy")
 
 
-def test_what_came_later_is_quarantined(tmp_path: Path) -> None:
+async def test_what_came_later_is_quarantined(tmp_path: Path) -> None:
     """Also of a leader that was replaced: then there are two chunks for one offset, and a report for each."""
-
-    async def scenario() -> None:
-        follower, leader, moments = await replaced(tmp_path, random.Random(1))
-        at_ms, expected = moments[0]
-        left = await follower.delaying.left_after(at_ms)
-        assert left.messages > 0
-        await follower.stop()
-        await leader.stop()
-        await go_back(follower.directory, at_ms)
-        assert_is(follower.directory, expected)
-        found = reports(follower.directory)
-        assert [each.is_finished for each in found] == [True] * len(found)
-        assert len(found) > 1
-        queues = [log for report in found for log in report.logs if log.path.startswith("queues/")]
-        assert sum(log.messages for log in queues) >= left.messages
-
-    asyncio.run(scenario())
+    follower, leader, moments = await replaced(tmp_path, random.Random(1))
+    at_ms, expected = moments[0]
+    left = await follower.delaying.left_after(at_ms)
+    assert left.messages > 0
+    await follower.stop()
+    await leader.stop()
+    await go_back(follower.directory, at_ms)
+    assert_is(follower.directory, expected)
+    found = reports(follower.directory)
+    assert [each.is_finished for each in found] == [True] * len(found)
+    assert len(found) > 1
+    queues = [log for report in found for log in report.logs if log.path.startswith("queues/")]
+    assert sum(log.messages for log in queues) >= left.messages
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_broken_off_at_any_change_it_is_gone_on_with(
+async def test_broken_off_at_any_change_it_is_gone_on_with(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before each third change that it makes, its directory is kept as it is: that one goes back as well."""
+    follower, leader, moments = await replaced(tmp_path, random.Random(seed))
+    await follower.stop()
+    await leader.stop()
+    at_ms, expected = moments[seed]
+    directory = follower.directory
+    copies: list[Path] = []
+    apply: Callable[[Applier, LogChange], None] = Applier.apply
+    alone = AloneSite(directory)
+    made = 0
 
-    async def scenario() -> None:
-        follower, leader, moments = await replaced(tmp_path, random.Random(seed))
-        await follower.stop()
-        await leader.stop()
-        at_ms, expected = moments[seed]
-        directory = follower.directory
-        copies: list[Path] = []
-        apply: Callable[[Applier, LogChange], None] = Applier.apply
-        alone = AloneSite(directory)
-        made = 0
+    def watched(applier: Applier, change: LogChange) -> None:
+        nonlocal made
+        assert alone.is_rewriting, "a node in the middle of this must not lead"
+        if made % 3 == seed:
+            copies.append(tmp_path / f"broken-{len(copies)}")
+            shutil.copytree(directory, copies[-1])
+        made += 1
+        apply(applier, change)
 
-        def watched(applier: Applier, change: LogChange) -> None:
-            nonlocal made
-            assert alone.is_rewriting, "a node in the middle of this must not lead"
-            if made % 3 == seed:
-                copies.append(tmp_path / f"broken-{len(copies)}")
-                shutil.copytree(directory, copies[-1])
-            made += 1
-            apply(applier, change)
-
-        delaying = delaying_of(directory, alone.applier, alone.commits)
-        delaying.open()
-        delaying.start()
-        with monkeypatch.context() as patched:
-            patched.setattr(Applier, "apply", watched)
-            await alone.finish(delaying, at_ms)
-        assert_is(directory, expected)
-        assert len(copies) > 3
-        for copy in copies:
-            await go_back(copy, at_ms)
-            assert_is(copy, expected)
-
-    asyncio.run(scenario())
+    delaying = delaying_of(directory, alone.applier, alone.commits)
+    delaying.open()
+    delaying.start()
+    with monkeypatch.context() as patched:
+        patched.setattr(Applier, "apply", watched)
+        await alone.finish(delaying, at_ms)
+    assert_is(directory, expected)
+    assert len(copies) > 3
+    for copy in copies:
+        await go_back(copy, at_ms)
+        assert_is(copy, expected)

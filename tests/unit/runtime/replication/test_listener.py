@@ -6,13 +6,12 @@ import asyncio
 import gc
 import random
 import ssl
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-import uvloop
 
 from leveret.config.sections.tls import TlsOptions
 from leveret.config.uris import NodeUri
@@ -28,11 +27,8 @@ from leveret.testing.servers.certificates import CertificateAuthority
 from leveret.wire.link import GREETING, LENGTH
 from tests.unit.runtime.replication.link_sites import FollowerSite, LeaderSite, in_sync
 
-
-def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """With the event loop that nodes have."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(scenario())
+# The event loop that nodes have.
+pytestmark = pytest.mark.uvloop
 
 
 @asynccontextmanager
@@ -67,24 +63,20 @@ async def end_of(reader: asyncio.StreamReader) -> None:
             pass
 
 
-def test_who_speaks_no_tls_leaves_nothing_behind(tmp_path: Path, tls: ssl.SSLContext) -> None:
+async def test_who_speaks_no_tls_leaves_nothing_behind(tmp_path: Path, tls: ssl.SSLContext) -> None:
     """A health check that connects and goes must not use up the links that the listener takes."""
-
-    async def scenario() -> None:
-        async with leading(tmp_path, tls) as (leader, uri):
-            for octets in (b"", GREETING, b"\x16\x03\x01\x00\x05hello"):
-                reader, writer = await connect(uri, octets)
-                writer.write_eof()
-                await end_of(reader)
-                writer.close()
-            assert leader.listener.links == []
-
-    run(scenario)
+    async with leading(tmp_path, tls) as (leader, uri):
+        for octets in (b"", GREETING, b"\x16\x03\x01\x00\x05hello"):
+            reader, writer = await connect(uri, octets)
+            writer.write_eof()
+            await end_of(reader)
+            writer.close()
+        assert leader.listener.links == []
 
 
 @pytest.mark.parametrize("speaks_tls", [True, False])
 @pytest.mark.parametrize("octets", [b"", GREETING + LENGTH.pack(100)])
-def test_who_does_not_say_who_it_is_is_sent_away_and_all_goes_on(
+async def test_who_does_not_say_who_it_is_is_sent_away_and_all_goes_on(
     tmp_path: Path,
     tls: ssl.SSLContext,
     octets: bytes,
@@ -94,52 +86,44 @@ def test_who_does_not_say_who_it_is_is_sent_away_and_all_goes_on(
     monkeypatch.setattr(listener, "BEAT_S", 0.05)
     for room in (listener, outbound):
         monkeypatch.setattr(room, "HANDSHAKE_TIMEOUT_S", 0.2)
-
-    async def scenario() -> None:
-        async with leading(tmp_path, tls if speaks_tls else None) as (leader, uri):
-            reader, writer = await connect(uri, octets)
-            await end_of(reader)
-            writer.close()
-            assert leader.listener.links == []
-            # It still drops those that are silent: nobody waits for them for ever.
-            leader.feed.in_sync.joined("silent", leader.feed.position, 0)
-            leader.feed.in_sync.acked("silent", leader.feed.position, 0)
-            leader.append("queues/0000000000000001")
-            leader.feed.in_sync.shipped(leader.feed.position + 1, 0)
-            await until(lambda: not leader.feed.in_sync.members, "dropped")
-
-    run(scenario)
+    async with leading(tmp_path, tls if speaks_tls else None) as (leader, uri):
+        reader, writer = await connect(uri, octets)
+        await end_of(reader)
+        writer.close()
+        assert leader.listener.links == []
+        # It still drops those that are silent: nobody waits for them for ever.
+        leader.feed.in_sync.joined("silent", leader.feed.position, 0)
+        leader.feed.in_sync.acked("silent", leader.feed.position, 0)
+        leader.append("queues/0000000000000001")
+        leader.feed.in_sync.shipped(leader.feed.position + 1, 0)
+        await until(lambda: not leader.feed.in_sync.members, "dropped")
 
 
-def test_who_ends_tls_between_two_nodes_is_found_out_whatever_is_verified(
+async def test_who_ends_tls_between_two_nodes_is_found_out_whatever_is_verified(
     tmp_path: Path, tls: ssl.SSLContext
 ) -> None:
     """It needs no secret to pass the handshake on, and could change what it likes behind it."""
     reported: list[str] = []
-
-    async def scenario() -> None:
-        async with leading(tmp_path, tls) as (leader, uri):
-            between = await asyncio.start_server(
-                lambda reader, writer: pass_on(uri, reader, writer), "127.0.0.1", 0, ssl=tls
-            )
-            host, port = between.sockets[0].getsockname()
-            direct = FollowerSite(tmp_path / "direct", uri, tls=lambda: client_context(TlsOptions(), "x"))
-            await until(lambda: in_sync(leader), "in sync")
-            deceived = FollowerSite(
-                tmp_path / "deceived",
-                NodeUri("tls", host, port),
-                tls=lambda: client_context(TlsOptions(), "x"),
-                on_hopeless=lambda error: reported.append(str(error)),
-            )
-            await until(lambda: reported, "found out")
-            assert [link.node_id for link in leader.listener.followers] == [direct.identity.identity.node_id]
-            between.close()
-            for follower in (direct, deceived):
-                await follower.stop()
-        assert "the secrets differ" in reported[0]
-        assert "something between the two ends it" in reported[0]
-
-    run(scenario)
+    async with leading(tmp_path, tls) as (leader, uri):
+        between = await asyncio.start_server(
+            lambda reader, writer: pass_on(uri, reader, writer), "127.0.0.1", 0, ssl=tls
+        )
+        host, port = between.sockets[0].getsockname()
+        direct = FollowerSite(tmp_path / "direct", uri, tls=lambda: client_context(TlsOptions(), "x"))
+        await until(lambda: in_sync(leader), "in sync")
+        deceived = FollowerSite(
+            tmp_path / "deceived",
+            NodeUri("tls", host, port),
+            tls=lambda: client_context(TlsOptions(), "x"),
+            on_hopeless=lambda error: reported.append(str(error)),
+        )
+        await until(lambda: reported, "found out")
+        assert [link.node_id for link in leader.listener.followers] == [direct.identity.identity.node_id]
+        between.close()
+        for follower in (direct, deceived):
+            await follower.stop()
+    assert "the secrets differ" in reported[0]
+    assert "something between the two ends it" in reported[0]
 
 
 async def pass_on(uri: NodeUri, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -156,64 +140,53 @@ async def pass_on(uri: NodeUri, reader: asyncio.StreamReader, writer: asyncio.St
     await asyncio.gather(pump(reader, there_writer), pump(there_reader, writer))
 
 
-def test_many_who_do_not_say_who_they_are_keep_no_follower_out(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with leading(tmp_path) as (leader, uri):
-            strangers = [await connect(uri, GREETING) for _ in range(listener._LINKS_MAX + 20)]
-            follower = FollowerSite(tmp_path / "follower", uri)
-            await until(lambda: in_sync(leader), "in sync")
-            assert len(leader.listener.links) <= UNPROVEN_MAX + 1
-            await follower.stop()
-            for _, writer in strangers:
-                writer.close()
-
-    run(scenario)
+async def test_many_who_do_not_say_who_they_are_keep_no_follower_out(tmp_path: Path) -> None:
+    async with leading(tmp_path) as (leader, uri):
+        strangers = [await connect(uri, GREETING) for _ in range(listener._LINKS_MAX + 20)]
+        follower = FollowerSite(tmp_path / "follower", uri)
+        await until(lambda: in_sync(leader), "in sync")
+        assert len(leader.listener.links) <= UNPROVEN_MAX + 1
+        await follower.stop()
+        for _, writer in strangers:
+            writer.close()
 
 
-def test_acks_of_one_of_two_with_the_same_id_say_nothing_of_the_other(tmp_path: Path) -> None:
+async def test_acks_of_one_of_two_with_the_same_id_say_nothing_of_the_other(tmp_path: Path) -> None:
     """A node and a copy of it: the one that came last counts, and promises wait for what that one has."""
-
-    async def scenario() -> None:
-        async with leading(tmp_path) as (leader, uri):
-            first = FollowerSite(tmp_path / "first", uri)
-            await until(lambda: in_sync(leader), "in sync")
-            second = FollowerSite(tmp_path / "second", uri)
-            second.identity.identity.node_id = first.identity.identity.node_id
-            for _ in range(20):
-                leader.change()
-                await asyncio.sleep(0.01)
-                ids = [link.node_id for link in leader.listener.followers]
-                assert len(ids) == len(set(ids))
-            await first.stop()
-            await until(lambda: in_sync(leader), "in sync with the copy")
-            await second.stop()
-            assert compare(leader.directory, second.directory).is_identical
-
-    run(scenario)
+    async with leading(tmp_path) as (leader, uri):
+        first = FollowerSite(tmp_path / "first", uri)
+        await until(lambda: in_sync(leader), "in sync")
+        second = FollowerSite(tmp_path / "second", uri)
+        second.identity.identity.node_id = first.identity.identity.node_id
+        for _ in range(20):
+            leader.change()
+            await asyncio.sleep(0.01)
+            ids = [link.node_id for link in leader.listener.followers]
+            assert len(ids) == len(set(ids))
+        await first.stop()
+        await until(lambda: in_sync(leader), "in sync with the copy")
+        await second.stop()
+        assert compare(leader.directory, second.directory).is_identical
 
 
-def test_a_link_that_takes_nothing_is_gone_soon_after_it_is_closed(
+async def test_a_link_that_takes_nothing_is_gone_soon_after_it_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What waits for its socket, and who waits for that, does not stay until the peer's system gives up."""
     monkeypatch.setattr(link_peer, "CLOSE_TIMEOUT_S", 0.1)
-
-    async def scenario() -> None:
-        async with leading(tmp_path) as (leader, uri):
-            _, writer = await connect(uri, GREETING)
-            await until(lambda: len(leader.listener.links) == 1, "connected")
-            [link] = leader.listener.links
-            link.peer.write(bytes(64 * 1024 * 1024))
-            waiting = asyncio.create_task(link.peer.drain())
-            link.peer.close()
-            await asyncio.wait_for(waiting, 60)
-            await until(lambda: not leader.listener.links, "gone")
-            writer.close()
-
-    run(scenario)
+    async with leading(tmp_path) as (leader, uri):
+        _, writer = await connect(uri, GREETING)
+        await until(lambda: len(leader.listener.links) == 1, "connected")
+        [link] = leader.listener.links
+        link.peer.write(bytes(64 * 1024 * 1024))
+        waiting = asyncio.create_task(link.peer.drain())
+        link.peer.close()
+        await asyncio.wait_for(waiting, 60)
+        await until(lambda: not leader.listener.links, "gone")
+        writer.close()
 
 
-def test_a_link_that_ends_before_the_first_step_of_its_task_leaves_nothing_behind(
+async def test_a_link_that_ends_before_the_first_step_of_its_task_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task that is cancelled before it has begun never awaits what was handed to it, which is a warning."""
@@ -229,13 +202,9 @@ def test_a_link_that_ends_before_the_first_step_of_its_task_leaves_nothing_behin
             link.peer.close()
 
     monkeypatch.setattr(SentNode, "reported", begin_and_end)
-
-    async def scenario() -> None:
-        async with leading(tmp_path) as (leader, uri):
-            follower = FollowerSite(tmp_path / "follower", uri)
-            await until(lambda: in_sync(leader), "in sync")
-            await follower.stop()
-        assert len(ended) == 2
-        gc.collect()
-
-    run(scenario)
+    async with leading(tmp_path) as (leader, uri):
+        follower = FollowerSite(tmp_path / "follower", uri)
+        await until(lambda: in_sync(leader), "in sync")
+        await follower.stop()
+    assert len(ended) == 2
+    gc.collect()

@@ -114,53 +114,48 @@ MIRROR_PHASES: Final = [
 
 @pytest.mark.parametrize("phase", MIRROR_PHASES)
 @pytest.mark.parametrize("seed", range(12))
-def test_a_mirror_that_lies_gets_no_promise_kept_and_nothing_written(
+async def test_a_mirror_that_lies_gets_no_promise_kept_and_nothing_written(
     tmp_path: Path, phase: SendPhase, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mirror_stream, "FINAL_BYTES", 1)
-
-    async def scenario() -> None:
-        dice, node = random.Random(f"{phase} {seed}"), Node(tmp_path / "leader")
-        node.fill(NAME, 20_000)
-        await node.commits.settle()
-        node.lead(NAME, automatic=True)
-        node.sources.wait_for(NAME, frozenset({"b"}))
-        told: list[int] = []
-        peer = Peer()
-        link = cast(SourceLink, node.sources.accept(cast(Any, peer), "b"))
-        if phase is not SendPhase.COMPARING:
-            link.stop_steps()
-        link.received(
-            Type.COPIES,
-            payload(Type.COPIES, wire.MirrorInventory([wire.Copy(1, LogExtent(NAME, 0, 0, b""), None)])),
-        )
-        stream = link.streams[NAME]
-        while (
-            phase in (SendPhase.CATCHING_UP, SendPhase.LIVE, SendPhase.JOINED)
-            and stream.scope.phase is not phase
-        ):
-            await stream.step(lambda: 0)
-            if phase is SendPhase.JOINED and stream.scope.phase is SendPhase.LIVE:
-                link.received(Type.ACK, payload(Type.ACK, wire.Acked(link.sender.sent, 0)))
-        if phase is SendPhase.ENDED:
-            link.end(NAME)
-        assert stream.scope.phase is phase
-        node.append(NAME)
-        node.promise(told, NAME)
-        node.sources.cut()
-        await node.commits.settle()
-        before, acked = files_below(node.directory), link.sender.acks.cut
-        says_until_it_ends(link.received, dice, link.sender.sent)
-        await node.commits.settle()
-        assert told == []
-        assert link.sender.acks.cut == acked
-        assert not node.sources.has_all(NAME, "b")
-        if phase is not SendPhase.COMPARING:
-            # A mirror that reports anew may have a segment begun for it.
-            assert files_below(node.directory).keys() == before.keys() or NAME in link.streams
-        await node.stop()
-
-    asyncio.run(scenario())
+    dice, node = random.Random(f"{phase} {seed}"), Node(tmp_path / "leader")
+    node.fill(NAME, 20_000)
+    await node.commits.settle()
+    node.lead(NAME, automatic=True)
+    node.sources.wait_for(NAME, frozenset({"b"}))
+    told: list[int] = []
+    peer = Peer()
+    link = cast(SourceLink, node.sources.accept(cast(Any, peer), "b"))
+    if phase is not SendPhase.COMPARING:
+        link.stop_steps()
+    link.received(
+        Type.COPIES,
+        payload(Type.COPIES, wire.MirrorInventory([wire.Copy(1, LogExtent(NAME, 0, 0, b""), None)])),
+    )
+    stream = link.streams[NAME]
+    while (
+        phase in (SendPhase.CATCHING_UP, SendPhase.LIVE, SendPhase.JOINED) and stream.scope.phase is not phase
+    ):
+        await stream.step(lambda: 0)
+        if phase is SendPhase.JOINED and stream.scope.phase is SendPhase.LIVE:
+            link.received(Type.ACK, payload(Type.ACK, wire.Acked(link.sender.sent, 0)))
+    if phase is SendPhase.ENDED:
+        link.end(NAME)
+    assert stream.scope.phase is phase
+    node.append(NAME)
+    node.promise(told, NAME)
+    node.sources.cut()
+    await node.commits.settle()
+    before, acked = files_below(node.directory), link.sender.acks.cut
+    says_until_it_ends(link.received, dice, link.sender.sent)
+    await node.commits.settle()
+    assert told == []
+    assert link.sender.acks.cut == acked
+    assert not node.sources.has_all(NAME, "b")
+    if phase is not SendPhase.COMPARING:
+        # A mirror that reports anew may have a segment begun for it.
+        assert files_below(node.directory).keys() == before.keys() or NAME in link.streams
+    await node.stop()
 
 
 FOLLOWER_PHASES: Final = [
@@ -174,7 +169,7 @@ FOLLOWER_PHASES: Final = [
 
 @pytest.mark.parametrize("phase", FOLLOWER_PHASES)
 @pytest.mark.parametrize("seed", range(12))
-def test_a_follower_that_lies_is_not_in_sync_and_gets_nothing_written(
+async def test_a_follower_that_lies_is_not_in_sync_and_gets_nothing_written(
     tmp_path: Path, phase: SendPhase, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def never(now_ms: Callable[[], int]) -> bool:
@@ -183,44 +178,40 @@ def test_a_follower_that_lies_is_not_in_sync_and_gets_nothing_written(
 
     if phase is SendPhase.CATCHING_UP:
         monkeypatch.setattr(sent_node, "FINAL_BYTES", -1)
-
-    async def scenario() -> None:
-        dice, leader = random.Random(f"{phase} {seed}"), LeaderSite(tmp_path / "leader", random.Random(1))
-        leader.append(NAME)
-        await leader.commits.settle()
-        peer = Peer()
-        cast(Any, peer).sent_bytes, cast(Any, peer).channel = 0, b""
-        link = Outbound(leader.listener._leading, cast(Any, peer), lambda _: None, leader.listener._ended)
-        follower = ProvenFollower(
-            kind="follow",
-            node_id="f" * 24,
-            name="f",
-            epoch=1,
-            leader_id="",
-            followed_epoch=0,
-            led=False,
-            uri="",
-        )
-        link.begin(follower)
-        assert link.sending is not None
-        scope = link.sending.scope
-        if phase is SendPhase.COMPARING:
-            monkeypatch.setattr(link.sending, "step", never)
-        if phase is not SendPhase.REPORTING:
-            link.received(Type.INVENTORY, payload(Type.INVENTORY, wire.Inventory([], [], True)))
-            await until(lambda: scope.phase in (phase, SendPhase.LIVE), "in that phase")
-        if phase is SendPhase.JOINED:
-            link.received(Type.ACK, payload(Type.ACK, wire.Acked(link.sender.sent, 0)))
-        assert scope.phase is phase
-        leader.append(NAME)
-        position = leader.feed.cut()
-        before, committed = files_below(leader.directory), leader.feed.committed()
-        says_until_it_ends(link.received, dice, link.sender.sent)
-        assert link.sender.acks.cut < position
-        assert leader.feed.committed() == committed
-        assert (committed < position) == (phase is SendPhase.JOINED)
-        assert files_below(leader.directory) == before
-        link.ended(None)
-        await leader.stop()
-
-    asyncio.run(scenario())
+    dice, leader = random.Random(f"{phase} {seed}"), LeaderSite(tmp_path / "leader", random.Random(1))
+    leader.append(NAME)
+    await leader.commits.settle()
+    peer = Peer()
+    cast(Any, peer).sent_bytes, cast(Any, peer).channel = 0, b""
+    link = Outbound(leader.listener._leading, cast(Any, peer), lambda _: None, leader.listener._ended)
+    follower = ProvenFollower(
+        kind="follow",
+        node_id="f" * 24,
+        name="f",
+        epoch=1,
+        leader_id="",
+        followed_epoch=0,
+        led=False,
+        uri="",
+    )
+    link.begin(follower)
+    assert link.sending is not None
+    scope = link.sending.scope
+    if phase is SendPhase.COMPARING:
+        monkeypatch.setattr(link.sending, "step", never)
+    if phase is not SendPhase.REPORTING:
+        link.received(Type.INVENTORY, payload(Type.INVENTORY, wire.Inventory([], [], True)))
+        await until(lambda: scope.phase in (phase, SendPhase.LIVE), "in that phase")
+    if phase is SendPhase.JOINED:
+        link.received(Type.ACK, payload(Type.ACK, wire.Acked(link.sender.sent, 0)))
+    assert scope.phase is phase
+    leader.append(NAME)
+    position = leader.feed.cut()
+    before, committed = files_below(leader.directory), leader.feed.committed()
+    says_until_it_ends(link.received, dice, link.sender.sent)
+    assert link.sender.acks.cut < position
+    assert leader.feed.committed() == committed
+    assert (committed < position) == (phase is SendPhase.JOINED)
+    assert files_below(leader.directory) == before
+    link.ended(None)
+    await leader.stop()

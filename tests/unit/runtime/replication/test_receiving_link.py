@@ -66,47 +66,40 @@ def linked(durable: list[Callable[[], None]]) -> tuple[ReceivingLink, Peer]:
     return link, peer
 
 
-def test_neither_a_sign_of_life_nor_a_late_sync_acks_what_came_on_another_connection(
+async def test_neither_a_sign_of_life_nor_a_late_sync_acks_what_came_on_another_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A former leader's number may be higher than all that this leader has cut."""
     monkeypatch.setattr(receiving_link, "_ACK_AGAIN_S", 0.005)
-
-    async def scenario() -> None:
-        durable: list[Callable[[], None]] = []
-        before, former = linked(durable)
-        before.receiver.joined(5000)
-        before.acknowledge()
-        durable.pop()()
-        before.take(frame(6000), lambda head, changes: None)
-        assert former.acked == [5000]
-        former.is_closed = True
-        link, peer = linked(durable)
-        link.receiver.joined(7)
-        link.acknowledge()
-        ended = asyncio.Event()
-        beating = asyncio.create_task(link.beat(ended))
-        await until(lambda: len(peer.acked) >= 3, "it beats")
-        assert set(peer.acked) == {0}
-        late, joined = durable
-        late()
-        joined()
-        ended.set()
-        await beating
-        assert (former.acked, peer.acked[-1]) == ([5000], 7)
-
-    asyncio.run(scenario())
+    durable: list[Callable[[], None]] = []
+    before, former = linked(durable)
+    before.receiver.joined(5000)
+    before.acknowledge()
+    durable.pop()()
+    before.take(frame(6000), lambda head, changes: None)
+    assert former.acked == [5000]
+    former.is_closed = True
+    link, peer = linked(durable)
+    link.receiver.joined(7)
+    link.acknowledge()
+    ended = asyncio.Event()
+    beating = asyncio.create_task(link.beat(ended))
+    await until(lambda: len(peer.acked) >= 3, "it beats")
+    assert set(peer.acked) == {0}
+    late, joined = durable
+    late()
+    joined()
+    ended.set()
+    await beating
+    assert (former.acked, peer.acked[-1]) == ([5000], 7)
 
 
-def test_nothing_is_made_of_a_frame_that_does_not_fit() -> None:
-    async def scenario() -> None:
-        link, _ = linked([])
-        made: list[object] = []
-        with pytest.raises(PeerError, match="cut 3, which is not due while this node is copying"):
-            link.take(frame(3), lambda head, changes: made.append(head))
-        assert made == []
-
-    asyncio.run(scenario())
+async def test_nothing_is_made_of_a_frame_that_does_not_fit() -> None:
+    link, _ = linked([])
+    made: list[object] = []
+    with pytest.raises(PeerError, match="cut 3, which is not due while this node is copying"):
+        link.take(frame(3), lambda head, changes: made.append(head))
+    assert made == []
 
 
 async def test_a_follower_with_fewer_descriptors_than_its_leader_syncs_no_log_in_the_event_loop(

@@ -132,50 +132,43 @@ async def started(directory: Path, apply_delay_ms: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_each_time_of_the_spool_can_be_gone_back_to(tmp_path: Path, seed: int) -> None:
-    async def scenario() -> None:
-        moments = await old_data(tmp_path, seed)
-        directory = tmp_path / "follower"
-        with pytest.raises(PreconditionFailed, match="--apply-delayed"):
-            refuse_to_lead(directory, clock_ms() + 10 * DELAY_MS)
-        await started(directory, DELAY_MS)
-        assert not (directory / "delayed" / "applied.json").exists()
-        await assert_was(directory, moments, tmp_path / "copy")
-
-    asyncio.run(scenario())
+async def test_each_time_of_the_spool_can_be_gone_back_to(tmp_path: Path, seed: int) -> None:
+    moments = await old_data(tmp_path, seed)
+    directory = tmp_path / "follower"
+    with pytest.raises(PreconditionFailed, match="--apply-delayed"):
+        refuse_to_lead(directory, clock_ms() + 10 * DELAY_MS)
+    await started(directory, DELAY_MS)
+    assert not (directory / "delayed" / "applied.json").exists()
+    await assert_was(directory, moments, tmp_path / "copy")
 
 
-def test_without_a_delay_all_of_it_is_applied(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        moments = await old_data(tmp_path, 2)
-        await started(tmp_path / "follower", 0)
-        assert_is(tmp_path / "follower", moments[-1][1])
-        assert not (tmp_path / "follower" / "delayed").exists()
-
-    asyncio.run(scenario())
+async def test_without_a_delay_all_of_it_is_applied(tmp_path: Path) -> None:
+    moments = await old_data(tmp_path, 2)
+    await started(tmp_path / "follower", 0)
+    assert_is(tmp_path / "follower", moments[-1][1])
+    assert not (tmp_path / "follower" / "delayed").exists()
 
 
-def test_killed_at_any_change_it_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        moments = await old_data(tmp_path, 3)
-        copies: list[Path] = []
-        apply: Callable[[Applier, LogChange], None] = Applier.apply
-        made = 0
+async def test_killed_at_any_change_it_is_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments = await old_data(tmp_path, 3)
+    copies: list[Path] = []
+    apply: Callable[[Applier, LogChange], None] = Applier.apply
+    made = 0
 
-        def watched(applier: Applier, change: LogChange) -> None:
-            nonlocal made
-            apply(applier, change)
-            if made % 40 == 7:
-                copies.append(tmp_path / f"killed-{len(copies)}")
-                shutil.copytree(tmp_path / "follower", copies[-1])
-            made += 1
+    def watched(applier: Applier, change: LogChange) -> None:
+        nonlocal made
+        apply(applier, change)
+        if made % 40 == 7:
+            copies.append(tmp_path / f"killed-{len(copies)}")
+            shutil.copytree(tmp_path / "follower", copies[-1])
+        made += 1
 
-        with monkeypatch.context() as patched:
-            patched.setattr(Applier, "apply", watched)
-            await started(tmp_path / "follower", DELAY_MS)
-        assert len(copies) > 2
-        for copy in copies:
-            await started(copy, DELAY_MS)
-            await assert_was(copy, moments[1:], tmp_path / "copy")
-
-    asyncio.run(scenario())
+    with monkeypatch.context() as patched:
+        patched.setattr(Applier, "apply", watched)
+        await started(tmp_path / "follower", DELAY_MS)
+    assert len(copies) > 2
+    for copy in copies:
+        await started(copy, DELAY_MS)
+        await assert_was(copy, moments[1:], tmp_path / "copy")

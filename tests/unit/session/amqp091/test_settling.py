@@ -207,7 +207,7 @@ def played(
         return Story(kind, end, has_waiting=has_waiting).play(end, between, is_lost)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     kind=st.sampled_from(sorted(QUEUES)),
     end=st.sampled_from([*sorted(ENDS), "lost"]),

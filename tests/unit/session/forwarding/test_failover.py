@@ -49,7 +49,7 @@ def stored(cluster: Cluster) -> list[bytes]:
     return [body for _, _, body in leader.messages()["q"]]
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(st.integers(0, 1 << 32), st.integers(1, 120))
 def test_each_publish_is_stored_once_in_its_order_and_confirmed(seed: int, steps: int) -> None:
     dice = random.Random(seed)
@@ -86,7 +86,7 @@ def _confirmed(client: Client) -> list[int]:
     return tags
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(st.integers(0, 1 << 32), st.integers(1, 120))
 def test_consumers_get_everything_and_what_they_acknowledge_to_its_leader_is_gone(
     seed: int, steps: int

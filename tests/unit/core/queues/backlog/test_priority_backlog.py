@@ -146,7 +146,7 @@ class PriorityMachine(RuleBasedStateMachine):
 
 def test_a_queue_with_priorities_is_a_list_for_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     shrink(monkeypatch)
-    run_state_machine_as_test(PriorityMachine, settings=settings(max_examples=250, stateful_step_count=40))
+    run_state_machine_as_test(PriorityMachine, settings=settings(max_examples=120, stateful_step_count=40))
 
 
 def test_what_comes_back_in_many_pieces_is_sorted_with_few_reads_of_the_log() -> None:

@@ -212,21 +212,6 @@ def placed(mirrors: str = "", synchronised: str = "", **changes: Any) -> Placeme
     return msgspec.structs.replace(found, **changes)
 
 
-def play(story: Callable[[World], Any], **world: Any) -> None:
-    """Begin as a node does at its start, and go on in the story."""
-
-    async def played() -> None:
-        made = World(**world)
-        reported = story(made)
-        try:
-            await reported
-        finally:
-            for task in asyncio.all_tasks() - {asyncio.current_task()}:
-                task.cancel()
-
-    asyncio.run(played())
-
-
 async def begun(world: World) -> None:
     world.hear()
     await world.placement_controller.begin()
@@ -245,135 +230,122 @@ async def all_synchronised(world: World) -> None:
 
 
 @pytest.mark.parametrize("is_declared_again", [False, True])
-def test_what_was_decided_of_a_queue_that_is_gone_by_then_is_not_written(is_declared_again: bool) -> None:
+async def test_what_was_decided_of_a_queue_that_is_gone_by_then_is_not_written(
+    is_declared_again: bool,
+) -> None:
     """Two queues more than one transaction takes; while the first are written the last one is deleted."""
+    world = World()
+    keys = [("/", f"q{each:03d}") for each in range(AT_ONCE + 1)]
+    for key in keys:
+        world.records(placed(), key)
+    last = keys[-1]
 
-    async def story(world: World) -> None:
-        keys = [("/", f"q{each:03d}") for each in range(AT_ONCE + 1)]
-        for key in keys:
-            world.records(placed(), key)
-        last = keys[-1]
-
-        def gone() -> None:
-            world.records(None, last)
-            if is_declared_again:
-                world.records(placed("bcd", "bcd", epoch=8), last)
-            world.hear()
-
-        world.store.before.append(gone)
-        await begun(world)
-        await world.rest()
-        assert world.recorded(keys[0]).mirrors == ("b", "c", "d")
+    def gone() -> None:
+        world.records(None, last)
         if is_declared_again:
-            assert world.recorded(last).epoch == 8
-        else:
-            assert not world.is_recorded(last)
+            world.records(placed("bcd", "bcd", epoch=8), last)
+        world.hear()
 
-    play(story)
+    world.store.before.append(gone)
+    await begun(world)
+    await world.rest()
+    assert world.recorded(keys[0]).mirrors == ("b", "c", "d")
+    if is_declared_again:
+        assert world.recorded(last).epoch == 8
+    else:
+        assert not world.is_recorded(last)
 
 
-def test_who_leads_by_a_record_that_came_meanwhile_is_not_replaced() -> None:
+async def test_who_leads_by_a_record_that_came_meanwhile_is_not_replaced() -> None:
     """While it is asked who has most, another node has written that it leads."""
+    world = World(alive="abc", policy=MOST)
+    world.records(placed("ab", "ab", leader="d", incarnation="d1", majority=True))
+    world.hands.ends = {"a": (3, 9), "b": (3, 8)}
+    other = placed("a", "a", leader="b", incarnation="b1", term=4)
 
-    async def story(world: World) -> None:
-        world.records(placed("ab", "ab", leader="d", incarnation="d1", majority=True))
-        world.hands.ends = {"a": (3, 9), "b": (3, 8)}
-        other = placed("a", "a", leader="b", incarnation="b1", term=4)
-
-        def asked(node: str) -> None:
-            if world.recorded().term == 3:
-                world.records(other)
-                world.hear()
-
-        world.hands.asked = asked
-        await begun(world)
-        await world.rest()
-        assert world.recorded() == other
-
-    play(story, alive="abc", policy=MOST)
-
-
-def test_a_queue_that_was_declared_anew_is_not_deleted_for_the_one_before() -> None:
-    async def story(world: World) -> None:
-        other = ("/", "other")
-        world.records(placed(leader="d", incarnation="d1"), durable=False)
-        world.records(placed(), other)
-
-        def declared_anew() -> None:
-            world.records(None)
-            world.records(placed(epoch=8), durable=False)
+    def asked(node: str) -> None:
+        if world.recorded().term == 3:
+            world.records(other)
             world.hear()
 
-        world.store.before.append(declared_anew)
-        await begun(world)
-        await world.rest()
-        assert world.deleted == []
+    world.hands.asked = asked
+    await begun(world)
+    await world.rest()
+    assert world.recorded() == other
 
-    play(story, alive="abc")
+
+async def test_a_queue_that_was_declared_anew_is_not_deleted_for_the_one_before() -> None:
+    world = World(alive="abc")
+    other = ("/", "other")
+    world.records(placed(leader="d", incarnation="d1"), durable=False)
+    world.records(placed(), other)
+
+    def declared_anew() -> None:
+        world.records(None)
+        world.records(placed(epoch=8), durable=False)
+        world.hear()
+
+    world.store.before.append(declared_anew)
+    await begun(world)
+    await world.rest()
+    assert world.deleted == []
 
 
 # -- nothing is decided by a record that was not followed, or does not stand ----------------------
 
 
-def test_a_record_is_followed_before_anything_is_decided_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_record_is_followed_before_anything_is_decided_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "_LOOKED_AT", 1)
+    world = World()
+    first = ("/", "first")
+    world.records(placed("bcd", "bcd"), first)
+    world.records(placed("acd", "acd", leader="b", incarnation="b1"))
+    await begun(world)
+    await world.rest()
+    followed = world.hands.followed
+    mine = placed("bcd", "bcd", term=4)
+    world.due.look([first, Q])
+    await asyncio.sleep(0)
+    # It is looking at the first one.
+    world.records(mine)
+    world.hear()
+    await asyncio.sleep(0)
+    assert mine in followed or Q not in world.hands.waits
 
-    async def story(world: World) -> None:
-        first = ("/", "first")
-        world.records(placed("bcd", "bcd"), first)
-        world.records(placed("acd", "acd", leader="b", incarnation="b1"))
-        await begun(world)
-        await world.rest()
-        followed = world.hands.followed
-        mine = placed("bcd", "bcd", term=4)
-        world.due.look([first, Q])
+
+async def test_what_was_replaced_is_not_followed_any_more() -> None:
+    world = World()
+    world.records(placed("bcd"))
+    await begun(world)
+    await world.rest()
+    world.hands.ready_ones[Q] = "b"
+    world.due.look([Q])
+    await world.rest()
+    then = world.hands.then[Q]
+    assert then is not None
+    then()
+    for _ in range(9):
         await asyncio.sleep(0)
-        # It is looking at the first one.
-        world.records(mine)
-        world.hear()
+    assert world.recorded().synchronised == ("b",)
+    assert "b" in world.hands.waits[Q].sets[-1]
+    # Not seen yet; something that failed before is tried again.
+    world.placement_controller.changed(Q)
+    for _ in range(9):
         await asyncio.sleep(0)
-        assert mine in followed or Q not in world.hands.waits
-
-    play(story)
-
-
-def test_what_was_replaced_is_not_followed_any_more() -> None:
-    async def story(world: World) -> None:
-        world.records(placed("bcd"))
-        await begun(world)
-        await world.rest()
-        world.hands.ready_ones[Q] = "b"
-        world.due.look([Q])
-        await world.rest()
-        then = world.hands.then[Q]
-        assert then is not None
-        then()
-        for _ in range(9):
-            await asyncio.sleep(0)
-        assert world.recorded().synchronised == ("b",)
-        assert "b" in world.hands.waits[Q].sets[-1]
-        # Not seen yet; something that failed before is tried again.
-        world.placement_controller.changed(Q)
-        for _ in range(9):
-            await asyncio.sleep(0)
-        assert any("b" in each for each in world.hands.waits[Q].sets)
-        await world.rest()
-        assert world.hands.waits[Q].sets == (frozenset("b"),)
-
-    play(story)
+    assert any("b" in each for each in world.hands.waits[Q].sets)
+    await world.rest()
+    assert world.hands.waits[Q].sets == (frozenset("b"),)
 
 
-def test_what_somebody_else_wrote_and_was_not_seen_yet_is_not_replaced() -> None:
-    async def story(world: World) -> None:
-        other = placed("b", "b", term=4)
-        world.records(placed())
-        world.store.before.append(lambda: world.records(other))
-        await begun(world)
-        for _ in range(9):
-            await asyncio.sleep(0)
-        assert world.recorded() == other
-
-    play(story)
+async def test_what_somebody_else_wrote_and_was_not_seen_yet_is_not_replaced() -> None:
+    world = World()
+    other = placed("b", "b", term=4)
+    world.records(placed())
+    world.store.before.append(lambda: world.records(other))
+    await begun(world)
+    for _ in range(9):
+        await asyncio.sleep(0)
+    assert world.recorded() == other
 
 
 # -- who may be recorded, and when -----------------------------------------------------------------
@@ -389,312 +361,279 @@ async def ready(world: World, nodes: str) -> Callable[[], None]:
     return then
 
 
-def test_a_mirror_is_recorded_once_it_has_what_was_promised_and_is_waited_for_before() -> None:
-    async def story(world: World) -> None:
-        world.records(placed("bcd"))
-        await begun(world)
-        then = await ready(world, "b")
-        assert world.hands.waits[Q] == RequiredMirrors((frozenset(), frozenset("b")), majority=False)
-        assert world.recorded().synchronised == ()
-        then()
-        await world.rest()
-        assert world.recorded().synchronised == ("b",)
-
-    play(story)
+async def test_a_mirror_is_recorded_once_it_has_what_was_promised_and_is_waited_for_before() -> None:
+    world = World()
+    world.records(placed("bcd"))
+    await begun(world)
+    then = await ready(world, "b")
+    assert world.hands.waits[Q] == RequiredMirrors((frozenset(), frozenset("b")), majority=False)
+    assert world.recorded().synchronised == ()
+    then()
+    await world.rest()
+    assert world.recorded().synchronised == ("b",)
 
 
-def test_that_they_had_it_counts_for_nothing_once_a_record_was_followed_since() -> None:
-    async def story(world: World) -> None:
-        world.records(placed("bcd"))
-        await begun(world)
-        then = await ready(world, "b")
-        then()
-        world.placement_controller.changed(Q)
-        await world.rest()
-        assert world.recorded().synchronised == ()
-        assert world.hands.then[Q] is not None
-
-    play(story)
+async def test_that_they_had_it_counts_for_nothing_once_a_record_was_followed_since() -> None:
+    world = World()
+    world.records(placed("bcd"))
+    await begun(world)
+    then = await ready(world, "b")
+    then()
+    world.placement_controller.changed(Q)
+    await world.rest()
+    assert world.recorded().synchronised == ()
+    assert world.hands.then[Q] is not None
 
 
-def test_that_they_had_it_counts_for_nothing_once_others_were_waited_for_since() -> None:
-    async def story(world: World) -> None:
-        world.records(placed("bcd"))
-        await begun(world)
-        then = await ready(world, "b")
-        world.hands.ready_ones[Q] = "bc"
-        then()
-        await world.rest()
-        await ready(world, "b")
-        assert world.recorded().synchronised == ()
-
-    play(story)
+async def test_that_they_had_it_counts_for_nothing_once_others_were_waited_for_since() -> None:
+    world = World()
+    world.records(placed("bcd"))
+    await begun(world)
+    then = await ready(world, "b")
+    world.hands.ready_ones[Q] = "bc"
+    then()
+    await world.rest()
+    await ready(world, "b")
+    assert world.recorded().synchronised == ()
 
 
-def test_who_is_gone_is_waited_for_until_the_record_says_so() -> None:
-    async def story(world: World) -> None:
-        await all_synchronised(world)
-        world.hands.ready_ones[Q] = "bc"
-        world.store.is_answering.clear()
-        world.due.look([Q])
-        await world.rest(hears=False)
-        assert world.hands.waits[Q].sets == (frozenset("bcd"),)
-        world.store.is_answering.set()
-        await world.rest()
-        assert world.recorded().synchronised == ("b", "c")
-        assert world.hands.waits[Q].sets == (frozenset("bc"),)
-
-    play(story)
+async def test_who_is_gone_is_waited_for_until_the_record_says_so() -> None:
+    world = World()
+    await all_synchronised(world)
+    world.hands.ready_ones[Q] = "bc"
+    world.store.is_answering.clear()
+    world.due.look([Q])
+    await world.rest(hears=False)
+    assert world.hands.waits[Q].sets == (frozenset("bcd"),)
+    world.store.is_answering.set()
+    await world.rest()
+    assert world.recorded().synchronised == ("b", "c")
+    assert world.hands.waits[Q].sets == (frozenset("bc"),)
 
 
-def test_nothing_is_decided_before_what_was_written_is_seen() -> None:
-    async def story(world: World) -> None:
-        await all_synchronised(world)
-        world.hands.ready_ones[Q] = "bc"
-        world.due.look([Q])
-        await world.rest(hears=False)
-        assert world.recorded().synchronised == ("b", "c")
-        waits = world.hands.waits[Q]
-        world.hands.ready_ones[Q] = "bcd"
-        world.due.look([Q])
-        await world.rest(hears=False)
-        assert world.hands.waits[Q] is waits
-
-    play(story)
+async def test_nothing_is_decided_before_what_was_written_is_seen() -> None:
+    world = World()
+    await all_synchronised(world)
+    world.hands.ready_ones[Q] = "bc"
+    world.due.look([Q])
+    await world.rest(hears=False)
+    assert world.recorded().synchronised == ("b", "c")
+    waits = world.hands.waits[Q]
+    world.hands.ready_ones[Q] = "bcd"
+    world.due.look([Q])
+    await world.rest(hears=False)
+    assert world.hands.waits[Q] is waits
 
 
 # -- who takes over -------------------------------------------------------------------------------
 
 
-def test_nobody_takes_over_from_a_leader_that_is_back_by_then() -> None:
-    async def story(world: World) -> None:
-        before = placed("ab", "ab", leader="d", incarnation="d1")
-        world.records(before)
-        world.store.before.append(lambda: world.runs("d"))
-        await begun(world)
-        for _ in range(9):
-            await asyncio.sleep(0)
-        assert world.recorded() == before
-
-    play(story, alive="abc")
+async def test_nobody_takes_over_from_a_leader_that_is_back_by_then() -> None:
+    world = World(alive="abc")
+    before = placed("ab", "ab", leader="d", incarnation="d1")
+    world.records(before)
+    world.store.before.append(lambda: world.runs("d"))
+    await begun(world)
+    for _ in range(9):
+        await asyncio.sleep(0)
+    assert world.recorded() == before
 
 
-def test_nobody_leads_without_messages_that_somebody_has_who_is_back_by_then() -> None:
-    async def story(world: World) -> None:
-        before = placed("ac", "c", leader="d", incarnation="d1")
-        world.records(before)
-        world.store.before.append(lambda: world.runs("c"))
-        await begun(world)
-        for _ in range(9):
-            await asyncio.sleep(0)
-        assert world.recorded() == before
-
-    play(story, alive="ab", policy=MirrorPolicy(mode="all", promote_on_failure="always"))
+async def test_nobody_leads_without_messages_that_somebody_has_who_is_back_by_then() -> None:
+    world = World(alive="ab", policy=MirrorPolicy(mode="all", promote_on_failure="always"))
+    before = placed("ac", "c", leader="d", incarnation="d1")
+    world.records(before)
+    world.store.before.append(lambda: world.runs("c"))
+    await begun(world)
+    for _ in range(9):
+        await asyncio.sleep(0)
+    assert world.recorded() == before
 
 
 @pytest.mark.parametrize("policy", [ALL, MOST])
-def test_whether_a_majority_is_asked_is_the_records_word(policy: MirrorPolicy) -> None:
-    async def story(world: World) -> None:
-        world.records(placed("abc", "abc", leader="d", incarnation="d1", majority=True))
-        world.hands.ends = {"a": (3, 8), "b": (3, 9)}
-        await begun(world)
-        await world.rest()
-        assert (world.recorded().leader, world.recorded().synchronised) == ("b", ())
-
-    play(story, alive="abc", policy=policy)
+async def test_whether_a_majority_is_asked_is_the_records_word(policy: MirrorPolicy) -> None:
+    world = World(alive="abc", policy=policy)
+    world.records(placed("abc", "abc", leader="d", incarnation="d1", majority=True))
+    world.hands.ends = {"a": (3, 8), "b": (3, 9)}
+    await begun(world)
+    await world.rest()
+    assert (world.recorded().leader, world.recorded().synchronised) == ("b", ())
 
 
-def test_too_few_of_a_majority_lead_nothing() -> None:
-    async def story(world: World) -> None:
-        before = placed("abc", "abc", leader="d", incarnation="d1", majority=True)
-        world.records(before)
-        world.hands.ends = {"a": (3, 8)}
-        await begun(world)
-        await world.rest()
-        assert world.recorded() == before
-
-    play(story, alive="abc", policy=ALL)
+async def test_too_few_of_a_majority_lead_nothing() -> None:
+    world = World(alive="abc", policy=ALL)
+    before = placed("abc", "abc", leader="d", incarnation="d1", majority=True)
+    world.records(before)
+    world.hands.ends = {"a": (3, 8)}
+    await begun(world)
+    await world.rest()
+    assert world.recorded() == before
 
 
-def test_who_cannot_read_its_copy_stands_aside() -> None:
-    async def story(world: World) -> None:
-        world.records(placed("ab", "ab", leader="d", incarnation="d1"))
-        world.hands.damaged.add(Q)
-        await begun(world)
-        await world.rest()
-        assert (world.recorded().leader, world.recorded().synchronised) == ("d", ("b",))
-
-    play(story, alive="abc")
+async def test_who_cannot_read_its_copy_stands_aside() -> None:
+    world = World(alive="abc")
+    world.records(placed("ab", "ab", leader="d", incarnation="d1"))
+    world.hands.damaged.add(Q)
+    await begun(world)
+    await world.rest()
+    assert (world.recorded().leader, world.recorded().synchronised) == ("d", ("b",))
 
 
 @pytest.mark.parametrize(("synchronised", "leader"), [("c", "c"), ("", "a")])
-def test_a_leader_that_cannot_read_its_log_is_followed_by_who_has_all(synchronised: str, leader: str) -> None:
-    async def story(world: World) -> None:
-        world.records(placed("bc", synchronised))
-        world.hands.damaged.add(Q)
-        world.policy = MirrorPolicy(mode="all", promote_on_failure="always")
-        await begun(world)
-        await world.rest()
-        assert world.recorded().leader == leader
-
-    play(story)
+async def test_a_leader_that_cannot_read_its_log_is_followed_by_who_has_all(
+    synchronised: str, leader: str
+) -> None:
+    world = World()
+    world.records(placed("bc", synchronised))
+    world.hands.damaged.add(Q)
+    world.policy = MirrorPolicy(mode="all", promote_on_failure="always")
+    await begun(world)
+    await world.rest()
+    assert world.recorded().leader == leader
 
 
 # -- giving a queue away --------------------------------------------------------------------------
 
 
-def test_a_queue_is_given_to_who_has_all_of_it_and_only_who_has_stays_recorded() -> None:
-    async def story(world: World) -> None:
-        await all_synchronised(world)
+async def test_a_queue_is_given_to_who_has_all_of_it_and_only_who_has_stays_recorded() -> None:
+    world = World()
+    await all_synchronised(world)
 
-        def falls_behind() -> None:
-            world.hands.ready_ones[Q] = "bd"
+    def falls_behind() -> None:
+        world.hands.ready_ones[Q] = "bd"
 
-        world.hands.giving = falls_behind
-        assert await world.placement_controller.move(Q, "b")
-        found = world.recorded()
-        assert (found.leader, found.term, found.synchronised) == ("b", 4, ("d",))
-
-    play(story)
+    world.hands.giving = falls_behind
+    assert await world.placement_controller.move(Q, "b")
+    found = world.recorded()
+    assert (found.leader, found.term, found.synchronised) == ("b", 4, ("d",))
 
 
 @pytest.mark.parametrize("to", NAMES)
-def test_it_is_not_given_to_who_leads_it_or_is_no_mirror_or_lacks_something_or_does_not_run(to: str) -> None:
-    async def story(world: World) -> None:
-        before = placed("bd", "b")
-        world.records(before)
-        world.hands.ready_ones[Q] = "cd"
-        world.placement_controller.is_held = True
-        await begun(world)
-        await world.rest()
-        assert world.recorded() == before
-        assert not await world.placement_controller.move(Q, to)
-        assert world.hands.given == []
-
-    play(story, alive="abc")
+async def test_it_is_not_given_to_who_leads_it_or_is_no_mirror_or_lacks_something_or_does_not_run(
+    to: str,
+) -> None:
+    world = World(alive="abc")
+    before = placed("bd", "b")
+    world.records(before)
+    world.hands.ready_ones[Q] = "cd"
+    world.placement_controller.is_held = True
+    await begun(world)
+    await world.rest()
+    assert world.recorded() == before
+    assert not await world.placement_controller.move(Q, to)
+    assert world.hands.given == []
 
 
 @pytest.mark.parametrize("what", ["lacks", "ends", "record"])
-def test_it_is_not_given_when_things_have_changed_by_then(what: str) -> None:
-    async def story(world: World) -> None:
-        await all_synchronised(world)
+async def test_it_is_not_given_when_things_have_changed_by_then(what: str) -> None:
+    world = World()
+    await all_synchronised(world)
 
-        def changes() -> None:
-            match what:
-                case "lacks":
-                    world.hands.ready_ones[Q] = "cd"
-                case "ends":
-                    world.ends("b")
-                case "record":
-                    world.records(placed("bcd", "cd"))
-            world.hear()
+    def changes() -> None:
+        match what:
+            case "lacks":
+                world.hands.ready_ones[Q] = "cd"
+            case "ends":
+                world.ends("b")
+            case "record":
+                world.records(placed("bcd", "cd"))
+        world.hear()
 
-        world.hands.giving = changes
-        assert not await world.placement_controller.move(Q, "b")
-        assert world.recorded().leader == "a"
-        assert world.hands.taken_back == [Q]
-
-    play(story)
+    world.hands.giving = changes
+    assert not await world.placement_controller.move(Q, "b")
+    assert world.recorded().leader == "a"
+    assert world.hands.taken_back == [Q]
 
 
-def test_it_is_not_given_away_while_its_record_is_written_nor_recorded_while_it_is_given() -> None:
-    async def story(world: World) -> None:
-        await all_synchronised(world)
-        world.hands.ready_ones[Q] = "bc"
-        world.store.is_answering.clear()
+async def test_it_is_not_given_away_while_its_record_is_written_nor_recorded_while_it_is_given() -> None:
+    world = World()
+    await all_synchronised(world)
+    world.hands.ready_ones[Q] = "bc"
+    world.store.is_answering.clear()
+    world.due.look([Q])
+    for _ in range(9):
+        await asyncio.sleep(0)
+    moving = asyncio.create_task(world.placement_controller.move(Q, "b"))
+    await world.rest(hears=False)
+    assert world.hands.given == []
+    world.store.is_answering.set()
+    await world.rest(hears=False)
+    # Written, and not seen yet.
+    assert world.hands.given == []
+
+    def lacks() -> None:
+        world.hands.ready_ones[Q] = "b"
         world.due.look([Q])
-        for _ in range(9):
-            await asyncio.sleep(0)
-        moving = asyncio.create_task(world.placement_controller.move(Q, "b"))
-        await world.rest(hears=False)
-        assert world.hands.given == []
-        world.store.is_answering.set()
-        await world.rest(hears=False)
-        # Written, and not seen yet.
-        assert world.hands.given == []
 
-        def lacks() -> None:
-            world.hands.ready_ones[Q] = "b"
-            world.due.look([Q])
-
-        world.hands.giving = lacks
-        await world.rest()
-        assert await moving
-        assert [world.hands.given, world.hands.taken_back] == [[Q], []]
-
-    play(story)
+    world.hands.giving = lacks
+    await world.rest()
+    assert await moving
+    assert [world.hands.given, world.hands.taken_back] == [[Q], []]
 
 
-def test_that_they_had_it_counts_for_nothing_once_it_was_to_be_given_away() -> None:
-    async def story(world: World) -> None:
-        world.records(placed("bcd", "c"))
-        world.hands.ready_ones[Q] = "c"
-        await begun(world)
-        await world.rest()
-        then = await ready(world, "bc")
+async def test_that_they_had_it_counts_for_nothing_once_it_was_to_be_given_away() -> None:
+    world = World()
+    world.records(placed("bcd", "c"))
+    world.hands.ready_ones[Q] = "c"
+    await begun(world)
+    await world.rest()
+    then = await ready(world, "bc")
 
-        def refuses() -> None:
-            raise LeveretError("it does not take it")
+    def refuses() -> None:
+        raise LeveretError("it does not take it")
 
-        world.hands.giving = refuses
-        then()
-        world.due.looks.clear()
-        with pytest.raises(LeveretError):
-            await world.placement_controller.move(Q, "c")
-        await world.rest()
-        assert world.recorded().synchronised == ("c",)
-        assert world.hands.then[Q] is not None
-
-    play(story)
+    world.hands.giving = refuses
+    then()
+    world.due.looks.clear()
+    with pytest.raises(LeveretError):
+        await world.placement_controller.move(Q, "c")
+    await world.rest()
+    assert world.recorded().synchronised == ("c",)
+    assert world.hands.then[Q] is not None
 
 
-def test_a_queue_that_nobody_may_lead_is_closed_as_it_is_recorded_by_then() -> None:
+async def test_a_queue_that_nobody_may_lead_is_closed_as_it_is_recorded_by_then() -> None:
     """While another one is given away, a mirror is taken out of the record of this one."""
+    world = World()
+    other = ("/", "other")
+    world.records(placed("bcd", "bcd"), other)
+    world.records(placed("bc", ""))
+    world.hands.ready_ones[other] = "bcd"
+    world.placement_controller.is_held = True
+    await begun(world)
+    await world.rest()
 
-    async def story(world: World) -> None:
-        other = ("/", "other")
-        world.records(placed("bcd", "bcd"), other)
-        world.records(placed("bc", ""))
-        world.hands.ready_ones[other] = "bcd"
-        world.placement_controller.is_held = True
-        await begun(world)
-        await world.rest()
+    def changes() -> None:
+        world.records(placed("b", ""))
+        world.hear()
 
-        def changes() -> None:
-            world.records(placed("b", ""))
-            world.hear()
-
-        world.hands.giving = changes
-        leaving = asyncio.create_task(world.placement_controller.leave())
-        await world.rest()
-        await leaving
-        assert world.recorded(other).leader == "b"
-        assert world.recorded() == placed("b", "", closed=True)
-
-    play(story)
+    world.hands.giving = changes
+    leaving = asyncio.create_task(world.placement_controller.leave())
+    await world.rest()
+    await leaving
+    assert world.recorded(other).leader == "b"
+    assert world.recorded() == placed("b", "", closed=True)
 
 
 @pytest.mark.parametrize(("comes_too", "leads"), [("", "d"), ("c", "c")])
-def test_the_first_that_a_policy_lists_has_a_moment_to_be_ready_before_others(
+async def test_the_first_that_a_policy_lists_has_a_moment_to_be_ready_before_others(
     comes_too: str, leads: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "_FIRST_LISTED_S", 0.02)
-
-    async def story(world: World) -> None:
-        world.records(placed("cd", "d"))
-        world.hands.ready_ones[Q] = "d"
-        await begun(world)
+    monkeypatch.setattr(room, "_FIRST_LISTED_S", 0.5)
+    world = World(policy=MirrorPolicy(mode="nodes", params=("c", "d"), promote_on_failure=WHEN_SYNCED))
+    world.records(placed("cd", "d"))
+    world.hands.ready_ones[Q] = "d"
+    await begun(world)
+    await world.rest()
+    assert world.hands.given == []
+    if comes_too:
+        await ready(world, "cd")
+        then = world.hands.then[Q]
+        if then is not None:
+            then()
+    await world.rest()
+    while not world.hands.given:
+        await asyncio.sleep(0.01)
         await world.rest()
-        assert world.hands.given == []
-        if comes_too:
-            await ready(world, "cd")
-            then = world.hands.then[Q]
-            if then is not None:
-                then()
-        else:
-            await asyncio.sleep(0.05)
-        await world.rest()
-        assert world.hands.given == [Q]
-        assert world.recorded().leader == leads
-
-    play(story, policy=MirrorPolicy(mode="nodes", params=("c", "d"), promote_on_failure=WHEN_SYNCED))
+    assert world.hands.given == [Q]
+    assert world.recorded().leader == leads

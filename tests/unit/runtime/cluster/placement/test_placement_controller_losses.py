@@ -7,24 +7,20 @@ import msgspec
 from leveret.core.replication.cluster import Lost, Presence
 from leveret.core.replication.placement import ClusterView, following
 from leveret.core.rules.mirror_policy import MirrorPolicy
-from tests.unit.runtime.cluster.placement.test_placement_controller import World, begun, placed, play
+from tests.unit.runtime.cluster.placement.test_placement_controller import World, begun, placed
 
 
-def test_a_mirror_that_lacks_messages_and_leads_says_so_until_who_has_them_is_back() -> None:
-    async def story(world: World) -> None:
-        world.records(msgspec.structs.replace(placed("a", ""), leader="c"))
-        await begun(world)
-        await world.rest()
-        found = world.recorded()
-        assert (found.leader, found.lost) == ("a", Lost(found.term, 7, "c"))
-        kept = following(
-            found, world.policy, ["b"], ["b"], world.placement_controller._cluster_view()
-        ).placement
-        assert kept.lost == found.lost
-        back = following(found, world.policy, [], ["c"], world.placement_controller._cluster_view()).placement
-        assert back.lost == Lost(found.term, 7, "")
-
-    play(story, alive="ab", policy=MirrorPolicy(mode="all", promote_on_failure="always"))
+async def test_a_mirror_that_lacks_messages_and_leads_says_so_until_who_has_them_is_back() -> None:
+    world = World(alive="ab", policy=MirrorPolicy(mode="all", promote_on_failure="always"))
+    world.records(msgspec.structs.replace(placed("a", ""), leader="c"))
+    await begun(world)
+    await world.rest()
+    found = world.recorded()
+    assert (found.leader, found.lost) == ("a", Lost(found.term, 7, "c"))
+    kept = following(found, world.policy, ["b"], ["b"], world.placement_controller._cluster_view()).placement
+    assert kept.lost == found.lost
+    back = following(found, world.policy, [], ["c"], world.placement_controller._cluster_view()).placement
+    assert back.lost == Lost(found.term, 7, "")
 
 
 def test_who_had_led_is_a_mirror_until_what_it_alone_has_is_quarantined() -> None:

@@ -78,24 +78,21 @@ def queue_of(epoch: int) -> Any:
 
 
 @pytest.mark.parametrize("late", [None, Placement(7, "a", "a1", 3, ("b",))])
-def test_what_comes_late_of_a_queue_before_does_nothing_to_the_one_that_was_declared_since(
+async def test_what_comes_late_of_a_queue_before_does_nothing_to_the_one_that_was_declared_since(
     tmp_path: Path, late: Placement | None
 ) -> None:
-    async def story() -> None:
-        node = Node(tmp_path / "a")
-        keeping = Keeper(node)
-        placement = Placement(8, "a", "a1", 1, ("b",), ("b",))
-        keeping.known[KEY] = queue = queue_of(8)
-        keeping.declared(queue.definition, placement)
-        name = NAME
-        end = node.append(name, count=3)
-        await node.commits.settle()
-        await keeping.follow(KEY, late)
-        assert node.tree.logs[name].next_offset == end
-        assert name in node.sources.led
-        await node.stop()
-
-    asyncio.run(story())
+    node = Node(tmp_path / "a")
+    keeping = Keeper(node)
+    placement = Placement(8, "a", "a1", 1, ("b",), ("b",))
+    keeping.known[KEY] = queue = queue_of(8)
+    keeping.declared(queue.definition, placement)
+    name = NAME
+    end = node.append(name, count=3)
+    await node.commits.settle()
+    await keeping.follow(KEY, late)
+    assert node.tree.logs[name].next_offset == end
+    assert name in node.sources.led
+    await node.stop()
 
 
 def mirrored(leader: str = "b", mirrors: str = "a", synchronised: str = "", **more: Any) -> Placement:
@@ -112,156 +109,135 @@ async def with_copy(node: Node) -> str:
     return name
 
 
-def test_a_copy_that_cannot_be_read_is_put_away_once_the_record_does_not_count_on_it(tmp_path: Path) -> None:
-    async def story() -> None:
-        node = Node(tmp_path / "a")
-        keeping = Keeper(node)
-        keeping.known[KEY] = RemoteQueue(d.Queue(name="q", vhost="/", epoch=8), "b")
-        name = await with_copy(node)
-        segment = next(node.tree.path_of(name).glob("*.segment"))
-        octets = bytearray(segment.read_bytes())
-        octets[3] ^= 0xFF
-        # What a write that was cut off leaves behind is at the end, and this is not.
-        segment.write_bytes(bytes(octets) * 2)
-        await keeping.follow(KEY, mirrored(synchronised="a"))
-        assert keeping.is_damaged(KEY)
-        assert segment.exists()
-        await keeping.follow(KEY, mirrored())
-        assert not keeping.is_damaged(KEY)
-        assert not segment.exists()
-        await node.stop()
-
-    asyncio.run(story())
+async def test_a_copy_that_cannot_be_read_is_put_away_once_the_record_does_not_count_on_it(
+    tmp_path: Path,
+) -> None:
+    node = Node(tmp_path / "a")
+    keeping = Keeper(node)
+    keeping.known[KEY] = RemoteQueue(d.Queue(name="q", vhost="/", epoch=8), "b")
+    name = await with_copy(node)
+    segment = next(node.tree.path_of(name).glob("*.segment"))
+    octets = bytearray(segment.read_bytes())
+    octets[3] ^= 0xFF
+    # What a write that was cut off leaves behind is at the end, and this is not.
+    segment.write_bytes(bytes(octets) * 2)
+    await keeping.follow(KEY, mirrored(synchronised="a"))
+    assert keeping.is_damaged(KEY)
+    assert segment.exists()
+    await keeping.follow(KEY, mirrored())
+    assert not keeping.is_damaged(KEY)
+    assert not segment.exists()
+    await node.stop()
 
 
 @pytest.mark.parametrize("named_meanwhile", [True, False])
-def test_a_copy_that_the_record_does_not_name_is_deleted_when_its_leader_says_so_unless_it_is_named_by_then(
+async def test_a_copy_that_the_record_does_not_name_is_deleted_when_its_leader_says_so_unless_it_is_named_by_then(
     tmp_path: Path, named_meanwhile: bool
 ) -> None:
-    async def story() -> None:
-        node = Node(tmp_path / "a")
-        asked: list[tuple[str, str]] = []
-        answers = [False, True]
+    node = Node(tmp_path / "a")
+    asked: list[tuple[str, str]] = []
+    answers = [False, True]
 
-        async def ask(of: str, what: str, about: Any) -> Any:
-            asked.append((of, what))
-            await asyncio.sleep(0)
-            if len(asked) == 2 and named_meanwhile:
-                await keeping.follow(KEY, mirrored(mirrors="", stopped=("a",)))
-            return {"may": answers.pop(0)}
+    async def ask(of: str, what: str, about: Any) -> Any:
+        asked.append((of, what))
+        await asyncio.sleep(0)
+        if len(asked) == 2 and named_meanwhile:
+            await keeping.follow(KEY, mirrored(mirrors="", stopped=("a",)))
+        return {"may": answers.pop(0)}
 
-        keeping = Keeper(node, ask=ask)
-        keeping.known[KEY] = RemoteQueue(d.Queue(name="q", vhost="/", epoch=8), "b")
-        name = await with_copy(node)
-        await keeping.follow(KEY, mirrored(mirrors="c"))
-        assert asked == []
-        await keeping._discarding[name]
-        assert asked == [("b", "may_discard")] * 2
-        assert node.tree.path_of(name).exists() is named_meanwhile
-        await node.stop()
-
-    asyncio.run(story())
+    keeping = Keeper(node, ask=ask)
+    keeping.known[KEY] = RemoteQueue(d.Queue(name="q", vhost="/", epoch=8), "b")
+    name = await with_copy(node)
+    await keeping.follow(KEY, mirrored(mirrors="c"))
+    assert asked == []
+    await keeping._discarding[name]
+    assert asked == [("b", "may_discard")] * 2
+    assert node.tree.path_of(name).exists() is named_meanwhile
+    await node.stop()
 
 
-def test_who_is_named_or_sent_something_must_keep_its_copy(tmp_path: Path) -> None:
-    async def story() -> None:
-        node = Node(tmp_path / "a")
-        keeping = Keeper(node)
-        placement = mirrored("a", "b", "b", stopped=("c",))
-        keeping.known[KEY] = queue_of(8)
-        keeping.declared(keeping.known[KEY].definition, placement)
-        name = NAME
-        assert not keeping.may_discard(name, "d")
-        await keeping.follow(KEY, placement)
-        assert [keeping.may_discard(name, each) for each in "abcd"] == [False, False, False, True]
-        node.sources.led[name].streams["d"] = cast(Any, SimpleNamespace(state=MirrorState.JOINING))
-        assert not keeping.may_discard(name, "d")
-        del node.sources.led[name].streams["d"]
-        keeping._queues.records[KEY] = mirrored("b", "a")
-        assert not keeping.may_discard(name, "d")
-        await node.stop()
-
-    asyncio.run(story())
+async def test_who_is_named_or_sent_something_must_keep_its_copy(tmp_path: Path) -> None:
+    node = Node(tmp_path / "a")
+    keeping = Keeper(node)
+    placement = mirrored("a", "b", "b", stopped=("c",))
+    keeping.known[KEY] = queue_of(8)
+    keeping.declared(keeping.known[KEY].definition, placement)
+    name = NAME
+    assert not keeping.may_discard(name, "d")
+    await keeping.follow(KEY, placement)
+    assert [keeping.may_discard(name, each) for each in "abcd"] == [False, False, False, True]
+    node.sources.led[name].streams["d"] = cast(Any, SimpleNamespace(state=MirrorState.JOINING))
+    assert not keeping.may_discard(name, "d")
+    del node.sources.led[name].streams["d"]
+    keeping._queues.records[KEY] = mirrored("b", "a")
+    assert not keeping.may_discard(name, "d")
+    await node.stop()
 
 
-def test_what_a_node_says_that_it_has_is_on_its_disk(tmp_path: Path) -> None:
-    async def story() -> None:
-        node = Node(tmp_path / "a")
-        keeping = Keeper(node)
-        name = NAME
-        end = node.append(name, count=3)
-        log = node.tree.logs[name]
-        assert log.synced_offset < end
-        assert (await keeping.end(name))[1] == end
-        assert log.synced_offset == end
-        await node.stop()
-
-    asyncio.run(story())
+async def test_what_a_node_says_that_it_has_is_on_its_disk(tmp_path: Path) -> None:
+    node = Node(tmp_path / "a")
+    keeping = Keeper(node)
+    name = NAME
+    end = node.append(name, count=3)
+    log = node.tree.logs[name]
+    assert log.synced_offset < end
+    assert (await keeping.end(name))[1] == end
+    assert log.synced_offset == end
+    await node.stop()
 
 
-def test_what_a_killed_process_left_is_on_the_disk_too_before_it_is_told(
+async def test_what_a_killed_process_left_is_on_the_disk_too_before_it_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was not opened yet: the node has just started, and has not followed the queue's record."""
+    node = Node(tmp_path / "a")
+    keeping = Keeper(node)
+    name = await with_copy(node)
+    synced: list[Path] = []
+    sync = Log.sync
 
-    async def story() -> None:
-        node = Node(tmp_path / "a")
-        keeping = Keeper(node)
-        name = await with_copy(node)
-        synced: list[Path] = []
-        sync = Log.sync
+    def noted(log: Log) -> None:
+        synced.append(log.directory)
+        sync(log)
 
-        def noted(log: Log) -> None:
-            synced.append(log.directory)
-            sync(log)
-
-        monkeypatch.setattr(Log, "sync", noted)
-        assert (await keeping.end(name))[1] == 3
-        assert node.tree.path_of(name) in synced
-        await node.stop()
-
-    asyncio.run(story())
+    monkeypatch.setattr(Log, "sync", noted)
+    assert (await keeping.end(name))[1] == 3
+    assert node.tree.path_of(name) in synced
+    await node.stop()
 
 
-def test_a_mirror_that_ended_is_not_ready_by_what_it_told_before(tmp_path: Path) -> None:
+async def test_a_mirror_that_ended_is_not_ready_by_what_it_told_before(tmp_path: Path) -> None:
     """Nobody has noticed yet that its link is dead; another process of it may have put its copy away."""
-
-    async def story() -> None:
-        leader, mirror = await pair(tmp_path)
-        keeping = Keeper(leader)
-        keeping.known[KEY] = queue_of(8)
-        name = NAME
-        keeping.declared(keeping.known[KEY].definition, mirrored("a", "b", "b"))
-        leader.append(name, count=3)
-        mirror.copies.mirror(name, "leader")
-        await until(lambda: leader.state(name, "mirror") is MirrorState.LIVE, "it is live")
-        assert keeping.ready(KEY) == {"b", "mirror"}
-        leader.sources.runs("mirror", "")
-        assert keeping.ready(KEY) == {"b", "mirror"}
-        leader.sources.runs("mirror", "another")
-        assert keeping.ready(KEY) == {"b"}
-        await leader.stop()
-        await mirror.stop()
-
-    asyncio.run(story())
+    leader, mirror = await pair(tmp_path)
+    keeping = Keeper(leader)
+    keeping.known[KEY] = queue_of(8)
+    name = NAME
+    keeping.declared(keeping.known[KEY].definition, mirrored("a", "b", "b"))
+    leader.append(name, count=3)
+    mirror.copies.mirror(name, "leader")
+    await until(lambda: leader.state(name, "mirror") is MirrorState.LIVE, "it is live")
+    assert keeping.ready(KEY) == {"b", "mirror"}
+    leader.sources.runs("mirror", "")
+    assert keeping.ready(KEY) == {"b", "mirror"}
+    leader.sources.runs("mirror", "another")
+    assert keeping.ready(KEY) == {"b"}
+    await leader.stop()
+    await mirror.stop()
 
 
-def test_a_mirror_that_still_lacks_something_is_not_ready(tmp_path: Path) -> None:
-    async def story() -> None:
-        leader, mirror = await pair(tmp_path)
-        keeping = Keeper(leader)
-        keeping.known[KEY] = queue_of(8)
-        name = NAME
-        keeping.declared(keeping.known[KEY].definition, mirrored("a", "mirror"))
-        leader.append(name, count=3)
-        mirror.copies.mirror(name, "leader")
-        await until(lambda: leader.state(name, "mirror") is MirrorState.LIVE, "it is live")
-        stream = leader.sources.led[name].streams["mirror"]
-        for state in MirrorState:
-            stream.state = state
-            assert keeping.ready(KEY) == ({"mirror"} if state is MirrorState.LIVE else frozenset())
-        stream.state = MirrorState.LIVE
-        await leader.stop()
-        await mirror.stop()
-
-    asyncio.run(story())
+async def test_a_mirror_that_still_lacks_something_is_not_ready(tmp_path: Path) -> None:
+    leader, mirror = await pair(tmp_path)
+    keeping = Keeper(leader)
+    keeping.known[KEY] = queue_of(8)
+    name = NAME
+    keeping.declared(keeping.known[KEY].definition, mirrored("a", "mirror"))
+    leader.append(name, count=3)
+    mirror.copies.mirror(name, "leader")
+    await until(lambda: leader.state(name, "mirror") is MirrorState.LIVE, "it is live")
+    stream = leader.sources.led[name].streams["mirror"]
+    for state in MirrorState:
+        stream.state = state
+        assert keeping.ready(KEY) == ({"mirror"} if state is MirrorState.LIVE else frozenset())
+    stream.state = MirrorState.LIVE
+    await leader.stop()
+    await mirror.stop()
