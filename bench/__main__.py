@@ -33,6 +33,7 @@ from bench.round_trips import ROUND_TRIPS
 from bench.rows import LATENCY, PUBLISH, SMALL, TOGETHER, Scenario, Settings
 from bench.schema import SCHEMA
 from bench.settled import SETTLED
+from bench.sites import SITES, SMALL_QUEUES, VHOSTS_IDLE
 from bench.standby import COLLECTION, MIXED_STANDBY, RTO, STANDBY
 from bench.streams import STREAMS
 
@@ -63,6 +64,9 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     MIXED_STANDBY,
     RTO,
     SETTLED,
+    SITES,
+    VHOSTS_IDLE,
+    SMALL_QUEUES,
     FOLLOWER,
     JOIN,
     FAILOVER,
