@@ -47,7 +47,7 @@ demo: setup  ## a disaster, end to end, on real data
 demo-cluster: setup-cluster  ## a node of a cluster lost, and nobody notices for long
 	@.venv/bin/python -m leveret.testing.demo.cluster $(DEMO_ARGS)
 
-demo-sites: setup-cluster  ## a node of a cluster lost, then all of it, and a standby that has every message of it
+demo-sites: setup-cluster  ## a node of each of two clusters lost, then all of the first: the second has every message of it
 	@.venv/bin/python -m leveret.testing.demo.lost_cluster $(DEMO_ARGS)
 
 # A worker for each of the four long groups (the conformance suite on Leveret, clusters, and Spark twice), which have the most

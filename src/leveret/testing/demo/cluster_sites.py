@@ -1,4 +1,7 @@
-"""The sites of the demo of clusters: an upstream of three nodes, with applications at each of them, and a standby."""
+"""The sites of the demo of clusters: an upstream of three nodes, with applications at each of them, and a standby.
+
+The standby is a cluster of three nodes, too, with its own etcd.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,10 @@ from leveret.testing.demo.flights import QUEUES, declare
 from leveret.testing.demo.processes import Applications
 from leveret.testing.demo.sites import VHOST, Sites
 from leveret.testing.network.ports import LOOPBACK
-from leveret.testing.sites.cluster_site import SiteNode
+from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
 from leveret.testing.sites.cluster_standby import ClusterStandby
 
+_NODES: Final = 3
 _RATE: Final = 2000
 _WINDOW: Final = 500
 _CONSUMED: Final = 0.7
@@ -32,7 +36,7 @@ class ClusterSites(Sites):
         """Prepare all nodes; nothing runs yet."""
         self._folder = tempfile.TemporaryDirectory(prefix="leveret-demo-")
         folder = Path(self._folder.name)
-        self.pair = ClusterStandby(VHOST, folder)
+        self.pair = ClusterStandby(VHOST, folder, downstream_nodes=_NODES)
         self.applications = Applications(folder / "books", VHOST)
 
     def __exit__(
@@ -40,14 +44,19 @@ class ClusterSites(Sites):
     ) -> None:
         """End every process and remove every file; an error comes with the nodes' logs."""
         if isinstance(value, Exception):
-            value.add_note(self.pair.site.reported())
+            for site in (self.pair.site, self._second):
+                value.add_note(site.reported())
         super().__exit__(kind, value, trace)
 
     @property
     def urls(self) -> dict[str, str]:
         """The URLs of each site's HTTP API: of a cluster one for each of its nodes."""
-        nodes = ",".join(f"http://{LOOPBACK}:{node.management_port}" for node in self.pair.site.members)
-        return {"eu": nodes, "us": f"http://{LOOPBACK}:{self.pair.downstream.management_port}"}
+        return {"eu": _urls(self.pair.site), "us": _urls(self._second)}
+
+    @property
+    def _second(self) -> ClusterSite:
+        assert self.pair.second is not None
+        return self.pair.second
 
     def start(self) -> None:
         """Start all nodes; declare one queue at each node, which therefore leads it."""
@@ -104,3 +113,7 @@ class ClusterSites(Sites):
             if node.alive:
                 node.kill9()
         self.applications.wait_gone()
+
+
+def _urls(site: ClusterSite) -> str:
+    return ",".join(f"http://{LOOPBACK}:{node.management_port}" for node in site.members)

@@ -1,4 +1,4 @@
-"""A cluster as the upstream of a single downstream, as real processes.
+"""A cluster as the upstream of a downstream of one node or several, as real processes.
 
 with ClusterStandby("orders", folder) as pair:
 pair.start()
@@ -19,7 +19,7 @@ from typing import Any, Final
 from leveret.testing.network.ports import wait_until
 from leveret.testing.servers.broker import LeveretProcess
 from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
-from leveret.testing.sites.standby_pair import FOLLOW_TIMEOUT_S, StandbyPair
+from leveret.testing.sites.standby_pair import FOLLOW_TIMEOUT_S, StandbyPair, downstream_settings
 
 _MIRRORED: Final = {"ha-mode": "all", "ha-sync-mode": "automatic"}
 
@@ -29,19 +29,48 @@ class ClusterStandby(StandbyPair):
 
     Attributes:
         site: the cluster; `upstream` is one of its nodes.
+        second: the downstream if it is a cluster; `downstream` is one of its nodes. None for a single node.
     """
 
-    def __init__(self, vhost: str, folder: Path, nodes: int = 3) -> None:
+    def __init__(self, vhost: str, folder: Path, nodes: int = 3, downstream_nodes: int = 1) -> None:
         """Prepare all nodes in `folder`; nothing runs yet."""
         self.site = ClusterSite(folder, nodes, {"cluster_name": "eu.1"})
+        self.second: ClusterSite | None = None
         super().__init__(vhost, folder, upstream=self.site.members[0].process)
+        if downstream_nodes > 1:
+            (folder / "us").mkdir()
+            self.downstream.close()
+            self.second = ClusterSite(folder / "us", downstream_nodes, downstream_settings("eu.2"))
+            self.downstream = self.second.members[0].process
 
     def start(self) -> None:
         """Start all nodes; make the vhost, and the users of the two links, at the upstream."""
-        self.downstream.launch()
+        if self.second is None:
+            self.downstream.launch()
         self.site.form()
-        self.downstream.wait_ready()
+        if self.second is None:
+            self.downstream.wait_ready()
+        else:
+            self.second.form()
         self._prepare_upstream()
+
+    def lose_owner(self) -> SiteNode:
+        """Kill the node of the downstream cluster that owns the vhost; return it."""
+        assert self.second is not None
+        owner = self.row()["owner"]
+        lost = next(node for node in self.second.members if node.node == owner)
+        lost.kill9()
+        self.downstream = next(node.process for node in self.second.members if node.alive)
+        return lost
+
+    def wait_taken_over(self, lost: SiteNode) -> None:
+        """Wait until another node owns the vhost and has all of its data."""
+
+        def taken() -> bool:
+            row = self.row()
+            return bool(row["node"] == row["owner"] != lost.node and row["state"] == "connected")
+
+        wait_until(taken, f"the vhost taken over from {lost.node}", FOLLOW_TIMEOUT_S)
 
     def replicate(self, name: str, pattern: str) -> None:
         """Set a policy that replicates the matching queues, and mirrors them at all nodes."""
@@ -77,6 +106,8 @@ class ClusterStandby(StandbyPair):
         for node in (self.upstream, self.downstream):
             node.close()
         self.site.close()
+        if self.second is not None:
+            self.second.close()
 
     # -- status -------------------------------------------------------------------------------
 
