@@ -83,8 +83,12 @@ class KernelSyncs:
             raise OSError(errno.ENOSYS, f"no asynchronous syncs on {platform.machine()}")
         self._numbers = _CALLS[platform.machine()]
         self._queue = ctypes.c_ulong(0)
-        self._check(self._call(self._numbers.setup, AT_ONCE_MAX, ctypes.byref(self._queue)))
         self.readable_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        try:
+            self._check(self._call(self._numbers.setup, AT_ONCE_MAX, ctypes.byref(self._queue)))
+        except OSError:
+            os.close(self.readable_fd)
+            raise
         self._requests = [self._request() for _ in range(AT_ONCE_MAX)]
         self._addresses = (ctypes.c_void_p * AT_ONCE_MAX)(*map(ctypes.addressof, self._requests))
         self._results = (_Result * AT_ONCE_MAX)()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import select
@@ -90,3 +91,23 @@ def test_closing_waits_for_what_has_begun(disk_path: Path) -> None:
     made.begin([fd], 1)
     made.close()
     os.close(fd)
+
+
+@pytest.mark.parametrize("refused", ["its queue", "its descriptor"])
+def test_what_is_refused_half_way_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
+    """A queue whose descriptor was refused stayed with the kernel, which has few for all processes."""
+    calls: list[tuple[object, ...]] = []
+
+    def refuse(*given: object) -> int:
+        calls.append(given)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    if refused == "its queue":
+        monkeypatch.setattr(KernelSyncs, "_check", refuse)
+    else:
+        monkeypatch.setattr(os, "eventfd", refuse)
+        monkeypatch.setattr(KernelSyncs, "_check", lambda *_: pytest.fail("the queue was opened"))
+    before = os.listdir("/proc/self/fd")
+    assert open_kernel_syncs() is None
+    assert len(calls) == 1
+    assert os.listdir("/proc/self/fd") == before

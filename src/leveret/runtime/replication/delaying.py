@@ -48,6 +48,7 @@ from leveret.storage.delayed.index import (
     Noted,
     NotedFrame,
     NotedKind,
+    synced,
 )
 from leveret.storage.delayed.spool import Spool
 from leveret.storage.log import Log
@@ -294,11 +295,8 @@ class Delaying:
     async def _keep(self, destroyed: dict[str, tuple[Log, int | None]]) -> None:
         async with self._expiring:
             at = self._index.end
-            synced = []
-            async for name, (log, cut_at) in in_slices(destroyed.items()):
-                log.sync()
-                synced.append((name, log.directory, cut_at))
-            linking = asyncio.get_running_loop().create_task(asyncio.to_thread(self._index.link, at, synced))
+            kept = [synced(name, *log) async for name, log in in_slices(destroyed.items())]
+            linking = asyncio.get_running_loop().create_task(asyncio.to_thread(self._index.link, at, kept))
             try:
                 await asyncio.shield(linking)
             finally:

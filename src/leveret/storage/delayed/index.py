@@ -350,11 +350,7 @@ class DelayIndex:
         Raises:
             StorageError: the disk refuses it; the logs are to be left as they are.
         """
-        synced = []
-        for name, log, cut_at in logs:
-            log.sync()
-            synced.append((name, log.directory, cut_at))
-        self.link(self.end, synced)
+        self.link(self.end, [synced(*each) for each in logs])
 
     def link(self, offset: int, logs: Iterable[tuple[str, Path, int | None]]) -> None:
         """As `keep`, for the frame with that offset and the directories of synced logs; a thread may do it.
@@ -404,6 +400,16 @@ class DelayIndex:
 def _prefix(name: str) -> str:
     """Of the files of a log; its name may be longer than that of a file."""
     return blake2b(name.encode(), digest_size=16).hexdigest()
+
+
+def synced(name: str, log: Log, cut_at: int | None) -> tuple[str, Path, int | None]:
+    """Sync a log, whose files are then the same wherever they are linked; return its entry for `DelayIndex.link`.
+
+    Raises:
+        StorageError: the disk refuses it.
+    """
+    log.sync()
+    return name, log.directory, cut_at
 
 
 def _link(directory: Path, place: Path, prefix: str, cut_at: int | None) -> None:

@@ -1,5 +1,8 @@
 """`python -m leveret.testing.simulation`: run simulated worlds, seed by seed, for a time.
 
+SIGINT and SIGTERM end it with the counts of the runs so far. Where its errors do not go to a terminal, each run gets a
+line there: a run takes between one second and two minutes of processor time.
+
 Exit status: 0 if the books of all runs balance, 1 if a run fails (its story is printed, with as few faults as
 possible), 2 for wrong arguments.
 """
@@ -10,6 +13,7 @@ import argparse
 import json
 import os
 import random
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -56,11 +60,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     first = options.seed if options.seed is not None else random.randrange(1_000_000_000)
     runs: list[RunOutcome] = []
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task(f"{options.world} from seed {first}", total=options.runs or options.cpu_seconds)
         for seed in count(first) if options.runs is None else range(first, first + options.runs):
-            runs.append(play(options.world, seed, options.seconds))
+            try:
+                runs.append(play(options.world, seed, options.seconds))
+            except KeyboardInterrupt:
+                print(f"{options.world}: broken off in seed {seed}", file=sys.stderr)
+                break
             bar.advance(task, 1 if options.runs else runs[-1].cpu_s)
+            if not sys.stderr.isatty():
+                # A seed may take a second or two minutes, and a run of a hundred hours must not look dead.
+                print(_progress(options.world, runs[-1]), file=sys.stderr, flush=True)
             spent_s = sum(run.cpu_s for run in runs)
             if runs[-1].failure is not None or (options.runs is None and spent_s >= options.cpu_seconds):
                 break
@@ -73,6 +85,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"faults {left} are enough; found in {time.process_time() - began_s:.0f} s", file=sys.stderr)
         return 1
     return 0
+
+
+def _progress(world: str, run: RunOutcome) -> str:
+    confirmed = "failed" if run.report is None else f"{run.report.confirmed} confirmed"
+    return f"{world}: seed {run.seed}, {confirmed}, {run.cpu_s:.1f} s of processor time"
 
 
 def _summary(options: argparse.Namespace, first: int, runs: Sequence[RunOutcome]) -> str:

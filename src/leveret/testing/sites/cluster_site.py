@@ -149,8 +149,9 @@ class SiteNode:
         return self.process.log_text()
 
     def log_tail(self) -> str:
-        """Return the end of the output, for an error."""
-        return self.process.server.log_tail()
+        """Return the end of the output, for an error; a line that says why the node ends is whole."""
+        fatal = [line for line in self.log_text().splitlines() if "level=critical" in line]
+        return "\n".join([self.process.server.log_tail(), *fatal[-1:]])
 
     def cpu_seconds(self) -> float:
         """Return its processor time since its start."""
