@@ -9,14 +9,14 @@ import pytest
 
 from leveret.testing.servers.chromium import Chromium, Visit, available
 
-HERE = Path(__file__).parent
+HERE = f"{Path(__file__).parent}/"
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     reason = available()
     for item in items:
-        if HERE not in item.path.parents:
+        if not str(item.path).startswith(HERE):
             continue
         item.add_marker(pytest.mark.browser)
         if reason:

@@ -1,11 +1,10 @@
 """The console beside a real standby, in the order of a disaster: behind and back, rehearsed, promoted and killed.
 
-All tests share one pair of sites; the last two lose the upstream, and have it back as a standby.
+All tests share one pair of sites; the last one loses the upstream. `test_console_return.py` has it back.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -17,11 +16,9 @@ from leveret.testing.applications.applications import parameters
 from leveret.testing.applications.audit import Account, audit
 from leveret.testing.demo.flights import QUEUES, flights
 from leveret.testing.demo.sites import VHOST, Sites
-from leveret.testing.network.ports import LOOPBACK, wait_until
-from leveret.testing.servers.broker import LeveretProcess
+from leveret.testing.network.ports import wait_until
 from leveret.testing.servers.chromium import Chromium, Visit
 from leveret.testing.servers.console import ConsoleProcess
-from leveret.testing.sites.standby_pair import get
 from tests.browser.console_visit import look_at
 
 # With the other stories in which nodes start Spark, each its own.
@@ -176,32 +173,6 @@ def test_archived_messages_are_shown_by_queue_and_time(visit: Visit, console: Co
     expect(page.locator("main")).to_contain_text("There are no such messages", timeout=SLOW_MS)
 
 
-def test_another_broker_gets_the_messages_and_no_page_the_password(
-    visit: Visit, sites: Sites, console: ConsoleProcess
-) -> None:
-    page = visit.page
-    with LeveretProcess() as target:
-        target.ctl("add_user", "filler", "-", input_text="hidden-word")
-        target.ctl("set_permissions", "filler", ".*", ".*", ".*")
-        look_at(page, console, "do")
-        us = opened(page, "Recovery into another broker")
-        expect(us.locator(".forecast")).to_contain_text("This site stays as it is")
-        us.get_by_label("The broker, amqp://").fill(f"amqp://filler@{LOOPBACK}:{target.amqp_port}/%2F")
-        us.get_by_label("The user's password there").fill("hidden-word")
-        us.get_by_label("Only these queues").fill(QUEUE)
-        us.get_by_label("This cannot be taken back").fill("us")
-        us.locator("button.main").click()
-        done = page.get_by_role("article", name="Recovery into another broker at us").first
-        expect(done).to_contain_text("✓ done", timeout=SLOW_MS)
-        expect(done.locator("td[data-label='message count']")).to_have_text("70")
-        [filled] = [row for row in get(target, "queues/%2F") if row["name"] == QUEUE]
-        assert filled["messages"] == 70
-        assert "hidden-word" not in page.content() + console.log_text()
-        page.get_by_role("link", name="History").click()
-        expect(page.locator("ol.line")).to_contain_text(f"{LOOPBACK}:{target.amqp_port}")
-    assert sites.pair.status()["operating_mode"] == "downstream"
-
-
 def test_plots_of_a_standby_have_what_its_node_kept(visit: Visit, console: ConsoleProcess) -> None:
     look_at(visit.page, console, "plots")
     us = visit.page.locator("section", has=visit.page.get_by_role("heading", name="us", exact=True))
@@ -240,37 +211,6 @@ def test_a_promotion_that_is_killed_goes_on_from_the_page_and_the_books_balance(
     page.get_by_role("link", name="History").click()
     expect(page.locator("ol.line")).to_contain_text("A promotion was interrupted, begun by guest.")
     expect(page.locator("ol.line")).to_contain_text("The site was promoted")
-
-
-def test_the_lost_site_returns_from_the_page_as_the_standby_of_the_promoted_one(
-    visit: Visit, sites: Sites, console: ConsoleProcess
-) -> None:
-    page, pair = visit.page, sites.pair
-    look_at(page, console, "safety")
-    row = page.locator("table.queues tr", has_text=f"{QUEUE}{VHOST} at eu")
-    expect(row).to_contain_text("Its standby us was promoted, and serves its copy of the queue")
-    pair.restart_upstream()
-    expect(row).to_contain_text("Its standby us was promoted, and follows no more", timeout=SLOW_MS)
-    page.get_by_role("link", name="Do", exact=True).click()
-    eu = page.get_by_role("region", name="eu", exact=True)
-    expect(eu.get_by_role("button", name="Scrub stored data …")).to_be_visible(timeout=SLOW_MS)
-    expect(eu.get_by_role("button", name="Return as a standby …")).to_have_count(0)
-    pair.turn_round()
-    eu.get_by_role("button", name="Return as a standby …").click(timeout=SLOW_MS)
-    expect(eu.locator(".forecast")).to_contain_text("afterwards the queues follow the new upstream")
-    eu.get_by_label("This cannot be taken back").fill("eu")
-    eu.locator("button.main").click()
-    done = page.get_by_role("article", name="Return as a standby at eu")
-    expect(done).to_contain_text("✓ done", timeout=SLOW_MS)
-    page.get_by_role("link", name="Sites").click()
-    expect(page.get_by_role("region", name="eu", exact=True)).to_contain_text("rolestandby", timeout=SLOW_MS)
-    expect(page.locator("figure.picture svg")).to_have_attribute(
-        "aria-label", re.compile("eu follows us, connected"), timeout=SLOW_MS
-    )
-    page.get_by_role("link", name="History").click()
-    expect(page.locator("ol.line")).to_contain_text("begun by guest")
-    pair.wait_connected()
-    pair.wait_transferred()
 
 
 def promote(page: Page) -> None:

@@ -1,4 +1,4 @@
-"""A lost site comes back as the downstream of the cluster that took its place, as a cluster or as a node: exact books.
+"""A lost site comes back as the downstream of the cluster that took its place, and is promoted again: exact books.
 
 The story is played for a cluster that follows a cluster, and for one that follows a node. Which messages are acked
 follows from a seed; LEVERET_SEED sets another one.
@@ -17,7 +17,7 @@ from leveret.testing.servers.broker import LeveretProcess
 from leveret.testing.sites import cluster_site
 from leveret.testing.sites.standby_cluster import StandbyCluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.spark, pytest.mark.torture, pytest.mark.timeout(1500)]
 
 VHOST: Final = "orders"
 QUEUES: Final = ("q1", "q2")
@@ -37,7 +37,7 @@ def divergent(node: LeveretProcess) -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.mark.parametrize("upstream_nodes", [2, pytest.param(1, marks=pytest.mark.torture)])
+@pytest.mark.parametrize("upstream_nodes", [2, 1])
 def test_a_site_comes_back_with_what_only_it_has_set_aside(tmp_path: Path, upstream_nodes: int) -> None:
     if reason := cluster_site.available():
         pytest.skip(reason)

@@ -1,7 +1,8 @@
-"""A cluster of three nodes as the downstream of a node: owners, transfer, promotion from any node, exact books.
+"""A cluster of three nodes as the downstream of another one: owners, transfer, promotion, exact books, a return.
 
-The story is played once, and told by several tests. Which messages are acked follows from a seed; LEVERET_SEED sets
-another one.
+The lost site comes back as the downstream of the one that took its place; the disaster after that is played by
+tests/e2e/test_rejoin_sites.py. The story is played once, and told by several tests. Which messages are acked follows
+from a seed; LEVERET_SEED sets another one.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ from typing import Any, Final
 import pytest
 
 from leveret.testing.sites import cluster_site
+from leveret.testing.sites.cluster_site import SiteNode
 from leveret.testing.sites.standby_cluster import StandbyCluster
+from tests.e2e.test_rejoin_sites import divergent
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 VHOSTS: Final = ("orders", "shop")
 QUEUES: Final = ("q1", "q2")
 PER_QUEUE: Final = 60
+LATE: Final = 15
 
 
 @dataclass
@@ -36,8 +40,11 @@ class Aftermath:
     promoted: list[dict[str, Any]] = field(default_factory=list)
     summaries: list[Any] = field(default_factory=list)
     after: list[dict[str, Any]] = field(default_factory=list)
-    leaders: set[str] = field(default_factory=set)
     expected: int = 0
+    late: set[bytes] = field(default_factory=set)
+    returned: dict[str, Any] = field(default_factory=dict)
+    kept: list[dict[str, Any]] = field(default_factory=list)
+    lost_nodes: set[str] = field(default_factory=set)
 
 
 @pytest.fixture(scope="module")
@@ -46,46 +53,67 @@ def aftermath(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aftermath]:
         pytest.skip(reason)
     seed = int(os.environ.get("LEVERET_SEED", "7"))
     print(f"seed {seed}")
-    with StandbyCluster(tmp_path_factory.mktemp("sites"), VHOSTS, seed=seed) as sites:
+    with StandbyCluster(tmp_path_factory.mktemp("sites"), VHOSTS, upstream_nodes=2, seed=seed) as sites:
         yield played(sites)
+
+
+def publish(sites: StandbyCluster, count: int, acked: float = 0.4) -> None:
+    for vhost in VHOSTS:
+        for queue in QUEUES:
+            sites.publish(vhost, queue, count, acked=acked)
+
+
+def counted(sites: StandbyCluster, at: SiteNode) -> dict[tuple[str, str], int]:
+    """The messages of each queue that the standby has, as a node says."""
+    rows = sites.rows("inspect_standby_downstream_metrics", at=at)
+    return {(row["vhost"], row["queue"]): row["messages"] for row in rows}
 
 
 def played(sites: StandbyCluster) -> Aftermath:
     told = Aftermath()
-    first, second, third = sites.cluster.members
-    for vhost in VHOSTS:
-        for queue in QUEUES:
-            sites.publish(vhost, queue, PER_QUEUE)
+    _, second, third = sites.cluster.members
+    publish(sites, PER_QUEUE)
     sites.follow(at=second)
     told.owners = sites.wait_spread(most=1)
-    for vhost in VHOSTS:
-        for queue in QUEUES:
-            sites.publish(vhost, queue, PER_QUEUE)
+    publish(sites, PER_QUEUE)
     sites.wait_transferred()
+    all_of_it = dict.fromkeys(((vhost, queue) for vhost in VHOSTS for queue in QUEUES), 2 * PER_QUEUE)
+    sites.wait(lambda: counted(sites, second) == all_of_it, "all messages in the archives")
     for node in sites.cluster.members:
         told.before[node.node] = {
             "available": sites.rows("list_vhosts_available_for_standby_replication_recovery", at=node),
             "disk": sites.rows("display_disk_space_used_by_standby_replication_data", at=node),
-            "metrics": sites.rows("inspect_standby_downstream_metrics", at=node),
+            "metrics": counted(sites, node),
             "status": sites.status(at=node),
         }
-    third.ctl("disconnect_standby_replication_downstream")
-    told.disconnected = [sites.status(at=node)["state"] for node in sites.cluster.members]
-    first.ctl("connect_standby_replication_downstream")
-    sites.wait_following()
-    told.refused = first.ctl(
+    told.refused = third.ctl(
         "promote_standby_replication_downstream", "--queues", "nobody", check=False
     ).stderr
     told.expected = sum(map(len, sites.expected.values()))
-    sites.upstream.kill9()
+    sites.lose_upstream()
     told.dry_run = json.loads(sites.promote("--dry-run", at=second).stdout)
     told.promoted = json.loads(sites.promote(at=third).stdout)
     for node in sites.cluster.members:
         told.summaries.append(sites.rows("display_standby_promotion_summary", at=node))
         told.after.append(sites.status(at=node))
-    told.leaders = {leader for vhost in VHOSTS for leader in sites.queue_leaders(vhost).values()}
     sites.check_recovered()
+    come_back(sites, told)
     return told
+
+
+def come_back(sites: StandbyCluster, told: Aftermath) -> None:
+    """Applications use the lost site once more; then it is told which site took its place."""
+    assert sites.source is not None
+    sites.source.start_all()
+    told.lost_nodes = {node.node for node in sites.source.members}
+    before = {body for bodies in sites.expected.values() for body in bodies}
+    publish(sites, LATE, acked=0)
+    told.late = {body for bodies in sites.expected.values() for body in bodies} - before
+    told.returned = sites.fail_back()
+    sites.wait_following()
+    told.kept = [row for node in sites.downstreams for row in divergent(node) if row["queue"] in QUEUES]
+    sites.downstreams[0].ctl("disconnect_standby_replication_downstream")
+    told.disconnected = [sites.status(at=node)["state"] for node in sites.source.members]
 
 
 def test_each_vhost_is_owned_by_one_node_and_any_node_says_so(aftermath: Aftermath) -> None:
@@ -105,12 +133,11 @@ def test_any_node_lists_what_all_nodes_have_transferred(aftermath: Aftermath) ->
             row["vhost"]: row["node"] for row in told["disk"] if row["node"] == aftermath.owners[row["vhost"]]
         }
         assert of_owners == aftermath.owners
-        counted = {(row["vhost"], row["queue"]): row["messages"] for row in told["metrics"]}
-        assert all(counted[vhost, queue] == 2 * PER_QUEUE for vhost in VHOSTS for queue in QUEUES)
+        assert told["metrics"] == {(vhost, queue): 2 * PER_QUEUE for vhost in VHOSTS for queue in QUEUES}
 
 
 def test_the_link_is_the_sites_from_any_node(aftermath: Aftermath) -> None:
-    assert aftermath.disconnected == ["disconnected"] * 3
+    assert aftermath.disconnected == ["disconnected"] * 2
 
 
 def test_a_queue_that_no_node_knows_is_refused_before_anything_begins(aftermath: Aftermath) -> None:
@@ -131,3 +158,13 @@ def test_a_promotion_from_any_node_recovers_all_vhosts_once_and_in_order(afterma
 
 def test_all_nodes_are_an_upstream_after_the_promotion(aftermath: Aftermath) -> None:
     assert {(told["operating_mode"], told["state"]) for told in aftermath.after} == {("upstream", "running")}
+
+
+def test_a_lost_site_that_comes_back_has_what_only_it_has_set_aside(aftermath: Aftermath) -> None:
+    set_aside = dict.fromkeys(QUEUES, 0)
+    for row in aftermath.returned["queues"]:
+        if row["queue"] in set_aside:
+            set_aside[row["queue"]] += row["messages"]
+    assert set_aside == dict.fromkeys(QUEUES, LATE * len(VHOSTS))
+    assert {row["payload"].encode() for row in aftermath.kept} == aftermath.late
+    assert {place["node"] for place in aftermath.returned["places"]} <= aftermath.lost_nodes
