@@ -55,7 +55,6 @@ class ClusterWorld(EtcdWorld):
         super().__init__(*args, **given)
         self.books.may_lose = self.habits.random() < 0.1
         self._gone: list[SimulatedNode] = []
-        self._judged = 0
         self._beyond: FollowerBeyond | None = None
         self._chance = Random(f"beyond {self.seed}")
 
@@ -106,7 +105,7 @@ class ClusterWorld(EtcdWorld):
 
     def _begin_work(self, stream: StreamBooks) -> None:
         """Start a choice of the users' applications, which differs between runs."""
-        interval_s = self.habits.choice((0.02, 0.05, 0.2, 1.0))
+        interval_s = self.habits.choice((0.02, 0.02, 0.05, 0.2))
         steady, in_bursts = PublishingPace(interval_s), PublishingPace(0.005, 30, 5.0)
         small = ConsumingHabit(0.5, 0.3, 0.1, prefetch=self.habits.choice((1, 3)))
         drains = ConsumingHabit(1.0, 0.0)
@@ -272,11 +271,10 @@ class ClusterWorld(EtcdWorld):
         placement = self._placement(key)
         return _counted_on(placement) if placement is not None and placement.epoch == epoch else None
 
-    def records(self) -> Iterable[tuple[int, CountedOn]]:
+    def records(self, since: int) -> Iterable[tuple[int, CountedOn]]:
         """See EtcdWorld."""
-        before, self._judged = self._judged, self.etcd.state.revision
         for key, entry in self.etcd.state.entries.items():
-            if entry.modified > before and key.startswith(PLACEMENTS):
+            if entry.modified > since and key.startswith(PLACEMENTS):
                 placement = msgspec.json.decode(entry.value, type=Placement)
                 yield placement.epoch, _counted_on(placement)
 

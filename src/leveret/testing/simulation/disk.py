@@ -42,12 +42,14 @@ class SimulatedDisk:
     Attributes:
         root: the folder, resolved.
         lock: held while a sync or a change of names is done and noted; a fault between two steps takes it.
+        on_removed: called after the product has removed or moved a file or a directory.
     """
 
     def __init__(self, root: Path) -> None:
         """Begin with all entries below `root` durable."""
         self.root = root.resolve()
         self.lock = threading.RLock()
+        self.on_removed: Callable[[], None] = lambda: None
         self._entries: dict[tuple[int, int], DiskEntry] = {}
         self._patches = ExitStack()
         self._originals: dict[str, Any] = {}
@@ -162,7 +164,9 @@ class SimulatedDisk:
         self.settle(directory.parent)
 
     def durable(self, directory: Path, below: str) -> dict[Path, bytes]:
-        """Return the files directly in a directory, with their synced content; none if its name is not durable.
+        """Return the files directly in a directory, with their synced content, that no fault takes away.
+
+        A file counts if its name is durable, and if it was not removed since: a removal may be durable without a sync.
 
         Args:
             directory: the data directory.
@@ -171,8 +175,8 @@ class SimulatedDisk:
         with self.lock:
             entry = self._entry(str(directory)) if directory.exists() else None
             for name in below.split("/"):
-                entry = entry.durable.get(name) if entry is not None else None
-            files = entry.durable.items() if entry is not None else ()
+                entry = entry.certain().get(name) if entry is not None else None
+            files = entry.certain().items() if entry is not None else ()
             return {directory / below / name: each.synced for name, each in files if not each.is_directory}
 
     # The entries.
@@ -286,6 +290,7 @@ class SimulatedDisk:
         change_names(*settings)
         if over is not None:
             self._lost_name(over, last)
+        self.on_removed()
 
     def _removed(self, original: Callable[..., None], given_path: Any, *, dir_fd: int | None = None) -> None:
         path = _path(given_path, dir_fd)
@@ -299,6 +304,7 @@ class SimulatedDisk:
         if directory is not None:
             change_names(NameSet(directory, name, None, entry))
         self._lost_name(entry, last)
+        self.on_removed()
 
     def _lost_name(self, entry: DiskEntry, last: bytes | None) -> None:
         """Note that an entry lost a name; after the last one, another entry may get its inode's number."""

@@ -57,6 +57,11 @@ class DiskEntry:
         except FileNotFoundError:
             return b""  # Another thread has just removed it.
 
+    def certain(self) -> Names:
+        """Return the entries of a directory that are durable and still there, by their durable names."""
+        present = set(self.names.values())
+        return {name: entry for name, entry in self.durable.items() if entry in present}
+
     def walk(self) -> Iterator[DiskEntry]:
         """Yield this entry and all entries below it, by the present names."""
         yield self

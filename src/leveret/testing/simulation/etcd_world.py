@@ -57,12 +57,15 @@ class EtcdWorld(SimulatedWorld):
         self.etcd_delay_s = self.habits.choice((DELAY_S_MAX, DELAY_S_MAX, 0.05, 0.2))
         self.moments = (*MOMENTS, "record")
         self.etcd: SimulatedEtcd
+        self._judged_revision = 0
+        self._is_judging = False
 
     def prepare(self) -> None:
         """See SimulatedWorld."""
         self.etcd = SimulatedEtcd(cast("asyncio.AbstractEventLoop", self.loop), Random(f"etcd {self.seed}"))
         self.etcd.paths.delay_s_max = self.etcd_delay_s
         self.etcd.on_change = self._recorded
+        self.disk.on_removed = self._removed
         self.etcd.use_here()
 
     def start_all(self) -> None:
@@ -217,7 +220,7 @@ class EtcdWorld(SimulatedWorld):
                 # since, with the message.
                 self._judge_leader(node, queues[0])
             for queue, end in ends.items():
-                self.audit.confirmed[queue.epoch] = max(end, self.audit.confirmed.get(queue.epoch, 0))
+                self.audit.confirm(node, queue.epoch, end)
                 counted_on = self.counted_on(queue.key, queue.epoch)
                 if counted_on is not None:
                     self.audit.judge(queue.epoch, counted_on, queue.log_floor)
@@ -234,16 +237,30 @@ class EtcdWorld(SimulatedWorld):
     def _recorded(self) -> None:
         """Check, after a change of a record in etcd, that the nodes that it counts on have all confirmed messages."""
         self.moment("record")
+        since, self._judged_revision = self._judged_revision, self.etcd.state.revision
+        self._judge_records(since)
+
+    def _removed(self) -> None:
+        """Check, after a node has removed a file, that no record counts on it."""
+        if not self._is_judging:
+            self._is_judging = True
+            self.loop.call_soon(self._judge_all, context=self._context)
+
+    def _judge_all(self) -> None:
+        self._is_judging = False
+        self._judge_records(0)
+
+    def _judge_records(self, since: int) -> None:
         if self.etcd_stops.locked() or self.books.may_lose:
             return
         try:
-            for epoch, counted_on in self.records():
+            for epoch, counted_on in self.records(since):
                 self.audit.judge(epoch, counted_on)
         except BooksFault as fault:
             self.fault = self.fault or fault
 
-    def records(self) -> Iterable[tuple[int, CountedOn]]:
-        """Return, by epoch, the nodes that etcd's records count on, for records that changed since the last call."""
+    def records(self, since: int) -> Iterable[tuple[int, CountedOn]]:
+        """Return, by epoch, the nodes that etcd's records count on, for records that changed since this revision."""
         raise NotImplementedError
 
     def counted_on(self, key: tuple[str, ...], epoch: int) -> CountedOn | None:

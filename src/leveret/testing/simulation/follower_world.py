@@ -30,7 +30,6 @@ class FollowerWorld(EtcdWorld):
         """Begin without a running node."""
         super().__init__(*args, **given)
         self._ports_of: dict[str, int] = {}
-        self._judged = 0
 
     async def set_up(self) -> None:
         """See SimulatedWorld."""
@@ -104,11 +103,10 @@ class FollowerWorld(EtcdWorld):
         nodes = frozenset(node.name for node in self.nodes if self._id_of(node) in ids)
         return CountedOn(nodes, len(nodes))
 
-    def records(self) -> Iterable[tuple[int, CountedOn]]:
+    def records(self, since: int) -> Iterable[tuple[int, CountedOn]]:
         """See EtcdWorld: one record for all queues."""
-        entry, before = self.etcd.state.entries.get(_KEYS.in_sync), self._judged
-        self._judged = self.etcd.state.revision
-        if entry is not None and entry.modified > before:
+        entry = self.etcd.state.entries.get(_KEYS.in_sync)
+        if entry is not None and entry.modified > since:
             counted_on = self.counted_on(("", ""), 0)
             if counted_on is not None:
                 yield from ((epoch, counted_on) for epoch in self.audit.confirmed)

@@ -18,7 +18,7 @@ from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from leveret.testing.simulation.process import SimulatedProcess, process_of
+from leveret.testing.simulation.process import SimulatedProcess, current_process, process_of
 
 T = TypeVar("T")
 
@@ -252,8 +252,9 @@ class SimulatedExecutor:
                 future.set_result(result)
 
         self._pending[number] = run
-        share = loop.random.random()
-        loop.call_later(loop.threads_delay_s * share * share * share, run)
+        share, process = loop.random.random(), current_process()
+        slow_s = process.disk_delay_s if process is not None else 0.0
+        loop.call_later(max(loop.threads_delay_s * share * share * share, slow_s * share), run)
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

@@ -36,6 +36,7 @@ class SimulatedNode:
         roles: the node life cycle of the present run; None before it has begun.
         ended: the reason why the last run ended by itself; None while it runs or was ended from outside.
         clock_offset_s, clock_rate: the offset and the speed of its clocks, from the next start on.
+        disk_delay_s: see SimulatedProcess; of the present run and of later ones.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class SimulatedNode:
         self.ended: str | None = None
         self.clock_offset_s = 0.0
         self.clock_rate = 1.0
+        self._disk_delay_s = 0.0
         self._folder = folder
         self._disk = disk
         self._run = 0
@@ -75,6 +77,17 @@ class SimulatedNode:
     def config(self) -> Config:
         """The node's settings."""
         return build(gather(overrides=self._settings))
+
+    @property
+    def disk_delay_s(self) -> float:
+        """See the class."""
+        return self._disk_delay_s
+
+    @disk_delay_s.setter
+    def disk_delay_s(self, delay_s: float) -> None:
+        self._disk_delay_s = delay_s
+        if self.process is not None:
+            self.process.disk_delay_s = delay_s
 
     @property
     def is_up(self) -> bool:
@@ -100,6 +113,7 @@ class SimulatedNode:
         assert self.process is None
         self.process = SimulatedProcess(self.name)
         self.process.clock_offset_s, self.process.clock_rate = self.clock_offset_s, self.clock_rate
+        self.process.disk_delay_s = self.disk_delay_s
         self.roles = self.ended = None
         self._serving = self.process.spawn(self._serve(self.process))
 

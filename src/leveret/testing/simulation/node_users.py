@@ -21,7 +21,7 @@ async def employ(world: SimulatedWorld) -> None:
     stream = await world.declare_stream("s1")
     await world.operator.declare_fanout("fan", FANOUT_QUEUES)
     users, habits = world.users, world.habits
-    steady, in_bursts = PublishingPace(habits.choice((0.02, 0.05, 0.2, 1.0))), PublishingPace(0.005, 30, 5.0)
+    steady, in_bursts = PublishingPace(habits.choice((0.02, 0.02, 0.05, 0.2))), PublishingPace(0.005, 30, 5.0)
     small = ConsumingHabit(0.5, 0.3, 0.1, prefetch=habits.choice((1, 3)))
     rejecting = ConsumingHabit(0.3, 0.2, 0.4, "dead")
     crews: list[Callable[[], Crew]] = [

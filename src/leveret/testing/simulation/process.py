@@ -44,6 +44,7 @@ class SimulatedProcess:
         is_paused: whether its callbacks wait, as those of a stopped process.
         clock_offset_s: the difference of its clocks from the simulation's.
         clock_rate: the speed of its clocks, 1 for the simulation's.
+        disk_delay_s: the longest delay of its disk's syncs, if that is longer than the usual delay of threads.
         watchers: other processes of its machine that the kernel notifies of its end.
     """
 
@@ -54,6 +55,7 @@ class SimulatedProcess:
         self.is_paused = False
         self.clock_offset_s = 0.0
         self.clock_rate = 1.0
+        self.disk_delay_s = 0.0
         self.watchers: list[DeathWatcher] = []
         self._held: deque[asyncio.Handle] = deque()
         self._tasks: dict[asyncio.Task[Any], None] = {}

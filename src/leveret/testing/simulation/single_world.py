@@ -28,7 +28,7 @@ class SingleWorld(SimulatedWorld):
         """See SimulatedWorld: confirmed messages must be on the node's own disk."""
         try:
             for queue, end in self.audit.confirms(batch).items():
-                self.audit.confirmed[queue.epoch] = max(end, self.audit.confirmed.get(queue.epoch, 0))
+                self.audit.confirm(node, queue.epoch, end)
                 self.audit.judge(queue.epoch, CountedOn(frozenset((node,)), 1), queue.log_floor)
         except BooksFault as fault:
             self.fault = self.fault or fault

@@ -53,6 +53,7 @@ MOMENTS: Final = (AT_ONCE, AT_ONCE, AT_ONCE, "promise", "promise", "publish")
 """The begin of a fault: at once, at the next promise to an application, or at the next message of a publisher."""
 CLOCK_OFFSETS_S: Final = (0.0, 0.0, -3.0, 0.5, 90_000.0)
 CLOCK_RATES: Final = (1.0, 1.0, 0.99, 1.01)
+DISK_DELAYS_S: Final = (0.0, 0.0, 0.05, 0.3)
 
 
 class RunFailure(Exception):
@@ -150,6 +151,7 @@ class SimulatedWorld:
         node = SimulatedNode(name, self._folder, self.network, self.disk, settings)
         node.clock_offset_s = self.habits.choice(CLOCK_OFFSETS_S)
         node.clock_rate = self.habits.choice(CLOCK_RATES)
+        node.disk_delay_s = self.habits.choice(DISK_DELAYS_S)
         self.nodes.append(node)
         self._ports.append(node.amqp_port)
         self._stream_ports.append(node.stream_port)

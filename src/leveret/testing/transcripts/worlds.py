@@ -69,7 +69,7 @@ class StoryWorld(SimulatedWorld):
     def add_node(self, name: str, settings: dict[str, str]) -> SimulatedNode:
         """See SimulatedWorld: all clocks agree."""
         node = super().add_node(name, settings)
-        node.clock_offset_s, node.clock_rate = 0.0, 1.0
+        node.clock_offset_s, node.clock_rate, node.disk_delay_s = 0.0, 1.0, 0.0
         return node
 
     async def _play(self, seconds: float) -> int:
