@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from leveret.core.replication.in_sync import InSync
 from leveret.model.errors import StorageError
 from leveret.runtime.process.clock import elapsed_ms
-from leveret.runtime.replication.catching_up import PrefixPosition, read_prefix
+from leveret.runtime.replication.catching_up import CatchUpPlan, PrefixPosition, read_prefix
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import Header
 from leveret.wire.link import ChangeKind, Frame, Octets, file_change, log_change, name_change, whole_change
@@ -33,11 +33,20 @@ _PREFIX_BYTES: Final = 1024 * 1024
 
 
 class FeedFollower(Protocol):
-    """A follower with a link, as the feed sees it; the notes are only for a follower that is not live."""
+    """A follower with a link, as the feed sees it.
+
+    Attributes:
+        plan: the missing records of a follower that is not live.
+    """
+
+    plan: CatchUpPlan
 
     @property
     def is_live(self) -> bool:
         """Whether it receives each frame at its cut."""
+
+    def is_undecided(self, path: str) -> bool:
+        """Return whether its copy of a log may still prove divergent, and so must not be deleted."""
 
     @property
     def node_id(self) -> str:
@@ -45,27 +54,6 @@ class FeedFollower(Protocol):
 
     def send_frame(self, position: int, pieces: list[Octets], octets: int) -> None:
         """Send a live follower the frame of the cut that ends at that position, with so many octets of changes."""
-
-    def note_appended(self, name: str) -> None:
-        """Note that a log has new records."""
-
-    def note_dropped(self, name: str, first_offset: int) -> None:
-        """Note that a log begins at this offset now."""
-
-    def note_deleted(self, name: str) -> None:
-        """Note that a log was deleted."""
-
-    def note_begun(self, name: str) -> None:
-        """Note that a log began anew."""
-
-    def note_truncated(self, name: str, offset: int) -> None:
-        """Note that a log was truncated."""
-
-    def note_prepended(self, name: str, until: int) -> None:
-        """Note that a log which began at `until` received a prefix segment."""
-
-    def note_file(self, name: str, octets: bytes | None) -> None:
-        """Note that a state file was replaced, or removed (None)."""
 
     @property
     def waiting_bytes(self) -> int:
@@ -131,28 +119,25 @@ class Feed:
             # The octets of a follower with followers lie in its link's buffer, which is reused.
             kept: list[Octets] = [each if isinstance(each, bytes) else bytes(each) for each in octets]
             self._frame.add(log_change(ChangeKind.APPEND, number, segment), kept, header.records)
-        if self._live < len(self.followers):
-            for follower in self.followers:
-                if not follower.is_live:
-                    follower.note_appended(name)
+        for follower in self._behind():
+            follower.plan.noted(name)
 
     def dropped(self, name: str, first_offset: int) -> None:
         """See storage.tree.Changes."""
         self._has_changed = True
         if self._live:
             self._frame.add(log_change(ChangeKind.DROP, self._number(name), first_offset))
-        for follower in self.followers:
-            if not follower.is_live:
-                follower.note_dropped(name, first_offset)
+        for follower in self._behind():
+            follower.plan.dropped(name, first_offset)
 
     def deleted(self, name: str) -> None:
         """See storage.tree.Changes."""
         self._has_changed = True
         if self._live:
             self._frame.add(whole_change(ChangeKind.DELETE, self._number(name)))
-        for follower in self.followers:
-            if not follower.is_live:
-                follower.note_deleted(name)
+        for follower in self._behind():
+            if not follower.is_undecided(name):
+                follower.plan.deleted(name)
         # Queues' logs are named after epochs, which never come back: the name would stay unused.
         self._numbers.pop(name, None)
         self.prefixes.pop(name, None)
@@ -162,25 +147,22 @@ class Feed:
         self.prefixes.pop(name, None)
         if self._live:
             self._frame.add(log_change(ChangeKind.BEGIN, self._number(name), offset))
-        for follower in self.followers:
-            if not follower.is_live:
-                follower.note_begun(name)
+        for follower in self._behind():
+            follower.plan.begun(name)
 
     def truncated(self, name: str, offset: int) -> None:
         """See storage.tree.Changes."""
         if self._live:
             self._frame.add(log_change(ChangeKind.CUT, self._number(name), offset))
-        for follower in self.followers:
-            if not follower.is_live:
-                follower.note_truncated(name, offset)
+        for follower in self._behind():
+            follower.plan.truncated(name, offset)
 
     def prepended(self, name: str, until: int) -> None:
         """See storage.tree.Changes; `read_prefixes` reads the prefix from disk."""
         if self._live and name not in self.prefixes:
             self.prefixes[name] = PrefixPosition(until, until)
-        for follower in self.followers:
-            if not follower.is_live:
-                follower.note_prepended(name, until)
+        for follower in self._behind():
+            follower.plan.precede(name, until)
 
     def read_prefixes(self) -> None:
         """Add the next part of new prefixes to the frame, unless a follower is behind."""
@@ -206,9 +188,14 @@ class Feed:
         self._has_changed = True
         if self._live:
             self._frame.add(file_change(name, octets))
-        for follower in self.followers:
-            if not follower.is_live:
-                follower.note_file(name, octets)
+        for follower in self._behind():
+            follower.plan.file(name, octets)
+
+    def _behind(self) -> Iterable[FeedFollower]:
+        """Return the followers that are not live: each change is noted for them."""
+        if self._live == len(self.followers):
+            return ()
+        return [follower for follower in self.followers if not follower.is_live]
 
     # -- names --------------------------------------------------------------------------------
 

@@ -279,39 +279,7 @@ class SentNode(SentLogs):
             if not any(other.is_live and other.node_id == self.node_id for other in feed.followers):
                 feed.in_sync.left(self.node_id)
 
-    # -- changes of the tree while the follower catches up ------------------------------------
-
-    def note_appended(self, name: str) -> None:
-        """See feed.FeedFollower."""
-        self.plan.noted(name)
-
-    def note_dropped(self, name: str, first_offset: int) -> None:
-        """See feed.FeedFollower."""
-        self.plan.dropped(name, first_offset)
-
-    def note_deleted(self, name: str) -> None:
-        """See feed.FeedFollower."""
-        # The follower's copy may still prove divergent: then it must not be deleted.
-        if not self.is_undecided(name):
-            self.plan.deleted(name)
-
-    def note_begun(self, name: str) -> None:
-        """See feed.FeedFollower."""
-        self.plan.begun(name)
-
-    def note_truncated(self, name: str, offset: int) -> None:
-        """See feed.FeedFollower."""
-        self.plan.truncated(name, offset)
-
-    def note_prepended(self, name: str, until: int) -> None:
-        """See feed.FeedFollower."""
-        self.plan.precede(name, until)
-
     @property
     def waiting_bytes(self) -> int:
         """See feed.FeedFollower."""
         return self.link.peer.waiting_bytes
-
-    def note_file(self, name: str, octets: bytes | None) -> None:
-        """See feed.FeedFollower."""
-        self.plan.file(name, octets)

@@ -165,7 +165,7 @@ class PromiseAudit:
             return f"has it up to {found.next_offset if found is not None else 'nowhere'}"
         if floor is not None and found.first > max(floor, 0):
             return f"has it from {found.first} on, and {floor} is not settled"
-        theirs, ours = found.head(end), self._heads[epoch]
+        theirs, ours = found.head(end), self._heads.get(epoch)
         if theirs is not None and ours is not None and theirs != ours:
             return f"has other records before {end}"
         return ""
