@@ -144,7 +144,7 @@ class SimulatedWorld:
         self.fault: BooksFault | None = None
         self.moments: Sequence[str] = MOMENTS
         self._ambushes: dict[str, Callable[[], object]] = {}
-        self._context: Context
+        self._context: Context = copy_context()
 
     def add_node(self, name: str, settings: dict[str, str]) -> SimulatedNode:
         """Prepare a node whose clocks differ from those of others."""
