@@ -14,7 +14,8 @@ from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.archive.recovery_plan import PlanDirectory, QueueOrder
 from leveret.pipeline.archive.store import store_range
 from leveret.pipeline.archive.tables import read_table
-from leveret.pipeline.recovery.unsettled import NumberedFile, may_have_unsettled, not_to_recover, write_run
+from leveret.pipeline.recovery.counting import with_unsettled
+from leveret.pipeline.recovery.unsettled import NumberedFile, not_to_recover, write_run
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 
 pytestmark = pytest.mark.spark
@@ -48,7 +49,7 @@ def by_masks(manifest: Manifest, directory: PlanDirectory) -> list[tuple[str, in
     masks = not_to_recover(manifest, VHOST)
     found = []
     for number, file in enumerate(manifest.files()):
-        if not may_have_unsettled(file, masks):
+        if not with_unsettled([file], masks):
             continue
         run = directory.runs / f"{number}.arrow"
         for part in write_run(

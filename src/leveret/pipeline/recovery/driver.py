@@ -10,8 +10,9 @@ Spark runs two jobs over a few descriptors each: tasks that scan groups of files
 and publish them. A failed task is run again, and an interrupted plan is continued; the broker drops messages that
 it has.
 
-A dry run makes plans in a directory of its own, counts their messages and deletes them. So does a rehearsal, which
-publishes them to scratch vhosts in between, and compares the messages there with the archive (`compare`).
+A rehearsal makes plans in a directory of its own, publishes their messages to scratch vhosts, compares the messages
+there with the archive (`compare`), and deletes the plans. A dry run counts by the manifest's statistics (`dry_run`); if
+these do not suffice, it makes plans as a rehearsal does.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ from leveret.pipeline.files.files import delete_tree, locked, make_directory
 from leveret.pipeline.jobs.console import Console
 from leveret.pipeline.jobs.job import RecoverJob
 from leveret.pipeline.jobs.progress import Inbox, report
+from leveret.pipeline.recovery.counting import FoundRange, with_unsettled
+from leveret.pipeline.recovery.dry_run import ReadTask, estimates, is_counted
 from leveret.pipeline.recovery.file_shares import FileShare, queue_begins, shares_of, write_share
 from leveret.pipeline.recovery.left_out import (
     VhostRest,
@@ -87,7 +90,6 @@ from leveret.pipeline.recovery.unsettled import (
     Masks,
     NumberedFile,
     UnsettledMessages,
-    may_have_unsettled,
     not_to_recover,
     write_run,
 )
@@ -135,7 +137,8 @@ class RecoveryRun:
         try:
             left = self._left()
             vhosts = self._vhosts()
-            if left or any(self._has_new_messages(vhost) for vhost in vhosts):
+            counts = is_counted(job)
+            if left or (not counts and any(self._has_new_messages(vhost) for vhost in vhosts)):
                 self._spark.begin()
             outcomes = self._resume(left)
             from_scratch = {
@@ -143,8 +146,10 @@ class RecoveryRun:
             }
             if job.start_from_scratch:
                 vhosts = [vhost for vhost in vhosts if vhost not in from_scratch]
-            plans = self._plan(vhosts)
-            if job.dry_run:
+            plans = [] if counts else self._plan(vhosts)
+            if counts:
+                outcomes = self._counts(vhosts)
+            elif job.dry_run:
                 outcomes = [self._estimate(directory, plan) for directory, plan in plans]
             else:
                 outcomes += self._publish(plans)
@@ -267,9 +272,7 @@ class RecoveryRun:
         selection = self._job.selection
         for vhost in vhosts:
             masks = not_to_recover(self._manifest, vhost, selection, self._job.plans_of(vhost))
-            files = [
-                file for file in self._manifest.files_of(vhost) if may_have_unsettled(file, masks, selection)
-            ]
+            files = with_unsettled(self._manifest.files_of(vhost), masks, selection)
             if files:
                 directory = PlanDirectory.new(self._job.root, vhost, self._job.new_plans_of(vhost))
                 drafts[vhost] = directory, files, masks
@@ -485,6 +488,21 @@ class RecoveryRun:
         if not self._job.scratch:
             directory.finish(outcome)
         return outcome
+
+    def _counts(self, vhosts: list[str]) -> list[PlanOutcome]:
+        """The outcomes of a dry run, by the manifest's statistics."""
+
+        def run(
+            tasks: list[ReadTask], work: Callable[[ReadTask], list[FoundRange]]
+        ) -> Iterator[list[FoundRange]]:
+            return self._spark.run(tasks, work, list[FoundRange])
+
+        found = list(estimates(self._manifest, self._job, vhosts, run, self._stored_positions))
+        check_vhosts(self._job, [plan.vhost for plan, _ in found])
+        check_queues(self._job, {plan.vhost: plan.queues for plan, _ in found})
+        for plan, _ in found:
+            self._say_planned(plan)
+        return [outcome for _, outcome in found]
 
     def _estimate(self, directory: PlanDirectory, plan: RecoveryPlan) -> PlanOutcome:
         """The outcome that publishing a plan would have."""

@@ -19,12 +19,12 @@ from leveret.pipeline.archive.decode import MESSAGE
 from leveret.pipeline.archive.manifest import Manifest, StoredFile
 from leveret.pipeline.archive.settled_offsets import NOTHING, Int64s, QueueIncarnation, rows_by_incarnation
 from leveret.pipeline.files.files import Place
-from leveret.pipeline.jobs.job import EVERYTHING, RecoverJob, Selection
+from leveret.pipeline.jobs.job import RecoverJob, Selection
+from leveret.pipeline.recovery.counting import with_unsettled
 from leveret.pipeline.recovery.unsettled import (
     Masks,
     UnsettledMessages,
     keys_of,
-    may_have_unsettled,
     not_to_recover,
     span_of,
 )
@@ -63,9 +63,7 @@ def rests(manifest: Manifest, job: RecoverJob) -> list[VhostRest]:
             continue
         masks = not_to_recover(manifest, vhost, _ALL_THAT_IS_KNOWN, job.plans_of(vhost))
         files = [
-            file
-            for file in manifest.files_of(vhost)
-            if may_have_unsettled(file, masks, EVERYTHING) and _may_be_left(file, selection)
+            file for file in with_unsettled(manifest.files_of(vhost), masks) if _may_be_left(file, selection)
         ]
         if files:
             found.append(VhostRest(vhost, files, masks, selection))

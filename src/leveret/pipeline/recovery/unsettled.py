@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import NamedTuple
+from functools import partial
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -45,6 +47,8 @@ from leveret.pipeline.jobs.job import EVERYTHING, PLANS, Selection
 from leveret.wire.incarnation import epoch_of, generation_of, in_order, numbering_of, without_messages
 
 Masks = dict[QueueIncarnation, Mask]
+_THREADS: Final = 8
+"""Settlements are read side by side: in a store, each read takes a while."""
 _KEYS = ["queue", "queue_epoch", "queue_offset", "kind", "timestamp_ms"]
 
 
@@ -67,9 +71,11 @@ def not_to_recover(
     if selection.start_from_scratch:
         _add_recovered(ranges, manifest, vhost, cut_from_scratch(manifest, vhost, plans))
         return ranges.masks()
-    for file in manifest.files_of(vhost):
-        if file.settlements:
-            _add_settled(ranges, manifest.data_dir, file, selection)
+    settling = [file for file in manifest.files_of(vhost) if file.settlements]
+    with ThreadPoolExecutor(_THREADS, "settlements") as threads:
+        for table in threads.map(partial(_settled_in, manifest.data_dir, selection), settling):
+            if table is not None:
+                ranges.add_settlements(vhost, table)
     if selection.as_of_ms is not None:
         _add_copies(ranges, manifest, vhost)
     else:
@@ -166,20 +172,6 @@ def _add_copies(ranges: SettledRanges, manifest: Manifest, vhost: str) -> None:
                 former.append(offsets[~mask.contains(offsets)])
 
 
-def may_have_unsettled(file: StoredFile, masks: Masks, selection: Selection = EVERYTHING) -> bool:
-    """Whether a file must be opened; seldom true without need."""
-    return any(
-        part.messages
-        and selection.wants(part.queue)
-        and (selection.as_of_ms is None or part.min_ms <= selection.as_of_ms)
-        and not all(
-            masks.get(QueueIncarnation(file.vhost, part.queue, part.epoch), NOTHING).covers(first, count)
-            for first, count in part.ranges
-        )
-        for part in file.queues
-    )
-
-
 class NumberedFile(NamedTuple):
     """A file that unsettled messages refer to by a number."""
 
@@ -257,7 +249,7 @@ def write_run(
         keys = keys_of(data_dir / name) if not selection.all_available else _readable_keys_of(data_dir / name)
         if lost := records - keys.num_rows:
             unreadable[name] = lost
-        for incarnation, rows in _unsettled_of(keys, vhost, masks, selection):
+        for incarnation, rows in unsettled_of(keys, vhost, masks, selection):
             batch = rows.append_column("file", pa.array(np.full(rows.num_rows, number, np.int32)))
             found.setdefault(incarnation.queue, []).extend(batch.select(UNSETTLED.names).to_batches())
     if not found:
@@ -278,7 +270,7 @@ def write_run(
     return UnsettledMessages(parts, unreadable, spans)
 
 
-def _unsettled_of(
+def unsettled_of(
     keys: pa.Table, vhost: str, masks: Masks, selection: Selection
 ) -> list[tuple[QueueIncarnation, pa.Table]]:
     """The keys of the unsettled messages among these, by queue and epoch."""
@@ -327,16 +319,17 @@ def _with_rows(keys: pa.Table, begin: int) -> pa.Table:
     return keys.append_column(pa.field("row", pa.int32(), nullable=False), pa.array(rows))
 
 
-def _add_settled(ranges: SettledRanges, data_dir: Place, file: StoredFile, selection: Selection) -> None:
-    """Add a file's settlements, up to the requested moment."""
+def _settled_in(data_dir: Place, selection: Selection, file: StoredFile) -> pa.Table | None:
+    """A file's settlements, up to the requested moment; None if there is none, or none that can be read is needed."""
     as_of_ms = selection.as_of_ms
     if as_of_ms is not None and file.min_ms > as_of_ms:
-        return
+        return None
     try:
-        ranges.add_settlements(file.vhost, settlements_of(data_dir, file, until_ms=as_of_ms))
+        return settlements_of(data_dir, file, until_ms=as_of_ms)
     except (OSError, pa.ArrowInvalid) as error:
         if not selection.all_available:
             raise StorageError(
                 f"{data_dir / file.settlements}: {error}; the settled messages are not known: restore the file from a "
                 "copy, or promote with --all-available to recover also messages that may have been consumed"
             ) from error
+        return None

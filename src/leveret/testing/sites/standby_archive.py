@@ -8,10 +8,10 @@ from leveret.pipeline.archive.store import store_range
 from leveret.pipeline.archive.stored_positions import stored_positions_at
 from leveret.pipeline.files.files import Place
 from leveret.pipeline.jobs.job import EVERYTHING, Selection
+from leveret.pipeline.recovery.counting import with_unsettled
 from leveret.pipeline.recovery.unsettled import (
     NumberedFile,
     UnsettledMessages,
-    may_have_unsettled,
     not_to_recover,
     write_run,
 )
@@ -36,7 +36,7 @@ def freeze_plan(
 ) -> PlanDirectory | None:
     """Find the unsettled messages of a vhost and freeze their plan; None if there can be none."""
     masks = not_to_recover(manifest, vhost, selection, plans)
-    files = [file for file in manifest.files_of(vhost) if may_have_unsettled(file, masks, selection)]
+    files = with_unsettled(manifest.files_of(vhost), masks, selection)
     if not files:
         return None
     directory = PlanDirectory.new(manifest.data_dir, vhost, plans)

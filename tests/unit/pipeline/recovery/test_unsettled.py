@@ -29,8 +29,9 @@ from leveret.pipeline.archive.tables import messages_in
 from leveret.pipeline.files.files import Place, opened
 from leveret.pipeline.jobs.job import EVERYTHING, Selection
 from leveret.pipeline.recovery import publish
+from leveret.pipeline.recovery.counting import with_unsettled
 from leveret.pipeline.recovery.publish import PlanPublisher
-from leveret.pipeline.recovery.unsettled import may_have_unsettled, not_to_recover
+from leveret.pipeline.recovery.unsettled import not_to_recover
 from leveret.testing.sites.standby_archive import freeze_plan, transfer
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 from leveret.wire.incarnation import INCARNATION_BITS, next_count
@@ -330,7 +331,7 @@ def test_a_file_all_of_whose_messages_are_settled_is_not_opened(data_dir: Place)
     standby = Standby(data_dir, chunks_per_file=1)
     standby.transfer(upstream)
     masks = not_to_recover(standby.manifest, VHOST)
-    assert [may_have_unsettled(file, masks) for file in standby.manifest.files()] == [False, False]
+    assert with_unsettled(standby.manifest.files(), masks) == []
 
 
 def test_a_vhost_is_recovered_once_however_long_its_name_is(data_dir: Place) -> None:
