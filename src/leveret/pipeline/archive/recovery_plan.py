@@ -36,7 +36,7 @@ import pyarrow as pa
 
 from leveret.model.errors import StorageError
 from leveret.pipeline.archive.documents import read_document, write_document
-from leveret.pipeline.archive.manifest import Manifest
+from leveret.pipeline.archive.manifest import Manifest, Terms
 from leveret.pipeline.archive.settled_offsets import Int64s
 from leveret.pipeline.archive.stored_positions import StoredPositions
 from leveret.pipeline.archive.tables import read_table, write_table
@@ -218,11 +218,22 @@ class PlanDirectory:
         self.path = path
 
     @classmethod
-    def new(cls, data_dir: Place, vhost: str, plans: str = PLANS) -> PlanDirectory:
-        """Make the directory of a new plan below `plans`, a path within the data directory."""
-        directory = cls(data_dir, data_dir / plans / vhost_directory(vhost) / secrets.token_hex(8))
+    def new(cls, data_dir: Place, vhost: str, plans: str = PLANS, term: int = 0) -> PlanDirectory:
+        """Make the directory of a new plan below `plans`, a path within the data directory.
+
+        `term` is the owner's in a shared archive, and a part of the plan's id: a previous owner that was paused leaves
+        the plans of later ones alone.
+        """
+        plan_id = (f"{term}-" if term else "") + secrets.token_hex(8)
+        directory = cls(data_dir, data_dir / plans / vhost_directory(vhost) / plan_id)
         make_directory(directory.runs)
         return directory
+
+    @property
+    def term(self) -> int:
+        """The term of the owner that made it; 0 in an archive that is not shared."""
+        term, mark, _ = self.path.name.partition("-")
+        return int(term) if mark else 0
 
     @property
     def runs(self) -> Place:
@@ -439,11 +450,15 @@ def _is_before(directory: PlanDirectory, forgotten: int) -> bool:
     return forgotten > 0 and directory.number < forgotten
 
 
-def delete_unfrozen(data_dir: Place, plans: str = PLANS, vhosts: Collection[str] | None = None) -> None:
-    """Delete plans that were never complete, of which no message was published, of these vhosts or of all."""
-    names = _directories(vhosts)
+def delete_unfrozen(data_dir: Place, plans: str = PLANS, terms: Terms | None = None) -> None:
+    """Delete plans that were never complete, of which no message was published.
+
+    `terms` are those of this node in a shared archive: only plans of its vhosts, of these terms and earlier ones.
+    """
+    owned = None if terms is None else {vhost_directory(vhost): term for vhost, term in terms.items()}
     for each in plan_directories(data_dir, plans):
-        if (names is None or each.path.parent.name in names) and not each.is_frozen:
+        is_mine = owned is None or each.term <= owned.get(each.path.parent.name, -1)
+        if is_mine and not each.is_frozen:
             delete_tree(each.path)
 
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leveret.pipeline.archive.decode import RECORDS, SETTLEMENTS, Decoder
-from leveret.pipeline.archive.manifest import Manifest, StoredFile
+from leveret.pipeline.archive.manifest import Manifest, StoredFile, Terms
 from leveret.pipeline.archive.stored_positions import SUFFIX
 from leveret.pipeline.archive.tables import write_table
 from leveret.pipeline.files.files import (
@@ -104,18 +104,21 @@ def range_name(first: int, end: int, node: str) -> str:
     return f"{first:020}-{end:020}" + (f"-{label}" if label else "")
 
 
-def delete_orphans(
-    manifest: Manifest, pinned: Collection[str] = (), vhosts: Collection[str] | None = None
-) -> int:
-    """Delete files that neither the manifest nor `pinned` names, of these vhosts or of all; return their number.
+def delete_orphans(manifest: Manifest, pinned: Collection[str] = (), terms: Terms | None = None) -> int:
+    """Delete files that neither the manifest nor `pinned` names; return their number.
 
-    Only while no transfer of the vhosts runs.
+    Only while no transfer runs; with `terms`, those of this node in a shared archive, none of its own vhosts, whose
+    files alone are deleted.
+
+    Raises:
+        Superseded: another node owns one of the vhosts by now, and may be about to record files.
     """
     with manifest.locked():
+        manifest.check_owned(terms or (), terms)
         known = {name for file in manifest.files() for name in file.names}.union(pinned)
         present = sweepable(manifest.data_dir / DATA)
-        if vhosts is not None:
-            names = set(map(vhost_directory, vhosts))
+        if terms is not None:
+            names = set(map(vhost_directory, terms))
             present = [place for place in present if place.parent.name in names]
         orphans = [place for place in present if name_in(manifest.data_dir, place) not in known]
         for place in orphans:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from leveret.model.errors import StorageError
-from leveret.pipeline.archive.manifest import Manifest
+from leveret.pipeline.archive.manifest import Manifest, Terms
 from leveret.pipeline.archive.recovery_plan import clear_scratch, delete_forgotten, pinned
 from leveret.pipeline.archive.store import delete_orphans
 from leveret.pipeline.files.files import Place, locked
@@ -19,23 +19,23 @@ from leveret.pipeline.files.files import Place, locked
 RECOVERY_LOCK: Final = "recovery.lock"
 
 
-def sweep(manifest: Manifest, work: Path, vhosts: Collection[str] | None = None) -> None:
+def sweep(manifest: Manifest, work: Path, terms: Terms | None = None) -> None:
     """Delete files that no manifest entry names and no recovery needs; only while no transfer runs.
 
     Args:
         manifest: the archive's.
         work: the job's working directory.
-        vhosts: in a shared archive, the vhosts that this node has claimed; no other node writes or recovers these.
+        terms: in a shared archive, the terms in which this node has claimed its vhosts, whose files alone are deleted.
     """
     with suppress(StorageError), locked(work / RECOVERY_LOCK, 0, "recovering"):
-        sweep_alone(manifest, vhosts)
+        sweep_alone(manifest, terms)
 
 
-def sweep_alone(manifest: Manifest, vhosts: Collection[str] | None = None) -> None:
+def sweep_alone(manifest: Manifest, terms: Terms | None = None) -> None:
     """As `sweep`, for a caller that holds the recovery's lock."""
-    needed = _needed(manifest, vhosts)
+    needed = _needed(manifest, terms)
     if needed is not None:
-        delete_orphans(manifest, needed, vhosts)
+        delete_orphans(manifest, needed, terms)
 
 
 def delete_unread(

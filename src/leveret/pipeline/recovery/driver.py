@@ -46,7 +46,7 @@ from leveret.pipeline.archive.recovery_plan import (
 )
 from leveret.pipeline.archive.stored_positions import StoredPositions, stored_positions_at
 from leveret.pipeline.archive.sweep import RECOVERY_LOCK
-from leveret.pipeline.files.files import delete_tree, locked, make_directory
+from leveret.pipeline.files.files import locked, make_directory
 from leveret.pipeline.jobs.console import Console
 from leveret.pipeline.jobs.job import RecoverJob
 from leveret.pipeline.jobs.progress import Inbox, report
@@ -184,13 +184,13 @@ class RecoveryRun:
         # Before `unfinished`: their files are gone, or belong to another upstream of the same name.
         delete_forgotten(self._manifest)
         for plans in sorted({job.plans_of(vhost) for vhost in self._manifest.vhosts}):
-            delete_unfrozen(job.root, plans, job.owned)
+            delete_unfrozen(job.root, plans, job.terms)
             for each in unfinished(job.root, plans, job.owned):
                 # Some of the vhosts with plans may have another target in this job.
                 vhost = each.load().vhost
-                if not self._manifest.counts(vhost, each.path.name):
-                    delete_tree(each.path)
-                elif self._wanted(vhost) and job.plans_of(vhost) == plans:
+                # One that does not count was frozen by a previous owner, after this one's claim.
+                is_counted = self._manifest.counts(vhost, each.path.name)
+                if is_counted and self._wanted(vhost) and job.plans_of(vhost) == plans:
                     left.append(each)
         if left and job.scratch:
             raise PreconditionFailed(
@@ -274,7 +274,12 @@ class RecoveryRun:
             masks = not_to_recover(self._manifest, vhost, selection, self._job.plans_of(vhost))
             files = with_unsettled(self._manifest.files_of(vhost), masks, selection)
             if files:
-                directory = PlanDirectory.new(self._job.root, vhost, self._job.new_plans_of(vhost))
+                directory = PlanDirectory.new(
+                    self._job.root,
+                    vhost,
+                    self._job.new_plans_of(vhost),
+                    (self._job.terms or {}).get(vhost, 0),
+                )
                 drafts[vhost] = directory, files, masks
         check_vhosts(self._job, drafts)
         found = self._scan(drafts)

@@ -48,7 +48,9 @@ def forget_vhosts(
         delete_plans(data_dir, vhosts)
         for name in (name for file in gone for name in file.names):
             (data_dir / name).unlink(missing_ok=True)
-        sweep_alone(manifest, vhosts if is_shared else None)
+        sweep_alone(
+            manifest, {vhost: manifest.terms.get(vhost, 0) for vhost in vhosts} if is_shared else None
+        )
         UpstreamIdentities(data_dir).forget(vhosts)
     sizes: dict[str, int] = {}
     for file in gone:

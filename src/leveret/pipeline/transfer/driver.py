@@ -160,7 +160,7 @@ class Transfer:
         manifest.check()
         if self._job.terms is not None:
             claim(manifest, self._job.terms)
-        sweep(manifest, self._job.work, self._job.owned)
+        sweep(manifest, self._job.work, self._job.terms)
         self._stored = dict(manifest.next_by_log)
         say_archived(manifest, self._job.vhosts, self._console)
         shutil.rmtree(self._checkpoint, ignore_errors=True)

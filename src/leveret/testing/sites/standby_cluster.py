@@ -31,7 +31,7 @@ from leveret.testing.servers.broker import LeveretProcess
 from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
 from leveret.testing.sites.standby_pair import BEACON, downstream_settings, get
 
-PATIENCE_S: Final = 240.0
+PATIENCE_S: Final = 600.0
 PROMOTE_TIMEOUT_S: Final = 300.0
 _UNAWAITED_S: Final = 0.2
 _SCHEMA_USER: Final = "schema-replicator"

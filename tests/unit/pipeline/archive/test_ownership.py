@@ -11,7 +11,8 @@ from leveret.pipeline.archive import manifest_storage
 from leveret.pipeline.archive.contents import unfinished_plans
 from leveret.pipeline.archive.manifest import Manifest, Superseded
 from leveret.pipeline.archive.ownership import MARK, claim, identify
-from leveret.pipeline.archive.recovery_plan import PlanDirectory, RecoveryPlan
+from leveret.pipeline.archive.recovery_plan import PlanDirectory, RecoveryPlan, delete_unfrozen
+from leveret.pipeline.archive.store import delete_orphans
 from leveret.pipeline.archive.sweep import sweep
 from leveret.pipeline.files.files import Place, make_directory
 from leveret.pipeline.jobs.job import SCRATCH
@@ -133,8 +134,27 @@ def test_an_owner_sweeps_files_and_rehearsals_of_its_own_vhosts_only(tmp_path: P
     for place in places:
         make_directory(place.parent)
         place.write_bytes(b"")
-    sweep(manifest, tmp_path / "work", ["a"])
+    sweep(manifest, tmp_path / "work", {"a": 1})
     assert [place.exists() for place in places] == [False, True, False, True]
+
+
+def test_an_owner_that_was_paused_sweeps_nothing_that_the_next_one_is_about_to_record(
+    data_dir: Place,
+) -> None:
+    paused = Manifest(data_dir)
+    claim(paused, {"/": 1})
+    claim(Manifest(data_dir), {"/": 2})
+    coming = stored(data_dir, 0, 10)
+    with pytest.raises(Superseded):
+        delete_orphans(paused, terms={"/": 1})
+    assert (data_dir / coming.path).exists()
+
+
+def test_an_owner_that_was_paused_leaves_the_plans_of_later_owners_alone(tmp_path: Path) -> None:
+    begun = [PlanDirectory.new(tmp_path, "/", term=term) for term in (1, 2)]
+    begun.append(PlanDirectory.new(tmp_path, "other", term=1))
+    delete_unfrozen(tmp_path, terms={"/": 1})
+    assert [each.path.exists() for each in begun] == [False, True, True]
 
 
 def test_the_first_look_gives_an_archive_its_id_and_all_nodes_find_the_same(data_dir: Place) -> None:
