@@ -46,51 +46,63 @@ ReadFiles = Callable[[list[int]], Iterable[FoundRange]]
 """Reads the files of these numbers, and returns their unsettled messages."""
 
 
-class _Part(NamedTuple):
-    """The records of an incarnation in a file, if some of them are unsettled."""
-
-    file: int
-    min_ms: int
-    max_ms: int
+UnsettledParts = dict[QueueIncarnation, list[tuple[int, int]]]
+"""By incarnation, the numbers of the files with unsettled records, and of its parts in them."""
 
 
 class _QueueTimes:
-    """The times of a queue's unsettled messages, as far as they were read, and the parts that were not."""
+    """The times of a queue's unsettled messages, as far as they were read, and the bounds in files that were not."""
 
     def __init__(self) -> None:
-        self.parts: list[_Part] = []
+        self.oldest: list[tuple[int, int]] = []
+        """Of each file, the time before which it has no message of the queue, and its number."""
+        self.newest: list[tuple[int, int]] = []
         self.min_ms, self.max_ms = _NO_TIME, -1
+        self._is_known = False
 
     def note(self, found: FoundRange) -> None:
         self.min_ms, self.max_ms = min(self.min_ms, found.min_ms), max(self.max_ms, found.max_ms)
 
     def due(self, read: set[int]) -> set[int]:
         """The files to read next for the times of this queue; none if both are known."""
-        left = [part for part in self.parts if part.file not in read]
-        if not left:
+        if self._is_known:
             return set()
-        oldest, newest = min(left, key=lambda part: part.min_ms), max(left, key=lambda part: part.max_ms)
-        is_due = {oldest.file: oldest.min_ms < self.min_ms, newest.file: newest.max_ms > self.max_ms}
-        if oldest.file == newest.file:
-            is_due = {oldest.file: oldest.min_ms < self.min_ms or newest.max_ms > self.max_ms}
-        return {file for file, is_it in is_due.items() if is_it}
+        none = -1
+        oldest_ms, oldest = min(
+            (each for each in self.oldest if each[1] not in read), default=(_NO_TIME, none)
+        )
+        newest_ms, newest = max((each for each in self.newest if each[1] not in read), default=(-1, none))
+        found = {oldest} if oldest_ms < self.min_ms else set()
+        if newest_ms > self.max_ms:
+            found.add(newest)
+        self._is_known = not found
+        return found
 
 
 def with_unsettled(
     files: Sequence[StoredFile], masks: Masks, selection: Selection = EVERYTHING
 ) -> list[StoredFile]:
     """The files of a vhost with unsettled messages, in their order; seldom one without any."""
-    wanted = {at for parts in _parts_with_unsettled(files, masks, selection).values() for at, _ in parts}
-    return [files[at] for at in sorted(wanted)]
+    return files_of(files, unsettled_parts(files, masks, selection))
+
+
+def files_of(files: Sequence[StoredFile], parts: UnsettledParts) -> list[StoredFile]:
+    """The files with these parts, in their order."""
+    return [files[at] for at in sorted({at for some in parts.values() for at, _ in some})]
 
 
 def count_unsettled(
-    files: Sequence[StoredFile], masks: Masks, selection: Selection, read_files: ReadFiles
+    files: Sequence[StoredFile],
+    parts: UnsettledParts,
+    masks: Masks,
+    selection: Selection,
+    read_files: ReadFiles,
 ) -> list[QueueOutcome]:
     """The number of unsettled messages of each queue of a vhost, and the times of the oldest and the newest one.
 
     Args:
         files: the files of the vhost.
+        parts: the parts of them with unsettled records (`unsettled_parts`).
         masks: the messages that a recovery leaves out, settlement records among them (`not_to_recover`).
         selection: the wanted messages; neither from scratch nor `all_available`, which need the messages themselves.
         read_files: reads files of these numbers in `files`.
@@ -100,18 +112,19 @@ def count_unsettled(
     """
     assert not selection.start_from_scratch
     assert not selection.all_available
-    left = _parts_with_unsettled(files, masks, selection)
     times: defaultdict[str, _QueueTimes] = defaultdict(_QueueTimes)
     ranges = SettledRanges()
+    cut = {at for at, file in enumerate(files) if _is_cut(file, selection)}
     first: set[int] = set()
-    for incarnation, parts in left.items():
-        for at, number in parts:
-            part = files[at].queues[number]
-            if _is_cut(files[at], selection):
-                first.add(at)
-            else:
-                times[incarnation.queue].parts.append(_Part(at, part.min_ms, part.max_ms))
-                ranges.add(incarnation, *zip(*part.ranges, strict=True))
+    for incarnation, some in parts.items():
+        whole = [(at, files[at].queues[number]) for at, number in some if at not in cut]
+        first.update(at for at, _ in some if at in cut)
+        if whole:
+            times[incarnation.queue].oldest += [(part.min_ms, at) for at, part in whole]
+            times[incarnation.queue].newest += [(part.max_ms, at) for at, part in whole]
+            ranges.add(
+                incarnation, *np.array([each for _, part in whole for each in part.ranges], np.int64).T
+            )
     read: set[int] = set()
     vhost = files[0].vhost if files else ""
     due = first | _due(times, read)
@@ -172,12 +185,10 @@ def _is_cut(file: StoredFile, selection: Selection) -> bool:
     return selection.as_of_ms is not None and file.max_ms > selection.as_of_ms
 
 
-def _parts_with_unsettled(
-    files: Sequence[StoredFile], masks: Masks, selection: Selection
-) -> dict[QueueIncarnation, list[tuple[int, int]]]:
-    """By incarnation, the numbers of the files and of their parts with unsettled records, all of a queue at once."""
+def unsettled_parts(files: Sequence[StoredFile], masks: Masks, selection: Selection) -> UnsettledParts:
+    """The parts of a vhost's files with unsettled records; the ranges of an incarnation are looked at together."""
     as_of_ms = selection.as_of_ms
-    wanted: defaultdict[QueueIncarnation, list[tuple[int, int]]] = defaultdict(list)
+    wanted: defaultdict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
     for at, file in enumerate(files):
         if as_of_ms is not None and file.min_ms > as_of_ms:
             continue
@@ -187,9 +198,10 @@ def _parts_with_unsettled(
                 and selection.wants(part.queue)
                 and (as_of_ms is None or part.min_ms <= as_of_ms)
             ):
-                wanted[QueueIncarnation(file.vhost, part.queue, part.epoch)].append((at, number))
-    found: dict[QueueIncarnation, list[tuple[int, int]]] = {}
-    for incarnation, parts in wanted.items():
+                wanted[part.queue, part.epoch].append((at, number))
+    found: UnsettledParts = {}
+    for (queue, epoch), parts in wanted.items():
+        incarnation = QueueIncarnation(files[0].vhost, queue, epoch)
         owners: list[int] = []
         ranges: list[tuple[int, int]] = []
         for place, (at, number) in enumerate(parts):

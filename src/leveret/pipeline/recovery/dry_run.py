@@ -17,7 +17,13 @@ from leveret.pipeline.archive.stored_positions import StoredPositions
 from leveret.pipeline.archive.tables import RESTORE
 from leveret.pipeline.files.files import Place
 from leveret.pipeline.jobs.job import RecoverJob, Selection
-from leveret.pipeline.recovery.counting import FoundRange, count_unsettled, read_unsettled, with_unsettled
+from leveret.pipeline.recovery.counting import (
+    FoundRange,
+    count_unsettled,
+    files_of,
+    read_unsettled,
+    unsettled_parts,
+)
 from leveret.pipeline.recovery.outcomes import outcome_of
 from leveret.pipeline.recovery.unsettled import Masks, not_to_recover
 
@@ -57,10 +63,11 @@ def estimates(
     for vhost in vhosts:
         selection = job.selection
         masks = not_to_recover(manifest, vhost, selection, job.plans_of(vhost))
-        files = with_unsettled(manifest.files_of(vhost), masks, selection)
-        _check_there(manifest.data_dir, files)
+        files = manifest.files_of(vhost)
+        parts = unsettled_parts(files, masks, selection)
+        _check_there(manifest.data_dir, files_of(files, parts))
         reader = _Reader(manifest.data_dir, files, masks, selection, run)
-        queues = count_unsettled(files, masks, selection, reader.read)
+        queues = count_unsettled(files, parts, masks, selection, reader.read)
         if not queues:
             continue
         plan = RecoveryPlan(

@@ -9,7 +9,7 @@ unsettled messages are written, as runs (`plan`); no rows go through Spark.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -117,22 +117,24 @@ def _add_renumbered(ranges: SettledRanges, manifest: Manifest, vhost: str) -> No
     A leader that lacks messages copies what it has in another numbering, and then ends the earlier ones. Until the end
     is here, a message is in both; and an offset that was given twice names the later message.
     """
-    held: defaultdict[tuple[str, int], defaultdict[int, list[QueuePart]]] = defaultdict(
+    mates = _several(
+        manifest,
+        vhost,
+        lambda incarnations: (
+            len({numbering_of(each) for each in incarnations if _may_have_messages(each)}) > 1
+        ),
+    )
+    if not mates:
+        return
+    several: defaultdict[tuple[str, int], defaultdict[int, list[QueuePart]]] = defaultdict(
         lambda: defaultdict(list)
     )
     for file in manifest.files_of(vhost):
         for part in file.queues:
-            if part.epoch != without_messages(part.epoch):
-                held[part.queue, epoch_of(part.epoch)][part.epoch].append(part)
-    several = {
-        queue: parts
-        for (queue, _), parts in held.items()
-        if len({numbering_of(incarnation) for incarnation in parts}) > 1
-    }
-    if not several:
-        return
+            if (part.queue, part.epoch) in mates and _may_have_messages(part.epoch):
+                several[part.queue, epoch_of(part.epoch)][part.epoch].append(part)
     settled = {incarnation: (starts, ends - starts) for incarnation, starts, ends in ranges.merged()}
-    for queue, incarnations in several.items():
+    for (queue, _), incarnations in several.items():
         for later, parts in incarnations.items():
             firsts, counts = np.array([each for part in parts for each in part.ranges], np.int64).T
             more = settled.get(QueueIncarnation(vhost, queue, later))
@@ -143,6 +145,25 @@ def _add_renumbered(ranges: SettledRanges, manifest: Manifest, vhost: str) -> No
                         ranges.add(QueueIncarnation(vhost, queue, earlier), *more)
 
 
+def _several(manifest: Manifest, vhost: str, is_wanted: Callable[[list[int]], bool]) -> set[tuple[str, int]]:
+    """The queues and incarnations of those queues whose incarnations of one epoch are wanted together."""
+    by_queue: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+    for queue, epoch in {
+        (part.queue, part.epoch) for file in manifest.files_of(vhost) for part in file.queues
+    }:
+        by_queue[queue, epoch_of(epoch)].append(epoch)
+    return {
+        (queue, each)
+        for (queue, _), incarnations in by_queue.items()
+        if is_wanted(incarnations)
+        for each in incarnations
+    }
+
+
+def _may_have_messages(incarnation: int) -> bool:
+    return incarnation != without_messages(incarnation)
+
+
 def _add_copies(ranges: SettledRanges, manifest: Manifest, vhost: str) -> None:
     """Subtract from a later incarnation of a queue the messages that it copied from an earlier one.
 
@@ -150,17 +171,18 @@ def _add_copies(ranges: SettledRanges, manifest: Manifest, vhost: str) -> None:
     before that the previous incarnation is right. An incarnation that had ended by then is settled, and has no
     message.
     """
-    held: defaultdict[tuple[str, int], defaultdict[int, list[tuple[int, int]]]] = defaultdict(
+    mates = _several(manifest, vhost, lambda incarnations: len(incarnations) > 1)
+    if not mates:
+        return
+    several: defaultdict[tuple[str, int], defaultdict[int, list[tuple[int, int]]]] = defaultdict(
         lambda: defaultdict(list)
     )
     for file in manifest.files_of(vhost):
         for part in file.queues:
-            held[part.queue, epoch_of(part.epoch)][part.epoch] += part.ranges
-    several = {queue: incarnations for (queue, _), incarnations in held.items() if len(incarnations) > 1}
-    if not several:
-        return
+            if (part.queue, part.epoch) in mates:
+                several[part.queue, epoch_of(part.epoch)][part.epoch] += part.ranges
     settled = ranges.masks()
-    for queue, incarnations in several.items():
+    for (queue, _), incarnations in several.items():
         former: list[Int64s] = []
         for incarnation in sorted(incarnations, key=in_order):
             if former:

@@ -14,7 +14,7 @@ from leveret.model.errors import StorageError
 from leveret.pipeline.archive.compact import compact
 from leveret.pipeline.archive.recovery_plan import QueueOutcome, RunPart, read_order
 from leveret.pipeline.jobs.job import EVERYTHING, LoginCredentials, RecoverJob, Selection
-from leveret.pipeline.recovery.counting import FoundRange, count_unsettled, read_unsettled
+from leveret.pipeline.recovery.counting import FoundRange, count_unsettled, read_unsettled, unsettled_parts
 from leveret.pipeline.recovery.dry_run import estimates, is_counted
 from leveret.pipeline.recovery.publish import queue_outcome
 from leveret.pipeline.recovery.unsettled import not_to_recover
@@ -33,7 +33,7 @@ def counted(standby: Standby, selection: Selection = EVERYTHING) -> tuple[list[Q
         for number in numbers:
             yield from read_unsettled(standby.data_dir, files[number], number, masks, selection)
 
-    found = count_unsettled(files, masks, selection, read)
+    found = count_unsettled(files, unsettled_parts(files, masks, selection), masks, selection, read)
     return sorted(found, key=lambda outcome: outcome.queue), opened
 
 
