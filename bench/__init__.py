@@ -23,7 +23,8 @@ disk          the disk that remains in use after messages were consumed
 schema        schema sync
 standby       two nodes and the pipeline
 settled       a promotion with few unsettled messages among many
-archives      archives of a standby of any size, and what a look at one costs
+archives      archives of a standby of any size
+archive_looks dry runs and inspections of such archives
 shovel        RabbitMQ's way to a second site, for the rows of standby
 followers     a leader and a follower
 failover      a leader that dies while etcd elects

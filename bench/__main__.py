@@ -16,6 +16,7 @@ from rich.console import Console
 
 import leveret
 from bench import plot, report, runner, selftest
+from bench.archive_looks import ARCHIVE_LOOKS
 from bench.backlog import BACKLOG, LARGE_BACKLOG
 from bench.beside import BESIDE
 from bench.console_page import CONSOLE_PAGE
@@ -67,6 +68,7 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     SITES,
     VHOSTS_IDLE,
     SMALL_QUEUES,
+    ARCHIVE_LOOKS,
     FOLLOWER,
     JOIN,
     FAILOVER,

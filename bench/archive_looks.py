@@ -1,0 +1,104 @@
+"""The time of a look at a large archive: a dry run, the same as of a moment, and an inspection.
+
+The archive is generated (`archives`), in 10,000 queues, with one unsettled message of a hundred in every file. Each job
+is a process of the pipeline, as a downstream starts it, from its start to its end.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from bench.archives import BEGIN_MS, FILE_MS, Shape, write_archive
+from bench.client import LoadError
+from bench.contenders import LEVERET, Node
+from bench.rows import Reading, Row, Scenario, Settings, Target
+
+MESSAGES: Final = 100_000_000
+INSPECTED: Final = 10_000_000
+QUICK_PART: Final = 100
+LOOK_S_MAX: Final = 15.0
+INSPECTION_S_MAX: Final = 30.0
+JOB_TIMEOUT_S: Final = 600.0
+
+
+def _run(node: Node, settings: Settings) -> dict[str, Reading]:
+    part = QUICK_PART if settings.quick else 1
+    large, small = Shape(MESSAGES // part), Shape(INSPECTED // part)
+    found: dict[str, Reading] = {}
+    place = Path(settings.folder) / "generated-archive"
+    try:
+        write_archive(place, large)
+        moment_ms = BEGIN_MS + large.files // 2 * FILE_MS
+        for name, selection in (("archive-dry-run", {}), ("archive-as-of", {"as_of_ms": moment_ms})):
+            took_s, done = _look("recover", place, dry_run=True, scratch=name, **selection)
+            messages = sum(row["message_count"] for row in done["queues"])
+            if name == "archive-dry-run" and messages != large.unsettled:
+                raise LoadError(f"a dry run counted {messages} messages of {large.unsettled}")
+            found[name] = Reading(took_s, details={"messages": float(messages)})
+        shutil.rmtree(place)
+        write_archive(place, small)
+        took_s, done = _look("inspect", place)
+        messages = sum(row["messages"] for row in done["rows"])
+        if messages != small.messages:
+            raise LoadError(f"an inspection counted {messages} messages of {small.messages}")
+        found["archive-inspection"] = Reading(took_s, details={"messages": float(messages)})
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    return found
+
+
+def _look(task: str, place: Path, **wanted: Any) -> tuple[float, dict[str, Any]]:
+    """Run a job; return its seconds and its last event."""
+    job = {"data_dir": str(place), **wanted}
+    if task == "recover":
+        job |= {"endpoint": "", "credentials": {"username": "", "password": ""}}
+    begun = time.monotonic()
+    with subprocess.Popen(
+        [sys.executable, "-m", "leveret.pipeline", task],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        # The end of its input would end the job.
+        process.stdin.write(json.dumps(job) + "\n")
+        process.stdin.flush()
+        lines = process.stdout.read().splitlines()
+        process.wait(JOB_TIMEOUT_S)
+    event: dict[str, Any] = json.loads(lines[-1]) if lines else {}
+    if event.get("event") != "done":
+        raise LoadError(f"{task}: {event.get('error', 'the job ended without a result')}")
+    return time.monotonic() - begun, event
+
+
+ARCHIVE_LOOKS: Final = Scenario(
+    (
+        Row(
+            "archive-dry-run",
+            f"dry run over an archive of {MESSAGES:,} messages, 99 % settled",
+            "s",
+            False,
+            Target("value", LOOK_S_MAX),
+        ),
+        Row(
+            "archive-as-of", "the same as of a moment in its middle", "s", False, Target("value", LOOK_S_MAX)
+        ),
+        Row(
+            "archive-inspection",
+            f"inspection of an archive of {INSPECTED:,} messages",
+            "s",
+            False,
+            Target("value", INSPECTION_S_MAX),
+        ),
+    ),
+    _run,
+    once=True,
+    brokers=(LEVERET,),
+)
