@@ -26,7 +26,7 @@ from typing import Final
 from bench.client import Connection, LoadError
 from bench.contenders import RABBITMQ, Node
 from bench.failover import first_confirm
-from bench.mirrors import MAKERS, NODES, POLICY, READY_TIMEOUT_S, ClusterContender
+from bench.mirrors import MAKERS, NODES, POLICY, ClusterContender
 from bench.pacer import PaceJob, longest_pause_s
 from bench.process import Result
 from bench.rows import Reading, Row, Scenario, Settings, Target
@@ -44,6 +44,7 @@ OPERATION_MS_MAX: Final = 200.0
 ETCD_MS_MAX: Final = 200.0
 LOST_S_MAX: Final = 3.0
 ETCD_AWAY_S: Final = 1.0
+WHOLE_TIMEOUT_S: Final = 180.0
 LOST_ROUNDS: Final = 5
 LOST_ROUNDS_RABBITMQ: Final = 1
 LOST_TIMEOUT_S: Final = 150.0
@@ -87,7 +88,7 @@ def _wait_whole(node: ClusterContender) -> None:
             for queue in QUEUES
         )
 
-    wait_until(is_whole, "two synchronised mirrors of each queue", READY_TIMEOUT_S)
+    wait_until(is_whole, "two synchronised mirrors of each queue", WHOLE_TIMEOUT_S)
 
 
 class _Span:

@@ -1,7 +1,8 @@
 """A cluster in a network, applications at all of its nodes, and the books, as scenarios of partitions use them.
 
 Clients publish and consume at every node, from machines of their own, all the time, and come back to their node when it
-has ended their connection.
+has ended their connection. The publishers and readers of a stream are on a machine that no cut divides from a node: so
+they also reach nodes that others do not, such as a leader that is cut off.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from leveret.testing.sites.hosts import NetworkHost
 from leveret.testing.sites.network_site import NetworkNode, NetworkSite, Place
 from tests.cluster.torture_apps import CrewConsumer
 from tests.cluster.torture_stage import disordered
+from tests.cluster.torture_stream import STREAM, StreamCrew
 from tests.e2e.site import ENDLESS, PATIENCE_S, WINDOW, Site, drain_all
 from tests.e2e.test_torture import reported
 
@@ -159,11 +161,19 @@ class Story:
         self._publishers: dict[tuple[str, str], Worker] = {}
         self._consumers: dict[str, Worker] = {}
         self._name = ""
+        addresses = {node.process.stream_port: node.host.address for node in self.nodes}
+        self._streaming = StreamCrew(
+            lambda: list(addresses),
+            random.Random(self.chance.randrange(1 << 32)),
+            address_of=lambda port: addresses[port],
+            where=site.network.add("readers").entered,
+        )
 
     def begin(self) -> None:
         """Declare everything; the cluster runs."""
         with self.site.channel(self.nodes[0]) as channel:
             declare(channel, QUEUES)
+            channel.queue_declare(STREAM, durable=True, arguments={"x-queue-type": "stream"})
 
     def play(self, name: str, scenario: Callable[[Story], Cut]) -> str:
         """One scenario; returns what it cost, and what the books say.
@@ -177,6 +187,7 @@ class Story:
         self.site.api("POST", "rebalance/queues", {})
         self.wait_synchronised()
         self._hire()
+        self._streaming.begin()
         self.wait_confirms(self.nodes)
         cut = scenario(self)
         self.wait_synchronised()
@@ -184,7 +195,8 @@ class Story:
         self.wait_confirms(self.nodes)
         figures = self._figures(cut, synchronised_ms)
         self._end()
-        return f"{self._name}: {figures}; {reported(self._judge())}"
+        streamed = self._streaming.confirmed()
+        return f"{self._name}: {figures}; {reported(self._judge())}; {streamed} confirmed in the stream"
 
     def _hire(self) -> None:
         """Publishers to each queue at each node, and a consumer of all queues."""
@@ -283,6 +295,11 @@ class Story:
             )
 
         self._wait(synchronised, "synchronised mirrors")
+        self._wait(self._are_replicas_whole, "synchronised replicas of the stream")
+
+    def _are_replicas_whole(self) -> bool:
+        states = sorted(row["state"] for row in self.site.api("GET", f"queues/%2F/{STREAM}/replicas"))
+        return states == ["running", *["synchronised"] * (len(self.nodes) - 1)]
 
     def wait_told(self, nodes: Sequence[NetworkNode], missed: Sequence[NetworkNode]) -> None:
         """Wait until each of these nodes says that it misses those, and nobody else."""
@@ -320,6 +337,7 @@ class Story:
     # -- the books ----------------------------------------------------------------------------
 
     def _end(self) -> None:
+        self._streaming.end()
         self._dismiss([*self._publishers.values(), *self._consumers.values()])
         self._publishers, self._consumers = {}, {}
 
@@ -348,6 +366,7 @@ class Story:
         assert result.total.confirmed > 0
         assert not self._apps.strangers(), self._name
         self._apps.turn_page(found)
+        self._streaming.judge([node.process.stream_port for node in self.nodes])
         return result
 
 

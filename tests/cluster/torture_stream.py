@@ -115,7 +115,8 @@ class StreamCrew:
             try:
                 leader, replicas = await self._places()
                 # Publishers work at the leader half of the time, and at any node otherwise, as behind a load balancer.
-                places = [leader, self._chance.choice(self._ports())] if publishes else [leader, *replicas]
+                anywhere = self._chance.choice([*self._ports(), leader])
+                places = [leader, anywhere] if publishes else [leader, *replicas]
                 await self._at(self._chance.choice(places), work)
             except (StreamAppClosed, OSError):
                 await asyncio.sleep(_AGAIN_S)

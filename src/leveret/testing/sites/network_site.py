@@ -44,8 +44,9 @@ class NetworkNode(SiteNode):
         self.clients = network.add(CLIENTS + name)
         self.process.config |= {
             "cluster.bind": self.host.address,
-            # A second listener, beside the one on loopback, for clients on other hosts.
+            # Second listeners, beside those on loopback, for clients on other hosts.
             "listeners.tcp.2": f"{self.host.address}:{self.amqp_port}",
+            "stream.listeners.tcp.2": f"{self.host.address}:{self.process.stream_port}",
             "loopback_users": "none",
         }
 
