@@ -14,7 +14,15 @@ import uvloop
 from rstream import Consumer, ConsumerOffsetSpecification, MessageContext
 from rstream import OffsetType as RstreamOffset
 
-from leveret.model.errors import AccessRefused, NotAllowed, NotFound, PreconditionFailed, StorageError
+from leveret.core.queues.stream import StreamBatch
+from leveret.model.errors import (
+    AccessRefused,
+    LedElsewhere,
+    NotAllowed,
+    NotFound,
+    PreconditionFailed,
+    StorageError,
+)
 from leveret.pipeline.upstream.stream_client import (
     UNCONFIRMED_MAX,
     GapError,
@@ -37,7 +45,7 @@ from leveret.wire.chunk import ChunkError, ChunkType, decode_chunk
 from leveret.wire.record import OUTGOING_STREAM
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import Code
-from leveret.wire.stream.fields import OffsetSpec, OffsetType
+from leveret.wire.stream.fields import FailedPublish, OffsetSpec, OffsetType
 from leveret.wire.stream.publish import MessageRun
 from tests.e2e.stream_served import QUEUE, TIMEOUT_S, RawPeer, Served, serving
 
@@ -421,3 +429,44 @@ def test_while_an_alarm_is_in_effect_who_publishes_to_streams_is_not_read_from(s
         assert served.on_loop(lambda: stream.committed_offset) == 0
         served.on_loop(lambda: alarm(False))
         assert publisher.next() == wire.PublishConfirm(0, [1])
+
+
+def test_what_a_publisher_sent_before_it_was_deleted_is_stored(served: Served) -> None:
+    """Clients that close a producer delete its publisher behind the last message, and do not wait for confirms."""
+    stream = served.on_loop(lambda: served.host.streams.setdefault(("/", "s"), FakeStream()))
+    publisher = RawPeer(served.port)
+    with closing(publisher.socket):
+        publisher.send(
+            wire.DeclarePublisher(1, 0, "", "s"),
+            wire.Publish(0, [(1, b"a"), (2, b"b")], []),
+            wire.DeletePublisher(2, 0),
+        )
+        assert isinstance(publisher.next(), wire.DeclarePublisherResponse)
+        assert isinstance(publisher.next(), wire.DeletePublisherResponse)
+        wait_until(lambda: served.on_loop(lambda: stream.committed_offset) == 2, "both messages", TIMEOUT_S)
+
+
+def test_behind_a_batch_that_fails_with_its_leader_nothing_of_the_same_read_is_stored(served: Served) -> None:
+    stream = served.on_loop(lambda: served.host.streams.setdefault(("/", "s"), FakeStream()))
+    batches: list[StreamBatch] = []
+
+    def publish(batch: StreamBatch) -> None:
+        batches.append(batch)
+        batch.done(LedElsewhere("it has another leader"))
+
+    served.on_loop(lambda: setattr(stream, "publish", publish))
+    publisher = RawPeer(served.port)
+    with closing(publisher.socket):
+        publisher.send(
+            wire.DeclarePublisher(1, 0, "p", "s"),
+            wire.DeclarePublisher(2, 1, "q", "s"),
+            wire.Publish(0, [(1, b"a")], []),
+            wire.Publish(1, [(1, b"b")], []),
+            wire.Publish(0, [(2, b"c")], []),
+        )
+        answers = [publisher.next() for _ in range(3)]
+        assert [type(each) for each in answers[:2]] == [wire.DeclarePublisherResponse] * 2
+        assert answers[2] == wire.MetadataUpdate(Code.STREAM_NOT_AVAILABLE, "s")
+        publisher.send(wire.Publish(0, [(2, b"c")], []))
+        assert publisher.next() == wire.PublishError(0, [FailedPublish(2, Code.PUBLISHER_UNKNOWN)])
+    assert [batch.reference for batch in batches] == [b"p"]

@@ -384,7 +384,7 @@ class StreamPeer(asyncio.Protocol):
         counters.publish_confirm += count
         write.batch.done = partial(self._written, write)
         stream = self._streams.get(write.publisher.queue)
-        if self._session.publishers.get(write.publisher.number) is not write.publisher:
+        if write.publisher.is_cut:
             # An earlier batch of the same read failed: what comes behind it must not be stored without it.
             write.batch.done(NotFound(f"publisher {write.publisher.number} is gone"))
         elif stream is None:

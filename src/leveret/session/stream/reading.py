@@ -198,7 +198,7 @@ def gone(session: StreamSession, stream: str, error: LeveretError) -> None:
     for number in [n for n, each in session.subscriptions.items() if each.stream == stream]:
         del session.subscriptions[number]
     for number in [n for n, each in session.publishers.items() if each.to_stream and each.queue == stream]:
-        del session.publishers[number]
+        session.publishers.pop(number).is_cut = True
     session.attachments += 1
     code = Code.STREAM_NOT_AVAILABLE if isinstance(error, NotFound) else code_of(error)
     session.send(wire.MetadataUpdate(code, stream))

@@ -293,6 +293,7 @@ class StreamPublisher:
 
     Attributes:
         is_staged: whether it publishes announcements of staged segments.
+        is_cut: whether its stream was taken from it, so that nothing of it is stored any more.
         published, confirmed, errored: the numbers of received, stored and refused messages.
     """
 
@@ -301,6 +302,7 @@ class StreamPublisher:
     queue: str
     to_stream: bool = False
     is_staged: bool = False
+    is_cut: bool = False
     published: int = 0
     confirmed: int = 0
     errored: int = 0
