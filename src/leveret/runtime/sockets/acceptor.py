@@ -167,13 +167,31 @@ class Acceptor:
         arrived = Accepted(proxied, slot)
         passed_on = self._detour(arrived)
         tls = self._tls if passed_on is None else None
-        await asyncio.get_running_loop().connect_accepted_socket(
-            lambda: self._protocol(arrived) if passed_on is None else passed_on,
-            accepted,
-            ssl=tls,
-            ssl_handshake_timeout=self._timeout_s if tls else None,
-            ssl_shutdown_timeout=SHUTDOWN_TIMEOUT_S if tls else None,
+        making = self._loop.create_task(
+            self._loop.connect_accepted_socket(
+                lambda: self._protocol(arrived) if passed_on is None else passed_on,
+                accepted,
+                ssl=tls,
+                ssl_handshake_timeout=self._timeout_s if tls else None,
+                ssl_shutdown_timeout=SHUTDOWN_TIMEOUT_S if tls else None,
+            )
         )
+        if tls is not None:
+            await making
+            return
+        # It takes two turns of the loop. If it were cancelled in between, uvloop would close the transport without a
+        # word to the protocol that has it already, and whose next write would be an error.
+        try:
+            await asyncio.shield(making)
+        except asyncio.CancelledError:
+            making.add_done_callback(_abort)
+            raise
+
+
+def _abort(making: asyncio.Task[tuple[asyncio.Transport, asyncio.BaseProtocol]]) -> None:
+    """Close a connection that was made while the listener closed; the loop tells its protocol."""
+    if not making.cancelled() and making.exception() is None:
+        making.result()[0].abort()
 
 
 class _Counted(socket.socket):

@@ -83,6 +83,39 @@ def test_who_comes_as_it_closes_is_let_go() -> None:
     assert [str(each.message) for each in warned] == []
 
 
+def test_who_was_taken_as_it_closes_is_served_or_learns_of_the_end() -> None:
+    """A protocol that is not told writes to a transport that is closed, which is an error."""
+
+    class Told(asyncio.Protocol):
+        transport: asyncio.Transport | None = None
+
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            self.transport = cast(asyncio.Transport, transport)
+            told.append(self)
+
+        def connection_lost(self, error: Exception | None) -> None:
+            self.transport = None
+
+    async def visit(turns: int) -> None:
+        listening = listen(LOOPBACK, 0)
+        server = Acceptor(listening, lambda _: Told(), ListenerKind.AMQP, tls=None, timeout_s=10)
+        peers = [connect(listening) for _ in range(3)]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        server.close()
+        for _ in range(20):
+            for each in told:
+                if each.transport is not None:
+                    each.transport.write(b"x")
+            await asyncio.sleep(0)
+        for peer in peers:
+            peer.close()
+
+    for turns in range(12):
+        told: list[Told] = []
+        uvloop.run(visit(turns))
+
+
 def test_without_descriptors_it_tries_again() -> None:
     class Exhausted(socket.socket):
         """Of a process that has opened all it may, once."""
