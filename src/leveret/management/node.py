@@ -307,7 +307,7 @@ class ReplicationOperations(Protocol):
         """The checks of this process's data."""
 
 
-Answer: TypeAlias = Callable[[str, Any], Awaitable[Any]]
+Answer: TypeAlias = Callable[[str, Any], Awaitable[dict[str, Any]]]
 """Answers another node's question: its name, and its argument."""
 
 

@@ -216,7 +216,7 @@ def _about(
 def answer_by(app: Starlette) -> Answer:
     """Answers other nodes' questions to the node of an application."""
 
-    async def answer(what: str, about: Any) -> Any:
+    async def answer(what: str, about: Any) -> dict[str, Any]:
         if what != HTTP:
             raise InvalidCommand(f"a node of this version does not know the request '{what}'")
         return await _run(app, about)

@@ -18,7 +18,7 @@ from leveret.runtime.logs.engine import Engine
 from leveret.runtime.standby.downstream import StandbyDownstream
 from leveret.runtime.standby.site import STANDBY
 
-AnswerOperator = Callable[[str, Any], Awaitable[Any]]
+AnswerOperator = Callable[[str, Any], Awaitable[dict[str, Any]]]
 """(name of the request, its arguments) -> the answer."""
 
 
@@ -58,7 +58,7 @@ class ClusterAnswers:
         """Answer the requests that are not the nodes' own, but made for operators, with `answer` from now on."""
         self._answer_operator = answer
 
-    async def answer(self, node: str, what: str, about: Any) -> Any:
+    async def answer(self, node: str, what: str, about: Any) -> dict[str, Any]:
         """Answer a request of another node, or of this one.
 
         Raises:
@@ -92,5 +92,5 @@ class ClusterAnswers:
         return await self._answer_operator(what, about)
 
 
-async def _unknown(what: str, about: Any) -> Any:
+async def _unknown(what: str, about: Any) -> dict[str, Any]:
     raise NotFound(f"a node of this version does not know the request {what!r}")

@@ -153,16 +153,16 @@ class ClusterCommands:
         """See ClusterOperations."""
         return await self._member.ask(node, what, about)
 
-    def answer_with(self, answer: Callable[[str, Any], Awaitable[Any]]) -> None:
+    def answer_with(self, answer: Callable[[str, Any], Awaitable[dict[str, Any]]]) -> None:
         """See ClusterOperations."""
 
-        async def answered(what: str, about: Any) -> Any:
+        async def answered(what: str, about: Any) -> dict[str, Any]:
             match what:
                 case "lengths":
-                    return self._lengths()
+                    return {"lengths": self._lengths()}
                 case "copy":
                     found = await self._parts.copies.contents(str(about["log"]))
-                    return {} if found is None else msgspec.to_builtins(found)
+                    return {} if found is None else dict(msgspec.to_builtins(found))
                 case "quarantine":
                     await self._parts.copies.quarantine_all(str(about["log"]), str(about["leader"]))
                     return {}
@@ -256,11 +256,11 @@ class ClusterCommands:
         """Return the numbers of messages in queues; 0 for queues of a node that does not answer."""
         others = [node for node in self.alive() if node != self.name]
         asked = (self.ask(node, "lengths", {}) for node in others)
-        reported = [self._lengths(), *await asyncio.gather(*asked, return_exceptions=True)]
+        reported = [{"lengths": self._lengths()}, *await asyncio.gather(*asked, return_exceptions=True)]
         lengths: Counter[QueueKey] = Counter()
         for each in reported:
             if not isinstance(each, BaseException):
-                lengths.update({(vhost, name): count for vhost, name, count in each})
+                lengths.update({(vhost, name): count for vhost, name, count in each["lengths"]})
         return lengths
 
     def _lengths(self) -> list[tuple[str, str, int]]:

@@ -88,7 +88,7 @@ class Suspended:
         """See ClusterOperations."""
         raise PreconditionFailed(self._why)
 
-    def answer_with(self, answer: Callable[[str, Any], Awaitable[Any]]) -> None:
+    def answer_with(self, answer: Callable[[str, Any], Awaitable[dict[str, Any]]]) -> None:
         """Do nothing: no node sends requests."""
 
     def changing(self) -> AbstractAsyncContextManager[None]:

@@ -84,6 +84,9 @@ class Questions:
     async def _find(self, peer: LinkPeer, question: Question) -> None:
         try:
             found = await self._find_answer(question.what, dict(question.about))
+            if not isinstance(found, dict):
+                # Sent as it is, it would end the link at the asking side.
+                raise TypeError(f"the answer to {question.what!r} is no object but {type(found).__name__}")
             answer = Answer(question.number, "", found)
         except LeveretError as error:
             answer = Answer(question.number, str(error) or type(error).__name__, {})
