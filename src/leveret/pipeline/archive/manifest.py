@@ -16,6 +16,7 @@ changes nothing when it comes back: all entries are in one order, and the node h
 
 from __future__ import annotations
 
+import gc
 import heapq
 import secrets
 import time
@@ -231,6 +232,18 @@ def _dated(files: list[StoredFile]) -> Iterator[tuple[int, int, StoredFile]]:
         yield came_ms, file.first, file
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Put Python's collector off: it would visit a million parts again and again, which are all in use."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 class Manifest:
     """The manifest of one data directory, as far as it has been read.
 
@@ -331,7 +344,8 @@ class Manifest:
 
     def refresh(self) -> None:
         """Read the entries that any process appended since the last call."""
-        self._log.read(self._take_line)
+        with _uncollected():
+            self._log.read(self._take_line)
 
     def append(
         self,
