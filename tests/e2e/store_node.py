@@ -14,7 +14,7 @@ from leveret.config import Config, build, gather
 from leveret.config.uris import Endpoints
 from leveret.core.replication.cluster import Changed, ClusterKeys, ClusterState, Event, Presence
 from leveret.core.replication.election import PutKey, StoredValue, StoreTransaction, Unchanged
-from leveret.runtime.cluster.store import ClusterStore
+from leveret.runtime.cluster.membership.store import ClusterStore
 from leveret.runtime.coordination.etcd import Etcd
 from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.servers.etcd import EtcdMember

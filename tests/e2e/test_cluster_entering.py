@@ -11,8 +11,8 @@ import pytest
 from leveret.core.replication.cluster import ClusterKeys, encode
 from leveret.model.errors import PreconditionFailed
 from leveret.runtime.cluster.coordinator import Coordinator
-from leveret.runtime.cluster.member import ClusterMember
-from leveret.runtime.cluster.membership_file import MembershipFile
+from leveret.runtime.cluster.membership.member import ClusterMember
+from leveret.runtime.cluster.membership.membership_file import MembershipFile
 from leveret.runtime.coordination.etcd import EtcdError
 from leveret.runtime.node.node import Node
 from leveret.runtime.proxying.entrances import Entrances

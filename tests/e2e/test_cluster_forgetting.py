@@ -26,7 +26,7 @@ from leveret.core.replication.cluster import (
 )
 from leveret.core.replication.election import DeleteKey, PutKey, StoreTransaction
 from leveret.model import definitions as d
-from leveret.runtime.cluster.membership_file import NAME
+from leveret.runtime.cluster.membership.membership_file import NAME
 from leveret.runtime.coordination.etcd import Etcd
 from leveret.storage.state_file import StateFile
 from leveret.testing.servers import etcd

@@ -12,7 +12,7 @@ from leveret.config import build, gather
 from leveret.config.uris import Endpoints
 from leveret.core.replication.cluster import AliveChanged, Presence, encode
 from leveret.core.replication.election import DeleteKey, PutKey, StoreTransaction, UnreadableState
-from leveret.runtime.cluster.store import ClusterStore, LeaseLost, NameTaken
+from leveret.runtime.cluster.membership.store import ClusterStore, LeaseLost, NameTaken
 from leveret.runtime.coordination.etcd import Etcd, EtcdCompacted
 from leveret.testing.network.link_proxy import LinkProxy
 from leveret.testing.network.ports import LOOPBACK

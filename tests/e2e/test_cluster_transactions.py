@@ -8,7 +8,7 @@ from leveret.config.uris import Endpoints, EtcdEndpoint
 from leveret.core.replication.cluster import encode
 from leveret.core.replication.election import DeleteKey, PutKey, StoreTransaction, Unchanged
 from leveret.core.replication.transactions import OPS_MAX
-from leveret.runtime.cluster.store import LeaseLost
+from leveret.runtime.cluster.membership.store import LeaseLost
 from leveret.runtime.coordination.etcd import Etcd, EtcdRefused
 from leveret.testing.network.waiting import until
 from leveret.testing.servers import etcd

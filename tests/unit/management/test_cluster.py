@@ -365,7 +365,7 @@ def test_schema_replication_is_switched_at_any_node_and_told_by_the_one_that_fol
     paths = "/api/tanzu/osr/schema"
     for name in (A, B, C):
         trio.nodes[name].schema_sync.follower = B
-    # What is decided at one node holds for all (runtime.cluster.schema_decisions).
+    # What is decided at one node holds for all (runtime.cluster.sites.schema_decisions).
     assert trio.at(A).delete(f"{paths}/disable-cluster-wide").status_code == 204
     assert trio.at(A).put(f"{paths}/enable/{C}").status_code == 204
     assert trio.at(A).put(f"{paths}/enable/n9").status_code == 404

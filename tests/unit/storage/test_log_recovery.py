@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from leveret.model.errors import Corrupt
 from leveret.storage.sync import sync_and_close
-from leveret.testing.simulation.disk import SimulatedDisk
+from leveret.testing.simulation.machine.disk import SimulatedDisk
 from leveret.wire.chunk import HEADER_BYTES, ChunkType, Header, encode_attribute, encode_entry, encode_trailer
 from tests.unit.storage.logs import (
     SIZES,

@@ -55,7 +55,7 @@ class Presence(msgspec.Struct, frozen=True):
 
     Attributes:
         incarnation: a random id of the process, new at each start.
-        uri: the address for other nodes, see runtime/cluster/listener.
+        uri: the address for other nodes, see runtime/cluster/membership/listener.
         http_uri: the address of its management API; empty without one.
         draining: whether the node is in maintenance: it leads no new queues.
         streams, streams_tls: host and port for clients of the stream protocol; None without such a listener.
@@ -197,7 +197,7 @@ class ClusterKeys(NamedTuple):
         return self._joined("collected", str(epoch))
 
     def turn(self, lease_id: int) -> str:
-        """Return the key for the transactions of a lease's holder; only runtime/cluster/store uses it."""
+        """Return the key for the transactions of a lease's holder; only runtime/cluster/membership/store uses it."""
         return self._joined("turns", str(lease_id))
 
     def parse(self, key: str) -> ClusterKey | None:

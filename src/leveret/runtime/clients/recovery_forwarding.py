@@ -26,7 +26,7 @@ RECOVER: Final = "recover"
 
 
 class RecoveryPort(Protocol):
-    """The other nodes of a cluster: runtime.cluster.recovery_port."""
+    """The other nodes of a cluster: runtime.cluster.sites.recovery_port."""
 
     @property
     def name(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from leveret.model.errors import NotFound
 from leveret.runtime.clients.recovery_forwarding import RECOVER
 from leveret.runtime.clients.stream_server import StreamServer
-from leveret.runtime.cluster.member import ClusterMember
+from leveret.runtime.cluster.membership.member import ClusterMember
 from leveret.runtime.cluster.placement.placement_controller import PlacementController
 from leveret.runtime.cluster.placement.queue_roles import QueueRoles
 from leveret.runtime.cluster.placement.queues import ClusterQueues

@@ -17,7 +17,7 @@ from leveret.core.replication.cluster import Placement, definition_writes, encod
 from leveret.core.replication.election import DeleteKey, PutKey, StoreTransaction
 from leveret.core.replication.transactions import parts
 from leveret.model import definitions as d
-from leveret.runtime.cluster.member import ClusterMember
+from leveret.runtime.cluster.membership.member import ClusterMember
 
 
 class _Shared(NamedTuple):

@@ -30,7 +30,7 @@ from leveret.core.replication.placement import PendingSurvey, asked_without, led
 from leveret.core.replication.transactions import parts
 from leveret.model import definitions as d
 from leveret.model.errors import NotFound, PreconditionFailed
-from leveret.runtime.cluster.membership_file import MembershipFile
+from leveret.runtime.cluster.membership.membership_file import MembershipFile
 from leveret.runtime.cluster.placement.queues import ELSEWHERE
 from leveret.runtime.coordination.etcd import Etcd, etcd_context
 from leveret.runtime.coordination.lease import attempt_timeout_s

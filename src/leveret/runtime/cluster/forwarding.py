@@ -22,7 +22,7 @@ from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.queues.stream import StreamBatch
 from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.forwarding_ends import AcceptedEnd, DialledEnd, InsideEnd
-from leveret.runtime.cluster.listener import ClusterPeer
+from leveret.runtime.cluster.membership.listener import ClusterPeer
 from leveret.runtime.link.peer import LinkPeer, Receiver
 from leveret.runtime.process.clock import elapsed_ms
 from leveret.runtime.sockets.backoff import QUICK_RETRY_S, delay_s
@@ -44,7 +44,7 @@ _TICK_S: Final = 0.1
 
 
 class Dial(Protocol):
-    """Makes links; see runtime.cluster.links."""
+    """Makes links; see runtime.cluster.membership.links."""
 
     def __call__(self, node: str, kind: Kind, *, vhost: str) -> Coroutine[Any, Any, LinkPeer]:
         """Return a new link to a node; the caller sets its receiver next. Raises LeveretError."""

@@ -9,16 +9,16 @@ from leveret.core.replication.cluster import Placement
 from leveret.runtime.cluster.answers import ClusterAnswers
 from leveret.runtime.cluster.definitions_publication import DefinitionsPublication
 from leveret.runtime.cluster.forwarding import Forwarding
-from leveret.runtime.cluster.links import AskedLinks, MemberLinks
-from leveret.runtime.cluster.listener import ClusterListener
-from leveret.runtime.cluster.member import ClusterMember
+from leveret.runtime.cluster.membership.links import AskedLinks, MemberLinks
+from leveret.runtime.cluster.membership.listener import ClusterListener
+from leveret.runtime.cluster.membership.member import ClusterMember
 from leveret.runtime.cluster.placement.local_queues import QueueKey
 from leveret.runtime.cluster.placement.placement_controller import PlacementController
 from leveret.runtime.cluster.placement.queue_locations import QueueLocations
 from leveret.runtime.cluster.placement.queue_roles import QueueRoles
 from leveret.runtime.cluster.replication_port import ClusterPort
-from leveret.runtime.cluster.schema_decisions import ForAll
-from leveret.runtime.cluster.standby_site import ClusterStandbySite
+from leveret.runtime.cluster.sites.schema_decisions import ForAll
+from leveret.runtime.cluster.sites.standby_site import ClusterStandbySite
 from leveret.runtime.cluster.stream_groups import ClusterStreamGroups
 from leveret.runtime.cluster.stream_replicas import StreamReplicas
 from leveret.runtime.mirroring.copies import MirrorCopies

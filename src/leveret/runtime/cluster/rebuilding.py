@@ -31,7 +31,7 @@ from leveret.core.replication.rebuilding import DescribedCopy, DescribedLog, Reb
 from leveret.core.replication.transactions import parts
 from leveret.model import definitions as d
 from leveret.model.errors import PreconditionFailed, StorageError
-from leveret.runtime.cluster.membership_file import MembershipFile
+from leveret.runtime.cluster.membership.membership_file import MembershipFile
 from leveret.runtime.cluster.placement.complete_copies import complete_copies
 from leveret.runtime.coordination.etcd import Etcd, etcd_context
 from leveret.runtime.coordination.lease import attempt_timeout_s

@@ -19,7 +19,7 @@ from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.queues.stream import Stream
 from leveret.core.queues.stream_groups import GroupMember
 from leveret.model.errors import LedElsewhere, LeveretError
-from leveret.runtime.cluster.member import ClusterMember
+from leveret.runtime.cluster.membership.member import ClusterMember
 from leveret.runtime.cluster.placement.local_queues import QueueKey
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from leveret.core.queues.stream import EmptyLog, Stream, StreamBatch
 from leveret.model.errors import LedElsewhere, LeveretError, NotFound
 from leveret.runtime.clients.stream_host import OffsetFound, ServedLog, StreamGroups
 from leveret.runtime.cluster.forwarding import Forwarding
-from leveret.runtime.cluster.member import ClusterMember
+from leveret.runtime.cluster.membership.member import ClusterMember
 from leveret.runtime.cluster.placement.local_queues import QueueKey
 from leveret.runtime.cluster.placement.queue_locations import QueueLocations
 from leveret.runtime.logs.committed_log import CommittedLog

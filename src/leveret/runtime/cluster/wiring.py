@@ -14,13 +14,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from leveret.runtime.cluster.answers import ClusterAnswers
-from leveret.runtime.cluster.collected_queues import CollectedQueues
 from leveret.runtime.cluster.coordinator import Coordinator
 from leveret.runtime.cluster.definitions_publication import DefinitionsPublication
 from leveret.runtime.cluster.forwarding import Forwarding
-from leveret.runtime.cluster.links import AskedLinks, MemberLinks
-from leveret.runtime.cluster.listener import ClusterListener, ClusterPeer, Handler, NodeCredentials
-from leveret.runtime.cluster.member import ClusterMember
+from leveret.runtime.cluster.membership.links import AskedLinks, MemberLinks
+from leveret.runtime.cluster.membership.listener import ClusterListener, ClusterPeer, Handler, NodeCredentials
+from leveret.runtime.cluster.membership.member import ClusterMember
 from leveret.runtime.cluster.operations import ClusterCommands
 from leveret.runtime.cluster.parts import ClusterParts
 from leveret.runtime.cluster.placement.due_queues import DueQueues
@@ -30,13 +29,14 @@ from leveret.runtime.cluster.placement.queue_roles import QueueRoles
 from leveret.runtime.cluster.placement.queues import ClusterQueues
 from leveret.runtime.cluster.placement.queues_led_on import QueuesLedOn
 from leveret.runtime.cluster.placement.reconnect_grace import ReconnectGrace
-from leveret.runtime.cluster.recovery_port import ClusterRecoveryPort
 from leveret.runtime.cluster.replication_port import ClusterBarrier, ClusterPort
-from leveret.runtime.cluster.schema_decisions import ForAll
-from leveret.runtime.cluster.standby_site import ClusterStandbySite
+from leveret.runtime.cluster.sites.collected_queues import CollectedQueues
+from leveret.runtime.cluster.sites.recovery_port import ClusterRecoveryPort
+from leveret.runtime.cluster.sites.schema_decisions import ForAll
+from leveret.runtime.cluster.sites.standby_site import ClusterStandbySite
+from leveret.runtime.cluster.sites.upstream_site import ClusterAsUpstream
 from leveret.runtime.cluster.stream_groups import ClusterStreamGroups
 from leveret.runtime.cluster.stream_replicas import StreamReplicas
-from leveret.runtime.cluster.upstream_site import ClusterAsUpstream
 from leveret.runtime.link.arrival import LetIn
 from leveret.runtime.link.peer import LinkPeer, Receiver
 from leveret.runtime.mirroring.copies import MirrorCopies

@@ -13,7 +13,7 @@ from leveret.core.queues.queue import Queue
 
 
 class SharedIncarnations(Protocol):
-    """See the module; `runtime.cluster.collected_queues` keeps them."""
+    """See the module; `runtime.cluster.sites.collected_queues` keeps them."""
 
     def counts(self, epoch: int) -> Sequence[int]:
         """The counts (`wire.incarnation`) of a queue's incarnations, the present one last.

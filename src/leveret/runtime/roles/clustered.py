@@ -14,7 +14,7 @@ from leveret.config.uris import CLUSTER_PORT, NodeUri, parse_node_uri
 from leveret.core.replication.cluster import ClusterKeys, ClusterState
 from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.coordinator import Coordinator
-from leveret.runtime.cluster.member import ClusterMember
+from leveret.runtime.cluster.membership.member import ClusterMember
 from leveret.runtime.cluster.suspended import Suspended
 from leveret.runtime.cluster.wiring import enter_cluster
 from leveret.runtime.coordination.absence import EtcdAbsence

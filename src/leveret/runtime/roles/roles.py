@@ -34,8 +34,8 @@ from leveret.config import Config
 from leveret.config.uris import NodeUri, parse_node_uri
 from leveret.core.replication.election import TORN
 from leveret.model.errors import Corrupt, LeveretError, PreconditionFailed
-from leveret.runtime.cluster.listener import TLS_PREFIX as CLUSTER_TLS
-from leveret.runtime.cluster.membership_file import MembershipFile
+from leveret.runtime.cluster.membership.listener import TLS_PREFIX as CLUSTER_TLS
+from leveret.runtime.cluster.membership.membership_file import MembershipFile
 from leveret.runtime.integrity.inspection import Inspection
 from leveret.runtime.integrity.peers import sides_of
 from leveret.runtime.logs.commit import GroupCommit

@@ -14,7 +14,7 @@ from leveret.storage.state_file import StateFile
 
 
 class Deciding(Protocol):
-    """The common decisions of all nodes of a site; `HereAlone`, or runtime.cluster.schema_decisions."""
+    """The common decisions of all nodes of a site; `HereAlone`, or runtime.cluster.sites.schema_decisions."""
 
     @property
     def decided(self) -> SchemaDecided:

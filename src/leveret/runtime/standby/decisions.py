@@ -30,7 +30,7 @@ Change = Callable[[SiteDecisions], SiteDecisions]
 
 
 class SharedDecisions(Protocol):
-    """The decisions of a cluster: runtime.cluster.standby_site."""
+    """The decisions of a cluster: runtime.cluster.sites.standby_site."""
 
     @property
     def decided(self) -> SiteDecisions:

@@ -36,7 +36,7 @@ Work = Callable[[Mapping[str, Any], Report], Awaitable[Any]]
 
 
 class StandbySite(SharedDecisions, Protocol):
-    """The cluster, as this room uses it; runtime.cluster.standby_site implements it."""
+    """The cluster, as this room uses it; runtime.cluster.sites.standby_site implements it."""
 
     @property
     def name(self) -> str:

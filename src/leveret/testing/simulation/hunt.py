@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from leveret.testing.simulation.cluster_world import ClusterWorld
-from leveret.testing.simulation.delayed_world import DelayedWorld
-from leveret.testing.simulation.follower_world import FollowerWorld
-from leveret.testing.simulation.single_world import SingleWorld
-from leveret.testing.simulation.world import RunFailure, RunReport, SimulatedWorld
+from leveret.testing.simulation.worlds.cluster import ClusterWorld
+from leveret.testing.simulation.worlds.delayed import DelayedWorld
+from leveret.testing.simulation.worlds.followers import FollowerWorld
+from leveret.testing.simulation.worlds.single import SingleWorld
+from leveret.testing.simulation.worlds.world import RunFailure, RunReport, SimulatedWorld
 
 WORLDS: Final[dict[str, type[SimulatedWorld]]] = {
     "single": SingleWorld,

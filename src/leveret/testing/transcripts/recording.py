@@ -17,7 +17,7 @@ from leveret.runtime.mirroring.copy_link import CopyLink
 from leveret.runtime.mirroring.source_link import SourceLink
 from leveret.runtime.replication.inbound import Inbound
 from leveret.runtime.replication.outbound import Outbound
-from leveret.testing.simulation.process import current_process
+from leveret.testing.simulation.machine.process import current_process
 from leveret.wire import link as wire
 from leveret.wire.link import ChangeKind, LogChange, LogExtent, Type
 

@@ -14,15 +14,15 @@ from pamqp import commands
 from leveret.core.replication.cluster import Placement
 from leveret.core.replication.election import ElectedLeader, ElectionKeys
 from leveret.runtime.logs.log_home import directory_of
-from leveret.testing.simulation.applications import drain
-from leveret.testing.simulation.client import ClientClosed, ClientDelivery, SimulatedClient
-from leveret.testing.simulation.cluster_world import PLACEMENTS, POLICY, ClusterWorld
-from leveret.testing.simulation.etcd_world import ETCD_SETTINGS, EtcdWorld
-from leveret.testing.simulation.follower_world import FollowerWorld
-from leveret.testing.simulation.node import SimulatedNode
-from leveret.testing.simulation.patches import EPOCH_S
-from leveret.testing.simulation.waiting import wait_until
-from leveret.testing.simulation.world import START_TIMEOUT_S, SimulatedWorld
+from leveret.testing.simulation.applications.application import drain
+from leveret.testing.simulation.applications.client import ClientClosed, ClientDelivery, SimulatedClient
+from leveret.testing.simulation.machine.waiting import wait_until
+from leveret.testing.simulation.nodes.node import SimulatedNode
+from leveret.testing.simulation.nodes.patches import EPOCH_S
+from leveret.testing.simulation.worlds.cluster import PLACEMENTS, POLICY, ClusterWorld
+from leveret.testing.simulation.worlds.followers import FollowerWorld
+from leveret.testing.simulation.worlds.with_etcd import ETCD_SETTINGS, EtcdWorld
+from leveret.testing.simulation.worlds.world import START_TIMEOUT_S, SimulatedWorld
 from leveret.testing.transcripts.recording import LinkRecording
 from leveret.testing.transcripts.script import StoryLine
 

@@ -17,12 +17,12 @@ from leveret.runtime.coordination import election as election_module
 from leveret.runtime.coordination import lease as lease_module
 from leveret.runtime.coordination.election import Deposed, Election, Won
 from leveret.runtime.coordination.etcd import EtcdAway
-from leveret.testing.simulation.companion import SimulatedCompanion
-from leveret.testing.simulation.etcd import SimulatedEtcd
-from leveret.testing.simulation.etcd_client import SimulatedEtcdClient
-from leveret.testing.simulation.etcd_paths import DELAY_S_MAX
-from leveret.testing.simulation.loop import VirtualLoop
-from leveret.testing.simulation.process import SimulatedProcess, _current
+from leveret.testing.simulation.etcd.client import SimulatedEtcdClient
+from leveret.testing.simulation.etcd.companion import SimulatedCompanion
+from leveret.testing.simulation.etcd.paths import DELAY_S_MAX
+from leveret.testing.simulation.etcd.server import SimulatedEtcd
+from leveret.testing.simulation.machine.loop import VirtualLoop
+from leveret.testing.simulation.machine.process import SimulatedProcess, _current
 
 NAMES: Final = ("a", "b", "c")
 SECONDS: Final = 60

@@ -20,7 +20,7 @@ from leveret.runtime.logs import definitions_store as store_module
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.definitions_store import DefinitionsStore
 from leveret.storage.log import Log
-from leveret.testing.simulation.disk import SimulatedDisk
+from leveret.testing.simulation.machine.disk import SimulatedDisk
 from tests.unit.memory import scratch
 from tests.unit.runtime.logs.test_definitions_store import CHANGE, put
 

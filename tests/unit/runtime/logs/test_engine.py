@@ -16,7 +16,7 @@ from leveret.model.errors import StorageError
 from leveret.runtime.sockets.buffered_output import BufferedOutput
 from leveret.session.amqp091.connection import ClientConnection
 from leveret.session.amqp091.publishing import QUEUES_A_TURN
-from leveret.testing.simulation.full_disk import LimitedDisks
+from leveret.testing.simulation.machine.full_disk import LimitedDisks
 from leveret.wire.amqp091 import PROTOCOL_HEADER
 from tests.unit.runtime.collecting.site import Site
 

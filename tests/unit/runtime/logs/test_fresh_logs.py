@@ -1,6 +1,6 @@
 """Power lost while the first messages of queues make their logs: no queue is down, nothing confirmed is gone.
 
-The disk of these tests is adversarial, see leveret.testing.simulation.disk. The seed of each story is printed.
+The disk of these tests is adversarial, see leveret.testing.simulation.machine.disk. The seed of each story is printed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from leveret.model import definitions as d
 from leveret.runtime.node import node
 from leveret.storage import dirty_memory, sync
 from leveret.testing.network.waiting import until
-from leveret.testing.simulation.disk import SimulatedDisk
+from leveret.testing.simulation.machine.disk import SimulatedDisk
 from tests.unit.runtime.collecting.site import HEAD, Site
 
 KINDS: dict[str, dict[str, Any]] = {

@@ -19,7 +19,7 @@ from leveret.model.errors import StorageError
 from leveret.runtime.logs import relocating
 from leveret.runtime.logs.reclaiming import ROLL_EVERY_MS
 from leveret.storage.log import SEGMENT_BYTES_MAX
-from leveret.testing.simulation.disk import SimulatedDisk
+from leveret.testing.simulation.machine.disk import SimulatedDisk
 from leveret.wire.chunk import ChunkType
 from tests.unit.memory import scratch
 from tests.unit.runtime.collecting.site import head_of

@@ -21,7 +21,7 @@ from leveret.storage.delayed.index import DelayIndex
 from leveret.storage.log import Log
 from leveret.testing.applications.compare import compare
 from leveret.testing.network.waiting import until
-from leveret.testing.simulation.disk import SimulatedDisk
+from leveret.testing.simulation.machine.disk import SimulatedDisk
 from tests.unit.runtime.replication.delayed_site import (
     DELAY_MS,
     DelayedSite,

@@ -23,7 +23,7 @@ from leveret.storage.log import Log
 from leveret.storage.quarantine.quarantine import Quarantine
 from leveret.storage.quarantine.report import DivergentLog, DivergentReport, chunks_of, directory_of, reports
 from leveret.storage.segment_file import STEP_BYTES
-from leveret.testing.simulation.disk import SimulatedDisk
+from leveret.testing.simulation.machine.disk import SimulatedDisk
 from leveret.wire.chunk import ChunkType, encode_entry
 from leveret.wire.record import Settlement, encode_settlements
 from tests.unit.storage.logs import append, files, make, scratch, segments

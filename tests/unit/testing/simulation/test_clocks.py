@@ -10,12 +10,12 @@ from typing import Any, Final
 import pytest
 from pamqp import commands
 
-from leveret.testing.simulation.client import SimulatedClient
-from leveret.testing.simulation.cluster_world import ClusterWorld
-from leveret.testing.simulation.etcd_world import EtcdWorld
-from leveret.testing.simulation.follower_world import FollowerWorld
-from leveret.testing.simulation.single_world import SingleWorld
-from leveret.testing.simulation.world import START_TIMEOUT_S, PossibleFault
+from leveret.testing.simulation.applications.client import SimulatedClient
+from leveret.testing.simulation.worlds.cluster import ClusterWorld
+from leveret.testing.simulation.worlds.followers import FollowerWorld
+from leveret.testing.simulation.worlds.single import SingleWorld
+from leveret.testing.simulation.worlds.with_etcd import EtcdWorld
+from leveret.testing.simulation.worlds.world import START_TIMEOUT_S, PossibleFault
 
 pytestmark = pytest.mark.timeout(200)
 

@@ -24,10 +24,10 @@ from leveret.core.replication.election import (
 from leveret.runtime.coordination.etcd import Etcd, EtcdCompacted, EtcdRefused, WatchEvents
 from leveret.testing.servers import etcd
 from leveret.testing.servers.etcd import EtcdCluster
-from leveret.testing.simulation.etcd import SimulatedEtcd
-from leveret.testing.simulation.etcd_client import SimulatedEtcdClient
-from leveret.testing.simulation.etcd_state import OPERATIONS_MAX
-from leveret.testing.simulation.loop import VirtualLoop
+from leveret.testing.simulation.etcd.client import SimulatedEtcdClient
+from leveret.testing.simulation.etcd.server import SimulatedEtcd
+from leveret.testing.simulation.etcd.state import OPERATIONS_MAX
+from leveret.testing.simulation.machine.loop import VirtualLoop
 
 pytestmark = [
     pytest.mark.process,

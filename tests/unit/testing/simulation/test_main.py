@@ -9,7 +9,7 @@ import pytest
 
 from leveret.testing.simulation import __main__ as command
 from leveret.testing.simulation.hunt import RunOutcome
-from leveret.testing.simulation.world import RunReport
+from leveret.testing.simulation.worlds.world import RunReport
 
 
 @pytest.fixture(autouse=True)

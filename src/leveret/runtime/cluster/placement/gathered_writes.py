@@ -10,7 +10,7 @@ import asyncio
 from typing import Final, NamedTuple
 
 from leveret.core.replication.election import StoreTransaction
-from leveret.runtime.cluster.store import ClusterStore
+from leveret.runtime.cluster.membership.store import ClusterStore
 from leveret.runtime.coordination.etcd import EtcdRefused
 
 AT_ONCE: Final = 40

@@ -50,11 +50,11 @@ from leveret.core.replication.placement import (
 from leveret.core.rules.mirror_policy import MirrorPolicy
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError, PreconditionFailed
+from leveret.runtime.cluster.membership.store import ClusterStore
 from leveret.runtime.cluster.placement.due_queues import DueQueues
 from leveret.runtime.cluster.placement.gathered_writes import AT_ONCE, GatheredWrites
 from leveret.runtime.cluster.placement.local_queues import LocalQueues, QueueKey
 from leveret.runtime.cluster.placement.queue_locations import QueueLocations
-from leveret.runtime.cluster.store import ClusterStore
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from leveret.core.rules.mirror_policy import MirrorPolicy
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.forwarding import Forwarding
-from leveret.runtime.cluster.member import ClusterMember
+from leveret.runtime.cluster.membership.member import ClusterMember
 from leveret.runtime.cluster.placement.local_queues import Lack, QueueKey
 from leveret.runtime.cluster.placement.queue_locations import QueueLocations
 from leveret.runtime.cluster.placement.queues import ClusterQueues, first_epoch

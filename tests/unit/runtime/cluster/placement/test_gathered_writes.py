@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from leveret.core.replication.election import PutKey, StoreTransaction, Unchanged
+from leveret.runtime.cluster.membership.store import LeaseLost
 from leveret.runtime.cluster.placement.gathered_writes import AT_ONCE, GatheredWrites
-from leveret.runtime.cluster.store import LeaseLost
 from leveret.runtime.coordination.etcd import EtcdRefused
 
 

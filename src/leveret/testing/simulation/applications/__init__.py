@@ -1,0 +1,1 @@
+"""Simulated applications with books: publishers, consumers, readers of streams, and an operator."""

@@ -1,0 +1,115 @@
+"""Simulated consumers: they acknowledge, requeue, reject and hold messages, with or without transactions."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, NamedTuple
+
+from pamqp import commands
+
+from leveret.testing.applications.run_books import BookedMessage, BooksFault
+from leveret.testing.simulation.applications.application import SimulatedApplication
+from leveret.testing.simulation.applications.client import ClientDelivery, SimulatedClient
+
+PREFETCH: Final = 20
+
+
+class ConsumingHabit(NamedTuple):
+    """The shares of a consumer's answers to deliveries; the other deliveries stay unacknowledged until the end.
+
+    Attributes:
+        acks: the share of acknowledged deliveries.
+        returns: the share of requeued deliveries.
+        rejects: the share of rejected deliveries.
+        dead_queue: the queue that receives rejected messages; empty if they are dropped.
+        prefetch: the most unacknowledged deliveries at a time.
+        commits: whether the consumer works in transactions.
+    """
+
+    acks: float = 0.6
+    returns: float = 0.1
+    rejects: float = 0.0
+    dead_queue: str = ""
+    prefetch: int = PREFETCH
+    commits: bool = True
+
+
+class SimulatedConsumer(SimulatedApplication):
+    """Consumes one queue.
+
+    An acknowledgement has no answer of its own. The answer to `tx.commit` shows that the node, its followers and its
+    mirrors have it; the answer to any other method shows only that the node's log has it, which may be lost with the
+    node. So only a consumer that works in transactions knows which messages are settled.
+    """
+
+    def __init__(self, *args: Any, queue: str, habit: ConsumingHabit) -> None:
+        """Begin idle; `queue` is the queue to consume."""
+        super().__init__(*args)
+        self.queue = queue
+        self.habit = habit
+        self._arrived: list[tuple[ClientDelivery, BookedMessage]] = []
+
+    async def work(self, client: SimulatedClient) -> None:
+        """See SimulatedApplication."""
+        self._arrived = []
+        client.on_delivery = lambda delivery: self._delivered(client, delivery)
+        prefetch = self.habit.prefetch
+        await self.answer(client, commands.Basic.Qos(0, prefetch))
+        if self.habit.commits:
+            await self.answer(client, commands.Tx.Select())
+        await self.answer(client, commands.Basic.Consume(0, self.queue, ""))
+        kept = 0
+        while not self.is_stopping and not client.is_closed and self.fault is None:
+            await asyncio.sleep(self.random.uniform(0.01, 0.2))
+            self.random.shuffle(self._arrived)
+            some, self._arrived = self._arrived, []
+            tried: list[BookedMessage] = []
+            for delivery, message in some:
+                kept += not self._answer_delivery(
+                    client, delivery, message, tried, may_keep=kept < prefetch // 2
+                )
+            if some:
+                await self.answer(
+                    client, commands.Tx.Commit() if self.habit.commits else commands.Basic.Qos(0, prefetch)
+                )
+                for message in tried if self.habit.commits else ():
+                    self.books.settle(message)
+                self.on_promise()
+
+    def _delivered(self, client: SimulatedClient, delivery: ClientDelivery) -> None:
+        try:
+            message = self.books.delivered(
+                self.queue, delivery.message_id, delivery.body, redelivered=delivery.redelivered
+            )
+        except BooksFault as fault:
+            self.found(fault, client)
+        else:
+            self._arrived.append((delivery, message))
+
+    def _answer_delivery(
+        self,
+        client: SimulatedClient,
+        delivery: ClientDelivery,
+        message: BookedMessage,
+        tried: list[BookedMessage],
+        *,
+        may_keep: bool,
+    ) -> bool:
+        """Answer a delivery or hold it; return whether it was answered. `tried` receives it if it may be settled."""
+        habit, share = self.habit, self.random.random()
+        if share < habit.acks:
+            message.is_tried = True
+            tried.append(message)
+            client.send(commands.Basic.Ack(delivery.tag))
+        elif share < habit.acks + habit.rejects:
+            if habit.dead_queue:
+                self.books.reject(message, habit.dead_queue)
+            else:
+                message.is_tried = True
+                tried.append(message)
+            client.send(commands.Basic.Reject(delivery.tag, False))
+        elif share < habit.acks + habit.rejects + habit.returns or not may_keep:
+            client.send(commands.Basic.Nack(delivery.tag, False, True))
+        else:
+            return False
+        return True

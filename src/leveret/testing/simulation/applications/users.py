@@ -1,0 +1,92 @@
+"""The users' applications at a node or a cluster, made for one run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from leveret.testing.applications.run_books import RunBooks
+from leveret.testing.applications.stream_apps import NumberingPublisher, StoringReader
+from leveret.testing.applications.stream_books import StreamBooks
+from leveret.testing.simulation.applications.application import SimulatedApplication
+from leveret.testing.simulation.applications.consumers import ConsumingHabit, SimulatedConsumer
+from leveret.testing.simulation.applications.publishers import (
+    PublishingPace,
+    SimulatedPublisher,
+    SimulatedTransactionalPublisher,
+)
+from leveret.testing.simulation.applications.queue_owner import SimulatedQueueOwner
+from leveret.testing.simulation.applications.streams import (
+    SimulatedStreamClient,
+    SimulatedStreamReader,
+)
+from leveret.testing.simulation.machine.network import SimulatedNetwork
+
+Crew = tuple[SimulatedApplication, ...]
+"""Applications that belong together."""
+
+
+class SimulatedUsers:
+    """Makes applications that connect to some ports, each with its own name and random numbers."""
+
+    def __init__(
+        self,
+        network: SimulatedNetwork,
+        ports: Sequence[int],
+        stream_ports: Sequence[int],
+        books: RunBooks,
+        seed: int,
+    ) -> None:
+        """Begin without applications; the ports may change."""
+        self._network = network
+        self._ports, self._stream_ports = ports, stream_ports
+        self._books = books
+        self._seed = seed
+        self._count = 0
+
+    def publisher(
+        self,
+        queues: Sequence[str],
+        pace: PublishingPace,
+        *,
+        exchange: str = "",
+        in_transactions: bool = False,
+    ) -> SimulatedPublisher:
+        """Return an application that publishes to these queues."""
+        kind = SimulatedTransactionalPublisher if in_transactions else SimulatedPublisher
+        return kind(*self._given("p"), queues=queues, pace=pace, exchange=exchange)
+
+    def consumer(self, queue: str, habit: ConsumingHabit | None = None) -> SimulatedConsumer:
+        """Return an application that consumes a queue."""
+        return SimulatedConsumer(*self._given("c"), queue=queue, habit=habit or ConsumingHabit())
+
+    def reader(self, stream: StreamBooks) -> SimulatedStreamReader:
+        """Return an application that reads a stream."""
+        return SimulatedStreamReader(*self._given("r"), stream=stream)
+
+    def numbering_publisher(self, stream: StreamBooks, pace: PublishingPace) -> SimulatedStreamClient:
+        """Return an application that publishes over the stream protocol, under a name of its own."""
+        name, network, _, books, random = self._given("sp")
+        role = NumberingPublisher(name, stream, random, lambda: pace.pause_s(random))
+        return SimulatedStreamClient(
+            name, network, self._stream_ports, books, random, stream=stream, role=role
+        )
+
+    def storing_reader(self, stream: StreamBooks) -> SimulatedStreamClient:
+        """Return an application that reads over the stream protocol, and stores its offset."""
+        name, network, _, books, random = self._given("sr")
+        role = StoringReader(name, stream, random)
+        return SimulatedStreamClient(
+            name, network, self._stream_ports, books, random, stream=stream, role=role
+        )
+
+    def owner(self, queue: str, idle_s: float, **arguments: Any) -> SimulatedQueueOwner:
+        """Return an application that declares, uses and deletes a queue of its own."""
+        given = {name.replace("_", "-"): value for name, value in arguments.items()}
+        return SimulatedQueueOwner(*self._given("o"), queue=queue, arguments=given, idle_s=idle_s)
+
+    def _given(self, kind: str) -> tuple[str, SimulatedNetwork, Sequence[int], RunBooks, Random]:
+        self._count += 1
+        name = f"{kind}{self._count}"
+        return name, self._network, self._ports, self._books, Random(f"{name} {self._seed}")

@@ -1,0 +1,1 @@
+"""A simulated etcd, the paths to it, its client, and the companion of a lease."""

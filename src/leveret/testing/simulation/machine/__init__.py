@@ -1,0 +1,1 @@
+"""The simulated machine: loop and clock, processes, network and disks."""

@@ -1,0 +1,1 @@
+"""Simulated nodes, and the observation of their promises, disks and copies."""

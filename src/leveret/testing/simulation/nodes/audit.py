@@ -1,0 +1,175 @@
+"""Compares each promise of a node with the disks of all nodes, from the moment of the promise until the end.
+
+A wrong order of steps seldom loses a message: the loss needs the end of a certain node at a certain moment. So the
+world examines the disks, which no node can see. The nodes that etcd's record counts on have the confirmed messages and
+settlements *on their disks*: all of these nodes, or a majority if the record says so. A copy has them if its chunk at
+the confirmed end equals the leader's chunk. The audit checks that at each confirm, and again at each change of a record
+and at each removal of a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from leveret.core.queues.queue import Queue
+from leveret.runtime.logs.log_home import directory_of
+from leveret.testing.applications.run_books import BooksFault
+from leveret.testing.simulation.machine.disk import SimulatedDisk
+from leveret.testing.simulation.nodes.node import SimulatedNode
+from leveret.wire.chunk import HEADER_BYTES, ChunkError, decode_header
+
+
+class CountedOn(NamedTuple):
+    """The nodes that a record counts on to have a queue's confirmed messages, including the leader.
+
+    Attributes:
+        nodes: their names.
+        needed: the number of nodes that must have all confirmed messages.
+    """
+
+    nodes: frozenset[str]
+    needed: int
+
+
+class DurableLog(NamedTuple):
+    """A log on a disk.
+
+    Attributes:
+        first, next_offset: its extent.
+        heads: by the first offset of a segment, the headers of its chunks by the offset behind each chunk.
+    """
+
+    first: int
+    next_offset: int
+    heads: dict[int, dict[int, bytes]]
+
+    def head(self, end: int) -> bytes | None:
+        """Return the header of the chunk that ends at this offset, empty without one; None if it was dropped."""
+        if not any(first < end for first in self.heads):
+            return None
+        return next((heads[end] for heads in self.heads.values() if end in heads), b"")
+
+
+class DurableLogs:
+    """The synced logs of all nodes: the least that a loss of power leaves."""
+
+    def __init__(self, disk: SimulatedDisk) -> None:
+        """Begin without reading a log."""
+        self._disk = disk
+        self._heads: dict[Path, tuple[bytes, dict[int, bytes]]] = {}
+        """By segment: the synced octets that were read last, and the headers of their whole chunks."""
+
+    def log(self, data_dir: Path, log: str) -> DurableLog | None:
+        """Return a log; None if there is none."""
+        first: list[int] = []
+        found: dict[int, dict[int, bytes]] = {}
+        for path, octets in self._disk.durable(data_dir, log).items():
+            number, _, kind = path.name.partition(".")
+            if number.isdecimal():
+                first.append(int(number))
+                # The final name of a new segment is durable once the directory is synced; a start accepts both names.
+                if kind in ("segment", "sealed.segment", "segment.new"):
+                    found[int(number)] = self._read(path, octets)
+        ends = (max(heads, default=0) for heads in found.values())
+        return DurableLog(min(first), max((*first, *ends)), found) if first else None
+
+    def _read(self, path: Path, octets: bytes) -> dict[int, bytes]:
+        known = self._heads.get(path)
+        if known is not None and known[0] is octets:
+            return known[1]
+        at, heads = 0, dict[int, bytes]()
+        while at + HEADER_BYTES <= len(octets):
+            head = octets[at : at + HEADER_BYTES]
+            try:
+                header = decode_header(head)
+            except ChunkError:
+                break  # The rest of the file is preallocated.
+            at += header.chunk_bytes
+            if at <= len(octets):
+                heads[header.next_offset] = head
+        self._heads[path] = octets, heads
+        return heads
+
+
+class PromiseAudit:
+    """See the module.
+
+    Attributes:
+        confirmed: by the queue's epoch, the offset up to which its messages and settlements are confirmed.
+    """
+
+    def __init__(self, disk: SimulatedDisk, nodes: list[SimulatedNode]) -> None:
+        """Begin without confirmed messages; the list of nodes may change."""
+        self.confirmed: dict[int, int] = {}
+        self._heads: dict[int, bytes | None] = {}
+        """By the queue's epoch, the header of the leader's chunk that ends at the confirmed offset."""
+        self._logs = DurableLogs(disk)
+        self._nodes = nodes
+        self._damaged: set[tuple[str, str]] = set()
+        self._tied: dict[int, tuple[object, dict[Queue, int]]] = {}
+
+    def damaged(self, path: Path) -> None:
+        """Note a file that was damaged or removed from outside: from now on the audit skips that copy of its log."""
+        for node in self._nodes:
+            if path.is_relative_to(node.data_dir):
+                self._damaged.add((node.name, path.parent.relative_to(node.data_dir).as_posix()))
+
+    def tied(self, batch: object, queues: Iterable[Queue]) -> None:
+        """Note that a node has appended a batch of messages, whose confirm waits for the disk from now on."""
+        self._tied[id(batch)] = batch, {queue: queue.backlog.next_offset for queue in queues}
+
+    def confirms(self, batch: object) -> dict[Queue, int]:
+        """Return the offset up to which this batch confirms the records of each queue."""
+        return self._tied.pop(id(batch), (batch, {}))[1]
+
+    def confirm(self, leader: str, epoch: int, end: int) -> None:
+        """Note that a leader confirms the records of a queue up to an offset."""
+        if end > self.confirmed.get(epoch, 0):
+            data_dirs = [node.data_dir for node in self._nodes if node.name == leader]
+            found = self._logs.log(data_dirs[0], _log_name(epoch)) if data_dirs else None
+            self.confirmed[epoch], self._heads[epoch] = end, found.head(end) if found is not None else None
+
+    def judge(self, epoch: int, counted_on: CountedOn, floor: int | None = None) -> None:
+        """Check that the nodes that a record counts on have the confirmed records on disk.
+
+        Args:
+            epoch: the epoch of the queue.
+            counted_on: the nodes that the record counts on.
+            floor: the leader's floor; no node needs records before it. None if the floor is unknown.
+
+        Raises:
+            BooksFault: too few disks have the confirmed records.
+        """
+        end, log = self.confirmed.get(epoch), _log_name(epoch)
+        if end is None:
+            return
+        missing = [
+            f"{node.name} {lack}"
+            for node in self._nodes
+            if node.name in counted_on.nodes and (node.name, log) not in self._damaged
+            for lack in [self._lack(node.data_dir, epoch, end, floor)]
+            if lack
+        ]
+        if len(missing) > len(counted_on.nodes) - counted_on.needed:
+            raise BooksFault(
+                f"promised too early: {log} is confirmed up to {end}, with {counted_on.needed} of "
+                f"{', '.join(sorted(counted_on.nodes))}; on their disks, {'; '.join(missing)}"
+            )
+
+    def _lack(self, data_dir: Path, epoch: int, end: int, floor: int | None) -> str:
+        """Return a text about what a copy lacks of the confirmed records; empty if it lacks nothing."""
+        found = self._logs.log(data_dir, _log_name(epoch))
+        if found is None or found.next_offset < end:
+            return f"has it up to {found.next_offset if found is not None else 'nowhere'}"
+        if floor is not None and found.first > max(floor, 0):
+            return f"has it from {found.first} on, and {floor} is not settled"
+        theirs, ours = found.head(end), self._heads.get(epoch)
+        if theirs is not None and ours is not None and theirs != ours:
+            return f"has other records before {end}"
+        return ""
+
+
+def _log_name(epoch: int) -> str:
+    return f"{Queue.log_kind}/{directory_of(epoch)}"

@@ -1,0 +1,1 @@
+"""Simulated worlds: nodes, applications, and faults that a seed decides."""

@@ -1,0 +1,389 @@
+"""A simulated cluster: nodes, an etcd, mirrored queues, and clients at all nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any, Final, cast
+
+import msgspec
+
+from leveret.core.queues.queue import Queue
+from leveret.core.replication.cluster import ClusterKeys, ClusterState, Placement, differences
+from leveret.runtime.cluster.operations import ClusterCommands
+from leveret.runtime.logs.log_home import directory_of
+from leveret.testing.applications.stream_books import StreamBooks
+from leveret.testing.simulation.applications.consumers import ConsumingHabit
+from leveret.testing.simulation.applications.publishers import PublishingPace
+from leveret.testing.simulation.applications.users import Crew
+from leveret.testing.simulation.etcd.state import EtcdState
+from leveret.testing.simulation.machine.waiting import LOOK_S
+from leveret.testing.simulation.nodes.audit import CountedOn
+from leveret.testing.simulation.nodes.node import SimulatedNode
+from leveret.testing.simulation.worlds.beyond import NAME as BEYOND
+from leveret.testing.simulation.worlds.beyond import FollowerBeyond
+from leveret.testing.simulation.worlds.leader_loss import LeaderLoss
+from leveret.testing.simulation.worlds.with_etcd import ETCD_SETTINGS, EtcdWorld
+from leveret.testing.simulation.worlds.world import START_TIMEOUT_S, NeverAtRest, PossibleFault
+
+POLICY: Final = {
+    "ha-sync-mode": "automatic",
+    "ha-promote-on-failure": "when-synced",
+    "ha-promote-on-shutdown": "when-synced",
+}
+KEYS: Final = ClusterKeys.under(ETCD_SETTINGS["cluster.etcd.prefix"])
+PLACEMENTS: Final = KEYS.placement("", "").rstrip("/") + "/"
+LOSING: Final = ("always", "when-synced")
+MIRRORED: Final = ("m1", "m2", "m3", "quorum")
+FANOUT: Final = "fan"
+DEAD_QUEUE: Final = "mdead"
+STREAM_NAME: Final = "stream"
+REPLACED_MAX: Final = 2
+FOLLOWED: Final = 0.5
+"""The share of runs in which a node has a follower."""
+_FORGOTTEN: Final = "was taken out of cluster"
+
+
+class ClusterWorld(EtcdWorld):
+    """See the module."""
+
+    def __init__(self, *args: Any, **given: Any) -> None:
+        """Choose the run's policy: some runs let incomplete mirrors lead, and may lose messages."""
+        super().__init__(*args, **given)
+        self.books.may_lose = self.habits.random() < 0.1
+        self._gone: list[SimulatedNode] = []
+        self._beyond: FollowerBeyond | None = None
+        self._chance = Random(f"beyond {self.seed}")
+
+    async def set_up(self) -> None:
+        """See SimulatedWorld."""
+        for _ in range(self.size):
+            self._add_member()
+        self.start_all()
+        await self.until(lambda: all(node.is_open for node in self.nodes), "all nodes start", START_TIMEOUT_S)
+        await self._mirror(self.nodes[0], self._definition())
+        for queue in ("m1", "m2", "m3", DEAD_QUEUE):
+            await self.declare(queue)
+        await self.declare("quorum", x_queue_type="quorum")
+        await self.declare("alone")
+        await self.declare("mletters", x_dead_letter_exchange="", x_dead_letter_routing_key=DEAD_QUEUE)
+        await self.operator.declare_fanout(FANOUT, (*MIRRORED, "alone"))
+        stream = await self.declare_stream(STREAM_NAME)
+        if self._chance.random() < FOLLOWED:
+            self._add_follower(self.nodes[0])
+        await self.until_whole()
+        self._begin_work(stream)
+
+    def _add_follower(self, followed: SimulatedNode) -> None:
+        """Make a node outside the cluster a follower of one of its nodes."""
+        settings = {"replication.follow": f"tcp://127.0.0.1:{followed.config.followers.port}"}
+        if self._chance.random() < 0.3:
+            settings["replication.apply_delay"] = "10m"
+        node = SimulatedNode(BEYOND, self._folder, self.network, self.disk, settings)
+        node.clock_offset_s, node.clock_rate = followed.clock_offset_s, followed.clock_rate
+        self.give_secret(node)
+        self._beyond = FollowerBeyond(node, followed, self.network, self._chance)
+        self._beyond.start()
+
+    def _add_member(self) -> SimulatedNode:
+        number = len(self.nodes) + len(self._gone) + 1
+        return self.add_node(
+            f"n{number}",
+            {
+                **ETCD_SETTINGS,
+                "replication.bind": "127.0.0.1",
+                "replication.port": str(self.network.free_port()),
+                "replication.ack_timeout": "2s",
+                "cluster_formation.peer_discovery_backend": "etcd",
+                "cluster.bind": "127.0.0.1",
+                "cluster.port": str(self.network.free_port()),
+            },
+        )
+
+    def _begin_work(self, stream: StreamBooks) -> None:
+        """Start a choice of the users' applications, which differs between runs."""
+        interval_s = self.habits.choice((0.02, 0.02, 0.05, 0.2))
+        steady, in_bursts = PublishingPace(interval_s), PublishingPace(0.005, 30, 5.0)
+        small = ConsumingHabit(0.5, 0.3, 0.1, prefetch=self.habits.choice((1, 3)))
+        drains = ConsumingHabit(1.0, 0.0)
+        fans = (*MIRRORED, "alone")
+        rejecting = ConsumingHabit(0.3, 0.2, 0.4, DEAD_QUEUE)
+        users = self.users
+        crews: list[Callable[[], Crew]] = [
+            lambda: (users.publisher(("m1", "quorum"), steady), users.consumer("quorum")),
+            lambda: (users.publisher(("m1", "m2"), steady), users.consumer("m1")),
+            lambda: (users.publisher(fans, steady, exchange=FANOUT), users.consumer("m2", small)),
+            lambda: (users.publisher(("m3",), in_bursts), users.consumer("m3", drains)),
+            lambda: (users.publisher(("m2", "alone", "quorum"), steady, in_transactions=True),),
+            lambda: (
+                users.publisher(("mletters",), steady),
+                users.consumer("mletters", rejecting),
+                users.consumer(DEAD_QUEUE, ConsumingHabit(0.5, 0.2)),
+            ),
+            lambda: (users.owner("mown", 1.0), users.owner("own", 3.0)),
+            lambda: (users.owner("ownquorum", 2.0, x_queue_type="quorum"),),
+            lambda: (users.consumer("m1", drains), users.consumer("quorum", small)),
+            lambda: (users.publisher((STREAM_NAME,), steady), users.reader(stream), users.reader(stream)),
+            lambda: (users.publisher((STREAM_NAME, "m1"), in_bursts), users.reader(stream)),
+            lambda: (
+                users.numbering_publisher(stream, steady),
+                users.storing_reader(stream),
+                users.storing_reader(stream),
+            ),
+            lambda: (users.numbering_publisher(stream, in_bursts), users.storing_reader(stream)),
+        ]
+        self.employ(crews)
+
+    # -- faults -----------------------------------------------------------------------------------
+
+    def possible_faults(self) -> Sequence[PossibleFault]:
+        """See SimulatedWorld."""
+        found = list(super().possible_faults())
+        opened = [node for node in self.nodes if node.is_open]
+        if opened:
+            node = self.random.choice(opened)
+            found += [
+                PossibleFault("policy", lambda: self._change_policy(node), node.name),
+                PossibleFault("move", lambda: self._move(node), node.name),
+                PossibleFault("rebalance", lambda: self._rebalance(node), node.name),
+            ]
+            found.append(PossibleFault("lose etcd", self._lose_etcd))
+            if len(self._gone) < REPLACED_MAX and len(opened) > 1:
+                found.append(PossibleFault("replace", lambda: self._replace(node), node.name))
+        if self._beyond is not None:
+            found += self._beyond.possible_faults()
+        return found
+
+    async def lose_leader(self) -> None:
+        """See EtcdWorld: a policy changes or a leader moves shortly before."""
+        opened = [node for node in self.nodes if node.is_open]
+        changes = [partial(change, node) for node in opened for change in (self._change_policy, self._move)]
+        await LeaderLoss(self, changes).run()
+
+    async def _lose_etcd(self) -> None:
+        """Replace etcd by one without data for a while: no node may found a cluster or delete data because of that."""
+        async with self.etcd_stops:
+            content = self.etcd.state.copy()
+            self.etcd.kill()
+            self.etcd.start(EtcdState())
+            await asyncio.sleep(self.random.choice((0.3, 3.0, 8.0)))
+            self.etcd.kill()
+            await asyncio.sleep(self.random.choice((0.1, 3.0)))
+            self.etcd.start(content)
+
+    def _definition(self) -> dict[str, Any]:
+        names = [f"{node.name}@localhost" for node in self.nodes]
+        mode: dict[str, Any] = self.random.choice(
+            (
+                {"ha-mode": "all"},
+                {"ha-mode": "all"},
+                {"ha-mode": "exactly", "ha-params": self.random.randint(2, len(names))},
+                {
+                    "ha-mode": "nodes",
+                    "ha-params": self.random.sample(names, self.random.randint(2, len(names))),
+                },
+            )
+        )
+        found: dict[str, Any] = {**POLICY, **mode}
+        if self.random.random() < 0.4:
+            found["ha-confirm"] = "majority"
+        if self.random.random() < 0.2:
+            found["ha-sync-mode"] = "manual"
+        if self.books.may_lose:
+            found["ha-promote-on-failure"] = self.random.choice(LOSING)
+            found["ha-promote-on-shutdown"] = self.random.choice(LOSING)
+        return found
+
+    def _change_policy(self, node: SimulatedNode) -> None:
+        if node.is_open:
+            self.operator.set_policy(node, "ha", "^m", self._definition())
+
+    async def _mirror(self, node: SimulatedNode, definition: dict[str, Any]) -> None:
+        """Set the policy, and wait for the answer."""
+        change = self.operator.set_policy(node, "ha", "^m", definition)
+        await self.until(change.done, "the policy is set")
+
+    def _move(self, node: SimulatedNode) -> None:
+        if not node.is_open:
+            return
+        cluster = _cluster(node)
+        key = ("/", self.random.choice((*self.queues, STREAM_NAME)))
+        leader = cluster.placement(key).leader
+        to = self.random.choice(cluster.members())
+        self.operator.at(node, cluster.ask_to_move(key, Placement(1, leader, "", 1), to))
+
+    def _rebalance(self, node: SimulatedNode) -> None:
+        if node.is_open:
+            self.operator.at(node, _cluster(node).rebalance("all", ".*", ".*"))
+
+    async def _replace(self, node: SimulatedNode) -> None:
+        """Stop a node, make the others forget it, and add another one with an empty disk."""
+        await node.stop()
+        teller = next((each for each in self.nodes if each.is_open and each is not node), None)
+        name = f"{node.name}@localhost"
+        if node.is_up or teller is None:
+            return
+        cluster = _cluster(teller)
+        if name in cluster.alive() or name in self.leaders():
+            return  # Queues would be lost with the node.
+        forgetting = self.operator.at(teller, cluster.forget_node(name))
+        process = teller.process
+        await self.until(
+            lambda: forgetting.done() or process is None or not process.is_alive, "it is forgotten"
+        )
+        if name in cluster.members() or node.is_up:
+            return
+        self._renew(node)
+
+    def _renew(self, node: SimulatedNode) -> None:
+        """Replace a node that the others have forgotten by another one with an empty disk."""
+        self.nodes.remove(node)
+        self._gone.append(node)
+        if self._beyond is not None and self._beyond.followed is node:
+            # The node's copy stays as it is.
+            self._beyond.node.kill()
+            self._gone.append(self._beyond.node)
+            self._beyond = None
+        self._ports.remove(node.amqp_port)
+        self._stream_ports.remove(node.stream_port)
+        fresh = self._add_member()
+        self.give_secret(fresh)
+        fresh.start()
+
+    def leader_of(self, queue: Queue) -> str:
+        """See EtcdWorld."""
+        placement = self._placement(queue.key)
+        return _host(placement.leader) if placement is not None and placement.epoch == queue.epoch else ""
+
+    def _placement(self, key: tuple[str, ...]) -> Placement | None:
+        found = self.etcd.state.entries.get(KEYS.placement(key[0], key[1]))
+        return None if found is None else msgspec.json.decode(found.value, type=Placement)
+
+    def has_lease(self, node: str) -> bool:
+        """See EtcdWorld."""
+        return KEYS.alive(f"{node}@localhost") in self.etcd.state.entries
+
+    def counted_on(self, key: tuple[str, ...], epoch: int) -> CountedOn | None:
+        """See EtcdWorld."""
+        placement = self._placement(key)
+        return _counted_on(placement) if placement is not None and placement.epoch == epoch else None
+
+    def records(self, since: int) -> Iterable[tuple[int, CountedOn]]:
+        """See EtcdWorld."""
+        for key, entry in self.etcd.state.entries.items():
+            if entry.modified > since and key.startswith(PLACEMENTS):
+                placement = msgspec.json.decode(entry.value, type=Placement)
+                yield placement.epoch, _counted_on(placement)
+
+    def leaders(self) -> set[str]:
+        """See EtcdWorld: from the placements in etcd."""
+        if self.etcd_stops.locked():
+            # The etcd in its place may be one without placements.
+            return {f"{node.name}@localhost" for node in self.nodes}
+        return {placement.leader for placement in self._placements()}
+
+    def _placements(self) -> list[Placement]:
+        """Return the placements in etcd."""
+        state = ClusterState(KEYS)
+        found = self.etcd.state
+        state.apply(differences({}, found.entries, found.revision), found.revision)
+        return [placed.placement for placed in state.placements.values()]
+
+    def has_returned(self, node: SimulatedNode) -> bool:
+        """See EtcdWorld: whether the node is a synchronised mirror again."""
+        return not self.missing()
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    async def heal(self) -> None:
+        """See SimulatedWorld: sets a policy that synchronises all mirrors."""
+        await self.until_up()
+        await self.until(lambda: all(node.is_open or node.ended for node in self.nodes), "all nodes start")
+        for node in list(self.nodes):
+            if _FORGOTTEN in (node.ended or ""):
+                # The node that received the command to forget this one ended before its success was visible.
+                self._renew(node)
+        await self.until(lambda: any(node.is_open for node in self.nodes), "a node is open")
+        while True:
+            node = next(node for node in self.nodes if node.is_open)
+            await self._mirror(node, {**POLICY, "ha-mode": "all"})
+            await asyncio.sleep(LOOK_S)
+            if node.is_open:
+                break
+        await self.until_whole()
+        await self.examine()
+
+    def copies(self) -> list[tuple[Path, Path, list[str]]]:
+        """See EtcdWorld."""
+        nodes = {f"{node.name}@localhost": node for node in self.nodes if node.is_open}
+        found: list[tuple[Path, Path, list[str]]] = []
+        for placement in self._placements():
+            leader, logs = nodes.get(placement.leader), [_log_name(placement)]
+            if leader is not None:
+                mirrors = [nodes[each] for each in placement.synchronised if each in nodes]
+                found += [(leader.data_dir, mirror.data_dir, logs) for mirror in mirrors]
+        return found
+
+    async def until_up(self) -> None:
+        """See EtcdWorld."""
+        if self._beyond is not None:
+            self._beyond.start()
+        await super().until_up()
+
+    def all_nodes(self) -> list[SimulatedNode]:
+        """See SimulatedWorld."""
+        beyond = [self._beyond.node] if self._beyond is not None else []
+        return [*self.nodes, *self._gone, *beyond]
+
+    def look(self) -> None:
+        """See SimulatedWorld."""
+        super().look()
+        if self._beyond is not None and self._beyond.node.bug is not None:
+            raise NeverAtRest(f"{BEYOND} ended: {self._beyond.node.bug!r}") from self._beyond.node.bug
+
+    def differing(self) -> str:
+        """See EtcdWorld."""
+        found = super().differing()
+        return found if found or self._beyond is None else self._beyond.differing()
+
+    def missing(self) -> list[str]:
+        """See EtcdWorld: each queue is led, and its mirrors are synchronised, as all nodes see it."""
+        found: list[str] = self._beyond.missing() if self._beyond is not None else []
+        for node in self.nodes:
+            if not node.is_open:
+                found.append(f"{node.name} is not open")
+                continue
+            cluster = _cluster(node)
+            for queue in (*self.queues, STREAM_NAME):
+                placement = cluster.placement(("/", queue))
+                if queue != "alone" and not placement.mirrors:
+                    found.append(f"{node.name}: {queue} has no mirrors")
+                elif placement.state != "running" or len(placement.synchronised_mirrors) < len(
+                    placement.mirrors
+                ):
+                    found.append(f"{node.name}: {queue} {placement}")
+        return found
+
+
+def _host(name: str) -> str:
+    return name.partition("@")[0]
+
+
+def _counted_on(placement: Placement) -> CountedOn:
+    """Return the nodes that a placement counts on: all of its leader and mirrors, or a majority of them."""
+    mirrors = len(placement.synchronised)
+    needed = 1 + ((mirrors + 1) // 2 if placement.majority else mirrors)
+    return CountedOn(frozenset(map(_host, (placement.leader, *placement.synchronised))), needed)
+
+
+def _cluster(node: SimulatedNode) -> ClusterCommands:
+    assert node.roles is not None
+    return cast("ClusterCommands", node.roles.node.cluster)
+
+
+def _log_name(placement: Placement) -> str:
+    """Return the name of a queue's log in the tree; only streams have members."""
+    return f"{'streams' if placement.members else 'queues'}/{directory_of(placement.epoch)}"

@@ -1,0 +1,61 @@
+"""One simulated node that is killed, stopped, paused and started again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from leveret.core.queues.confirms import ConfirmBatch
+from leveret.core.queues.queue import Queue
+from leveret.testing.applications.run_books import BooksFault
+from leveret.testing.simulation.nodes.audit import CountedOn
+from leveret.testing.simulation.nodes.node import SimulatedNode
+from leveret.testing.simulation.worlds.node_users import employ
+from leveret.testing.simulation.worlds.world import START_TIMEOUT_S, PossibleFault, SimulatedWorld
+
+
+class SingleWorld(SimulatedWorld):
+    """One node that is killed, stopped, paused and started."""
+
+    async def set_up(self) -> None:
+        """See SimulatedWorld."""
+        node = self.add_node("n1", {})
+        node.start()
+        await self.until(lambda: node.is_open, "the node starts", START_TIMEOUT_S)
+        await employ(self)
+
+    def promised(self, node: str, batch: ConfirmBatch, queues: list[Queue]) -> None:
+        """See SimulatedWorld: confirmed messages must be on the node's own disk."""
+        try:
+            for queue, end in self.audit.confirms(batch).items():
+                self.audit.confirm(node, queue.epoch, end)
+                self.audit.judge(queue.epoch, CountedOn(frozenset((node,)), 1), queue.log_floor)
+        except BooksFault as fault:
+            self.fault = self.fault or fault
+
+    def possible_faults(self) -> Sequence[PossibleFault]:
+        """See SimulatedWorld."""
+        node = self.nodes[0]
+        if not node.is_up:
+            return [PossibleFault("start", self._start)]
+        return [
+            PossibleFault("kill", node.kill),
+            PossibleFault("lose power", lambda: node.lose_power(self.random)),
+            PossibleFault("stop", node.stop),
+            PossibleFault("pause", lambda: self._pause(node)),
+            PossibleFault("fill disk", lambda: self.fill_disk(node)),
+        ]
+
+    def _start(self) -> None:
+        if not self.nodes[0].is_up:
+            self.nodes[0].start()
+
+    async def _pause(self, node: SimulatedNode) -> None:
+        node.pause()
+        await asyncio.sleep(self.random.uniform(0.1, 5))
+        node.resume()
+
+    async def heal(self) -> None:
+        """See SimulatedWorld."""
+        self._start()
+        await self.until(lambda: self.nodes[0].is_open, "the node starts", START_TIMEOUT_S)

@@ -1,0 +1,407 @@
+"""A simulated world: nodes, applications with books, and faults that a seed decides; then a healed end and a count.
+
+    report = ClusterWorld(seed=7, folder=folder).run(seconds=60)
+
+Raises RunFailure, with the story, if the books do not balance, or if the world does not come to rest after all faults
+have healed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import shutil
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from contextvars import Context, copy_context
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any, Final, NamedTuple
+
+from leveret.core.queues.confirms import ConfirmBatch
+from leveret.core.queues.queue import Queue
+from leveret.storage.secret_file import SECRET_FILE
+from leveret.testing.applications.run_books import BooksFault, RunBooks
+from leveret.testing.applications.stream_books import StreamBooks
+from leveret.testing.simulation.applications.application import SimulatedApplication
+from leveret.testing.simulation.applications.client import SimulatedClient
+from leveret.testing.simulation.applications.operator import NeverAtRest as NeverAtRest
+from leveret.testing.simulation.applications.operator import SimulatedOperator
+from leveret.testing.simulation.applications.publishers import PublishingPace
+from leveret.testing.simulation.applications.queue_owner import SimulatedQueueOwner
+from leveret.testing.simulation.applications.streams import read_all
+from leveret.testing.simulation.applications.users import Crew, SimulatedUsers
+from leveret.testing.simulation.machine.disk import SimulatedDisk
+from leveret.testing.simulation.machine.full_disk import LimitedDisks
+from leveret.testing.simulation.machine.loop import VirtualLoop
+from leveret.testing.simulation.machine.network import SimulatedNetwork
+from leveret.testing.simulation.machine.waiting import wait_until
+from leveret.testing.simulation.nodes.audit import PromiseAudit
+from leveret.testing.simulation.nodes.node import SimulatedNode
+from leveret.testing.simulation.nodes.patches import simulated
+from leveret.testing.simulation.nodes.promises import watched_promises
+from leveret.testing.simulation.worlds.story import Story
+
+REST_TIMEOUT_S: Final = 120.0
+START_TIMEOUT_S: Final = 60.0
+FAULTS_AT_ONCE: Final = 3
+AT_ONCE: Final = ""
+MOMENTS: Final = (AT_ONCE, AT_ONCE, AT_ONCE, "promise", "promise", "publish")
+"""The begin of a fault: at once, at the next promise to an application, or at the next message of a publisher."""
+CLOCK_OFFSETS_S: Final = (0.0, 0.0, -3.0, 0.5, 90_000.0)
+CLOCK_RATES: Final = (1.0, 1.0, 0.99, 1.01)
+DISK_DELAYS_S: Final = (0.0, 0.0, 0.05, 0.3)
+
+
+class RunFailure(Exception):
+    """A run failed; the text has the seed, the fault and the story.
+
+    Attributes:
+        fault: the reason: a BooksFault, NeverAtRest, or any other exception that ended the run.
+        count: the number of the world's faults.
+        story: the last lines of all logs.
+    """
+
+    def __init__(self, seed: int, fault: Exception, count: int, story: str) -> None:
+        super().__init__(f"seed {seed}: {type(fault).__name__}: {fault}\n{story}")
+        self.fault, self.count, self.story = fault, count, story
+
+
+class RunReport(NamedTuple):
+    """The counts of a run."""
+
+    seed: int
+    seconds: float
+    steps: int
+    confirmed: int
+    settled: int
+    found: int
+    faults: dict[str, int]
+
+
+class PossibleFault(NamedTuple):
+    """A fault that may happen: its kind, its subject, and its action."""
+
+    kind: str
+    act: Callable[[], Coroutine[Any, Any, None] | None]
+    about: str = ""
+
+
+class SimulatedWorld:
+    """The base of all worlds; see the module.
+
+    Attributes:
+        random: decides the faults; delays and applications have random numbers of their own.
+        nodes: all nodes.
+        applications: all publishers and consumers.
+        queues: the names of the queues that are counted at the end.
+        streams: the books of the streams.
+        faults: the counts of faults, by kind.
+        disk: the disks of all nodes.
+        disks: the size limits of these disks.
+        audit: the audit of confirmed messages.
+        count: the number of faults, including those that were left out.
+        habits: decides the characteristics of the run.
+        pause_s: the mean time between two faults.
+        operator: the operator of the nodes.
+        fault: a fault that the world itself has found.
+        users: makes applications.
+    """
+
+    def __init__(self, seed: int, folder: Path, *, skip: frozenset[int] = frozenset()) -> None:
+        """Begin without a running node; the folder is removed at the end. `skip`: numbers of faults to leave out."""
+        self.seed = seed
+        self.skip = skip
+        self.random = Random(f"faults {seed}")
+        self.loop = VirtualLoop(Random(f"delays {seed}"))
+        self.network = SimulatedNetwork(self.loop, Random(f"network {seed}"))
+        # Each run has its own disks, links and pace, so an event that is rare in one run is frequent in another.
+        self.habits = Random(f"habits {seed}")
+        self.loop.threads_delay_s = self.habits.choice((0.002, 0.02, 0.2))
+        self.network.delay_s = self.habits.choice((0.002, 0.01, 0.05))
+        self.pause_s = self.habits.choice((0.5, 2.0, 2.0, 6.0))
+        self.story = Story(self.loop)
+        self.books = RunBooks()
+        self.nodes: list[SimulatedNode] = []
+        self.applications: list[SimulatedApplication] = []
+        self.queues: list[str] = []
+        self.streams: list[StreamBooks] = []
+        self.faults: dict[str, int] = {}
+        self.count = 0
+        self.disk = SimulatedDisk(folder)
+        self.disks = LimitedDisks()
+        self.audit = PromiseAudit(self.disk, self.nodes)
+        self.operator = SimulatedOperator(self.nodes, self.network, self.books, Random(f"operator {seed}"))
+        self._operator = self.operator.process
+        self._folder = folder
+        self._ports: list[int] = []
+        self._stream_ports: list[int] = []
+        self.users = SimulatedUsers(self.network, self._ports, self._stream_ports, self.books, seed)
+        self._harming: list[asyncio.Task[None]] = []
+        self.fault: BooksFault | None = None
+        self.moments: Sequence[str] = MOMENTS
+        self._ambushes: dict[str, Callable[[], object]] = {}
+        self._context: Context = copy_context()
+
+    def add_node(self, name: str, settings: dict[str, str]) -> SimulatedNode:
+        """Prepare a node whose clocks differ from those of others."""
+        node = SimulatedNode(name, self._folder, self.network, self.disk, settings)
+        node.clock_offset_s = self.habits.choice(CLOCK_OFFSETS_S)
+        node.clock_rate = self.habits.choice(CLOCK_RATES)
+        node.disk_delay_s = self.habits.choice(DISK_DELAYS_S)
+        self.nodes.append(node)
+        self._ports.append(node.amqp_port)
+        self._stream_ports.append(node.stream_port)
+        return node
+
+    def give_secret(self, node: SimulatedNode) -> None:
+        """Copy the secret of all nodes to a new one."""
+        node.data_dir.mkdir(mode=0o700, parents=True)
+        secret = node.data_dir / SECRET_FILE
+        secret.write_bytes(b"5" * 64 + b"\n")
+        secret.chmod(0o400)
+        self.disk.settle(node.data_dir)
+
+    # -- a run ----------------------------------------------------------------------------------
+
+    def run(self, seconds: float) -> RunReport:
+        """Cause faults for `seconds`, heal them, and count the messages. Raises RunFailure."""
+        root = logging.getLogger("leveret")
+        level, propagates = root.level, root.propagate
+        root.addHandler(self.story)
+        root.setLevel(logging.INFO)
+        root.propagate = False
+        # The garbage collector runs at moments that no seed decides, and freed objects may call the loop.
+        gc.disable()
+        try:
+            with (
+                self.disk,
+                self.disks,
+                simulated(self.loop, Random(f"product {self.seed}")),
+                watched_promises(self),
+            ):
+                found: int = self.loop.run_until_complete(self._play(seconds))
+        except Exception as fault:
+            raise RunFailure(self.seed, fault, self.count, self.story.text()) from fault
+        finally:
+            # Errors from freeing killed processes do not count.
+            self._clear()
+            root.removeHandler(self.story)
+            root.setLevel(level)
+            root.propagate = propagates
+            gc.enable()
+            gc.collect()
+        return RunReport(
+            self.seed,
+            self.loop.time(),
+            self.loop.steps,
+            self.books.confirmed,
+            self.books.settled,
+            found,
+            self.faults,
+        )
+
+    def all_nodes(self) -> list[SimulatedNode]:
+        """Return all nodes of the run, including removed ones."""
+        return self.nodes
+
+    def _clear(self) -> None:
+        for node in self.all_nodes():
+            node.kill()
+        for application in self.applications:
+            application.process.kill()
+            application.process.discard()
+        for node in self.all_nodes():
+            node.discard()
+        self.loop.close()
+        _close_below(self._folder)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def _play(self, seconds: float) -> int:
+        self.prepare()
+        self._context = copy_context()
+        await self._operator.spawn(self.set_up())
+        for application in self.applications:
+            application.on_promise = partial(self.moment, "promise")
+            application.on_publish = partial(self.moment, "publish")
+            application.start()
+        until_s = self.loop.time() + seconds
+        while self.loop.time() < until_s:
+            await asyncio.sleep(self.random.expovariate(1 / self.pause_s))
+            self._harm()
+            self.look()
+        self._ambushes.clear()
+        await self.until(lambda: not self._under_way(), "all faults are over")
+        self.story.note("-- all heals")
+        await self.heal()
+        return await self._operator.spawn(self._count())
+
+    # -- faults -----------------------------------------------------------------------------------
+
+    def _under_way(self) -> list[asyncio.Task[None]]:
+        """Return the faults in progress; raise the exception of an ended one that failed."""
+        for task in self._harming:
+            if task.done():
+                task.result()
+        self._harming = [each for each in self._harming if not each.done()]
+        return self._harming
+
+    def _harm(self) -> None:
+        """Begin one fault, unless it is left out or too many are in progress."""
+        number, self.count = self.count, self.count + 1
+        faults = self.possible_faults()
+        [fault] = self.random.choices(faults, [self._weight(each.kind) for each in faults])
+        if number in self.skip or len(self._under_way()) >= FAULTS_AT_ONCE:
+            return
+        moment = self.random.choice(self.moments)
+        if moment != AT_ONCE and moment not in self._ambushes:
+            self._ambushes[moment] = lambda: self._begin(number, fault)
+        else:
+            self._begin(number, fault)
+
+    def _weight(self, kind: str) -> float:
+        """Return the weight of a kind of fault in this run; weights differ strongly between runs."""
+        return Random(f"weight of {kind} {self.seed}").choice((0.2, 1.0, 1.0, 4.0))
+
+    def _begin(self, number: int, fault: PossibleFault) -> None:
+        self.faults[fault.kind] = self.faults.get(fault.kind, 0) + 1
+        self.story.note(f"fault {number}: {fault.kind} {fault.about}".rstrip())
+        result = fault.act()
+        if result is not None:
+            self._harming.append(asyncio.get_running_loop().create_task(result))
+
+    def moment(self, moment: str) -> None:
+        """Note a critical moment: a fault that waits for this kind of moment begins now or a little later."""
+        ambush = self._ambushes.pop(moment, None)
+        if ambush is not None:
+            later_s = self.random.choice((0.0, self.random.expovariate(1 / self.network.delay_s)))
+            # The callback belongs to no process, so it runs even if the application's process ends.
+            self.loop.call_later(later_s, ambush, context=self._context)
+
+    async def until_moment(self, timeout_s: float) -> None:
+        """Wait for the next critical moment of a random kind, at most `timeout_s`."""
+        moment = self.random.choice(self.moments)
+        reached = asyncio.get_running_loop().create_future()
+        if moment != AT_ONCE and moment not in self._ambushes:
+            self._ambushes[moment] = lambda: None if reached.done() else reached.set_result(None)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await reached
+
+    async def fill_disk(self, node: SimulatedNode) -> None:
+        """Fill a node's disk almost completely for some time."""
+        directory = node.data_dir
+        self.disks.fill(directory, self.random.choice((0, 3_000, 50_000)))
+        await asyncio.sleep(self.random.choice((0.5, 3.0, 8.0)))
+        self.disks.limit(directory, None)
+
+    def waits(self, batch: ConfirmBatch, queues: list[Queue]) -> None:
+        """See promises.PromiseWatch; only for queues that are never deleted."""
+        self.audit.tied(batch, [each for each in queues if each.key[1] in self.queues])
+
+    def promised(self, node: str, batch: ConfirmBatch, queues: list[Queue]) -> None:
+        """See promises.PromiseWatch. Note a fault if the node must not confirm the batch."""
+        self.audit.confirms(batch)
+
+    def prepare(self) -> None:
+        """Set the context that all processes inherit."""
+
+    async def set_up(self) -> None:
+        """Start nodes, and make queues and applications."""
+        raise NotImplementedError
+
+    def possible_faults(self) -> Sequence[PossibleFault]:
+        """Return the faults that may happen now."""
+        raise NotImplementedError
+
+    async def heal(self) -> None:
+        """End all faults; return once the world is whole again."""
+        raise NotImplementedError
+
+    def look(self) -> None:
+        """Raise the fault of an application or the world, and any unexpected error of a node."""
+        if self.fault is not None:
+            raise self.fault
+        for application in self.applications:
+            if application.fault is not None:
+                raise application.fault
+        for node in self.nodes:
+            if node.bug is not None:
+                raise NeverAtRest(f"{node.name} ended: {node.bug!r}") from node.bug
+
+    async def until(self, holds: Callable[[], bool], what: str, timeout_s: float = REST_TIMEOUT_S) -> None:
+        """Wait until `holds` returns True.
+
+        Raises:
+            NeverAtRest: the condition does not hold in time; `what` names it.
+        """
+        if not await wait_until(holds, timeout_s):
+            raise NeverAtRest(f"not within {timeout_s:g} s: {what}")
+
+    # -- queues and applications ------------------------------------------------------------------
+
+    async def declare(self, queue: str, **arguments: Any) -> None:
+        """Declare a durable queue, which is counted at the end."""
+        await self.operator.declare(queue, **arguments)
+        self.queues.append(queue)
+
+    async def declare_stream(self, name: str) -> StreamBooks:
+        """Declare a stream, which is read at the end."""
+        await self.operator.declare(name, x_queue_type="stream")
+        self.streams.append(StreamBooks(name, self.books))
+        return self.streams[-1]
+
+    def publishers(self, count: int, interval_s: float) -> None:
+        """Make `count` applications that publish to all queues."""
+        pace = PublishingPace(interval_s)
+        self.applications += [self.users.publisher(self.queues, pace) for _ in range(count)]
+
+    def consumers(self, queues: Sequence[str]) -> None:
+        """Make an application for each of these queues that consumes it."""
+        self.applications += [self.users.consumer(queue) for queue in queues]
+
+    async def client(self) -> SimulatedClient:
+        """Connect the operator to an open node, with retries. Raises NeverAtRest."""
+        return await self.operator.client()
+
+    def employ(self, crews: Sequence[Callable[[], Crew]]) -> None:
+        """Make a choice of these applications, which differs between runs."""
+        for crew in self.habits.sample(crews, self.habits.randint(2, min(4, len(crews)))):
+            self.applications += crew()
+
+    async def compare(self) -> None:
+        """Raise BooksFault if copies of the same data differ in a world at rest."""
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    async def _count(self) -> int:
+        """Stop the applications, take the messages left, and compare them with the books."""
+        for application in self.applications:
+            application.is_stopping = True
+        await asyncio.sleep(10)
+        self.look()
+        await self.compare()
+        for application in self.applications:
+            if isinstance(application, SimulatedQueueOwner):
+                await self.operator.declare(application.queue, **application.arguments)
+                self.queues.append(application.queue)
+        found = {queue: await self.operator.take_all(queue) for queue in self.queues}
+        self.books.judge(found)
+        for stream in self.streams:
+            client = await self.client()
+            await read_all(client, stream)
+            client.close()
+            stream.judge()
+        return sum(map(len, found.values()))
+
+
+def _close_below(folder: Path) -> None:
+    """Close the files that killed processes left open, as the kernel does for real ones."""
+    prefix = f"{folder.resolve()}/"
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{name}").startswith(prefix):
+                os.close(int(name))

@@ -1,0 +1,61 @@
+"""runtime.cluster.membership.definitions_lock: a node takes the definitions lock, and hands it over."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from leveret.core.broker.definitions_lock import DefinitionsLock
+from leveret.core.replication.cluster import ClusterKeys, ClusterState, encode
+from leveret.core.replication.election import DeleteKey, PutKey, StoreTransaction
+from leveret.runtime.cluster.membership.definitions_lock import DefinitionsLockHolder
+from leveret.testing.network.waiting import until
+
+KEYS = ClusterKeys.under("/test")
+
+
+class Store:
+    """An etcd of one key: each transaction is done, and is known to the node at once."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self.done: list[StoreTransaction] = []
+        self._state = state
+
+    async def transact(self, transaction: StoreTransaction) -> int:
+        self.done.append(transaction)
+        revision = len(self.done)
+        for write in transaction.writes:
+            if write.key == KEYS.definitions_lock:
+                self._state.definitions_lock = None if isinstance(write, DeleteKey) else "a"
+                self._state._modified[KEYS.definitions_lock] = 0 if isinstance(write, DeleteKey) else revision
+        return revision
+
+
+async def test_a_node_keeps_the_lock_while_its_changes_are_on_their_way_and_gives_it_to_who_wants_it_then() -> (
+    None
+):
+    state = ClusterState(KEYS)
+    store = Store(state)
+    holder = DefinitionsLockHolder(cast(Any, store), state, "a")
+    is_busy = True
+    lock = DefinitionsLock()
+    holder.serve(lock, lambda: is_busy)
+    running = asyncio.create_task(holder.run())
+    await asyncio.wait_for(holder.fetched(), 5)
+    assert (lock.is_here, store.done[0].writes[0]) == (
+        True,
+        PutKey(KEYS.definitions_lock, encode("a"), leased=True),
+    )
+    state.definitions_lock_wanted = frozenset({"b"})
+    for _ in range(3):
+        holder.look()
+        await asyncio.sleep(0.01)
+    assert (lock.is_here, len(store.done)) == (True, 1)
+    is_busy = False
+    with holder.pinned():
+        holder.look()
+        await asyncio.sleep(0.01)
+        assert (lock.is_here, len(store.done)) == (True, 1)
+    await until(lambda: len(store.done) == 2)
+    assert (lock.is_here, store.done[1].writes) == (False, (DeleteKey(KEYS.definitions_lock),))
+    running.cancel()

@@ -1,0 +1,92 @@
+"""What is confirmed is on the disks of whoever is counted on, or the audit says who lacks it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from leveret.runtime.logs.log_home import directory_of
+from leveret.storage.log import Log
+from leveret.testing.applications.run_books import BooksFault
+from leveret.testing.simulation.machine.disk import SimulatedDisk
+from leveret.testing.simulation.nodes.audit import CountedOn, PromiseAudit
+
+EPOCH = 7
+LOG = f"queues/{directory_of(EPOCH)}"
+
+
+def node(folder: Path, name: str) -> Any:
+    (folder / name).mkdir()
+    return SimpleNamespace(name=name, data_dir=folder / name)
+
+
+def written(data_dir: Path, disk: SimulatedDisk, *, synced: bool, text: bytes = b"a message") -> None:
+    log = Log(data_dir / LOG, epoch=1)
+    log.open(sync=False)
+    log.append(0, 1, 1, text, 0)
+    log.close()
+    if synced:
+        disk.settle(data_dir)
+
+
+@pytest.mark.parametrize(("needed", "is_fault"), [(1, False), (2, True)])
+def test_a_promise_that_rests_on_a_page_in_memory_is_found(
+    tmp_path: Path, needed: int, is_fault: bool
+) -> None:
+    nodes = [node(tmp_path, name) for name in ("n1", "n2")]
+    with SimulatedDisk(tmp_path) as disk:
+        written(nodes[0].data_dir, disk, synced=True)
+        written(nodes[1].data_dir, disk, synced=False)
+        audit = PromiseAudit(disk, nodes)
+        audit.confirmed[EPOCH] = 1
+        counted_on = CountedOn(frozenset(("n1", "n2")), needed)
+        if is_fault:
+            with pytest.raises(BooksFault, match="n2 has it up to"):
+                audit.judge(EPOCH, counted_on)
+            disk.settle(nodes[1].data_dir)
+        audit.judge(EPOCH, counted_on)
+
+
+def test_a_copy_that_begins_behind_what_is_unsettled_is_found(tmp_path: Path) -> None:
+    nodes = [node(tmp_path, "n1")]
+    with SimulatedDisk(tmp_path) as disk:
+        log = Log(nodes[0].data_dir / LOG, epoch=1)
+        log.open(first_offset=5, sync=False)
+        log.append(0, 1, 1, b"a message", 0)
+        disk.settle(nodes[0].data_dir)
+        audit = PromiseAudit(disk, nodes)
+        audit.confirmed[EPOCH] = 6
+        audit.judge(EPOCH, CountedOn(frozenset(("n1",)), 1), floor=5)
+        with pytest.raises(BooksFault, match="from 5 on, and 3 is not settled"):
+            audit.judge(EPOCH, CountedOn(frozenset(("n1",)), 1), floor=3)
+        log.close()
+
+
+def test_a_copy_with_another_chunk_at_the_confirmed_end_is_found(tmp_path: Path) -> None:
+    nodes = [node(tmp_path, name) for name in ("n1", "n2", "n3")]
+    with SimulatedDisk(tmp_path) as disk:
+        for each in nodes[:2]:
+            written(each.data_dir, disk, synced=True)
+        written(nodes[2].data_dir, disk, synced=True, text=b"another one")
+        audit = PromiseAudit(disk, nodes)
+        audit.confirm("n1", EPOCH, 1)
+        audit.judge(EPOCH, CountedOn(frozenset(("n1", "n2")), 2))
+        with pytest.raises(BooksFault, match="n3 has other records before 1"):
+            audit.judge(EPOCH, CountedOn(frozenset(("n1", "n3")), 2))
+
+
+def test_a_copy_that_was_removed_is_missed_before_the_removal_is_synced(tmp_path: Path) -> None:
+    nodes, removals = [node(tmp_path, "n1")], list[bool]()
+    with SimulatedDisk(tmp_path) as disk:
+        written(nodes[0].data_dir, disk, synced=True)
+        audit = PromiseAudit(disk, nodes)
+        audit.confirm("n1", EPOCH, 1)
+        disk.on_removed = lambda: removals.append(True)
+        for path in (nodes[0].data_dir / LOG).iterdir():
+            path.unlink()
+        assert removals
+        with pytest.raises(BooksFault, match="n1 has it up to nowhere"):
+            audit.judge(EPOCH, CountedOn(frozenset(("n1",)), 1))
