@@ -12,6 +12,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from leveret.core.rules.descriptors import NO_CAPS, Caps, ListenerKind
@@ -176,14 +177,14 @@ class Acceptor:
                 ssl_shutdown_timeout=SHUTDOWN_TIMEOUT_S if tls else None,
             )
         )
-        if tls is not None:
-            await making
-            return
-        # It takes two turns of the loop. If it were cancelled in between, uvloop would close the transport without a
-        # word to the protocol that has it already, and whose next write would be an error.
+        # If it were cancelled when the protocol has its connection, uvloop would close the transport without a word to
+        # the protocol, whose next write would be an error.
         try:
             await asyncio.shield(making)
         except asyncio.CancelledError:
+            # A handshake that is under way ends, too.
+            with suppress(OSError):
+                accepted.shutdown(socket.SHUT_RDWR)
             making.add_done_callback(_abort)
             raise
 

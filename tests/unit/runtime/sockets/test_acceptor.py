@@ -216,6 +216,51 @@ def test_who_fails_at_tls_is_not_counted(tmp_path: Path) -> None:
     uvloop.run(visit())
 
 
+@pytest.mark.process
+@pytest.mark.parametrize("with_tls", [False, True])
+def test_a_protocol_that_has_its_connection_as_the_listener_closes_learns_of_the_end(
+    tmp_path: Path, with_tls: bool
+) -> None:
+    """The connection is cut between `connection_made` and the end of the task that takes it."""
+    if available() is not None:
+        pytest.skip(str(available()))
+    authority = CertificateAuthority(tmp_path)
+    issued = authority.issue("server")
+    told: list[str] = []
+
+    class Told(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            told.append("made")
+            servers[0].close()
+
+        def connection_lost(self, error: Exception | None) -> None:
+            told.append("lost")
+
+    async def visit() -> None:
+        listening = listen(LOOPBACK, 0)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(issued.certfile, issued.keyfile)
+        trusting = authority.client_context()
+        trusting.check_hostname = False
+        servers.append(
+            Acceptor(
+                listening,
+                lambda _: Told(),
+                ListenerKind.AMQP,
+                tls=context if with_tls else None,
+                timeout_s=10,
+            )
+        )
+        _, writer = await asyncio.open_connection(
+            *listening.getsockname()[:2], ssl=trusting if with_tls else None
+        )
+        await until(lambda: told == ["made", "lost"], "the end to be told")
+        writer.close()
+
+    servers: list[Acceptor] = []
+    uvloop.run(visit())
+
+
 def test_a_connection_moves_to_another_kind_only_if_that_has_room_and_is_counted_once() -> None:
     sockets = Sockets(divide(LEAST))
     share = sockets.budget.shares[ListenerKind.HTTP]
