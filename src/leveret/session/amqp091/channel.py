@@ -17,7 +17,7 @@ from leveret.core.queues.messages import Messages
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.model.errors import AccessRefused, NotFound, PreconditionFailed
-from leveret.session.amqp091 import remote_methods as remote_methods
+from leveret.session.amqp091 import remote_methods
 from leveret.session.amqp091.channel_base import ChannelBase
 from leveret.session.amqp091.connection_base import ConnectionBase
 from leveret.session.amqp091.delivery import FEW, Unacked

@@ -13,7 +13,7 @@ from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.rules.validation import NESTING_MAX
 from leveret.model import definitions as d
 from leveret.model.errors import AccessRefused, LeveretError, NotFound, PreconditionFailed
-from leveret.session.amqp091 import remote_methods as remote_methods
+from leveret.session.amqp091 import remote_methods
 from leveret.session.amqp091.channel_base import ChannelBase
 from leveret.session.amqp091.direct_reply import PREFIX, REPLY_TO
 from leveret.session.amqp091.settling import answered_at_end

@@ -17,7 +17,7 @@ from leveret.session.forwarding.remote_channel import RemoteChannel
 from leveret.session.forwarding.unconfirmed import Unconfirmed
 from leveret.session.host import Sender
 from leveret.wire import amqp091 as wire
-from leveret.wire import forwarding as forwarding
+from leveret.wire import forwarding
 from leveret.wire.amqp091 import (
     CHANNEL_CLOSE,
     CHANNEL_CLOSE_OK,

@@ -34,7 +34,7 @@ from leveret.session.amqp091.replies import Fault, code_of, reply_text
 from leveret.session.amqp091.routing import Resolved
 from leveret.session.stream.types import code_of as stream_code_of
 from leveret.wire import amqp091 as wire
-from leveret.wire import forwarding as forwarding
+from leveret.wire import forwarding
 from leveret.wire.stream.codec import Code
 
 if TYPE_CHECKING:

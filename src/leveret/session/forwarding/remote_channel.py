@@ -15,7 +15,7 @@ from leveret.session.amqp091.remote_queues import Got
 from leveret.session.amqp091.replies import NAMES, Fault
 from leveret.session.forwarding.deliveries import Delivered, IncomingDelivery
 from leveret.wire import amqp091 as wire
-from leveret.wire import forwarding as forwarding
+from leveret.wire import forwarding
 from leveret.wire.amqp091 import (
     BASIC_CANCEL,
     BASIC_CANCEL_OK,

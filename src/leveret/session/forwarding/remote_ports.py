@@ -17,7 +17,7 @@ from leveret.model.errors import Unsupported
 from leveret.session.amqp091.delivery import ChannelConsumer
 from leveret.session.amqp091.remote_queues import Got
 from leveret.session.forwarding.remote_channel import ACK, REJECT, REQUEUE, RemoteChannel
-from leveret.wire import forwarding as forwarding
+from leveret.wire import forwarding
 from leveret.wire.amqp091 import BASIC_CANCEL_OK, QUEUE_DECLARE_OK, QUEUE_DELETE_OK, QUEUE_PURGE_OK
 
 

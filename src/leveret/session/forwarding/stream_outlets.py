@@ -27,7 +27,7 @@ from leveret.model.errors import (
 )
 from leveret.session.forwarding.leader_client import LeaderClient
 from leveret.wire import amqp091 as wire
-from leveret.wire import forwarding as forwarding
+from leveret.wire import forwarding
 from leveret.wire.stream.codec import Code
 
 IDLE_MS: Final = 60_000

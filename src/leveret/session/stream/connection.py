@@ -20,10 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from leveret.model.errors import LeveretError, PeerError, Refusal
-from leveret.session.stream import login as login
-from leveret.session.stream import reading as reading
-from leveret.session.stream import schema as schema
-from leveret.session.stream import writing as writing
+from leveret.session.stream import login, reading, schema, writing
 from leveret.session.stream.session import StreamSession
 from leveret.session.stream.types import (
     Append,

@@ -11,7 +11,7 @@ from leveret.session.amqp091.blocked import BlockedReason
 from leveret.session.forwarding import publication
 from leveret.session.forwarding.leader_server import ForwardedConnection
 from leveret.wire import amqp091 as wire
-from leveret.wire import forwarding as forwarding
+from leveret.wire import forwarding
 from tests.unit.session.amqp091.fakes import publish
 from tests.unit.session.forwarding.sites import CONFIRM, Client, Cluster, methods
 

@@ -17,6 +17,7 @@ from leveret.runtime.cluster.operations import ClusterCommands
 from leveret.runtime.logs.log_home import directory_of
 from leveret.testing.applications.stream_books import StreamBooks
 from leveret.testing.simulation.applications.consumers import ConsumingHabit
+from leveret.testing.simulation.applications.operator import NeverAtRest
 from leveret.testing.simulation.applications.publishers import PublishingPace
 from leveret.testing.simulation.applications.users import Crew
 from leveret.testing.simulation.etcd.state import EtcdState
@@ -27,7 +28,7 @@ from leveret.testing.simulation.worlds.beyond import NAME as BEYOND
 from leveret.testing.simulation.worlds.beyond import FollowerBeyond
 from leveret.testing.simulation.worlds.leader_loss import LeaderLoss
 from leveret.testing.simulation.worlds.with_etcd import ETCD_SETTINGS, EtcdWorld
-from leveret.testing.simulation.worlds.world import START_TIMEOUT_S, NeverAtRest, PossibleFault
+from leveret.testing.simulation.worlds.world import START_TIMEOUT_S, PossibleFault
 
 POLICY: Final = {
     "ha-sync-mode": "automatic",

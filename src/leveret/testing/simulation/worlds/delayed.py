@@ -20,10 +20,10 @@ from leveret.runtime.replication.delaying import Delaying
 from leveret.testing.applications.run_books import BookedMessage, BooksFault
 from leveret.testing.simulation.applications.application import ANSWER_TIMEOUT_S
 from leveret.testing.simulation.applications.client import ClientClosed, ClientDelivery, SimulatedClient
+from leveret.testing.simulation.applications.operator import NeverAtRest
 from leveret.testing.simulation.nodes.node import SimulatedNode
 from leveret.testing.simulation.worlds.world import (
     START_TIMEOUT_S,
-    NeverAtRest,
     PossibleFault,
     SimulatedWorld,
 )

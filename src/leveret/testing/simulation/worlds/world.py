@@ -28,8 +28,7 @@ from leveret.testing.applications.run_books import BooksFault, RunBooks
 from leveret.testing.applications.stream_books import StreamBooks
 from leveret.testing.simulation.applications.application import SimulatedApplication
 from leveret.testing.simulation.applications.client import SimulatedClient
-from leveret.testing.simulation.applications.operator import NeverAtRest as NeverAtRest
-from leveret.testing.simulation.applications.operator import SimulatedOperator
+from leveret.testing.simulation.applications.operator import NeverAtRest, SimulatedOperator
 from leveret.testing.simulation.applications.publishers import PublishingPace
 from leveret.testing.simulation.applications.queue_owner import SimulatedQueueOwner
 from leveret.testing.simulation.applications.streams import read_all
