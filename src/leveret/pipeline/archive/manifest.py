@@ -233,8 +233,8 @@ def _dated(files: list[StoredFile]) -> Iterator[tuple[int, int, StoredFile]]:
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
-    """Put Python's collector off: it would visit a million parts again and again, which are all in use."""
+def uncollected() -> Iterator[None]:
+    """Put Python's collector off: it would visit the parts of a large archive, all in use, again and again."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -344,7 +344,7 @@ class Manifest:
 
     def refresh(self) -> None:
         """Read the entries that any process appended since the last call."""
-        with _uncollected():
+        with uncollected():
             self._log.read(self._take_line)
 
     def append(

@@ -41,7 +41,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.types import StructType
 
 from leveret.model.errors import InvalidCommand, LeveretError
-from leveret.pipeline.archive.manifest import Manifest
+from leveret.pipeline.archive.manifest import Manifest, uncollected
 from leveret.pipeline.spark.worker import spare_modules
 from leveret.pipeline.spark.workers import pack
 from leveret.pipeline.table.columns import STATES, schema_of
@@ -113,7 +113,7 @@ class MessagesReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """A partition for each task."""
-        with _in_a_sentence():
+        with _in_a_sentence(), uncollected():
             return [
                 RangePartition(each) for each in dealt(plan_ranges(open_archive(self._uri), self._request))
             ]
