@@ -198,7 +198,7 @@ def _lose(node: ClusterContender) -> float:
     leader = next(each for each in cluster.nodes if each.node == placed.leader)
     survivor = next(each for each in cluster.nodes if each is not leader)
     lost = time.monotonic()
-    _signal(leader, signal.SIGSTOP)
+    _stop_still(leader)
     try:
         confirmed = first_confirm(survivor.amqp_port, lambda: None, LOST_TIMEOUT_S)
     finally:
@@ -208,11 +208,12 @@ def _lose(node: ClusterContender) -> float:
     return confirmed - lost
 
 
-def _signal(node: ClusterNode, number: signal.Signals) -> None:
+def _stop_still(node: ClusterNode) -> None:
+    """Stop a node's process by SIGSTOP."""
     if isinstance(node, SiteNode):
         node.pause()
     elif isinstance(node, RabbitNode):
-        os.kill(node.pid, number)
+        os.kill(node.pid, signal.SIGSTOP)
 
 
 def _etcd_away(node: ClusterContender, site: ClusterSite, quiet_s: float) -> Reading:

@@ -294,13 +294,7 @@ def decode_begins(payload: bytes) -> tuple[bytes, int]:
     Raises:
         SyntaxFault: the payload is too short or too long.
     """
-    try:
-        tag, position = _short(payload, 4)
-        (offset,) = _U64.unpack_from(payload, position)
-        _check_end(payload, position + 8)
-    except (IndexError, struct.error) as error:
-        raise SyntaxFault(f"relay.begins: {error}") from None
-    return tag, offset
+    return _tag_and_number(payload, _U64, "begins")
 
 
 def decode_credit(payload: bytes) -> tuple[bytes, int]:
@@ -309,13 +303,17 @@ def decode_credit(payload: bytes) -> tuple[bytes, int]:
     Raises:
         SyntaxFault: the payload is too short or too long.
     """
+    return _tag_and_number(payload, _U32, "credit")
+
+
+def _tag_and_number(payload: bytes, layout: struct.Struct, method: str) -> tuple[bytes, int]:
     try:
         tag, position = _short(payload, 4)
-        (count,) = _U32.unpack_from(payload, position)
-        _check_end(payload, position + 4)
+        (number,) = layout.unpack_from(payload, position)
+        _check_end(payload, position + layout.size)
     except (IndexError, struct.error) as error:
-        raise SyntaxFault(f"relay.credit: {error}") from None
-    return tag, count
+        raise SyntaxFault(f"relay.{method}: {error}") from None
+    return tag, number
 
 
 def _short(payload: bytes, position: int) -> tuple[bytes, int]:

@@ -48,14 +48,14 @@ async def show_messages(call: Call) -> Response:
     report = call.query.get("report")
     if call.is_part:
         return json_reply(await _piece(call, report, int(call.query.get("first", "0"))))
-    own, others = report, []
+    rows, others = [], []
     if call.cluster.is_member:
         rows = [row for row in _reports(call) if report in (None, row["id"])]
         for document in rows_of(await parts(call, path=_DIVERGENT, query=[])):
             others += [row["node"] for row in document if report in (None, row["id"])]
         if report is not None and not rows and not others:
             raise NotFound(f"there is no report '{report}'")
-    is_here = not others or own is None or any(row["id"] == own for row in _reports(call))
+    is_here = not others or report is None or bool(rows)
     messages = _messages(call, report) if is_here else iter(())
     # The first one is read while the status can still be chosen.
     first = list(islice(messages, 1))
