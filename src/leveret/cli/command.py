@@ -5,8 +5,8 @@
         \"\"\"Delete a user.\"\"\"
         ctl.api.delete("users", username)
 
-The function's name is the command's, its docstring the help, the second text the help's example. The banner
-is printed before it runs; it reads arguments, calls the API and returns a `Value`.
+The function's name is the command's, its docstring the help, the second text the help's example. It reads arguments,
+calls the API and returns a `Value`. The banner is printed once the node has answered.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,7 @@ class Session:
     data_dir: Path | None = None
     _api: Api | None = None
     _node: str | None = None
+    _banners: list[str] = field(default_factory=list)
 
     @property
     def api(self) -> Api:
@@ -67,6 +68,7 @@ class Session:
                     exits.UNAVAILABLE,
                     f"unable to reach node {self.wanted_node}: the node that answers is {self.node}",
                 )
+            self._print_banners()
         return self._api
 
     @property
@@ -81,13 +83,21 @@ class Session:
         """Whether a person, not a program, reads the output."""
         return self.formatter in FOR_PEOPLE
 
-    def announce(self, banner: str) -> None:
-        """Print the banner for a person."""
+    def announce(self, banner: str, *, needs_node: bool = True) -> None:
+        """Print the banner for a person; if the command `needs_node`, not before it answers, or the command's value."""
         if banner and not self.quiet and self.for_people:
+            self._banners.append(banner)
+        if self._api is not None or not needs_node:
+            self._print_banners()
+
+    def _print_banners(self) -> None:
+        for banner in self._banners:
             print(banner, flush=True)
+        self._banners.clear()
 
     def show(self, value: Value) -> None:
         """Print a command's value."""
+        self._print_banners()
         sys.stdout.write(FORMATTERS[self.formatter](value, headers=self.headers))
         sys.stdout.flush()
 

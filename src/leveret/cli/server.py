@@ -131,8 +131,11 @@ def serve(
     flags = _flags({_BIND: replication_bind, _PORT: replication_port, _FOLLOW: follow})
     given = gather(*(config or ()), environ=os.environ, overrides=_pairs(overrides or ()), flags=flags)
     settings = build(given, config_files(*(config or ())))
+    unknown = unknown_variables(os.environ, OWN_VARIABLES)
     if print_config:
         typer.echo(render(given), nl=False)
+        for name in unknown:
+            typer.echo(f"leveret: {name} is no setting, and is ignored", err=True)
         return exits.OK
     if data_dir is None:
         raise typer.BadParameter("name one, or set LEVERET_DATA_DIR", param_hint="--data-dir")
@@ -143,7 +146,7 @@ def serve(
         logs = Logs(settings.log, claim)
         if gave_up:
             logger.warning("disk_reserve_given_up size_bytes=%d reason=start", reserve.size_bytes)
-        for name in unknown_variables(os.environ, OWN_VARIABLES):
+        for name in unknown:
             logger.warning("unknown_variable name=%s action=ignored", name)
         return _run_node(settings, claim, logs)
 

@@ -36,6 +36,21 @@ def test_a_banner_comes_before_the_value(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out == 'Tagging "{x}" in v with [a, b] ...\n{x} tagged\n'
 
 
+def test_a_banner_waits_for_the_node_unless_the_command_needs_none(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    session = Context().obj
+    session.announce("Listing ...")
+    assert not capsys.readouterr().out, "no node has answered: an error has no heading"
+    _ = session.api
+    assert capsys.readouterr().out == "Listing ...\n"
+    session.announce("More ...")
+    assert capsys.readouterr().out == "More ...\n"
+    other = Context().obj
+    other.announce("Waiting ...", needs_node=False)
+    assert capsys.readouterr().out == "Waiting ...\n"
+
+
 @pytest.mark.parametrize("options", [{"quiet": True}, {"formatter": "json"}, {"formatter": "csv"}])
 def test_programs_and_quiet_people_get_no_banner(
     options: dict[str, Any], capsys: pytest.CaptureFixture[str]

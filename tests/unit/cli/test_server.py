@@ -42,6 +42,9 @@ def test_the_settings_are_printed_without_starting_anything(tmp_path: Path) -> N
     assert ended.returncode == 0
     assert "heartbeat = 7" in ended.stdout
     assert "# LEVERET_HEARTBEAT" in ended.stdout
+    assert not ended.stderr
+    ended = serve("serve", "--print-config", LEVERET_HEARTBEET="7")
+    assert ended.stderr == "leveret: LEVERET_HEARTBEET is no setting, and is ignored\n"
 
 
 def test_settings_come_from_files_directories_the_environment_and_the_command_line(tmp_path: Path) -> None:

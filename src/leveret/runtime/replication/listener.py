@@ -9,12 +9,12 @@ from typing import Final
 
 from leveret.config.kinds import Address
 from leveret.core.rules.descriptors import ListenerKind
-from leveret.model.errors import LeveretError
-from leveret.runtime.link.arrival import HANDSHAKE_TIMEOUT_S, UNPROVEN_MAX
+from leveret.runtime.link.arrival import UNPROVEN_MAX
+from leveret.runtime.link.listening import listen_for_links
 from leveret.runtime.link.peer import LinkPeer
 from leveret.runtime.replication.outbound import Outbound
 from leveret.runtime.replication.sent_node import Leading
-from leveret.runtime.sockets.acceptor import Acceptor, listen
+from leveret.runtime.sockets.acceptor import Acceptor
 from leveret.runtime.sockets.connection_budget import process_sockets
 from leveret.wire.link import LinkError
 
@@ -53,21 +53,10 @@ class ReplicationListener:
         Raises:
             LeveretError: the address is not available.
         """
-        try:
-            listening = listen(ip, port)
-        except OSError as error:
-            where = f"cannot listen on {ip}:{port} for followers"
-            raise LeveretError(f"{where}: {error.strerror or error}; see replication.port") from error
-        self._server = Acceptor(
-            listening,
-            lambda accepted: LinkPeer(self._connected, accepted.slot),
-            ListenerKind.REPLICATION,
-            tls=tls,
-            timeout_s=HANDSHAKE_TIMEOUT_S,
+        self._server, self.address = listen_for_links(
+            Address(ip, port), self._connected, ListenerKind.REPLICATION, tls=tls, peers="followers"
         )
-        self.address = Address(ip, listening.getsockname()[1])
         self._ticking = asyncio.get_running_loop().create_task(self._tick())
-        logger.info("replication Listening on %s tls=%s", self.address, "yes" if tls else "no")
 
     def _connected(self, peer: LinkPeer) -> None:
         link = Outbound(self._leading, peer, self._proven, self._ended)

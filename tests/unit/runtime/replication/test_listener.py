@@ -15,6 +15,7 @@ import pytest
 
 from leveret.config.sections.tls import TlsOptions
 from leveret.config.uris import NodeUri
+from leveret.runtime.link import listening
 from leveret.runtime.link import peer as link_peer
 from leveret.runtime.link.arrival import UNPROVEN_MAX
 from leveret.runtime.replication import listener, outbound
@@ -84,7 +85,7 @@ async def test_who_does_not_say_who_it_is_is_sent_away_and_all_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(listener, "BEAT_S", 0.05)
-    for room in (listener, outbound):
+    for room in (listening, outbound):
         monkeypatch.setattr(room, "HANDSHAKE_TIMEOUT_S", 0.2)
     async with leading(tmp_path, tls if speaks_tls else None) as (leader, uri):
         reader, writer = await connect(uri, octets)

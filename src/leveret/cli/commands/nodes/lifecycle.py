@@ -76,7 +76,8 @@ def wait(
         if found and not _is_alive(found[0]):
             raise CtlError(exits.UNAVAILABLE, f"process {found[0]} ended before the node answered")
 
-    ctl.announce(f"Waiting for {'process ' + str(pid) if pid else pid_file or 'the node'} to start ...")
+    awaited = "process " + str(pid) if pid else pid_file or "the node"
+    ctl.announce(f"Waiting for {awaited} to start ...", needs_node=False)
     _await(ctl, _WAIT_TIMEOUT_S, check)
     return MessageLine("Node started", {"result": "ok"})
 
@@ -100,7 +101,7 @@ def stop(
             return MessageLine("no node is running", {"result": "ok"})
         raise NodeUnreachable(f"no node runs on {pid_file or ctl.data_dir}")
     _refuse_unless_safe(ctl, pid, force=force)
-    ctl.announce(f"Stopping the node of process {pid} ...")
+    ctl.announce(f"Stopping the node of process {pid} ...", needs_node=False)
     _end(ctl, pid, waits=True)
     return MessageLine(f"The node of process {pid} has ended", {"result": "ok"})
 
@@ -116,9 +117,9 @@ def shutdown(
     if pid is None:
         raise NodeUnreachable(f"no node runs on {ctl.data_dir}")
     _refuse_unless_safe(ctl, pid, force=force)
-    ctl.announce(f"Shutting down the node running at PID {pid}")
+    ctl.announce(f"Shutting down the node running at PID {pid}", needs_node=False)
     if waits:
-        ctl.announce(f"Waiting for PID {pid} to terminate")
+        ctl.announce(f"Waiting for PID {pid} to terminate", needs_node=False)
     _end(ctl, pid, waits=waits)
     done = "successfully shut down" if waits else "was told to shut down"
     return MessageLine(f"The node running at PID {pid} {done}", {"result": "ok"})

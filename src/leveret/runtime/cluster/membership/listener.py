@@ -23,8 +23,9 @@ from leveret.core.rules.descriptors import ListenerKind as Listener
 from leveret.model.errors import LeveretError
 from leveret.runtime.link.arrival import HANDSHAKE_TIMEOUT_S, UNPROVEN_MAX, LetIn, proven, welcome_client
 from leveret.runtime.link.heartbeat import Heart
+from leveret.runtime.link.listening import listen_for_links
 from leveret.runtime.link.peer import LinkPeer, Receiver
-from leveret.runtime.sockets.acceptor import Acceptor, listen
+from leveret.runtime.sockets.acceptor import Acceptor
 from leveret.runtime.sockets.connection_budget import process_sockets
 from leveret.runtime.sockets.tls import server_context
 from leveret.session.link_handshake import (
@@ -120,20 +121,13 @@ class ClusterListener:
         """
         settings = self._settings
         tls = server_context(settings.tls, TLS_PREFIX) if settings.tls.certfile else None
-        try:
-            listening = listen(settings.bind, settings.port)
-        except OSError as error:
-            where = f"cannot listen on {settings.bind}:{settings.port} for the other nodes of the cluster"
-            raise LeveretError(f"{where}: {error.strerror or error}; see cluster.port") from error
-        self._server = Acceptor(
-            listening,
-            lambda accepted: LinkPeer(self._connected, accepted.slot),
+        self._server, self.address = listen_for_links(
+            Address(settings.bind, settings.port),
+            self._connected,
             Listener.CLUSTER,
             tls=tls,
-            timeout_s=HANDSHAKE_TIMEOUT_S,
+            peers="the other nodes of the cluster",
         )
-        self.address = Address(settings.bind, listening.getsockname()[1])
-        logger.info("cluster Listening on %s tls=%s", self.address, "yes" if tls else "no")
 
     @property
     def uri(self) -> NodeUri:
