@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 FUZZ_SECONDS = 300
 
-.PHONY: help setup setup-cluster setup-test setup-fuzz setup-docs demo demo-cluster demo-sites screenshots test test-fast mutants check format docs bench conformance answers torture simulate transcripts fuzz clean
+.PHONY: help setup setup-cluster setup-test setup-fuzz setup-docs demo demo-cluster demo-sites screenshots test test-fast test-stories mutants check format docs bench conformance answers torture simulate transcripts fuzz clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -52,18 +52,22 @@ demo-sites: setup-cluster  ## a node of each of two clusters lost, then all of t
 
 # A worker for each of the four long groups (the conformance suite on Leveret, clusters, and Spark twice), which have the most
 # tests and so begin first, and one for all others. Each waits for its servers about half of the time, also on two cores.
-WHOLE_SUITE = -n 5 $(GROUPED) -p tests.conformance.answers -p tests.second_run -m "not torture and not fuzz and not oracle"
+SUITE = -n 5 $(GROUPED) -p tests.conformance.answers -p tests.second_run
+WHOLE_SUITE = $(SUITE) -m "not torture and not fuzz and not oracle"
 
 # Thirty failures are one trouble, which thousands of tests would wait out one after the other.
-test: setup-test  ## the whole test suite
-	@$(PYTEST) $(WHOLE_SUITE) --maxfail 30 $(TEST_ARGS)
+test: setup-test  ## the tests for every change, without the long stories
+	@$(PYTEST) $(SUITE) -m "not story and not torture and not fuzz and not oracle" --maxfail 30 $(TEST_ARGS)
+
+test-stories: setup-test  ## the long stories: whole sites and clusters, more seeds; with `make test` the whole suite
+	@$(PYTEST) $(SUITE) -m "story and not torture and not fuzz and not oracle" --maxfail 30 $(TEST_ARGS)
 
 mutants: setup-test  ## put faults into a copy of the product, one at a time, and see the tests find them
 	@.venv/bin/python -m tests.mutants --whole-suite '$(WHOLE_SUITE)' $(MUTANTS_ARGS)
 
 # In memory they wait for no disk: more workers than cores only collect once more.
 test-fast: setup-test  ## the tests that start no process, property tests with fewer examples
-	@$(PYTEST) -n 2 $(GROUPED) -p tests.no_processes -m "not process and not torture and not fuzz and not oracle" \
+	@$(PYTEST) -n 2 $(GROUPED) -p tests.no_processes -m "not process and not story and not torture and not fuzz and not oracle" \
 		tests/unit tests/tools $(TEST_ARGS)
 
 check: setup  ## format, lint, types, import contracts, tidiness, links of the documents

@@ -114,7 +114,14 @@ def test_the_policy_of_the_page_lets_no_inline_script_run(visit: Visit, console:
     assert page.evaluate("window.hacked") is None
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(380, "light"), (380, "dark"), (3840, "dark")])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (380, "light"),
+        pytest.param(380, "dark", marks=pytest.mark.story),
+        pytest.param(3840, "dark", marks=pytest.mark.story),
+    ],
+)
 def test_every_page_fits_from_a_phone_to_a_wall_in_light_and_dark(
     chromium: Chromium, console: ConsoleProcess, width: int, scheme: Any
 ) -> None:
@@ -191,6 +198,7 @@ def test_a_session_ends_with_the_log_out_and_its_cookie_is_worth_nothing_then(
     assert page.request.get(f"{console.url}view/sites").status == 401
 
 
+@pytest.mark.story
 def test_an_open_page_says_that_its_session_has_ended_and_a_killed_console_that_nobody_answers(
     visit: Visit, node: LeveretProcess
 ) -> None:
@@ -257,6 +265,7 @@ def test_messages_are_shown_as_text_json_and_hex_and_nothing_of_them_runs(
     expect(page.get_by_label("Queue", exact=True)).to_have_value("")
 
 
+@pytest.mark.story
 def test_two_browsers_are_two_people(chromium: Chromium, console: ConsoleProcess) -> None:
     with chromium.visit() as first, chromium.visit() as second:
         look_at(first.page, console)
@@ -288,6 +297,7 @@ def test_a_refresh_on_its_way_is_taken_back_by_the_log_out(visit: Visit, console
     expect(page.locator("section.card")).to_contain_text("✓ alive")
 
 
+@pytest.mark.story
 def test_a_site_that_dies_or_talks_garbage_is_not_shown_as_alive_until_it_is(
     visit: Visit, garbage: str
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import expect
 
 from leveret.testing.network.ports import LOOPBACK, wait_until
@@ -89,6 +90,7 @@ def held_back(follower: FollowerSiteNode) -> int:
     return int(follower.status()["leader"]["held_back"]["messages"])
 
 
+@pytest.mark.story
 def test_a_comparison_shows_how_far_it_is_and_a_moment_that_is_none_is_refused(
     visit: Visit, tmp_path: Path
 ) -> None:

@@ -19,6 +19,8 @@ from leveret.testing.sites.cluster_site import ClusterSite
 from leveret.testing.sites.follower_site import FollowerSite
 from tests.browser.console_visit import look_at
 
+pytestmark = pytest.mark.story
+
 SLOW_MS = 60_000
 MESSAGES = 200
 BODY_BYTES = 50_000

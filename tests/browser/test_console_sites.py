@@ -203,6 +203,7 @@ def test_a_site_that_fails_and_one_that_is_slow_hold_up_neither_the_page_nor_eac
             slow.may_answer.set()
 
 
+@pytest.mark.story
 def test_no_answer_of_a_site_stops_a_page(visit: Visit) -> None:
     with site(absurd) as url, ConsoleProcess({"eu": url}) as console:
         page = visit.page
@@ -218,6 +219,7 @@ def test_no_answer_of_a_site_stops_a_page(visit: Visit) -> None:
         expect(page.get_by_role("article")).to_contain_text("unknown")
 
 
+@pytest.mark.story
 def test_a_scrub_shows_how_far_it_is_to_a_second_person_too_and_once_only(
     visit: Visit, chromium: Chromium
 ) -> None:
@@ -250,6 +252,7 @@ def test_a_scrub_shows_how_far_it_is_to_a_second_person_too_and_once_only(
         expect(eu.get_by_role("button", name="Scrub stored data …")).to_be_visible()
 
 
+@pytest.mark.story
 def test_a_result_is_copied_as_a_table_whatever_the_names_in_it(chromium: Chromium) -> None:
     with site(counting) as url, ConsoleProcess({"us": url}) as console, chromium.visit() as visit:
         page = visit.page
@@ -289,6 +292,7 @@ def test_what_is_typed_stays_while_jobs_of_others_begin_and_end(visit: Visit, ch
         expect(page.get_by_label("Only these queues")).to_have_value("orders")
 
 
+@pytest.mark.story
 def test_a_standby_alone_says_what_is_known_of_queues_that_nobody_can_count(visit: Visit) -> None:
     with site(standing_by) as url, ConsoleProcess({"us": url}) as console:
         page = visit.page
@@ -306,6 +310,7 @@ def test_a_standby_alone_says_what_is_known_of_queues_that_nobody_can_count(visi
         )
 
 
+@pytest.mark.story
 def test_divergent_messages_are_looked_at_by_keyboard_and_exported_as_a_file(
     visit: Visit, tmp_path: Path
 ) -> None:

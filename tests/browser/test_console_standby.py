@@ -22,7 +22,7 @@ from leveret.testing.servers.console import ConsoleProcess
 from tests.browser.console_visit import look_at
 
 # With the other stories in which nodes start Spark, each its own.
-pytestmark = [pytest.mark.xdist_group("stories"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.story, pytest.mark.xdist_group("stories"), pytest.mark.timeout(600)]
 
 QUEUE: Final = "orders"
 SLOW_MS: Final = 120_000

@@ -86,6 +86,7 @@ def test_who_logged_out_has_to_log_in_again(visit: Visit, broker: Broker) -> Non
     assert visit.page.context.cookies() == [] or "auth" not in str(visit.page.context.cookies())
 
 
+@pytest.mark.story
 def test_who_logs_out_while_the_page_polls_is_logged_out_without_a_trouble(
     visit: Visit, broker: Broker
 ) -> None:

@@ -90,7 +90,14 @@ def test_the_product_and_its_version_stand_at_the_top(page: ManagementPage) -> N
     assert page.text("#versions").startswith(f"Leveret {leveret.__version__}")
 
 
-@pytest.mark.parametrize("period", ["60|5", "600|5", "3600|60", "28800|600", "86400|1800"])
+@pytest.mark.parametrize(
+    "period",
+    [
+        "60|5",
+        *(pytest.param(each, marks=pytest.mark.story) for each in ("600|5", "3600|60", "28800|600")),
+        "86400|1800",
+    ],
+)
 def test_charts_are_drawn_over_every_period(page: ManagementPage, broker: Broker, period: str) -> None:
     page.open("")
     page.page.evaluate("period => store_pref('chart-range', period)", period)

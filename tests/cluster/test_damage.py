@@ -97,6 +97,7 @@ def kill_together(site: ClusterSite) -> None:
         node.kill9()
 
 
+@pytest.mark.story
 def test_a_mirror_that_cannot_read_its_copy_does_not_lead_though_it_is_recorded_to_have_all(
     site: ClusterSite,
 ) -> None:
@@ -134,6 +135,7 @@ def test_a_leader_that_cannot_read_what_it_has_is_followed_by_a_mirror_that_has_
     assert len(put_away(leader)) == 1
 
 
+@pytest.mark.story
 def test_a_reader_that_meets_damage_has_the_queue_led_by_a_mirror(site: ClusterSite) -> None:
     leader, *mirrors = site.members
     fill(site, leader, "ha")
@@ -151,6 +153,7 @@ def test_a_reader_that_meets_damage_has_the_queue_led_by_a_mirror(site: ClusterS
     assert len(put_away(leader)) == before + 1
 
 
+@pytest.mark.story
 @pytest.mark.parametrize("kind", ["mirrored", "quorum"])
 def test_a_queue_of_which_no_node_has_anything_begins_anew_when_an_operator_says_so(
     site: ClusterSite, kind: str
@@ -190,6 +193,7 @@ def test_a_queue_of_which_no_node_has_anything_begins_anew_when_an_operator_says
         assert "amq.fanout" in node.ctl("list_bindings", "source_name").stdout
 
 
+@pytest.mark.story
 def test_copies_that_other_nodes_have_are_counted_and_quarantined_before_a_queue_begins_anew(
     site: ClusterSite,
 ) -> None:
@@ -224,6 +228,7 @@ def test_copies_that_other_nodes_have_are_counted_and_quarantined_before_a_queue
     assert report["messages"] == COUNT
 
 
+@pytest.mark.story
 def test_a_node_whose_name_was_changed_says_whose_data_it_has(site: ClusterSite) -> None:
     node = site.members[2]
     node.stop()

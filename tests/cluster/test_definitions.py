@@ -184,6 +184,7 @@ def test_a_vhost_that_is_tagged_on_one_node_has_an_outgoing_log_at_each_even_wit
     wait_until(lambda: not any(map(has_log, site.members)), "the logs to go with the vhost", PAUSE_S * 10)
 
 
+@pytest.mark.story
 def test_a_transient_queue_goes_with_its_node_and_a_durable_one_waits_for_it(tmp_path: Path) -> None:
     """And the whole cluster, stopped and started again, has what is durable."""
     if reason := cluster_site.available():
@@ -247,6 +248,7 @@ def test_a_transient_queue_goes_with_its_node_and_a_durable_one_waits_for_it(tmp
             assert connection.channel().queue_declare("durable", passive=True).method.message_count == 1
 
 
+@pytest.mark.story
 def test_who_does_not_belong_to_the_cluster_is_told_why(tmp_path: Path) -> None:
     """A node with data or a secret of its own, or a name that is taken, does not start, and nothing is touched."""
     if reason := cluster_site.available():
@@ -318,6 +320,7 @@ def test_a_stream_is_made_at_any_node_and_found_at_its_leader(site: ClusterSite)
         client.close()
 
 
+@pytest.mark.story
 def test_a_stock_client_of_streams_goes_to_the_leader_by_itself(site: ClusterSite) -> None:
     a, b, _ = site.members
     bodies = [b"%d" % number for number in range(50)]
@@ -383,6 +386,7 @@ def test_a_node_that_loses_its_lease_serves_nobody_and_comes_back_by_itself(site
             connection.process_data_events(5)
 
 
+@pytest.mark.story
 def test_a_change_is_answered_when_its_node_loses_its_lease_before_it_may_make_it(site: ClusterSite) -> None:
     """It waits for the pen, which another node has that stands still, when it is stopped as well."""
     a, b, _ = site.members

@@ -17,6 +17,7 @@ from tests.cluster.beyond import BODY, QUEUES, Beyond, declare, messages_of, pub
 from tests.e2e.follower_clients import channel_at
 
 pytestmark = [
+    pytest.mark.story,
     pytest.mark.skipif(cluster_site.available() is not None, reason=str(cluster_site.available())),
     pytest.mark.xdist_group("cluster"),
     pytest.mark.timeout(900),

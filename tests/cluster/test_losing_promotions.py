@@ -102,6 +102,7 @@ def test_what_an_unsynchronised_mirror_lacks_is_set_aside_where_it_is_and_an_ala
     assert alarm(site, third) == "", "it is dealt with"
 
 
+@pytest.mark.story
 def test_a_stop_synchronises_a_mirror_that_is_to_lead(site: ClusterSite) -> None:
     first, second, third = site.members
     fill(site)
@@ -112,6 +113,7 @@ def test_a_stop_synchronises_a_mirror_that_is_to_lead(site: ClusterSite) -> None
     assert found == [b"h%d" % n for n in range(ACKED, HEAD)] + [b"t%d" % n for n in range(TAIL)]
 
 
+@pytest.mark.story
 @pytest.mark.parametrize("site", [SLOW], indirect=True)
 def test_a_stop_that_cannot_synchronise_soon_says_what_is_lost_and_goes_on(site: ClusterSite) -> None:
     first, second, third = site.members
@@ -129,6 +131,7 @@ def test_a_stop_that_cannot_synchronise_soon_says_what_is_lost_and_goes_on(site:
     assert report["lost"] == HEAD - ACKED
 
 
+@pytest.mark.story
 def test_what_a_node_has_that_is_no_mirror_any_more_is_quarantined_too_and_the_alarm_ends(
     site: ClusterSite,
 ) -> None:
@@ -153,6 +156,7 @@ def test_what_a_node_has_that_is_no_mirror_any_more_is_quarantined_too_and_the_a
     site.wait(lambda: alarm(site, third) == "", "no alarm of what is dealt with")
 
 
+@pytest.mark.story
 def test_a_mirror_that_stopped_before_its_leader_was_lost_does_not_lead_by_itself(site: ClusterSite) -> None:
     """RabbitMQ 3.10.8 has it lead with an empty queue; its guide wants the node that was the last."""
     first, second, third = site.members

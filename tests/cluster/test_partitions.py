@@ -22,6 +22,7 @@ from tests.cluster import partitions
 
 _WHY_NOT: Final = network.available() or cluster_site.available()
 pytestmark = [
+    pytest.mark.story,
     pytest.mark.skipif(_WHY_NOT is not None, reason=str(_WHY_NOT)),
     pytest.mark.xdist_group("cluster"),
 ]

@@ -66,6 +66,7 @@ def rebuild(site: ClusterSite, folder: Path) -> str:
     return planned
 
 
+@pytest.mark.story
 def test_a_cluster_is_brought_up_again_from_followers_of_its_nodes(
     site: ClusterSite, followers: list[Beyond], tmp_path: Path
 ) -> None:
@@ -115,6 +116,7 @@ def test_nodes_whose_etcd_lost_its_data_get_new_records_from_their_own_data(
             assert messages_of(channel, name) == LEFT, name
 
 
+@pytest.mark.story
 def test_two_followers_that_are_promoted_from_one_node_of_a_living_cluster_are_brokers_of_their_own(
     site: ClusterSite, followers: list[Beyond]
 ) -> None:

@@ -107,6 +107,7 @@ def test_a_leader_that_is_killed(site: ClusterSite, queue: str) -> None:
     assert_told(queue, seen(site, mirror, queue), deliveries=0)
 
 
+@pytest.mark.story
 def test_a_leader_that_is_stopped(site: ClusterSite, queue: str) -> None:
     leader, mirror, _ = site.members
     connection = take(site, mirror, queue, DELIVERED)
@@ -116,6 +117,7 @@ def test_a_leader_that_is_stopped(site: ClusterSite, queue: str) -> None:
     assert_told(queue, seen(site, mirror, queue), deliveries=1)
 
 
+@pytest.mark.story
 def test_an_etcd_that_stops_and_starts(site: ClusterSite, queue: str) -> None:
     leader, mirror, _ = site.members
     connection = take(site, mirror, queue, DELIVERED)
@@ -141,6 +143,7 @@ def _suspended(node: SiteNode) -> bool:
     return False
 
 
+@pytest.mark.story
 def test_what_a_leader_delivered_while_its_mirrors_could_not_hear_of_it(tmp_path: Path) -> None:
     """Its links stand still, then it dies: what was on its way is lost, and no mirror heard of the last deliveries."""
     config = {"cluster.etcd.lease_ttl": "3s"}

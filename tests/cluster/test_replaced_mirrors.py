@@ -11,6 +11,7 @@ from leveret.testing.sites import cluster_site
 from leveret.testing.sites.cluster_site import ClusterSite
 
 pytestmark = [
+    pytest.mark.story,
     pytest.mark.skipif(cluster_site.available() is not None, reason=str(cluster_site.available())),
     pytest.mark.xdist_group("cluster"),
     pytest.mark.timeout(180),

@@ -121,6 +121,7 @@ def test_a_cluster_follows_is_promoted_and_is_followed(elsewhere: LeveretProcess
         comes("after", elsewhere.management_port)
 
 
+@pytest.mark.story
 def test_a_node_that_was_promoted_founds_a_cluster_that_is(tmp_path: Path) -> None:
     """Whoever joins next has a configuration that says downstream, too."""
     if reason := cluster_site.available():

@@ -200,6 +200,7 @@ def test_confirmed_messages_outlive_the_killed_leader_and_consumers_go_on_behind
     assert bodies(site, leader, "books", 10, 2 * COUNT - 10) == expected[-10:]
 
 
+@pytest.mark.story
 def test_a_stream_client_reads_at_replicas_and_finds_ids_and_offsets_at_the_next_leader(
     site: ClusterSite,
 ) -> None:
@@ -263,6 +264,7 @@ async def _leader_of(site: ClusterSite, node: SiteNode) -> bool:
     return bool(row["state"] == "running" and row["leader"] != site.members[0].node)
 
 
+@pytest.mark.story
 @pytest.mark.parametrize("copies", [3, 2], ids=["at-a-replica", "at-a-node-without-a-copy"])
 def test_a_publisher_at_a_node_that_does_not_lead_is_confirmed_by_the_leader_and_hears_of_its_loss(
     site: ClusterSite, copies: int
@@ -306,6 +308,7 @@ def test_a_publisher_at_a_node_that_does_not_lead_is_confirmed_by_the_leader_and
     assert bodies(site, away, stream, 2 * COUNT) == [str(number) for number in range(1, 2 * COUNT + 1)]
 
 
+@pytest.mark.story
 def test_a_stream_has_the_copies_that_it_asks_for_and_operators_change_them(site: ClusterSite) -> None:
     first, second, third = site.members
     declare(site, first, "one", **{"x-initial-cluster-size": 1})
@@ -346,6 +349,7 @@ def test_a_stream_has_the_copies_that_it_asks_for_and_operators_change_them(site
     assert "replica" in status.stdout
 
 
+@pytest.mark.story
 def test_a_replica_that_was_away_gets_what_it_lacks_and_what_retention_dropped_is_dropped_there_too(
     site: ClusterSite,
 ) -> None:
@@ -404,6 +408,7 @@ class Member:
         self.talker.await_one(wire.Deliver)
 
 
+@pytest.mark.story
 def test_of_a_group_at_several_nodes_one_reads_and_another_follows_it_or_the_leader_of_the_stream(
     site: ClusterSite,
 ) -> None:
@@ -437,6 +442,7 @@ def test_of_a_group_at_several_nodes_one_reads_and_another_follows_it_or_the_lea
     site.wait_members()
 
 
+@pytest.mark.story
 def test_the_partitions_of_a_super_stream_are_led_by_different_nodes(site: ClusterSite) -> None:
     talker = StreamTalker(site.members[0].process.stream_port)
     assert talker.enter() == Code.OK

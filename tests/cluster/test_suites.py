@@ -1,8 +1,8 @@
 """RabbitMQ's suites about mirrored queues, case by case: the same stories leave the same transcripts.
 
-`make conformance` plays them on a cluster of RabbitMQ 3.10.8, which must show what transcripts.txt says, and `make
-test` on Leveret, which must show the same, but for what it does otherwise on purpose (DIFFERENT). Those whose faults a
-quicker test finds (FOUND_BY) are played on Leveret by `make torture`.
+`make conformance` plays them on a cluster of RabbitMQ 3.10.8, which must show what transcripts.txt says. Leveret must
+show the same, but for what it does otherwise on purpose (DIFFERENT): `make test` plays a few cases on it
+(IN_EACH_TEST), `make test-stories` the others, and `make torture` those whose faults a quicker test finds (FOUND_BY).
 LEVERET_RECORD_TRANSCRIPTS=1 has RabbitMQ's transcripts written anew.
 """
 
@@ -75,6 +75,18 @@ FOUND_BY: Final = {
 """By the file that finds their faults, too: cases that are played on Leveret by hand, in `make torture`."""
 BY_HAND: Final = set(" ".join(FOUND_BY.values()).split())
 
+IN_EACH_TEST: Final = frozenset(
+    {
+        "dynamic_ha.rapid_change",
+        "eager_sync.eager_sync_auto",
+        "priority_queue.mirror_queue_sync_order",
+        "simple_ha.consume_survives_sigkill",
+        "simple_ha.declare_synchrony",
+        "sync_detection.follower_synchronization",
+    }
+)
+"""Cases that `make test` plays on Leveret, of what mirrors are for; `make test-stories` plays all others."""
+
 
 def on_rabbitmq(case: Case) -> Any:
     marks = [pytest.mark.oracle, pytest.mark.rabbitmq, pytest.mark.timeout(900)]
@@ -84,6 +96,8 @@ def on_rabbitmq(case: Case) -> Any:
 
 def on_leveret(case: Case) -> Any:
     marks = [pytest.mark.torture] if case.name in BY_HAND else []
+    if case.name not in BY_HAND | IN_EACH_TEST:
+        marks = [pytest.mark.story]
     group = pytest.mark.xdist_group("cluster-suites")
     return pytest.param(case, LEVERET, marks=[*marks, group], id=f"{case.name}-{LEVERET}")
 
@@ -116,6 +130,6 @@ def expected(case: Case, kind: str, lines: list[str]) -> list[str]:
 
 def test_every_case_has_a_transcript_and_every_difference_is_one(recorded: dict[str, list[str]]) -> None:
     assert {case.name for case in CASES} == recorded.keys()
-    assert recorded.keys() >= BY_HAND
+    assert recorded.keys() >= BY_HAND | IN_EACH_TEST
     for name, differences in DIFFERENT.items():
         assert {theirs for theirs, _ in differences} <= set(recorded[name])

@@ -26,6 +26,7 @@ from leveret.testing.sites.cluster_standby import ClusterStandby
 from tests.e2e.site import Site, background, drain_all
 
 pytestmark = [
+    pytest.mark.story,
     # With the other stories in which nodes start Spark, each its own.
     pytest.mark.xdist_group("stories"),
     pytest.mark.timeout(900),

@@ -108,6 +108,7 @@ def test_a_copy_that_vanishes_under_traffic_is_fetched_again(
     site.wait_members()
 
 
+@pytest.mark.story
 def test_an_idle_copy_whose_directory_vanishes_is_fetched_again(site: ClusterSite, queue: str) -> None:
     mirror = site.members[1]
     pid, said = mirror.process.pid, len(mirror.log_text())
@@ -116,6 +117,7 @@ def test_an_idle_copy_whose_directory_vanishes_is_fetched_again(site: ClusterSit
     assert (mirror.alive, mirror.process.pid) == (True, pid)
 
 
+@pytest.mark.story
 def test_an_idle_copy_that_lost_a_sealed_segment_is_found_by_a_scrub_and_fetched_again(
     site: ClusterSite, queue: str
 ) -> None:

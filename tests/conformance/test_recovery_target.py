@@ -111,7 +111,9 @@ def test_messages_come_out_as_they_were_stored_but_for_their_exchange(
         channel.exchange_declare(exchange, passive=True)
 
 
-@pytest.mark.parametrize("sent", [0, 1, 700, 1499])
+@pytest.mark.parametrize(
+    "sent", [700, *(pytest.param(sent, marks=pytest.mark.story) for sent in (0, 1, 1499))]
+)
 def test_killed_on_the_way_and_run_again_each_message_is_there_once_in_order(
     target: AmqpTarget, channel: Any, queue: str, tmp_path: Path, sent: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +129,7 @@ def test_killed_on_the_way_and_run_again_each_message_is_there_once_in_order(
     assert in_doubt(directory) == 0
 
 
+@pytest.mark.story
 def test_a_queue_that_is_consumed_from_meanwhile_loses_nothing_and_what_may_be_double_is_counted(
     target: AmqpTarget, channel: Any, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +142,7 @@ def test_a_queue_that_is_consumed_from_meanwhile_loses_nothing_and_what_may_be_d
     assert len(found) - 1500 <= in_doubt(directory) <= WINDOW
 
 
+@pytest.mark.story
 @pytest.mark.parametrize("sent", [0, 1200])
 @pytest.mark.parametrize("held", ["published meanwhile", "unacked before"])
 def test_what_others_put_into_the_queue_meanwhile_is_not_taken_for_what_arrived(
@@ -173,6 +177,7 @@ def test_what_others_put_into_the_queue_meanwhile_is_not_taken_for_what_arrived(
     assert in_doubt(directory) == 0
 
 
+@pytest.mark.story
 def test_of_what_others_took_one_by_one_nothing_is_lost_and_what_may_be_double_is_counted(
     target: AmqpTarget, channel: Any, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,6 +219,7 @@ def test_a_queue_that_goes_with_its_last_consumer_is_made_so_and_outlives_being_
     assert in_doubt(directory) == 0
 
 
+@pytest.mark.story
 def test_two_publishers_of_one_queue_do_not_publish_together(
     target: AmqpTarget, channel: Any, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

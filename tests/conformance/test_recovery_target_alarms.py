@@ -76,6 +76,7 @@ def publish(broker: Broker, directory: PlanDirectory, on_blocked: Callable[[str]
     assert outcome.messages == MESSAGES
 
 
+@pytest.mark.story
 @pytest.mark.parametrize(
     ("alarm", "padding"), [("memory", 10), ("disk", 20_000)], ids=["memory-small", "disk-large"]
 )
@@ -122,6 +123,7 @@ def test_an_alarm_in_the_middle_is_told_and_waited_for_and_nothing_is_lost_or_do
     assert in_doubt(directory) == 0
 
 
+@pytest.mark.story
 def test_confirms_in_the_order_that_a_broker_has_for_messages_of_both_kinds_are_all_counted(
     broker: Broker, channel: Any, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

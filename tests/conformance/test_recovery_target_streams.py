@@ -131,6 +131,7 @@ def test_a_stream_is_made_and_its_messages_are_what_readers_by_091_had(
         channel.exchange_declare(method.exchange, passive=True)
 
 
+@pytest.mark.story
 @pytest.mark.parametrize(("sent", "again"), [(0, 2), (333, 700), (1499, 1)])
 def test_killed_twice_and_run_again_each_message_is_there_once_in_order(
     target: AmqpTarget,
@@ -162,6 +163,7 @@ def test_killed_twice_and_run_again_each_message_is_there_once_in_order(
     assert read_progress(progress_path(directory.progress, name)).in_doubt == 0
 
 
+@pytest.mark.story
 def test_a_stream_that_lost_what_was_in_it_gets_all_that_was_not_confirmed_and_that_is_counted(
     target: AmqpTarget, channel: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -253,6 +253,7 @@ def test_schema_an_endpoint_that_does_not_answer_is_named_in_the_status(
     assert get(node, "tanzu/osr/schema/status")["state"] in ("connecting", "recover")
 
 
+@pytest.mark.story
 @pytest.mark.spark
 @pytest.mark.timeout(240)
 def test_standby_an_endpoint_that_does_not_answer_is_named_in_the_status(

@@ -13,9 +13,12 @@ from leveret.testing.sites import cluster_site
 
 SHARE: Final = 4000
 
-pytestmark = pytest.mark.skipif(
-    cluster_site.available() is not None, reason=f"no cluster: {cluster_site.available()}"
-)
+pytestmark = [
+    pytest.mark.story,
+    pytest.mark.skipif(
+        cluster_site.available() is not None, reason=f"no cluster: {cluster_site.available()}"
+    ),
+]
 
 
 @pytest.fixture(scope="module")

@@ -136,6 +136,7 @@ def publish_to_all(channel: pika.adapters.blocking_connection.BlockingChannel, b
         channel.basic_publish("", f"q{number}", body.encode(), properties, mandatory=True)
 
 
+@pytest.mark.story
 @pytest.mark.parametrize("flooded", [LEAST, 1024], indirect=True)
 def test_served_clients_go_on_while_every_port_is_flooded(flooded: Flooded) -> None:
     node = flooded.node
@@ -188,6 +189,7 @@ def test_served_clients_go_on_while_every_port_is_flooded(flooded: Flooded) -> N
     assert counts[1:] == [22] * (QUEUES - 1)
 
 
+@pytest.mark.story
 def test_more_queues_than_descriptors_are_written_at_once_and_all_confirms_are_true(tmp_path: Path) -> None:
     """A fanout opens a segment of each; what is closed for want of descriptors was synced before."""
     with LeveretProcess(parent_dir=tmp_path, open_files_max=LEAST) as node:

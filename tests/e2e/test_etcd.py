@@ -169,6 +169,7 @@ async def test_while_nobody_leads_the_occasion_to_campaign_comes_again(shared_et
 # Many at once.
 
 
+@pytest.mark.story
 def test_of_many_who_come_and_go_one_leads_at_a_time_and_no_epoch_comes_twice(
     shared_etcd: EtcdCluster, chance: random.Random
 ) -> None:

@@ -122,6 +122,7 @@ def test_a_flipped_bit_is_found_by_a_deep_comparison_and_mended_by_a_scrub(
     assert site.assert_identical() > 2 * SIZE
 
 
+@pytest.mark.story
 def test_the_commands_fail_as_long_as_damage_is_left(site: FollowerSite) -> None:
     [follower] = site.followers
     log = log_of(site.leader, "damaged")
@@ -143,6 +144,7 @@ def test_the_commands_fail_as_long_as_damage_is_left(site: FollowerSite) -> None
 # -- what cannot be mended ------------------------------------------------------------------------
 
 
+@pytest.mark.story
 @pytest.mark.parametrize("position", [20, DATA])
 def test_what_is_damaged_on_both_sides_is_named_and_left(site: FollowerSite, position: int) -> None:
     log = log_of(site.leader, "damaged")
@@ -160,6 +162,7 @@ def test_what_is_damaged_on_both_sides_is_named_and_left(site: FollowerSite, pos
 # -- queues that are down -------------------------------------------------------------------------
 
 
+@pytest.mark.story
 def test_a_queue_that_a_reader_found_damaged_is_mended_and_served_after_a_restart(site: FollowerSite) -> None:
     leader, [follower] = site.leader, site.followers
     log = log_of(site.leader, "damaged")
@@ -183,6 +186,7 @@ def test_a_queue_that_a_reader_found_damaged_is_mended_and_served_after_a_restar
     site.assert_identical()
 
 
+@pytest.mark.story
 def test_a_log_that_the_leader_cannot_even_open_is_mended_from_its_follower(site: FollowerSite) -> None:
     leader, [follower] = site.leader, site.followers
     log = log_of(site.leader, "damaged")
@@ -209,6 +213,7 @@ def test_a_log_that_the_leader_cannot_even_open_is_mended_from_its_follower(site
 # -- without being asked --------------------------------------------------------------------------
 
 
+@pytest.mark.story
 def test_scrubs_in_the_background_mend_on_both_sides(tmp_path: Path) -> None:
     with FollowerSite(tmp_path, config={**CONFIG, "replication.scrub_interval": "1s"}) as site:
         site.start()

@@ -103,6 +103,7 @@ def test_a_follower_that_joins_under_load_gets_everything_and_publishers_go_on(s
     assert site.assert_identical() > 7 * MIB
 
 
+@pytest.mark.story
 def test_a_follower_that_has_everything_is_sent_next_to_nothing(pair: FollowerSite) -> None:
     [follower] = pair.followers
     fill(pair.leader, "bulk", 8 * MIB)
@@ -132,6 +133,7 @@ def test_a_follower_that_was_away_is_sent_what_it_missed_and_no_more(pair: Follo
     assert pair.assert_identical() > 8 * MIB
 
 
+@pytest.mark.story
 @pytest.mark.parametrize("direction", Direction)
 def test_a_join_that_breaks_at_any_octet_goes_on_where_it_was(
     site: FollowerSite, direction: Direction, chance: random.Random
@@ -174,6 +176,7 @@ def test_a_follower_that_is_killed_while_it_joins_goes_on_where_it_was(site: Fol
     assert site.assert_identical() > 11 * MIB
 
 
+@pytest.mark.story
 def test_a_join_tells_how_far_it_is_and_may_be_held_to_a_bandwidth(tmp_path: Path) -> None:
     config = {**SEGMENTS, "replication.bandwidth_limit": "4MiB"}
     with FollowerSite(tmp_path, config=config) as site:
@@ -216,6 +219,7 @@ def refused(follower: FollowerSiteNode, leader: FollowerSiteNode) -> str:
     return last
 
 
+@pytest.mark.story
 def test_a_follower_without_the_secret_ends_with_a_sentence(site: FollowerSite) -> None:
     [follower] = site.followers
     follower.data_dir.mkdir(mode=0o700)
@@ -224,6 +228,7 @@ def test_a_follower_without_the_secret_ends_with_a_sentence(site: FollowerSite) 
     assert "copy" in text
 
 
+@pytest.mark.story
 def test_a_follower_whose_secret_others_can_read_ends_with_a_sentence(site: FollowerSite) -> None:
     [follower] = site.followers
     follower.take_secret(site.leader)
@@ -247,6 +252,7 @@ def test_a_follower_with_another_secret_ends_with_a_sentence_and_has_nothing(sit
     assert octets.decode().strip() not in site.leader.node.log_text() + follower.node.log_text()
 
 
+@pytest.mark.story
 def test_the_leader_makes_its_secret_once_and_for_itself(site: FollowerSite) -> None:
     secret = site.leader.data_dir / SECRET_FILE
     assert secret.stat().st_mode & 0o777 == 0o400
@@ -257,6 +263,7 @@ def test_the_leader_makes_its_secret_once_and_for_itself(site: FollowerSite) -> 
     assert secret.read_bytes() == octets
 
 
+@pytest.mark.story
 def test_the_secret_does_not_pass_the_link(site: FollowerSite) -> None:
     [follower] = site.followers
     secret = (site.leader.data_dir / SECRET_FILE).read_bytes().strip()
@@ -291,6 +298,7 @@ def test_a_follower_serves_no_clients(pair: FollowerSite) -> None:
     assert not accepts(follower.node.stream_port)
 
 
+@pytest.mark.story
 def test_a_followers_management_shows_what_the_leader_has_and_changes_nothing(pair: FollowerSite) -> None:
     [follower] = pair.followers
     declare(pair.leader, "orders")
@@ -345,6 +353,7 @@ def healthy(member: FollowerSiteNode) -> bool:
     return member.ask("GET", "health/checks/replication").status == 200
 
 
+@pytest.mark.story
 def test_health_tells_of_a_follower_that_is_cut_off(pair: FollowerSite) -> None:
     [follower] = pair.followers
     assert healthy(pair.leader)
@@ -355,6 +364,7 @@ def test_health_tells_of_a_follower_that_is_cut_off(pair: FollowerSite) -> None:
     wait_until(lambda: healthy(follower), "a good one", PATIENCE_S)
 
 
+@pytest.mark.story
 def test_a_leader_that_is_verified_live_finds_its_follower_the_same(pair: FollowerSite) -> None:
     live(pair.leader)
     pair.wait_even()
@@ -378,6 +388,7 @@ def test_a_bit_that_turns_on_the_way_is_noticed_and_nothing_wrong_is_written(
     assert pair.assert_identical() > 100_000
 
 
+@pytest.mark.story
 def test_a_link_that_is_cut_again_and_again_brings_everything(
     pair: FollowerSite, chance: random.Random
 ) -> None:
@@ -399,6 +410,7 @@ def test_a_link_that_is_cut_again_and_again_brings_everything(
 # -- more than one --------------------------------------------------------------------------------
 
 
+@pytest.mark.story
 def test_two_followers_have_the_same(tmp_path: Path) -> None:
     with FollowerSite(tmp_path, followers=2, config=SEGMENTS) as site:
         site.start()
@@ -408,6 +420,7 @@ def test_two_followers_have_the_same(tmp_path: Path) -> None:
         assert site.assert_identical() > 10_000
 
 
+@pytest.mark.story
 def test_a_follower_serves_followers_of_its_own(tmp_path: Path) -> None:
     with FollowerSite(tmp_path, followers=2, config=SEGMENTS) as site:
         near, far = site.followers
@@ -425,6 +438,7 @@ def test_a_follower_serves_followers_of_its_own(tmp_path: Path) -> None:
             assert found.is_identical, f"{name}: {found}"
 
 
+@pytest.mark.story
 def test_a_follower_needs_no_door_of_its_own(site: FollowerSite, tmp_path: Path) -> None:
     """The shortest command line of the documentation."""
     data_dir = tmp_path / "short"

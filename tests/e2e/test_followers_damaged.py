@@ -97,6 +97,7 @@ def full_disk(member: FollowerSiteNode) -> Iterator[None]:
 # -- a log that is given up ------------------------------------------------------------------------
 
 
+@pytest.mark.story
 def test_a_restart_of_a_crashed_queue_names_the_follower_that_has_it_and_takes_it_along(
     site: FollowerSite, queue: str
 ) -> None:
@@ -132,6 +133,7 @@ def test_a_restart_of_a_crashed_queue_names_the_follower_that_has_it_and_takes_i
 # -- torn writes ----------------------------------------------------------------------------------
 
 
+@pytest.mark.story
 def test_garbage_behind_the_last_chunk_is_cut_on_both_sides_and_nothing_else(
     site: FollowerSite, queue: str
 ) -> None:
@@ -151,6 +153,7 @@ def test_garbage_behind_the_last_chunk_is_cut_on_both_sides_and_nothing_else(
     assert site.assert_identical() > SIZE * len(BODIES)
 
 
+@pytest.mark.story
 def test_what_a_followers_disk_lost_at_the_end_is_sent_again(site: FollowerSite, queue: str) -> None:
     [follower] = site.followers
     log = log_of(site.leader, queue)
@@ -182,6 +185,7 @@ def test_what_a_torn_leader_lost_is_set_aside_at_its_follower_and_found_there(
 # -- flipped bits ---------------------------------------------------------------------------------
 
 
+@pytest.mark.story
 def test_a_follower_that_cannot_read_a_log_gets_it_anew_and_keeps_what_is_left(
     site: FollowerSite, queue: str
 ) -> None:
@@ -251,6 +255,7 @@ def test_a_follower_whose_disk_is_full_says_so_and_comes_back_when_there_is_room
     assert site.assert_identical() > len(TOO_LARGE)
 
 
+@pytest.mark.story
 def test_a_leader_whose_disk_is_full_refuses_and_all_that_it_confirmed_is_with_its_follower(
     site: FollowerSite, queue: str
 ) -> None:
@@ -277,6 +282,7 @@ def test_a_leader_whose_disk_is_full_refuses_and_all_that_it_confirmed_is_with_i
     assert site.assert_identical() > len(TOO_LARGE)
 
 
+@pytest.mark.story
 def test_a_leader_confirms_again_when_its_disk_has_room(site: FollowerSite, queue: str) -> None:
     with channel_at(site.leader) as channel:
         with full_disk(site.leader), pytest.raises(pika.exceptions.NackError):

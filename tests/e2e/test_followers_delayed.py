@@ -92,6 +92,7 @@ def test_a_purge_is_undone_up_to_the_moment_before_it(site: FollowerSite) -> Non
     assert not (follower.data_dir / "delayed").exists()
 
 
+@pytest.mark.story
 def test_what_can_be_left_out_survives_kills_and_is_kept_when_due_or_on_demand(site: FollowerSite) -> None:
     [follower] = site.followers
     publish(site.leader, "orders", numbered(1, 9))

@@ -91,6 +91,7 @@ def test_a_follower_takes_over_with_everything_that_was_confirmed(pair: Follower
     assert (status["role"], status["leader"]) == ("leader", None)
 
 
+@pytest.mark.story
 def test_transient_and_exclusive_queues_end_with_the_leader_and_may_be_declared_anew(
     pair: FollowerSite,
 ) -> None:
@@ -158,6 +159,7 @@ def collected(member: FollowerSiteNode) -> list[bytes]:
         return [bytes(chunk) for chunk in client.fetch(OUTGOING_STREAM, 0, end)]
 
 
+@pytest.mark.story
 def test_a_follower_that_takes_over_serves_what_was_collected_though_it_was_written_once(
     pair: FollowerSite,
 ) -> None:
@@ -239,6 +241,7 @@ def test_who_transferred_more_than_a_promoted_follower_had_learns_of_it(
         list(client.fetch(OUTGOING_STREAM, 30, 40, log_id=ahead["log_id"], writer=ahead["writer"]))
 
 
+@pytest.mark.story
 def test_a_dry_run_tells_what_would_be_lost_and_promotes_nobody(pair: FollowerSite) -> None:
     [follower] = pair.followers
     publish(pair.leader, "orders", numbered(0, 10))
@@ -268,6 +271,7 @@ def test_a_leader_cannot_be_promoted(pair: FollowerSite) -> None:
     assert len(ended.stderr.splitlines()) == 1
 
 
+@pytest.mark.story
 def test_what_was_purged_just_before_the_leader_died_does_not_come_back(pair: FollowerSite) -> None:
     old, [follower] = pair.leader, pair.followers
     for round_ in range(5):
@@ -287,6 +291,7 @@ def test_what_was_purged_just_before_the_leader_died_does_not_come_back(pair: Fo
     assert pair.assert_identical() > 0
 
 
+@pytest.mark.story
 def test_what_was_declared_and_deleted_just_before_the_leader_died_is_there_and_gone(
     pair: FollowerSite,
 ) -> None:
@@ -316,6 +321,7 @@ def test_a_stream_goes_on_with_its_offsets_and_its_publishers_numbers(pair: Foll
     assert [message.body for message in found] == numbered(0, 120, 50)
 
 
+@pytest.mark.story
 def test_leadership_goes_to_and_fro_and_nothing_is_lost(three: FollowerSite) -> None:
     expected = []
     for turn in range(4):
@@ -332,6 +338,7 @@ def test_leadership_goes_to_and_fro_and_nothing_is_lost(three: FollowerSite) -> 
     assert three.assert_identical() > 40_000
 
 
+@pytest.mark.story
 def test_a_follower_that_is_started_as_a_leader_leads(pair: FollowerSite) -> None:
     """The promotion by hand: restart the follower with the leader's flags, point the others at it."""
     old, [follower] = pair.leader, pair.followers
@@ -348,6 +355,7 @@ def test_a_follower_that_is_started_as_a_leader_leads(pair: FollowerSite) -> Non
     assert pair.assert_identical() > 0
 
 
+@pytest.mark.story
 def test_a_promoted_node_that_is_killed_and_started_as_before_still_leads(pair: FollowerSite) -> None:
     """Its service manager knows nothing of promotions: `--follow` is still on its command line."""
     old, [follower] = pair.leader, pair.followers
@@ -445,6 +453,7 @@ def test_an_old_leader_that_is_started_as_one_is_fenced(pair: FollowerSite, by_r
     assert pair.assert_identical() > 0
 
 
+@pytest.mark.story
 @pytest.mark.parametrize("survives", ["the new leader", "who follows it"])
 def test_an_old_leader_that_is_started_as_one_asks_its_followers_first(
     three: FollowerSite, survives: str
@@ -468,6 +477,7 @@ def test_an_old_leader_that_is_started_as_one_asks_its_followers_first(
     assert old.node.log_text().count("leading epoch=") == led
 
 
+@pytest.mark.story
 def test_an_old_leader_whose_followers_do_not_answer_leads_as_before(three: FollowerSite) -> None:
     """One is gone, the other takes the question and stands still."""
     old, [follower, third] = three.leader, three.followers
@@ -479,6 +489,7 @@ def test_an_old_leader_whose_followers_do_not_answer_leads_as_before(three: Foll
         publish(old, "orders", numbered(0, 1))
 
 
+@pytest.mark.story
 def test_the_leader_before_the_last_is_fenced_too(three: FollowerSite) -> None:
     """Who replaced it is gone, and the one that leads now never followed it."""
     first, [second, third] = three.leader, three.followers
@@ -494,6 +505,7 @@ def test_the_leader_before_the_last_is_fenced_too(three: FollowerSite) -> None:
     assert first.status()["leader"]["epoch"] == third.status()["epoch"] == 3
 
 
+@pytest.mark.story
 def test_a_fenced_leader_stays_fenced_when_it_is_started_again(pair: FollowerSite) -> None:
     old, [follower] = pair.leader, pair.followers
     lose_follower(pair, follower)
@@ -508,6 +520,7 @@ def test_a_fenced_leader_stays_fenced_when_it_is_started_again(pair: FollowerSit
     assert not accepts(old.node.amqp_port)
 
 
+@pytest.mark.story
 def test_nothing_is_confirmed_twice_over_when_a_follower_is_promoted_beside_its_leader(
     three: FollowerSite,
 ) -> None:
@@ -617,6 +630,7 @@ def test_a_follower_that_stands_still_is_waited_for_no_longer_than_configured(pa
     assert pair.assert_identical() > 0
 
 
+@pytest.mark.story
 def test_a_purge_is_answered_once_the_follower_has_it_or_is_waited_for_no_longer(pair: FollowerSite) -> None:
     [follower] = pair.followers
     publish(pair.leader, "orders", numbered(0, 10))
@@ -629,6 +643,7 @@ def test_a_purge_is_answered_once_the_follower_has_it_or_is_waited_for_no_longer
     assert pair.assert_identical() > 0
 
 
+@pytest.mark.story
 def test_a_follower_that_stands_still_keeps_nobody_from_stopping_in_order(pair: FollowerSite) -> None:
     [follower] = pair.followers
     publish(pair.leader, "orders", numbered(0, 10))
@@ -659,6 +674,7 @@ def raw_publisher(member: FollowerSiteNode) -> Peer:
     return peer
 
 
+@pytest.mark.story
 def test_a_follower_that_stands_still_does_not_hold_up_the_other(three: FollowerSite) -> None:
     frozen, other = three.followers
     with frozen.frozen():

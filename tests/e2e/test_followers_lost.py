@@ -86,6 +86,7 @@ def test_a_follower_that_lost_a_log_stands_behind_one_that_has_it(site: Follower
     assert {queue: bodies(two, queue) for queue in QUEUES} == dict.fromkeys(QUEUES, BODIES)
 
 
+@pytest.mark.story
 def test_a_former_leader_that_lost_a_log_gets_it_from_its_follower(site: FollowerSite) -> None:
     logs = fill(site)
     one, two, _ = site.members
@@ -100,6 +101,7 @@ def test_a_former_leader_that_lost_a_log_gets_it_from_its_follower(site: Followe
     assert one.status()["incomplete"] == ""
 
 
+@pytest.mark.story
 def test_a_log_that_the_leader_lacks_stops_no_candidate(site: FollowerSite) -> None:
     logs = fill(site)
     one, two, three = site.members

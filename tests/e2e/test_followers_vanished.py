@@ -80,6 +80,7 @@ def test_a_log_that_vanishes_under_traffic_is_fetched_again(
     assert is_kept == (what == "segment")
 
 
+@pytest.mark.story
 @pytest.mark.parametrize("log", ["definitions", "queue", "stream"])
 def test_a_log_that_vanishes_while_nothing_happens_is_fetched_again(
     pair: FollowerSite, queue: str, log: str
@@ -97,6 +98,7 @@ def test_a_log_that_vanishes_while_nothing_happens_is_fetched_again(
     wait_fetched(pair, pid, said)
 
 
+@pytest.mark.story
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_sealed_segment_that_vanishes_while_nothing_happens_is_found_by_a_scrub(
     pair: FollowerSite, queue: str, which: int
@@ -111,6 +113,7 @@ def test_a_sealed_segment_that_vanishes_while_nothing_happens_is_found_by_a_scru
     assert any((follower.data_dir / "divergent").glob(f"damaged-*/{log}/*.segment*"))
 
 
+@pytest.mark.story
 def test_the_log_of_definitions_vanishes_under_traffic(pair: FollowerSite, queue: str) -> None:
     [follower] = pair.followers
     pid, said = follower.node.pid, len(follower.node.log_text())
@@ -131,6 +134,7 @@ def delay(site: FollowerSite, apply_delay: str) -> None:
     wait_until(lambda: follower.status()["state"] == "delayed", "a delayed follower", PATIENCE_S)
 
 
+@pytest.mark.story
 @pytest.mark.parametrize("what", ["directory", "segment"])
 def test_a_log_of_a_delayed_follower_vanishes_while_changes_of_it_can_be_left_out(
     tmp_path: Path, what: str
@@ -154,6 +158,7 @@ def test_a_log_of_a_delayed_follower_vanishes_while_changes_of_it_can_be_left_ou
         assert site.assert_identical() > 0
 
 
+@pytest.mark.story
 def test_what_a_delayed_follower_keeps_vanishes_and_it_goes_on(tmp_path: Path) -> None:
     with FollowerSite(tmp_path, config={"segment_bytes_max": "65536"}) as site:
         [follower] = site.followers

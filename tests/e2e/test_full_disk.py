@@ -152,6 +152,7 @@ def test_without_a_reserve_a_start_says_what_to_do_and_loses_nothing(
     assert drain_all(node) == [MESSAGES] * QUEUES
 
 
+@pytest.mark.story
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_a_follower_on_a_full_disk_starts_is_promoted_and_is_drained(
     tmp_path: Path, disk: Path, is_restarted: bool
@@ -183,6 +184,7 @@ def test_a_follower_on_a_full_disk_starts_is_promoted_and_is_drained(
         assert drain_all(follower.node) == [0] * QUEUES
 
 
+@pytest.mark.story
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_a_fenced_node_on_a_full_disk_starts_is_promoted_and_is_drained(
     tmp_path: Path, disk: Path, is_restarted: bool

@@ -27,7 +27,7 @@ from leveret.testing.servers.process import ServerProcess
 from leveret.testing.sites.standby_pair import FOLLOW_TIMEOUT_S, PROMOTE_TIMEOUT_S, get
 from tests.unit.cli.test_guides import MIRRORING, REPLICATION
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.story, pytest.mark.spark, pytest.mark.timeout(600)]
 
 UPSTREAM: Final = {
     "cluster_name": "eu.1",

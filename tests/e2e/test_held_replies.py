@@ -6,9 +6,13 @@ import os
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from leveret.testing.applications.parcels import declare
 from leveret.testing.servers.broker import LeveretProcess
 from tests.e2e.site import Site, background
+
+pytestmark = pytest.mark.story
 
 DECLARATIONS: Final = 400
 

@@ -116,6 +116,7 @@ def test_curl_at_a_follower_gets_the_leader_s_answers_and_the_operator_the_follo
     assert [row["name"] for row in leader.get("queues")] == ["made"]
 
 
+@pytest.mark.story
 async def test_a_stream_client_that_knows_only_the_follower_publishes_and_reads(pair: FollowerSite) -> None:
     """As behind a load balancer: whatever node it is led to, it connects to the address it knows."""
     [follower] = pair.followers
@@ -158,6 +159,7 @@ async def test_a_stream_client_that_knows_only_the_follower_publishes_and_reads(
     assert follower.status()["proxy"]["passed_on"] >= 2
 
 
+@pytest.mark.story
 def test_large_messages_pass_both_ways_whole(pair: FollowerSite) -> None:
     leader, [follower] = pair.leader, pair.followers
     large = [bytes([number]) * 3_000_000 for number in range(6)]
@@ -224,6 +226,7 @@ def test_tls_of_clients_ends_at_the_leader_and_that_of_the_link_is_not_the_clien
 # -- the leader is gone, unknown, or another one --------------------------------------------------
 
 
+@pytest.mark.story
 def test_clients_at_followers_reconnect_over_a_fail_over_and_lose_nothing_confirmed(tmp_path: Path) -> None:
     """Publishers know both followers, as a load balancer does, and never the leader."""
     with FollowerSite(tmp_path, followers=2, config={"replication.proxy": "true"}) as site:
@@ -280,6 +283,7 @@ def wait_refused(*followers: FollowerSiteNode) -> str:
     return next(filter(None, found))
 
 
+@pytest.mark.story
 def test_a_leader_that_is_away_is_said_and_clients_are_closed(pair: FollowerSite) -> None:
     leader, [follower] = pair.leader, pair.followers
     follower.link.refuse()
@@ -316,6 +320,7 @@ def test_the_ports_are_the_node_s_own_once_it_leads(pair: FollowerSite) -> None:
     assert bodies(old, "orders") == numbered(0, 10)
 
 
+@pytest.mark.story
 def test_connections_pass_through_a_cascade_and_not_in_a_circle(tmp_path: Path) -> None:
     with FollowerSite(tmp_path, followers=2, config={"replication.proxy": "true"}) as site:
         leader, [near, far] = site.leader, site.followers
@@ -344,6 +349,7 @@ def test_connections_pass_through_a_cascade_and_not_in_a_circle(tmp_path: Path) 
 # -- budgets --------------------------------------------------------------------------------------
 
 
+@pytest.mark.story
 def test_who_sends_nothing_costs_the_leader_nothing_and_the_follower_its_budget(tmp_path: Path) -> None:
     with FollowerSite(tmp_path, config={"replication.proxy": "true"}) as site:
         leader, [follower] = site.leader, site.followers
@@ -380,6 +386,7 @@ def test_a_stranger_cannot_name_an_address(pair: FollowerSite) -> None:
 # -- clusters -------------------------------------------------------------------------------------
 
 
+@pytest.mark.story
 @pytest.mark.skipif(etcd_available() is not None, reason=str(etcd_available()))
 def test_a_node_of_a_cluster_without_its_lease_passes_clients_on_to_one_that_serves(tmp_path: Path) -> None:
     with ClusterSite(tmp_path, nodes=2, config={"replication.proxy": "true"}, links=True) as site:

@@ -141,6 +141,7 @@ def segments(node: LeveretProcess) -> int:
     return len(list((node.data_dir / "queues").rglob("*.segment")))
 
 
+@pytest.mark.story
 def test_what_queues_hold_comes_first_then_what_was_recovered_and_segments_pass_a_scrub(
     node: LeveretProcess, tmp_path: Path, way: Way
 ) -> None:
@@ -191,6 +192,7 @@ def test_killed_at_any_moment_and_run_again_nothing_is_lost_doubled_altered_or_o
     assert taken(node) == expected()
 
 
+@pytest.mark.story
 def test_consumers_and_publishers_go_on_and_each_message_comes_once_in_order(
     node: LeveretProcess, tmp_path: Path, way: Way
 ) -> None:
@@ -220,6 +222,7 @@ def test_consumers_and_publishers_go_on_and_each_message_comes_once_in_order(
     assert {queue: rest[queue] for queue in QUEUES[1:]} == {queue: expected()[queue] for queue in QUEUES[1:]}
 
 
+@pytest.mark.story
 def test_a_task_on_a_full_disk_ends_with_the_path_and_can_be_run_again(
     node: LeveretProcess, tmp_path: Path, way: Way
 ) -> None:

@@ -20,7 +20,7 @@ from leveret.testing.sites.cluster_site import SiteNode
 from leveret.testing.sites.standby_cluster import StandbyCluster
 from tests.e2e.test_rejoin_sites import divergent
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.story, pytest.mark.spark, pytest.mark.timeout(900)]
 
 VHOSTS: Final = ("orders", "shop")
 QUEUES: Final = ("q1", "q2")

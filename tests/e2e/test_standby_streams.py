@@ -18,7 +18,7 @@ from leveret.testing.servers.certificates import CertificateAuthority
 from leveret.testing.sites.standby_pair import PROMOTE_TIMEOUT_S, StandbyPair
 from leveret.wire.stream.commands import QueryPublisherSequence, QueryPublisherSequenceResponse
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.story, pytest.mark.spark, pytest.mark.timeout(900)]
 
 VHOST = "orders"
 COUNT = 500

@@ -124,6 +124,7 @@ def test_a_follower_gives_back_what_its_leader_does_and_takes_over_with_all(site
     site.assert_identical()
 
 
+@pytest.mark.story
 def test_a_follower_that_was_away_takes_nothing_for_divergent(site: FollowerSite) -> None:
     [follower] = site.followers
     follower.follow(site.leader)
@@ -143,6 +144,7 @@ def test_a_follower_that_was_away_takes_nothing_for_divergent(site: FollowerSite
     assert_there(follower)
 
 
+@pytest.mark.story
 def test_a_delayed_follower_gives_it_back_later(site: FollowerSite) -> None:
     [follower] = site.followers
     follower.node.config["replication.apply_delay"] = "3s"

@@ -64,6 +64,7 @@ def test_what_was_collected_again_counts_once(
     ]
 
 
+@pytest.mark.story
 def test_how_far_it_is_is_told_while_it_counts(spark: SparkSession, manifest: Manifest) -> None:
     with Inbox() as inbox:
         count_messages(spark, manifest, inbox.address)
@@ -73,6 +74,7 @@ def test_how_far_it_is_is_told_while_it_counts(spark: SparkSession, manifest: Ma
     assert sum(event["messages"] for event in progress[1:]) == 17
 
 
+@pytest.mark.story
 def test_a_damaged_file_is_named(spark: SparkSession, manifest: Manifest) -> None:
     path = manifest.data_dir / manifest.files()[1].path
     path.write_bytes(b"PAR1 torn PAR1")
@@ -80,6 +82,7 @@ def test_a_damaged_file_is_named(spark: SparkSession, manifest: Manifest) -> Non
         count_messages(spark, manifest)
 
 
+@pytest.mark.story
 def test_what_was_compacted_meanwhile_is_counted_where_it_is_then(
     spark: SparkSession, manifest: Manifest, tmp_path: Path
 ) -> None:

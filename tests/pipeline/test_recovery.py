@@ -48,6 +48,7 @@ def finished(child: Any) -> list[dict[str, Any]]:
     return summary
 
 
+@pytest.mark.story
 @OF_THEIR_OWN
 def test_killed_at_every_stage_and_run_again_nothing_is_lost_doubled_or_out_of_order(
     start_pipeline: Start, recover_job: Job, tmp_path: Path
@@ -133,6 +134,7 @@ def test_what_stands_in_the_way_is_said_and_can_be_mended(
     assert_recovered_once_in_order(upstream, node)
 
 
+@pytest.mark.story
 def test_a_recovery_that_meets_damage_half_way_goes_on_with_all_that_can_be_read(
     start_pipeline: Start, recover: Recover, recover_job: Job, tmp_path: Path
 ) -> None:

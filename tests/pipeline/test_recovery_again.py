@@ -110,6 +110,7 @@ def test_what_arrived_before_a_job_died_is_not_sent_again_by_one_that_takes_all_
     assert taken(node, "a") == list(range(MESSAGES))
 
 
+@pytest.mark.story
 def test_what_arrived_and_cannot_be_read_any_more_is_in_doubt(
     node: LeveretProcess, recover: Recover, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,6 +132,7 @@ def test_what_arrived_and_cannot_be_read_any_more_is_in_doubt(
     assert len(found) - MESSAGES == row["in_doubt"]
 
 
+@pytest.mark.story
 def test_a_queue_that_is_refused_is_left_out_by_naming_the_others(
     node: LeveretProcess, recover: Recover, tmp_path: Path
 ) -> None:
@@ -154,6 +156,7 @@ def test_a_queue_that_is_refused_is_left_out_by_naming_the_others(
     assert taken(node, "shop") == list(range(10))
 
 
+@pytest.mark.story
 def test_from_scratch_what_damage_stopped_goes_on_with_all_that_can_be_read(
     recover: Recover, tmp_path: Path
 ) -> None:
@@ -179,6 +182,7 @@ def test_from_scratch_what_damage_stopped_goes_on_with_all_that_can_be_read(
         assert len(set(here.recovered("/", "q"))) == len(here.recovered("/", "q")) == 900
 
 
+@pytest.mark.story
 def test_queues_of_one_name_in_several_vhosts_go_to_one_vhost_one_after_the_other_only(
     node: LeveretProcess, recover: Recover, tmp_path: Path
 ) -> None:

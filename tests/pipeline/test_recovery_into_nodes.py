@@ -94,6 +94,7 @@ def full_disk(node: LeveretProcess) -> Iterator[None]:
     resource.prlimit(node.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
+@pytest.mark.story
 def test_a_full_disk_at_the_node_and_a_job_that_died_just_before_its_end(
     node: LeveretProcess, recover: Recover, recover_job: Job, tmp_path: Path
 ) -> None:
@@ -143,6 +144,7 @@ def test_large_queues_come_by_shares_of_files_small_ones_beside_them_and_each_is
     assert numbers(node, "small") == list(range(3000))
 
 
+@pytest.mark.story
 def test_what_came_of_a_vhost_since_a_rehearsal_began_goes_nowhere(
     node: LeveretProcess, recover: Recover, recover_job: Job, tmp_path: Path
 ) -> None:
@@ -163,6 +165,7 @@ def test_what_came_of_a_vhost_since_a_rehearsal_began_goes_nowhere(
         assert (numbers(node, "/"), numbers(node, "late")) == ([], [])
 
 
+@pytest.mark.story
 def test_a_queue_that_would_not_keep_what_is_recovered_is_named_and_made_anew_once_it_is_gone(
     node: LeveretProcess, tmp_path: Path
 ) -> None:
@@ -207,6 +210,7 @@ def test_a_broker_that_is_killed_and_started_while_it_is_recovered_into(
     assert numbers(node, "/") == list(range(MESSAGES))
 
 
+@pytest.mark.story
 @pytest.mark.parametrize("vhost", ["leveret.rehearsal.abc.0", "shop"])
 def test_messages_with_a_time_to_live_of_their_own_expire_but_not_before_a_rehearsal_compares_them(
     node: LeveretProcess, tmp_path: Path, vhost: str
@@ -230,6 +234,7 @@ def test_messages_with_a_time_to_live_of_their_own_expire_but_not_before_a_rehea
         PlanPublisher(plan, client, lambda count: None).publish(["q"])
 
 
+@pytest.mark.story
 def test_messages_of_other_users_need_a_user_that_may_impersonate_them(
     node: LeveretProcess, tmp_path: Path
 ) -> None:

@@ -124,6 +124,7 @@ def row(standby: StandbyDownstream) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.story
 @pytest.mark.spark
 @OF_THEIR_OWN
 async def test_follow_lose_the_upstream_promote_and_carry_on(node: FakeNode) -> None:
@@ -182,6 +183,7 @@ async def test_follow_lose_the_upstream_promote_and_carry_on(node: FakeNode) -> 
     assert b"one-time" not in b"".join(p.read_bytes() for p in node.data_dir.rglob("*") if p.is_file())
 
 
+@pytest.mark.story
 @pytest.mark.spark
 @OF_THEIR_OWN
 async def test_disconnect_connect_and_the_death_of_the_transfer_process(node: FakeNode) -> None:

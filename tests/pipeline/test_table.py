@@ -105,6 +105,7 @@ def test_what_cannot_be_answered_is_a_sentence(
     assert "Traceback" not in str(caught.value)
 
 
+@pytest.mark.story
 def test_what_is_no_archive_or_has_damage_is_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
     register(spark)
     upstream = StandbyUpstream()
@@ -124,6 +125,7 @@ def test_what_is_no_archive_or_has_damage_is_a_sentence(spark: SparkSession, tmp
     assert "is no absolute path and no URI" in error("archive")
 
 
+@pytest.mark.story
 def test_a_stream_has_each_message_once_over_restarts_and_a_compaction(
     spark: SparkSession, upstream: StandbyUpstream, tmp_path: Path
 ) -> None:
@@ -158,6 +160,7 @@ def test_a_stream_has_each_message_once_over_restarts_and_a_compaction(
         ).start().awaitTermination()
 
 
+@pytest.mark.story
 def test_an_export_that_cannot_be_whole_leaves_nothing(
     start_pipeline: Callable[[str, dict[str, Any]], Any], upstream: StandbyUpstream, tmp_path: Path
 ) -> None:
@@ -183,6 +186,7 @@ def test_an_export_that_cannot_be_whole_leaves_nothing(
     assert [path.name for path in target.iterdir()] == ["mine"]
 
 
+@pytest.mark.story
 def test_an_export_to_a_store_has_the_chosen_rows_and_columns(
     spark: SparkSession, upstream: StandbyUpstream, data_dir: Any
 ) -> None:

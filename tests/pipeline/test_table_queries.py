@@ -26,7 +26,7 @@ from leveret.pipeline.table.source import register
 from leveret.testing.applications.applications import parameters
 from leveret.testing.sites.standby_pair import StandbyPair
 
-pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.story, pytest.mark.spark, pytest.mark.process, pytest.mark.timeout(900)]
 
 PAGE = (Path(__file__).parents[2] / "docs" / "standby-tables.md").read_text(encoding="utf-8")
 VHOST = "tenant-7"

@@ -209,6 +209,7 @@ def test_the_upstream_may_restart_and_the_first_reachable_endpoint_is_used(
     assert_all_is_there_once(tmp_path / "standby", upstream)
 
 
+@pytest.mark.story
 def test_over_a_link_that_is_slow_and_cut_again_and_again_everything_arrives_once(
     spark: SparkSession, transfer_job: Job, tmp_path: Path
 ) -> None:
@@ -231,6 +232,7 @@ def test_over_a_link_that_is_slow_and_cut_again_and_again_everything_arrives_onc
     assert_all_is_there_once(tmp_path / "standby", upstream)
 
 
+@pytest.mark.story
 def test_a_large_backlog_is_cut_into_batches_and_slices(
     spark: SparkSession, transfer_job: Job, tmp_path: Path
 ) -> None:
@@ -246,6 +248,7 @@ def test_a_large_backlog_is_cut_into_batches_and_slices(
     assert_all_is_there_once(tmp_path / "standby", upstream)
 
 
+@pytest.mark.story
 def test_what_came_before_the_upstream_went_away_is_kept(
     spark: SparkSession, transfer_job: Job, tmp_path: Path
 ) -> None:
@@ -279,6 +282,7 @@ def test_what_fails_for_days_is_tried_again_once_a_minute() -> None:
     assert Trouble.next(trouble, {"offset": 8, "error": "why"}, 100.0).held.until_s == 100.0
 
 
+@pytest.mark.story
 def test_a_vhost_that_cannot_be_read_on_is_held_back_and_tried_again_before_the_end(
     spark: SparkSession, transfer_job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -410,6 +414,7 @@ def _server(issued: Issued) -> ssl.SSLContext:
     return context
 
 
+@pytest.mark.story
 def test_an_upstream_with_another_log_is_told_and_nothing_of_it_is_taken_for_the_old_one(
     spark: SparkSession, transfer_job: Job, tmp_path: Path
 ) -> None:
@@ -433,6 +438,7 @@ def test_an_upstream_with_another_log_is_told_and_nothing_of_it_is_taken_for_the
     assert_all_is_there_once(data_dir, upstream)
 
 
+@pytest.mark.story
 def test_a_vhost_that_is_deleted_mid_way_takes_nothing_of_the_others_with_it(
     spark: SparkSession, transfer_job: Job, tmp_path: Path
 ) -> None:
@@ -518,6 +524,7 @@ def test_exactly_once_across_kill_9_of_the_driver(
     assert holding == [], "a password was written down"
 
 
+@pytest.mark.story
 @OF_THEIR_OWN
 def test_it_ends_with_its_parent(start_pipeline: Callable[..., Any], transfer_job: Job) -> None:
     child = start_pipeline("transfer", transfer_job(1))
@@ -526,6 +533,7 @@ def test_it_ends_with_its_parent(start_pipeline: Callable[..., Any], transfer_jo
     assert child.wait() == 0
 
 
+@pytest.mark.story
 def test_what_is_beyond_the_retention_is_compacted_while_more_comes(
     spark: SparkSession, transfer_job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

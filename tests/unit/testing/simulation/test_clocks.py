@@ -49,6 +49,7 @@ class SetBackFollowers(_SetBack, FollowerWorld):
     """Followers of that kind."""
 
 
+@pytest.mark.story
 @pytest.mark.parametrize("kind", [SetBackCluster, SetBackFollowers])
 def test_mirrors_and_followers_become_synchronised_although_all_clocks_are_set_back(
     kind: type[EtcdWorld], tmp_path: Path

@@ -29,6 +29,19 @@ def simulate(world: str, seed: int, runs: int, seconds: int = 20) -> dict[str, A
     return summary
 
 
+@pytest.mark.parametrize(
+    ("world", "seed", "confirmed"),
+    [("cluster", 2, 300), ("followers", 1, 500), ("delayed", 21, 100), ("single", 2, 300)],
+)
+def test_a_run_of_each_world_keeps_what_it_confirmed_and_settled(
+    world: str, seed: int, confirmed: int
+) -> None:
+    summary = simulate(world, seed, 1)
+    assert summary["failed"] == 0
+    assert summary["confirmed"] > confirmed
+
+
+@pytest.mark.story
 def test_a_cluster_keeps_what_it_confirmed_and_settled_whatever_happens() -> None:
     summaries = [simulate("cluster", 2, 2), simulate("cluster", 7, 2)]
     assert [summary["failed"] for summary in summaries] == [0, 0]
@@ -37,12 +50,14 @@ def test_a_cluster_keeps_what_it_confirmed_and_settled_whatever_happens() -> Non
     assert len(set().union(*(summary["faults"] for summary in summaries))) > 12
 
 
+@pytest.mark.story
 def test_followers_keep_what_was_confirmed_and_settled_whatever_happens() -> None:
     summary = simulate("followers", 1, 3)
     assert summary["failed"] == 0
     assert summary["confirmed"] > 500
 
 
+@pytest.mark.story
 def test_a_delayed_follower_can_be_what_its_leader_was_whatever_happens() -> None:
     summary = simulate("delayed", 20, 5)
     assert summary["failed"] == 0
@@ -50,12 +65,14 @@ def test_a_delayed_follower_can_be_what_its_leader_was_whatever_happens() -> Non
     assert {"kill", "lose power", "purge", "delete"} <= summary["faults"].keys()
 
 
+@pytest.mark.story
 def test_one_node_keeps_what_it_confirmed_and_settled_whatever_happens() -> None:
     summary = simulate("single", 1, 2)
     assert summary["failed"] == 0
     assert summary["confirmed"] > 1_000
 
 
+@pytest.mark.story
 def test_a_run_is_its_seed_alone() -> None:
     summaries = [simulate("cluster", 5, 1, 5), simulate("cluster", 5, 1, 5)]
     for summary in summaries:
