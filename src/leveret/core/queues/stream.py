@@ -161,6 +161,17 @@ class StreamBatch:
         self.filters = filters
         self.done: Callable[[LeveretError | None], None] = _forget
 
+    def extend(self, ids: Sequence[int], entries: list[bytes], records: int, filters: set[bytes]) -> None:
+        """Add messages that the publisher published next, before the stream takes the batch."""
+        # Thousands of frames may each add one message, so the ids are copied once.
+        known = self.ids if isinstance(self.ids, list) else list(self.ids)
+        known += ids
+        self.ids = self.entry_ids = known
+        self.entries += entries
+        self.records += records
+        if self.filters is not None:
+            self.filters |= filters
+
 
 class Stream(Queue):
     """One stream's decisions; see the module."""

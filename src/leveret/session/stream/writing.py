@@ -134,12 +134,7 @@ def _write(session: StreamSession, publisher: StreamPublisher, frame: bytes) -> 
         and last.publisher is publisher
         and (last.batch.filters is None) == (filters is None)
     ):
-        batch = last.batch
-        batch.ids = [*batch.ids, *ids]
-        batch.entries += entries
-        batch.records += records
-        if batch.filters is not None and filters is not None:
-            batch.filters |= filters
+        last.batch.extend(ids, entries, records, filters or set())
         last.octets += octets
     elif ids:
         batch = StreamBatch(publisher.reference.encode(), ids, entries, records, filters)

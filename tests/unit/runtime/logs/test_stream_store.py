@@ -64,7 +64,11 @@ class Store:
     ) -> None:
         ids = range(first_id, first_id + len(bodies))
         entries = [len(body).to_bytes(4, "big") + body for body in bodies]
-        self.stream.publish(StreamBatch(reference.encode(), ids, entries, len(entries), filters))
+        # As from several frames of one read.
+        first, rest = ids[:1], ids[1:]
+        batch = StreamBatch(reference.encode(), first, entries[:1], len(first), filters)
+        batch.extend(rest, entries[1:], len(rest), filters or set())
+        self.stream.publish(batch)
 
     def flush(self) -> None:
         self.store.append_messages(self.stream)

@@ -72,6 +72,8 @@ def test_what_comes_in_one_read_is_one_batch_for_each_publisher_in_turn(peer: Pe
         (2, [1]),
         (1, [4]),
     ]
+    # Each entry keeps its id: a flush that makes several chunks logs in each chunk the last id of its own messages.
+    assert [list(write.batch.entry_ids) for write in writes(peer)] == [[1, 2, 3], [1], [4]]
     first, second, _ = (write.batch for write in writes(peer))
     assert (first.reference, first.entries) == (b"w", [b"\0\0\0\1a", b"\0\0\0\1b", b"\0\0\0\1c"])
     assert (first.records, second.reference) == (3, b"")
