@@ -223,6 +223,9 @@ class ClientConnection(ConnectionBase):
                 position = self.publisher.fast(data, position, end)
                 if end - position < FRAME_HEAD_BYTES:
                     break
+                if self._asked is not None:
+                    # A publish goes on in steps: nothing may overtake it.
+                    continue
             kind, number, size = wire.FRAME_HEAD.unpack_from(data, position)
             if self.is_turn_over:
                 self.blocked_reason = BlockedReason.TURN

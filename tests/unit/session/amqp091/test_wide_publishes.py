@@ -193,6 +193,29 @@ def test_who_publishes_to_very_many_queues_is_read_no_further_until_all_took_it(
         assert [body for _, _, body in story.node.messages()["q4"]] == [b"1", b"2"]
 
 
+@pytest.mark.parametrize(
+    "method",
+    [
+        commands.Basic.Get(queue="q4", no_ack=True),
+        commands.Queue.Declare(queue="q4", passive=True),
+        commands.Queue.Purge(queue="q4"),
+        commands.Queue.Delete(queue="q4"),
+    ],
+    ids=lambda method: method.name,
+)
+def test_no_method_overtakes_a_publish_to_very_many_queues(method: base.Frame) -> None:
+    answers = []
+    for few in (2, 1000):
+        with turns(few=few):
+            story = Story("plain")
+            story.send(story.client, *publish(b"1", exchange=FANOUT), frame(method))
+            while story.node.broker.chores or story.client.blocked_reason is not None:
+                story.flush()
+            answers.append(story.client.take_output())
+    in_turns, at_once = answers
+    assert in_turns == at_once != b""
+
+
 def test_a_client_that_leaves_has_published_to_all_queues() -> None:
     with turns(few=2):
         story = Story("confirm")
