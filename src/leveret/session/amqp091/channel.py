@@ -16,7 +16,7 @@ from leveret.core.queues.confirms import ConfirmBatch, ConfirmParts, Confirms
 from leveret.core.queues.messages import Messages
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
-from leveret.model.errors import AccessRefused, NotFound, PreconditionFailed
+from leveret.model.errors import AccessRefused, LeveretError, NotFound, PreconditionFailed
 from leveret.session.amqp091 import remote_methods
 from leveret.session.amqp091.channel_base import ChannelBase
 from leveret.session.amqp091.connection_base import ConnectionBase
@@ -264,8 +264,13 @@ class Channel(ChannelBase):
 
     def _refuse(self, tag: int, *, multiple: bool, requeue: bool) -> None:
         runs = self.take(tag, multiple)
-        for run in runs:
-            run.queue.check_refusable()
+        try:
+            for queue in {run.queue: None for run in runs}:
+                queue.check_refusable()
+        except LeveretError:
+            # The connection ends, and returns all deliveries, also those of other queues.
+            self.unacked.put_back(runs)
+            raise
         self._settle_runs(self.requeue if requeue else self._reject, runs)
 
     def take(self, tag: int, multiple: bool) -> Collection[Unacked]:

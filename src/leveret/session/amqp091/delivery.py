@@ -266,7 +266,7 @@ class ChannelConsumer:
             return UNLIMITED
         room = self.prefetch - self.unacked_count if self.prefetch else UNLIMITED
         if channel.global_prefetch:
-            room = min(room, channel.global_prefetch - channel.unacked.count)
+            room = min(room, channel.global_prefetch - channel.limited_count)
         return room
 
     def begins_at(self, offset: int) -> None:
@@ -333,6 +333,7 @@ class DeliveryChannel:
         remote_channels: its channels at other nodes, by node.
         waiting_notices: cancellations whose notices wait, None if they are sent at once.
         deleted_count: the number of messages deleted with a queue whose delete-ok is still to be sent.
+        has_got: whether a message was fetched by a basic.get that needs an acknowledgement.
     """
 
     def __init__(self, connection: ConnectionBase, number: int) -> None:
@@ -348,7 +349,15 @@ class DeliveryChannel:
         self.is_closing = False
         self.waiting_notices: list[bytes] | None = None
         self.deleted_count = 0
+        self.has_got = False
         self.remote_channels: dict[str, RemoteDeliveries] = {}
+
+    @property
+    def limited_count(self) -> int:
+        """The number of unsettled deliveries that count for `global_prefetch`: those to consumers, as in RabbitMQ."""
+        if not self.has_got:
+            return self.unacked.count
+        return sum(run.count for run in self.unacked if run.consumer is not None)
 
     def mark(self, queue: DeliverySource) -> None:
         """Mark a queue for the next flush, because it has something to log or to deliver."""

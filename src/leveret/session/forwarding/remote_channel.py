@@ -239,7 +239,7 @@ class RemoteChannel:
         while self._undelivered:
             found = self._undelivered[0]
             count = len(found.messages)
-            room = channel.global_prefetch - channel.unacked.count if channel.global_prefetch else count
+            room = channel.global_prefetch - channel.limited_count if channel.global_prefetch else count
             if room <= 0:
                 break
             self._undelivered.popleft()

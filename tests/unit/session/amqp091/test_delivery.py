@@ -191,6 +191,41 @@ def test_prefetch_limits_what_is_out_and_acks_let_more_go() -> None:
     assert node.settled[node.queue("q")] == [(0, 1, 2), (0, 0, 1), (0, 2, 3)]
 
 
+def test_a_message_of_a_get_takes_no_place_of_the_consumers_of_its_channel() -> None:
+    node, session = consuming([])
+    session.receive(frame(commands.Basic.Cancel(consumer_tag="c")), 0)
+    session.receive(frame(commands.Basic.Qos(prefetch_count=1, global_=True)), 0)
+    session.receive(b"".join(part for n in range(3) for part in publish(b"%d" % n)), 0)
+    session.receive(frame(commands.Basic.Get(queue="q")), 0)
+    take(session)
+    session.receive(frame(commands.Basic.Consume(queue="q", consumer_tag="c")), 0)
+    node.flush(session)
+    assert deliveries(session) == [(2, False, b"1")]
+    session.receive(frame(commands.Basic.Ack(1)), 0)
+    node.flush(session)
+    assert deliveries(session) == []
+    session.receive(frame(commands.Basic.Ack(2)), 0)
+    node.flush(session)
+    assert deliveries(session) == [(3, False, b"2")]
+
+
+def test_a_nack_that_a_stream_refuses_loses_no_delivery_of_another_queue() -> None:
+    """The connection ends, and what it held comes back."""
+    node, session = consuming([b"0", b"1"])
+    stream = commands.Queue.Declare(queue="s", durable=True, arguments={"x-queue-type": "stream"})
+    session.receive(frame(stream), 0)
+    node.flush(session)
+    channel = session.channels[1]
+    channel.unacked.add(Unacked(channel.next_tag, 0, 1, node.queue("s"), None, 0))
+    take(session)
+    session.receive(frame(commands.Basic.Nack(channel.next_tag, multiple=True)), 0)
+    [close] = [value for _, value in take(session)]
+    assert (close.name, close.reply_code) == ("Connection.Close", 540)
+    node.flush()
+    queue = node.queue("q")
+    assert (queue.ready_count, queue.unacked_count) == (2, 0)
+
+
 @pytest.mark.parametrize("size", [0, 5, BODY_MAX_BYTES, BODY_MAX_BYTES + 1])
 def test_get_gives_one_message_and_how_many_are_left(size: int) -> None:
     _, session = consuming([])
