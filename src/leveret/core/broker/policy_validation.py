@@ -27,11 +27,11 @@ from leveret.core.rules.queue_arguments import (
     QUEUE_MODES,
     SEGMENT_BYTES_MAX,
 )
+from leveret.core.rules.validation import interval_of
 from leveret.model.definitions import Policy
 from leveret.model.errors import InvalidCommand
 from leveret.model.locators import QUEUE_LEADER_LOCATORS, QUEUE_MASTER_LOCATORS
 from leveret.model.patterns import PatternError, compiled
-from leveret.model.stream import interval_ms
 
 APPLY_TO: Final = ("all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges")
 REPLICATE: Final = "remote-dc-replicate"
@@ -70,7 +70,7 @@ _KEYS: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
     "queue-version": (_among(1, 2), "is not a valid queue-version value"),
     "overflow": (_among(*OVERFLOWS), "is not a valid overflow value"),
     "delivery-limit": (_at_least(0), "is not a valid delivery limit"),
-    "max-age": (lambda value: isinstance(value, str) and bool(interval_ms(value)), "is not a valid max age"),
+    "max-age": (lambda value: bool(interval_of(value)), "is not a valid max age"),
     "queue-leader-locator": (_among(*QUEUE_LEADER_LOCATORS), "is not a valid queue leader locator value"),
     "queue-master-locator": (_among(*QUEUE_MASTER_LOCATORS), "invalid queue-master-locator value"),
     "initial-cluster-size": (_at_least(0), "is not a valid cluster size"),

@@ -21,10 +21,11 @@ from leveret.core.queues.messages import Messages, Run, count_of
 from leveret.core.queues.queue import Queue, Reader
 from leveret.core.queues.queue_settings import QueueSettings
 from leveret.core.queues.sequences import Sequences
+from leveret.core.rules.validation import interval_of
 from leveret.model.definitions import Queue as QueueDefinition
 from leveret.model.errors import LeveretError, PreconditionFailed, Unsupported
 from leveret.model.reasons import Reason
-from leveret.model.stream import OffsetSpec, OffsetType, interval_ms
+from leveret.model.stream import OffsetSpec, OffsetType
 
 OFFSET_ARGUMENT: Final = "x-stream-offset"
 
@@ -124,7 +125,7 @@ def offset_of_argument(value: Any, now_ms: int) -> OffsetSpec:
         return OffsetSpec(OffsetType.OFFSET, value)
     if hasattr(value, "timestamp"):
         return OffsetSpec(OffsetType.TIMESTAMP, int(value.timestamp() * 1000))
-    back_ms = interval_ms(value) if isinstance(value, str) else None
+    back_ms = interval_of(value)
     if back_ms is None:
         raise PreconditionFailed(f"invalid arg 'x-stream-offset': {value!r} is no offset specification")
     return OffsetSpec(OffsetType.TIMESTAMP, now_ms - back_ms)

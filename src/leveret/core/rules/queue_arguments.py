@@ -19,12 +19,12 @@ from leveret.core.rules.validation import (
     check_exchange_argument,
     check_name,
     field_type,
+    interval_of,
     queue_type,
 )
 from leveret.model.definitions import Arguments, Queue
 from leveret.model.errors import PreconditionFailed
 from leveret.model.locators import QUEUE_LEADER_LOCATORS, QUEUE_MASTER_LOCATORS
-from leveret.model.stream import interval_ms
 
 EXPIRY_MS_MAX: Final = 315_360_000_000
 """Ten years."""
@@ -272,7 +272,7 @@ def _one_of(allowed: tuple[str, ...], wrong: str) -> _Check:
 
 
 def _max_age(value: Any, arguments: Arguments) -> str | None:
-    return _string(value, arguments) or (None if interval_ms(value) else "invalid_max_age")
+    return _string(value, arguments) or (None if interval_of(value) else "invalid_max_age")
 
 
 _CHECKS: Final[dict[str, _Check]] = {

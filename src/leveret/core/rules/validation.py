@@ -20,6 +20,7 @@ from leveret.model.definitions import (
     Queue,
 )
 from leveret.model.errors import InvalidCommand, PreconditionFailed
+from leveret.model.stream import interval_ms
 
 NAME_BYTES_MAX: Final = 255
 """What fits AMQP's short string."""
@@ -31,6 +32,7 @@ QUORUM: Final = "quorum"
 STREAM: Final = "stream"
 _MATCH_MODES: Final = ("all", "any", "all-with-x", "any-with-x")
 _INT_MAX: Final = 2**31
+_INTERVAL_LENGTH_MAX: Final = 20
 
 
 def queue_type(arguments: Arguments) -> str:
@@ -55,6 +57,14 @@ def field_type(value: object) -> str:
             return "table"
         case _:
             return "longstr"
+
+
+def interval_of(value: object) -> int | None:
+    """The interval of a client, such as `7D`, in ms; None for anything else, also for a number of absurd length.
+
+    Python converts no text of more than 4,300 digits to a number.
+    """
+    return interval_ms(value) if isinstance(value, str) and len(value) <= _INTERVAL_LENGTH_MAX else None
 
 
 def check_name(kind: str, name: str) -> None:

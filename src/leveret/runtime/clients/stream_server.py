@@ -30,6 +30,7 @@ from leveret.model.errors import (
     PreconditionFailed,
 )
 from leveret.model.locators import BALANCED
+from leveret.model.whole_number import whole_number
 from leveret.runtime.clients.hosts import Authority
 from leveret.runtime.clients.recovery_forwarding import ForwardingIngest, RecoveryPort, recover_here
 from leveret.runtime.clients.recovery_ingest import RecoveryIngest
@@ -61,6 +62,9 @@ _NUMBERS: Final = (
     "stream-filter-size-bytes",
 )
 _TEXTS: Final = ("max-age", "queue-leader-locator")
+_U64_MAX: Final = 2**64 - 1
+_SHOWN: Final = 100
+"""The most characters of a client's text in an error."""
 
 
 class StandbyBook(Protocol):
@@ -404,11 +408,11 @@ class StreamServer:
     def query_offset(self, vhost: str, reference: str) -> int | None:
         """See StreamHost."""
         if reference.startswith(TRANSFERRED_PREFIX):
-            log_id = reference.removeprefix(TRANSFERRED_PREFIX)
-            return self._standby.transferred(vhost, int(log_id)) if log_id.isdecimal() else None
+            log_id = _offset_in(reference, TRANSFERRED_PREFIX)
+            return None if log_id is None else self._standby.transferred(vhost, log_id)
         if reference.startswith(TRANSFERRED_FINGERPRINT_PREFIX):
-            log_id = reference.removeprefix(TRANSFERRED_FINGERPRINT_PREFIX)
-            return self._standby.transferred_fingerprint(vhost, int(log_id)) if log_id.isdecimal() else None
+            log_id = _offset_in(reference, TRANSFERRED_FINGERPRINT_PREFIX)
+            return None if log_id is None else self._standby.transferred_fingerprint(vhost, log_id)
         if reference.startswith(BEGINNING_PREFIX):
             return self._collector.begin_downstream(vhost, reference.removeprefix(BEGINNING_PREFIX))
         log = self._collector.logs.get(vhost)
@@ -416,11 +420,16 @@ class StreamServer:
             (EPOCH_PREFIX, OutgoingLog.epoch_before),
             (FINGERPRINT_PREFIX, OutgoingLog.fingerprint_before),
         ):
-            at = reference.removeprefix(prefix)
             if reference.startswith(prefix):
-                return ask(log, int(at)) if log is not None and at.isdecimal() else None
+                at = _offset_in(reference, prefix)
+                return None if log is None or at is None else ask(log, at)
         known = log.downstreams.by_reference.get(reference) if log is not None else None
         return known.offset if known is not None else None
+
+
+def _offset_in(reference: str, prefix: str) -> int | None:
+    """The number behind the prefix of a reader's reference; None if it is none."""
+    return whole_number(reference.removeprefix(prefix), most=_U64_MAX)
 
 
 def _no_other_node(name: str, tls: bool) -> tuple[str, int] | None:
@@ -509,11 +518,12 @@ def _queue_arguments(given: Mapping[str, str]) -> dict[str, Any]:
     arguments: dict[str, Any] = {"x-queue-type": "stream"}
     for name in _NUMBERS:
         if name in given:
-            if not given[name].isdecimal():
+            number = whole_number(given[name], most=_U64_MAX)
+            if number is None:
                 raise PreconditionFailed(
-                    f"stream argument '{name}' is {given[name]!r}, expected a whole number"
+                    f"stream argument '{name}' is {given[name][:_SHOWN]!r}, expected a whole number"
                 )
-            arguments[f"x-{name}"] = int(given[name])
+            arguments[f"x-{name}"] = number
     for name in _TEXTS:
         if name in given:
             arguments[f"x-{name}"] = given[name]

@@ -19,6 +19,9 @@ from leveret.session.amqp091.direct_reply import PREFIX, REPLY_TO
 from leveret.session.amqp091.settling import answered_at_end
 from leveret.wire import amqp091 as wire
 
+_COUNT_MAX: Final = 2**32 - 1
+"""The largest count of messages that an answer can carry; a stream may have more."""
+
 
 def _arguments(table: Any, depth: int = 0) -> d.Arguments:
     """A field table in the form of definitions: JSON's types."""
@@ -129,9 +132,8 @@ def _queue_declare(channel: ChannelBase, method: commands.Queue.Declare) -> None
     queue.touch()
     channel.mark(queue)
     if not method.nowait:
-        connection.send(
-            wire.declare_ok(channel.number, queue.name_octets, queue.ready_count, queue.consumer_count)
-        )
+        count = min(queue.ready_count, _COUNT_MAX)
+        connection.send(wire.declare_ok(channel.number, queue.name_octets, count, queue.consumer_count))
 
 
 def _declare_replies(channel: ChannelBase, method: commands.Queue.Declare) -> None:
@@ -213,7 +215,7 @@ def _queue_delete(channel: ChannelBase, method: commands.Queue.Delete) -> None:
     count, channel.deleted_count = channel.deleted_count, 0
     _hold(channel)
     if not method.nowait:
-        channel.reply(commands.Queue.DeleteOk(count))
+        channel.reply(commands.Queue.DeleteOk(min(count, _COUNT_MAX)))
     for notice in notices or ():
         channel.connection.send(notice)
 

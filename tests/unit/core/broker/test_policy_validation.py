@@ -98,6 +98,7 @@ def test_no_key_takes_a_list(key: str) -> None:
         ({"queue-version": 1.0}, "1.0 is not a valid queue-version value"),
         ({"expires": 0}, "0 is not a valid queue expiry"),
         ({"max-age": "7x"}, '<<"7x">> is not a valid max age'),
+        ({"max-age": "9" * 5000 + "Y"}, f'<<"{"9" * 5000}Y">> is not a valid max age'),
         ({"max-age": "0D"}, '<<"0D">> is not a valid max age'),
         ({"queue-master-locator": "x"}, '<<"x">> invalid queue-master-locator value'),
         (

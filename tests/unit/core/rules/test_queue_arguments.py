@@ -98,6 +98,7 @@ def test_an_argument_that_no_type_knows_passes() -> None:
         (of("quorum", queue_leader_locator="x"), "invalid_queue_locator_arg"),
         (of("quorum", delivery_limit="a"), '"expected integer, got longstr"'),
         (of("stream", max_age="7x"), "invalid_max_age"),
+        (of("stream", max_age="9" * 5000 + "Y"), "invalid_max_age"),
         (of("stream", max_age=7), "{unacceptable_type,signedint}"),
         (of("stream", stream_max_segment_size_bytes=-1), "{value_negative,-1}"),
         (of("bogus"), "\"unsupported queue type 'bogus'\""),

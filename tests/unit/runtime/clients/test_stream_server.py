@@ -12,6 +12,12 @@ from leveret.model import definitions as d
 from leveret.model.errors import AccessRefused, LeveretError, NotFound, PreconditionFailed
 from leveret.runtime.clients.stream_server import StreamServer
 from leveret.testing.sites.stream_host import served_log_contract
+from leveret.wire.record import (
+    EPOCH_PREFIX,
+    FINGERPRINT_PREFIX,
+    TRANSFERRED_FINGERPRINT_PREFIX,
+    TRANSFERRED_PREFIX,
+)
 from tests.unit.memory import scratch
 from tests.unit.runtime.collecting.site import Site
 
@@ -74,6 +80,12 @@ def test_only_streams_are_streams_and_arguments_are_checked() -> None:
             follower_server.create_stream("guest", "v", "classic", {})
         with pytest.raises(PreconditionFailed, match="whole number"):
             follower_server.create_stream("guest", "v", "s", {"max-length-bytes": "many"})
+        for name in ("max-length-bytes", "max-age"):
+            # Python converts no text of so many digits to a number.
+            with pytest.raises(PreconditionFailed):
+                follower_server.create_stream("guest", "v", "s", {name: "9" * 5000 + "Y" * (name == "max-age")})
+        for prefix in (TRANSFERRED_PREFIX, TRANSFERRED_FINGERPRINT_PREFIX, EPOCH_PREFIX, FINGERPRINT_PREFIX):
+            assert follower_server.query_offset("v", prefix + "9" * 5000) is None
         with pytest.raises(PreconditionFailed):
             follower_server.create_super_stream("guest", "v", "super", {"p": "0"}, {"max-age": "nonsense"})
         assert ("v", "p") not in site.node.broker.queues
