@@ -7,6 +7,7 @@ from typing import Final
 
 from leveret.core.queues.stream import first_wanted
 from leveret.model.errors import LeveretError, NotFound
+from leveret.model.whole_number import whole_number
 from leveret.session.stream.session import StreamSession
 from leveret.session.stream.types import (
     AskOffset,
@@ -24,6 +25,7 @@ from leveret.wire.stream.codec import Code
 SELECTOR: Final = "chunk_selector"
 UNTIL: Final = "leveret.until"
 """Subscription property of Leveret's own: the end offset of the wanted chunks."""
+_OFFSET_MAX: Final = 2**64 - 1
 SUPER_STREAM: Final = "super-stream"
 
 
@@ -34,14 +36,15 @@ def subscribe(session: StreamSession, command: wire.Subscribe) -> Code:
         return Code.SUBSCRIPTION_ID_EXISTS
     properties = command.properties
     selector, until = properties.get(SELECTOR, "user_data"), properties.get(UNTIL)
-    if selector not in ("all", "user_data") or not (until is None or until.isdecimal()):
+    end = None if until is None else whole_number(until, most=_OFFSET_MAX)
+    if selector not in ("all", "user_data") or (until is not None and end is None):
         return Code.PRECONDITION_FAILED
     subscription = Subscription(
         command.stream,
         first_wanted(log, command.offset),
         command.credit,
         selector == "all",
-        None if until is None else int(until),
+        end,
         frozenset(value.encode()[:255] for key, value in properties.items() if key.startswith("filter.")),
         properties.get("match-unfiltered") == "true",
         properties=dict(properties),
@@ -76,9 +79,18 @@ def _group(session: StreamSession, subscription: Subscription, properties: dict[
 
 def unsubscribe(session: StreamSession, command: wire.Unsubscribe) -> Code:
     """Remove a subscription."""
-    gone = session.subscriptions.pop(command.subscription, None)
     session.attachments += 1
-    return Code.SUBSCRIPTION_ID_UNKNOWN if gone is None else Code.OK
+    if command.subscription not in session.subscriptions:
+        return Code.SUBSCRIPTION_ID_UNKNOWN
+    _remove(session, command.subscription)
+    return Code.OK
+
+
+def _remove(session: StreamSession, number: int) -> None:
+    """Remove a subscription, and its questions that the client has not answered, and perhaps never will."""
+    gone = session.subscriptions.pop(number)
+    for correlation in [each for each, asked in session.updating.items() if asked[1] is gone]:
+        del session.updating[correlation]
 
 
 def credit(session: StreamSession, command: wire.Credit) -> None:
@@ -108,7 +120,11 @@ def consumer_updated(session: StreamSession, command: wire.ConsumerUpdateRespons
         session.effects.append(SteppedDown(number))
         return
     if command.code == Code.OK and command.offset is not None:
-        subscription.next_offset = first_wanted(session.log(subscription.stream), command.offset)
+        try:
+            subscription.next_offset = first_wanted(session.log(subscription.stream), command.offset)
+        except LeveretError as error:
+            gone(session, subscription.stream, error)
+            return
     subscription.active = True
 
 
@@ -196,7 +212,7 @@ def _matches(subscription: Subscription, trailer: bytes | memoryview) -> bool:
 def gone(session: StreamSession, stream: str, error: LeveretError) -> None:
     """Tell the peer that a stream cannot be used (any more), and drop its subscriptions and publishers."""
     for number in [n for n, each in session.subscriptions.items() if each.stream == stream]:
-        del session.subscriptions[number]
+        _remove(session, number)
     for number in [n for n, each in session.publishers.items() if each.to_stream and each.queue == stream]:
         session.publishers.pop(number).is_cut = True
     session.attachments += 1

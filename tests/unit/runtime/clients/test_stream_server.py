@@ -83,7 +83,9 @@ def test_only_streams_are_streams_and_arguments_are_checked() -> None:
         for name in ("max-length-bytes", "max-age"):
             # Python converts no text of so many digits to a number.
             with pytest.raises(PreconditionFailed):
-                follower_server.create_stream("guest", "v", "s", {name: "9" * 5000 + "Y" * (name == "max-age")})
+                follower_server.create_stream(
+                    "guest", "v", "s", {name: "9" * 5000 + "Y" * (name == "max-age")}
+                )
         for prefix in (TRANSFERRED_PREFIX, TRANSFERRED_FINGERPRINT_PREFIX, EPOCH_PREFIX, FINGERPRINT_PREFIX):
             assert follower_server.query_offset("v", prefix + "9" * 5000) is None
         with pytest.raises(PreconditionFailed):

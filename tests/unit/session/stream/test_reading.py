@@ -127,6 +127,7 @@ def test_an_answer_that_nobody_waits_for_means_nothing(peer: Peer) -> None:
     (update,) = peer.output()
     assert isinstance(update, wire.ConsumerUpdate)
     peer.send(wire.Unsubscribe(5, 1))
+    assert not peer.session.updating, "a client that never answers fills no memory"
     assert (
         peer.send(
             wire.ConsumerUpdateResponse(update.correlation, Code.OK, None),
@@ -134,6 +135,29 @@ def test_an_answer_that_nobody_waits_for_means_nothing(peer: Peer) -> None:
         )
         == []
     )
+
+
+def test_a_reader_whose_permission_ended_before_its_answer_hears_so(peer: Peer) -> None:
+    subscribe(peer, 1, SINGLE)
+    peer.session.consumer_update(1, True)
+    (update,) = peer.output()
+    assert isinstance(update, wire.ConsumerUpdate)
+    peer.host.refused = {("guest", "read", "s")}
+    begin = OffsetSpec(OffsetType.OFFSET, 4)
+    answers = peer.send(wire.ConsumerUpdateResponse(update.correlation, Code.OK, begin))
+    assert answers == [wire.MetadataUpdate(Code.ACCESS_REFUSED, "s")]
+    assert not peer.session.subscriptions
+
+
+@pytest.mark.parametrize(
+    ("properties", "code"),
+    [
+        ({"leveret.until": "9" * 5000}, Code.PRECONDITION_FAILED),
+        ({"leveret.until": "9"}, Code.OK),
+    ],
+)
+def test_an_end_is_an_offset(peer: Peer, properties: dict[str, str], code: Code) -> None:
+    assert subscribe(peer, 1, properties) is code
 
 
 @pytest.mark.parametrize(
