@@ -371,15 +371,24 @@ class Broker:
     def delete_exchange(self, vhost: str, name: str) -> None:
         """Delete an exchange and every binding from and to it; an absent one is no error, as in RabbitMQ."""
         self.version += 1
-        topology = self.topology(vhost)
-        state = topology.exchanges.get(name)
-        if state is None or name in PREDECLARED:
-            return
-        for binding in [*state.bindings.values(), *topology.bindings_into("exchange", name)]:
-            if topology.has_binding(binding):
-                self.unbind(binding)
-        if topology.exchanges.pop(name, None) is not None:
-            self._record(d.Delete("exchanges", (vhost, name)), durable=state.definition.durable)
+        self._delete_exchanges(self.topology(vhost), [name])
+
+    def _delete_exchanges(self, topology: Topology, names: list[str]) -> None:
+        """Delete exchanges, and the auto-delete exchanges whose last binding goes with them.
+
+        A chain of these may be longer than calls can be nested.
+        """
+        while names:
+            name = names.pop()
+            state = topology.exchanges.get(name)
+            if state is None or name in PREDECLARED:
+                continue
+            for binding in [*state.bindings.values(), *topology.bindings_into("exchange", name)]:
+                if self._remove_binding(topology, binding) and binding.source != name:
+                    names.append(binding.source)
+            del topology.exchanges[name]
+            change = d.Delete("exchanges", (topology.vhost, name))
+            self._record(change, durable=state.definition.durable)
 
     # -- queues -------------------------------------------------------------------------------
 
@@ -574,16 +583,20 @@ class Broker:
         """Remove a binding, and its auto-delete source if that was the last; an absent binding is no error."""
         self.version += 1
         topology = self.topology(binding.vhost)
+        if self._remove_binding(topology, binding):
+            self._delete_exchanges(topology, [binding.source])
+
+    def _remove_binding(self, topology: Topology, binding: d.Binding) -> bool:
+        """Remove a binding if it exists; return whether its source is an auto-delete exchange without bindings now."""
         if not topology.has_binding(binding):
-            return
+            return False
         topology.unbind(binding)
         if binding.key in self.definitions.by_kind["bindings"]:
             self._record(d.Delete("bindings", binding.key))
         else:
             self._share(d.Delete("bindings", binding.key))
         source = topology.exchanges[binding.source]
-        if source.definition.auto_delete and not source.bindings:
-            self.delete_exchange(binding.vhost, binding.source)
+        return source.definition.auto_delete and not source.bindings
 
     def route(
         self, vhost: str, exchange: str, routing_key: str, headers: Headers, copies: Iterable[str] = ()

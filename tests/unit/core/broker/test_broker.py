@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -249,6 +252,24 @@ def test_a_predeclared_exchange_stays() -> None:
     one = broker()
     one.delete_exchange("v", "amq.topic")
     assert one.exchange("v", "amq.topic").type == "topic"
+
+
+@pytest.mark.parametrize("in_turns", [False, True])
+def test_a_chain_of_auto_delete_exchanges_goes_whatever_its_length(in_turns: bool) -> None:
+    length = 2 * sys.getrecursionlimit()
+    chain = [f"e{number}" for number in range(length)]
+    one = broker(*[exchange(name, auto_delete=True) for name in chain], queue(), binding(source=chain[-1]))
+    for source, destination in pairwise(chain):
+        one.bind(binding(destination, source, destination_type="exchange"))
+    one.changes.clear()
+    if in_turns:
+        one.deletions.delete_queue(one.queue("v", "q"), lambda count: None)
+    else:
+        one.delete_queue(one.queue("v", "q"))
+    assert set(one.topology("v").exchanges) == set(PREDECLARED)
+    assert one.topology("v").bindings() == []
+    deleted = Counter(kind for _, kind in kinds(one.changes))
+    assert deleted == {"bindings": length, "exchanges": length, "queues": 1}
 
 
 def test_an_auto_delete_exchange_goes_with_its_last_binding() -> None:
