@@ -165,8 +165,8 @@ class StreamBatch:
     def extend(self, ids: Sequence[int], entries: list[bytes], records: int, filters: set[bytes]) -> None:
         """Add messages that the publisher published next, before the stream takes the batch."""
         # Thousands of frames may each add one message, so the ids are copied once.
-        known = self.ids if isinstance(self.ids, list) else list(self.ids)
-        known += ids
+        known: list[int] = self.ids if isinstance(self.ids, list) else list(self.ids)
+        known.extend(ids)
         self.ids = self.entry_ids = known
         self.entries += entries
         self.records += records
