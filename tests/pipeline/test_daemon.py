@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import pyarrow as pa
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
@@ -26,6 +28,14 @@ def test_a_worker_begins_with_what_it_needs_loaded_once_for_all(spark: SparkSess
     assert place == pyspark.__file__, "with its bytecode beside it, not in a zip"
     assert loaded == list(LOADED)
     assert frozen > 50_000, "no garbage collection looks at them"
+
+
+def test_the_workers_of_a_transfer_and_of_a_recovery_are_forked_from_one_daemon(spark: SparkSession) -> None:
+    def in_sql(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"daemon": [os.getppid()]})
+
+    [row] = spark.range(1).coalesce(1).mapInArrow(in_sql, "daemon bigint").collect()
+    assert [row.daemon] == spark.sparkContext.parallelize([0], 1).map(lambda _: os.getppid()).collect()
 
 
 def test_a_secret_reaches_the_workers_and_no_list_of_processes(spark: SparkSession) -> None:

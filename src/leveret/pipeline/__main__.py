@@ -11,7 +11,9 @@ import os
 import sys
 import traceback
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -52,6 +54,7 @@ TASKS: Final = (
     "positions",
     "warm",
 )
+_RECOVERY: Final = "leveret.pipeline.recovery.driver"
 _WITH_SPARK: Final = {
     "transfer": TransferJob,
     "recover": RecoverJob,
@@ -166,6 +169,8 @@ def _run_with_spark(task: str, console: Console) -> None:
     if isinstance(job, TransferJob):
         from leveret.pipeline.transfer.driver import run_transfer
 
+        # While Java starts: a promotion must not wait for it.
+        Thread(target=import_module, args=[_RECOVERY], name="import", daemon=True).start()
         spark = run_transfer(job, console)
         _recover_on_command(console, spark)
     elif isinstance(job, RecoverJob):

@@ -38,9 +38,14 @@ class Inbox:
         self._socket.settimeout(timeout_s)
         with contextlib.suppress(BlockingIOError, TimeoutError):
             while True:
-                events.append(msgspec.json.decode(self._socket.recv(DATAGRAM_BYTES_MAX), type=Event))
+                if octets := self._socket.recv(DATAGRAM_BYTES_MAX):
+                    events.append(msgspec.json.decode(octets, type=Event))
                 self._socket.settimeout(0)
         return events
+
+    def wake(self) -> None:
+        """End a present wait of another thread, or else the next one."""
+        _send(self.address, b"")
 
     def close(self) -> None:
         """Remove the address."""
@@ -65,7 +70,10 @@ def remove_addresses() -> None:
 
 def report(address: str, event: str, **details: object) -> None:
     """Send a report; does nothing if there is no receiver."""
-    octets = msgspec.json.encode({"event": event, **details})
+    _send(address, msgspec.json.encode({"event": event, **details}))
+
+
+def _send(address: str, octets: bytes) -> None:
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.setblocking(False)
         sender.sendto(octets, address)

@@ -124,7 +124,7 @@ class RecoveryRun:
         self._intakes: dict[str, SegmentIntake] = {}
         self._blocked: set[str] = set()
         """The tasks whose publishers another broker blocks."""
-        self._spark = SparkTasks(job, lambda: console.say("started"), self._pass_on, spark)
+        self._spark = SparkTasks(job, lambda: console.say("started"), self._pass_on, inbox.wake, spark)
 
     def run(self) -> None:
         """Finish earlier plans, then recover the new messages."""

@@ -27,6 +27,7 @@ class SparkTasks:
     Args:
         started: called once, when there is a session.
         meanwhile: called with a number of seconds, over and over while tasks run; it waits so long for their reports.
+        ended: called in another thread when tasks have ended, to end such a wait.
         session: the session of the transfer that ended; None if one is to be started.
     """
 
@@ -35,11 +36,13 @@ class SparkTasks:
         job: RecoverJob,
         started: Callable[[], None],
         meanwhile: Callable[[float], None],
+        ended: Callable[[], None],
         session: SparkSession | None = None,
     ) -> None:
         self._job = job
         self._started = started
         self._meanwhile = meanwhile
+        self._ended = ended
         self._threads = ThreadPoolExecutor(2, "recovery")
         self._start: Future[SparkSession] | None = None
         if session is not None:
@@ -89,6 +92,7 @@ class SparkTasks:
 
         handful = self._session.sparkContext.parallelize(range(len(tasks)), len(tasks)).map(do)
         running = self._threads.submit(handful.collect)
+        running.add_done_callback(lambda _: self._ended())
         while not running.done():
             self._meanwhile(_POLL_S)
         self._meanwhile(0)

@@ -37,6 +37,9 @@ _ALWAYS: Final = {
     "spark.speculation": "false",
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
+    # Otherwise SQL's workers, as those of a transfer, get another environment, and so another daemon than those of
+    # a promotion, which would wait more than a second for theirs.
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
 _LOCAL: Final = {

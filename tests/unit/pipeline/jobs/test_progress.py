@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -29,6 +30,15 @@ def test_news_arrive_in_order() -> None:
             report(inbox.address, "stored", next=number)
         assert inbox.wait(5) == [{"event": "stored", "next": number} for number in range(3)]
         assert inbox.wait(0) == []
+
+
+def test_a_wait_ends_at_once_when_another_thread_wakes_it_and_loses_no_news() -> None:
+    with Inbox() as inbox:
+        Thread(target=inbox.wake).start()
+        assert inbox.wait(600) == []
+        inbox.wake()
+        report(inbox.address, "stored")
+        assert inbox.wait(600) == [{"event": "stored"}]
 
 
 def test_news_to_nobody_are_dropped() -> None:
