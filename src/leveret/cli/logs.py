@@ -94,7 +94,6 @@ class LogFile(logging.Handler):
         self._when: Rotation | None = settings.rotation_date
         self._lost = 0
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file = self._open()
         except OSError as error:
             raise ConfigError(f"log.file: cannot open {path}: {error.strerror}") from error
@@ -116,7 +115,7 @@ class LogFile(logging.Handler):
             self._reopened()
 
     def reopen(self) -> None:
-        """Continue in a new file after the old one was moved away."""
+        """Continue in a new file after the old one was moved away; in the old one while no new one can be opened."""
         with self.lock or contextlib.nullcontext():
             self._reopened()
 
@@ -127,14 +126,19 @@ class LogFile(logging.Handler):
         super().close()
 
     def _open(self) -> TextIO:
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         return open(descriptor, "a", encoding="utf-8", errors="backslashreplace")
 
     def _reopened(self) -> None:
         with contextlib.suppress(OSError):
-            self._file.close()
+            self._replace(self._open())
+
+    def _replace(self, file: TextIO) -> None:
+        """Go on in `file`. The one before is closed only now: a closed one would fail whoever logs something."""
+        before, self._file = self._file, file
         with contextlib.suppress(OSError):
-            self._file = self._open()
+            before.close()
 
     def _is_full(self, more: int) -> bool:
         size = self._file.tell()
@@ -148,7 +152,6 @@ class LogFile(logging.Handler):
 
     def _rename_away(self) -> None:
         """Rename `log` to `log.0`, `log.0` to `log.1`; remove the oldest."""
-        self._file.close()
         files = [
             self.path,
             *(self.path.with_name(f"{self.path.name}.{number}") for number in range(self._keep)),
@@ -158,7 +161,7 @@ class LogFile(logging.Handler):
         for newer, older in reversed(list(pairwise(files))):
             if newer.exists():
                 newer.replace(older)
-        self._file = self._open()
+        self._replace(self._open())
         self._next = self._following()
 
 

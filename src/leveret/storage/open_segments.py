@@ -23,15 +23,25 @@ _CLOSED_AT_ONCE: Final = 16
 _CLOSED_OF_MANY: Final = 64
 """At the bound, one segment in so many is closed: a search may pass all open ones, so not every open may need one."""
 _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
+_NO_DISK: Final = frozenset({errno.EROFS, errno.EIO})
+"""A file system that met an error is made read-only, or gives this error for each call (ext4, XFS)."""
 
 
 class OutOfDescriptors(StorageError):
     """The system has no descriptor left; the log is whole, and a later try may succeed."""
 
 
+class DiskFailed(StorageError):
+    """The disk failed, or its file system is read-only: no later try succeeds while the node runs."""
+
+
 def storage_error(error: OSError, text: str) -> StorageError:
     """The exception for an error of the system."""
-    kind = OutOfDescriptors if error.errno in _NO_DESCRIPTOR else StorageError
+    kind: type[StorageError] = StorageError
+    if error.errno in _NO_DESCRIPTOR:
+        kind = OutOfDescriptors
+    elif error.errno in _NO_DISK:
+        kind = DiskFailed
     return kind(f"{text}: {error}")
 
 

@@ -128,6 +128,26 @@ def test_lines_that_a_full_disk_refused_are_counted_in_the_next_one(tmp_path: Pa
     assert (tmp_path / "l").read_text() == "log_lines_lost count=2\nevent\n"
 
 
+@pytest.mark.parametrize("way", ["reopened", "full"])
+def test_while_no_new_file_can_be_opened_the_old_one_goes_on(way: str, tmp_path: Path) -> None:
+    """Whoever logs something must never fail for it: that would be any code of the node."""
+    full = {"log_file_rotation_size": "4", "log_file_rotation_count": "1"} if way == "full" else {}
+    handler = LogFile(tmp_path / "logs" / "l", log(**full).file)
+    event = logging.LogRecord(OTHER, logging.INFO, "", 0, "event", None, None)
+    handler.handle(event)
+    (tmp_path / "logs").rename(tmp_path / "away")
+    (tmp_path / "logs").write_text("no directory")
+    if way == "reopened":
+        handler.reopen()
+    handler.handle(event)
+    handler.handle(event)
+    (tmp_path / "logs").unlink()
+    handler.reopen()
+    handler.handle(event)
+    handler.close()
+    assert (tmp_path / "logs" / "l").read_text().endswith("event\n"), "the directory is made, too"
+
+
 def test_a_log_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"log.file: cannot open {tmp_path}: Is a directory"):
         LogFile(tmp_path, log().file)

@@ -215,7 +215,9 @@ class ManagementServer:
         for _, task in self._running:
             await task
         if self._running:
-            (self._data_dir / CONTROL_SOCKET).unlink(missing_ok=True)
+            # A disk that became read-only must not keep the rest of the node from its end.
+            with contextlib.suppress(OSError):
+                (self._data_dir / CONTROL_SOCKET).unlink()
         self._running.clear()
 
     def _serve(

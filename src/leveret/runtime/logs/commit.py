@@ -31,7 +31,7 @@ from leveret.runtime.logs.loop_syncs import LoopSyncs
 from leveret.runtime.logs.sync_threads import SyncThreads
 from leveret.storage.kernel_syncs import KernelSyncs
 from leveret.storage.log import Log
-from leveret.storage.open_segments import OutOfDescriptors
+from leveret.storage.open_segments import DiskFailed, OutOfDescriptors
 from leveret.storage.removed import free
 from leveret.storage.summary import summarise
 from leveret.storage.sync import FileSystem, close_descriptors, sync_descriptors
@@ -359,6 +359,14 @@ class GroupCommit:
         """
         self._failed = True
         self._on_failure(error)
+
+    def refused(self, error: StorageError) -> None:
+        """As `fail`, if a refused append means that this disk takes nothing any more.
+
+        A mirror, a follower or the next start serves better than a node that refuses everything.
+        """
+        if isinstance(error, DiskFailed):
+            self.fail(error)
 
     def _finished(
         self,

@@ -40,6 +40,7 @@ from leveret.runtime.logs.definitions_store import DefinitionsStore
 from leveret.runtime.logs.gathering import Gathering
 from leveret.runtime.logs.log_home import take_down
 from leveret.runtime.logs.log_store import QueueLogs
+from leveret.runtime.logs.shared_changes import SharedChanges
 from leveret.runtime.process.clock import elapsed_ms
 from leveret.runtime.process.work_slices import others_first, time_slice
 from leveret.session.amqp091.connection import ClientConnection
@@ -112,22 +113,6 @@ class ReplicationPort(ConfirmPort, Protocol):
         """Send changes of definitions to all nodes; calls `known` when all live nodes have them."""
 
 
-class _DefinitionsPublication:
-    """Changes of definitions on their way to other nodes, and the promises that wait for them."""
-
-    __slots__ = ("is_known", "then")
-
-    def __init__(self) -> None:
-        self.is_known = False
-        self.then: list[Callable[[], None]] = []
-
-    def known(self) -> None:
-        self.is_known = True
-        then, self.then = self.then, []
-        for step in then:
-            step()
-
-
 class EngineHooks(NamedTuple):
     """The node's callbacks and settings for the engine.
 
@@ -172,7 +157,7 @@ class Engine:
         self._hooks = hooks
         self.replication_port: ReplicationPort | None = None
         self.confirm_ports: list[ConfirmPort] = []
-        self._publication: _DefinitionsPublication | None = None
+        self._publication: SharedChanges | None = None
         self._reported: list[tuple[ConfirmingChannel, ConfirmBatch, bool]] = []
         self.outbox: list[Sender] = []
         self.peers: dict[Sender, Peer] = {}
@@ -188,6 +173,7 @@ class Engine:
         self._copies: list[CopiedChunk] = []
         self._replication_due: dict[Queue, None] = {}
         self._failed: set[Queue] = set()
+        self._definitions_again_s = 0.0
         self._gone: set[Queue] = set()
         self._dead_lettered: list[DeadLettered] = []
         self._flush_number = 0
@@ -305,6 +291,7 @@ class Engine:
         except StorageError as error:
             logger.error("append_failed vhost=%s queue=%s error=%s", *queue.key, error)
             self._failed.add(queue)
+            self._commit.refused(error)
             if isinstance(error, Corrupt) and queue.damage is None:
                 self.gone(queue, error)
 
@@ -321,6 +308,7 @@ class Engine:
         except StorageError as error:
             logger.error("settlements_not_logged vhost=%s queue=%s error=%s", *queue.key, error)
             queue.wait_ms = RETRY_MS
+            self._commit.refused(error)
         is_there = queue.damage is None and self._broker.queues.get(queue.key) is queue
         if is_there and queue.is_unused(elapsed_ms):
             self._end_unused(queue)
@@ -504,13 +492,18 @@ class Engine:
         try:
             self._definitions.append(changes)
         except StorageError as error:
-            logger.error("definitions_not_logged error=%s", error)
             broker.changes = changes + broker.changes
-            asyncio.get_running_loop().call_later(1.0, self.touch)
+            loop = asyncio.get_running_loop()
+            # One timer for all flushes that come here meanwhile.
+            if loop.time() >= self._definitions_again_s:
+                self._definitions_again_s = loop.time() + 0.5
+                logger.error("definitions_not_logged error=%s", error)
+                loop.call_later(1.0, self.touch)
+            self._commit.refused(error)
             return
         if self.replication_port is not None and broker.shared:
             shared, broker.shared = broker.shared, []
-            self._publication = _DefinitionsPublication()
+            self._publication = SharedChanges()
             self.replication_port.share(shared, self._publication.known)
         broker.changes_in_flight += 1
         self.when_known(self._definitions_known)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from leveret.model.errors import StorageError
 from leveret.runtime.sockets.buffered_output import BufferedOutput
 from leveret.session.amqp091.connection import ClientConnection
 from leveret.session.amqp091.publishing import QUEUES_A_TURN
+from leveret.testing.network.waiting import until
 from leveret.testing.simulation.machine.full_disk import LimitedDisks
 from leveret.wire.amqp091 import PROTOCOL_HEADER
 from tests.unit.runtime.collecting.site import Site
@@ -134,6 +137,64 @@ async def test_a_publish_that_the_disk_refuses_is_nacked(
         site.node.engine.flush()
         await site.node.commits.settle()
     assert client.names() == ["Basic.Nack"]
+
+
+@pytest.mark.parametrize("what", ["message", "settlement", "definition"])
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EIO, errno.ENOSPC])
+async def test_a_disk_that_takes_nothing_any_more_ends_the_node_and_a_full_one_does_not(
+    what: str, number: int, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that goes on with such a disk nacks all that it gets, and keeps its mirrors and followers from leading."""
+    failures = list[BaseException]()
+    site = Site(directory)
+    await site.start()
+    client = Client(site)
+    client.send(commands.Queue.Declare(queue="q", durable=True))
+    client.publish("q")
+    await site.settle()
+    monkeypatch.setattr(site.node.commits, "_on_failure", failures.append)
+
+    def refuse(*octets: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "pwritev", refuse)
+    if what == "message":
+        client.publish("q")
+    elif what == "settlement":
+        client.send(commands.Basic.Get(queue="q", no_ack=True))
+    else:
+        client.send(commands.Queue.Declare(queue="other", durable=True))
+    site.node.engine.flush()
+    assert bool(failures) is (number != errno.ENOSPC)
+
+
+async def test_definitions_that_the_disk_refuses_are_tried_again_once_in_a_while(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each flush tries them again, too; if each began tries of its own, there would be more and more."""
+    site = Site(directory)
+    await site.start()
+    client = Client(site)
+    loop, begun = asyncio.get_running_loop(), list[float]()
+    with monkeypatch.context() as full:
+
+        def refuse(changes: Sequence[Change]) -> None:
+            raise StorageError("no space left on device")
+
+        full.setattr(site.node.engine._definitions, "append", refuse)
+        full.setattr(site.node.engine, "touch", lambda session=None: begun.append(loop.time()))
+        client.send(commands.Queue.Declare(queue="q", durable=True))
+        for _ in range(5):
+            site.node.engine.flush()
+        assert caplog.text.count("definitions_not_logged") == 1
+        begun.clear()
+        await until(lambda: bool(begun), "another try")
+        assert len(begun) == 1
+        site.node.engine.flush()
+        assert caplog.text.count("definitions_not_logged") == 2, "and so on"
+    site.node.engine.flush()
+    await site.node.commits.settle()
+    assert "Queue.DeclareOk" in client.names()
 
 
 @pytest.mark.parametrize("way", ["fanout", "commit"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import mmap
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +16,7 @@ from leveret.runtime.node import alarms
 from leveret.runtime.node.alarms import AlarmWatch, total_memory_bytes
 from leveret.runtime.process.proc import used_memory_bytes
 from leveret.storage.disk import free_disk_bytes
+from leveret.testing.network.waiting import until
 
 EVER_LOW = Watermarks(memory_absolute_bytes=0)
 
@@ -72,3 +75,21 @@ def test_while_memory_is_low_free_memory_is_given_back_now_and_then(
     watch.set_memory(Watermark(None, 0))
     watch.probe()
     assert given == [True, False, True]
+
+
+async def test_a_measurement_that_fails_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node without a free descriptor cannot read each figure, and must go on."""
+    measured: list[int] = []
+
+    def measure() -> int:
+        measured.append(1)
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(alarms, "used_memory_bytes", measure)
+    monkeypatch.setattr(alarms, "PROBE_EVERY_S", 0.001)
+    watching = asyncio.create_task(AlarmWatch(Watermarks(), tmp_path).run())
+    await until(lambda: len(measured) > 1 or watching.done(), "another measurement")
+    assert not watching.done()
+    watching.cancel()
