@@ -17,6 +17,7 @@ from leveret.pipeline.archive.tables import read_table
 from leveret.pipeline.recovery.counting import with_unsettled
 from leveret.pipeline.recovery.unsettled import NumberedFile, not_to_recover, write_run
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
+from tests.seeds import seeds
 
 pytestmark = pytest.mark.spark
 VHOST = "eu/1"
@@ -94,7 +95,7 @@ def by_model(upstream: StandbyUpstream) -> list[tuple[str, int, int]]:
     )
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.story) for seed in (1, 2, 3))])
+@pytest.mark.parametrize("seed", seeds(4, each_time=1))
 def test_masks_anti_join_and_model_agree(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     upstream = history(seed)
     manifest = Manifest(tmp_path)

@@ -52,6 +52,7 @@ def test_a_drained_queue_goes_round_with_its_nodes_restarts() -> None:
     assert all(run(seed, steps=2_000, drains=True).confirmed for seed in range(20_000, 20_005))
 
 
+@pytest.mark.story
 def test_long_runs() -> None:
     assert all(run(seed, steps=3_000).confirmed for seed in range(10_000, 10_012))
 

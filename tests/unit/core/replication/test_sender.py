@@ -16,6 +16,7 @@ from leveret.core.replication.sender import (
     SentScope,
 )
 from leveret.model.errors import PeerError
+from tests.seeds import seeds
 
 R, C, P, Q, U, L, J, E = SendPhase
 WAYS: Final[dict[SendPhase, tuple[SendEvent, ...]]] = {
@@ -141,7 +142,7 @@ def test_numbers_of_frames_do_not_go_back() -> None:
         sender.frame(6)
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", seeds(200, each_time=40))
 def test_no_promise_is_kept_by_what_a_peer_makes_up(seed: int) -> None:
     """A peer acks what it likes, at any time; promises count on what was really sent to it, and on nothing else."""
     dice = random.Random(seed)

@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from leveret.core.replication.vhost_owners import SiteNodes, VhostOwner, next_owners
+from tests.seeds import seeds
 
 A, B, C = "a", "b", "c"
 Owners = dict[str, VhostOwner]
@@ -157,7 +158,7 @@ def test_owners(name: str, vhosts: str, owners: Owners, view: SiteNodes, written
     assert next_owners([*vhosts], owners, view) == written
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", seeds(200, each_time=40))
 def test_whatever_comes_and_goes_data_have_one_place_and_owners_are_even_at_last(seed: int) -> None:
     """Nodes come, go, and are forgotten; owners transfer, and take over; after each step every vhost has one owner.
 

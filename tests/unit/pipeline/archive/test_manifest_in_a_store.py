@@ -23,12 +23,17 @@ def place(memory_store: MemoryStores) -> ObjectPath:
     return memory_store.new_place()
 
 
-@pytest.fixture
-def any_place(any_store: ObjectStore | Hdfs) -> ObjectPath:
-    return ObjectPath(any_store.new_place())
+STORE = pytest.param("object_store", marks=pytest.mark.process)
+HDFS = pytest.param("hdfs", marks=[pytest.mark.process, pytest.mark.story, pytest.mark.xdist_group("spark")])
 
 
-@pytest.fixture(params=["memory", pytest.param("hdfs", marks=pytest.mark.xdist_group("spark"))])
+@pytest.fixture(params=[STORE, HDFS])
+def any_place(request: pytest.FixtureRequest) -> ObjectPath:
+    store: ObjectStore | Hdfs = request.getfixturevalue(request.param)
+    return ObjectPath(store.new_place())
+
+
+@pytest.fixture(params=["memory", HDFS])
 def long_place(request: pytest.FixtureRequest) -> ObjectPath:
     """For hundreds of requests: the server that speaks S3 takes ten milliseconds for each."""
     if request.param == "memory":

@@ -18,6 +18,7 @@ from leveret.runtime.clients.segment_ingest import CLOCK_DIFFERENCE_MS_MAX, Segm
 from leveret.wire.record import content_header, message_head
 from leveret.wire.staged_segment import LogEnd, StagedSegment
 from leveret.wire.stream.publish import MessageRun
+from tests.seeds import seeds
 from tests.unit.memory import scratch
 from tests.unit.runtime.collecting.site import Site, replicating
 
@@ -353,7 +354,7 @@ async def test_a_segment_of_a_queue_that_is_gone_or_was_made_anew_or_is_a_stream
         ingest_of(site).end()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12, each_time=3))
 async def test_killed_anywhere_between_others_messages_acks_and_segments_the_books_are_exact(
     directory: Path, seed: int
 ) -> None:

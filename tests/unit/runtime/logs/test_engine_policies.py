@@ -13,6 +13,7 @@ from leveret.model import definitions as d
 from leveret.runtime.collecting.collector import Collector
 from leveret.runtime.logs import engine
 from leveret.storage.state_file import StateFile
+from tests.seeds import seeds
 from tests.unit.runtime.collecting.site import HEAD, POLICY, TAGGED, Site, replicating
 
 NAMES = [f"q{number}" for number in range(10)]
@@ -80,7 +81,7 @@ async def test_queues_whose_collection_ends_share_a_wait_for_the_disk(
 
 
 @pytest.mark.usefixtures("one_at_once")
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8, each_time=3))
 async def test_what_is_published_while_tags_and_policies_come_and_go_is_all_collected(
     directory: Path, seed: int
 ) -> None:

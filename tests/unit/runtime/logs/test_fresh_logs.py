@@ -107,7 +107,7 @@ async def check(place: Path, names: list[str], confirmed: set[str], told: str) -
 
 
 @pytest.mark.parametrize("way", ["threads", "kernel", "syncfs"])
-@pytest.mark.parametrize("durability", ["fsync", "os"])
+@pytest.mark.parametrize("durability", ["fsync", pytest.param("os", marks=pytest.mark.story)])
 @pytest.mark.parametrize("count", [1, 12])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_power_lost_at_any_step_of_a_fresh_log_takes_no_queue_down(

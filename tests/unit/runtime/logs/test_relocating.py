@@ -21,6 +21,7 @@ from leveret.runtime.logs.reclaiming import ROLL_EVERY_MS
 from leveret.storage.log import SEGMENT_BYTES_MAX
 from leveret.testing.simulation.machine.disk import SimulatedDisk
 from leveret.wire.chunk import ChunkType
+from tests.seeds import seeds
 from tests.unit.memory import scratch
 from tests.unit.runtime.collecting.site import head_of
 from tests.unit.runtime.logs.consumed import BODY, Store
@@ -125,7 +126,7 @@ def test_how_often_a_message_came_back_is_known_behind_what_was_dropped(tmp_path
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=["classic", "quorum", "priority"])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12, each_time=3))
 def test_whatever_is_settled_in_whatever_order_all_else_stays_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: dict[str, Any], seed: int
 ) -> None:
@@ -183,7 +184,7 @@ def disk() -> Iterator[SimulatedDisk]:
         yield disk
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8, each_time=3))
 def test_a_kill_or_a_loss_of_power_at_any_step_takes_nothing(
     disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

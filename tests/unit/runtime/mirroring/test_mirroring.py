@@ -14,6 +14,7 @@ from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.testing.network.waiting import until
 from leveret.wire.chunk import ChunkType, encode_entry
 from leveret.wire.link import MirrorInventory, Type, pack
+from tests.seeds import seeds
 from tests.unit.runtime.mirroring.sites import NAMES, Node, compared, pair
 
 A, B = NAMES[:2]
@@ -24,7 +25,7 @@ def has_dropped(mirror: Node, name: str, first_offset: int) -> bool:
     return mirror.log(name).first_offset >= first_offset
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(10, each_time=3))
 async def test_whatever_happens_to_the_link_the_mirror_has_what_the_leader_has(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

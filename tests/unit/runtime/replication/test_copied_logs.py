@@ -19,6 +19,7 @@ from leveret.testing.applications.compare import compare
 from leveret.testing.network.waiting import until
 from leveret.wire.chunk import Chunk, ChunkType, decode_chunk, encode_entry
 from leveret.wire.link import ChangeKind, LogChange, Octets
+from tests.seeds import seeds
 from tests.unit.runtime.replication.link_sites import SEGMENT_BYTES, FollowerSite, LeaderSite, in_sync
 
 NAMES = [f"queues/{number:016x}" for number in range(1, 6)]
@@ -154,7 +155,7 @@ def is_at_rest(leader: MirroringNode) -> bool:
     return not leader.feed.prefixes and not sending.skipped & leader.tree.logs.keys()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6, each_time=2))
 async def test_a_follower_takes_cuts_resets_and_segments_in_front_of_single_logs(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from leveret.storage.log import Log
 from leveret.testing.applications.compare import compare
 from leveret.testing.network.waiting import until
 from leveret.testing.simulation.machine.disk import SimulatedDisk
+from tests.seeds import seeds
 from tests.unit.runtime.replication.delayed_site import (
     DELAY_MS,
     DelayedSite,
@@ -59,7 +60,7 @@ def assert_has_all(follower: Path, leader: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6, each_time=4))
 async def test_it_can_be_what_its_leader_was_at_every_time(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,7 +202,7 @@ async def test_a_link_that_ends_while_files_are_kept_leaves_the_frame_to_the_nex
     await assert_was(follower.directory, moments, tmp_path / "scratch")
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3, each_time=2))
 def test_a_loss_of_power_takes_no_time_that_was_acked(tmp_path: Path, seed: int) -> None:
     async def scenario(disk: SimulatedDisk) -> None:
         dice = random.Random(seed)

@@ -12,6 +12,7 @@ import pytest
 from leveret.runtime.replication.applier import Applier
 from leveret.storage.quarantine.report import reports
 from leveret.wire.link import LogChange
+from tests.seeds import seeds
 from tests.unit.runtime.replication.delayed_site import (
     AloneSite,
     assert_is,
@@ -22,7 +23,7 @@ from tests.unit.runtime.replication.delayed_site import (
 )
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3, each_time=1))
 async def test_behind_a_leader_that_was_replaced_it_can_be_what_that_was(tmp_path: Path, seed: int) -> None:
     follower, leader, moments = await replaced(tmp_path, random.Random(seed))
     assert follower.identity.identity.followed_epoch == 2
@@ -48,7 +49,7 @@ async def test_what_came_later_is_quarantined(tmp_path: Path) -> None:
     assert sum(log.messages for log in queues) >= left.messages
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2, each_time=1))
 async def test_broken_off_at_any_change_it_is_gone_on_with(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

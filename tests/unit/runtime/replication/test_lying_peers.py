@@ -21,6 +21,7 @@ from leveret.session.link_handshake import ProvenFollower
 from leveret.testing.network.waiting import until
 from leveret.wire import link as wire
 from leveret.wire.link import LogExtent, Type, pack
+from tests.seeds import seeds
 from tests.unit.runtime.mirroring.sites import NAMES, Node
 from tests.unit.runtime.mirroring.test_source_link import Peer
 from tests.unit.runtime.replication.link_sites import LeaderSite
@@ -113,7 +114,7 @@ MIRROR_PHASES: Final = [
 
 
 @pytest.mark.parametrize("phase", MIRROR_PHASES)
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12, each_time=4))
 async def test_a_mirror_that_lies_gets_no_promise_kept_and_nothing_written(
     tmp_path: Path, phase: SendPhase, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,7 +169,7 @@ FOLLOWER_PHASES: Final = [
 
 
 @pytest.mark.parametrize("phase", FOLLOWER_PHASES)
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12, each_time=4))
 async def test_a_follower_that_lies_is_not_in_sync_and_gets_nothing_written(
     tmp_path: Path, phase: SendPhase, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

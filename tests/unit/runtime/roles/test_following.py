@@ -16,10 +16,11 @@ from leveret.runtime.replication import catching_up, sending_link, sent_logs, se
 from leveret.testing.applications.compare import compare
 from leveret.testing.network.waiting import until
 from leveret.wire.link import Octets
+from tests.seeds import seeds
 from tests.unit.runtime.replication.link_sites import FollowerSite, LeaderSite, in_sync
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12, each_time=3))
 async def test_whatever_happens_to_the_link_the_follower_has_what_the_leader_has(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,7 +61,7 @@ async def test_whatever_happens_to_the_link_the_follower_has_what_the_leader_has
     assert found.is_identical, found
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4, each_time=3))
 async def test_a_diverged_tail_is_set_aside_and_the_rest_stays(tmp_path: Path, seed: int) -> None:
     """The follower goes on by itself, as a leader that was replaced does, and follows again."""
 

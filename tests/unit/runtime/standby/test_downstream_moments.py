@@ -18,6 +18,7 @@ from leveret.runtime.process.clock import clock_ms
 from leveret.testing.network.waiting import until
 from leveret.testing.sites.standby_archive import freeze_plan
 from leveret.wire.record import decode_message
+from tests.seeds import seeds
 from tests.unit.pipeline.recovery.test_unsettled import FakeBroker
 from tests.unit.runtime.collecting.site import POLICY, Site, replicating, served
 
@@ -68,7 +69,7 @@ def recovered(manifest: Manifest, broker: FakeBroker, at_ms: int | None = None) 
     return [bytes(decode_message(body).body) for body in broker.queues.get("q", [])]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6, each_time=2))
 async def test_every_moment_has_each_message_once_however_often_the_queue_was_collected_anew(
     directory: Path, seed: int
 ) -> None:
@@ -95,7 +96,7 @@ async def test_every_moment_has_each_message_once_however_often_the_queue_was_co
         assert recovered(manifest, FakeBroker(), at_ms) == [], "it was recovered already"
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6, each_time=2))
 async def test_one_recovery_after_the_other_brings_each_message_once_however_often_it_was_collected_anew(
     directory: Path, seed: int
 ) -> None:
