@@ -125,8 +125,9 @@ def route_dead_letters(broker: Broker, queue: Queue, letters: DeadLetters, now_s
     rejects publishes is full (RabbitMQ's rules).
     """
     settings, (vhost, name) = queue.settings, queue.key
-    exchange, topology = settings.dead_letter_exchange, broker.topologies.get(vhost)
-    if exchange is None or topology is None or exchange not in topology.exchanges:
+    exchange = settings.dead_letter_exchange
+    # To look for an exchange that is being deleted may delete it.
+    if exchange is None or vhost not in broker.topologies or broker.find_exchange(vhost, exchange) is None:
         return set()
     takers: set[Queue] = set()
     kind = queue_type(queue.definition.arguments)

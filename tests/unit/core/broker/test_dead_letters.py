@@ -8,6 +8,7 @@ import pytest
 from pamqp import commands, header
 
 from leveret.core.broker.broker import Broker
+from leveret.core.broker.chores import AT_ONCE
 from leveret.core.broker.dead_letters import dead_letter_head, headers_of, route_dead_letters
 from leveret.core.queues.dead_lettering import DeadLetters
 from leveret.core.queues.head import Head, make_head
@@ -65,3 +66,23 @@ def test_a_message_goes_round_to_where_it_died_only_if_somebody_rejects_it_on_th
         {queue} if comes_back else set()
     )
     assert queue.gathered_count == comes_back
+
+
+def test_a_message_dies_while_its_exchange_is_deleted_step_by_step() -> None:
+    broker = Broker(lambda queue, offset: [])
+    broker.apply(d.Put(d.Vhost(name="v")))
+    for name in ("dlx", "before"):
+        broker.apply(d.Put(d.Exchange(vhost="v", name=name, type="direct")))
+    broker.apply(d.Put(d.Queue(vhost="v", name="q")))
+    for number in range(2 * AT_ONCE):
+        to_exchange = d.Binding(
+            vhost="v", source="before", destination="dlx", destination_type="exchange", routing_key=str(number)
+        )
+        broker.apply(d.Put(to_exchange))
+    queue = broker.queues["v", "q"]
+    queue.configure(QueueSettings(dead_letter_exchange="dlx"))
+    broker.deletions.delete_exchange("v", "dlx", lambda is_there: None, if_unused=True)
+    assert broker.chores
+    letters = DeadLetters([Run(0, alike(head_of(), [b"abc"]))], "expired")
+    assert route_dead_letters(broker, queue, letters, 8) == set()
+    assert broker.find_exchange("v", "dlx") is None
