@@ -29,6 +29,7 @@ from leveret.model import definitions as d
 from leveret.model.errors import LeveretError, Refusal
 from leveret.runtime.cluster.parts import ClusterParts
 from leveret.runtime.cluster.placement.placement_controller import report_mirrors
+from leveret.runtime.logs.definitions_store import name_of
 
 if TYPE_CHECKING:
     from leveret.runtime.node.node import Node
@@ -185,7 +186,7 @@ class Coordinator:
                 try:
                     take(broker, each.change)
                 except Refusal as error:
-                    logger.error("definition_not_taken change=%s error=%s", each.change, error)
+                    logger.error("definition_not_taken change=%s error=%s", name_of(each.change), error)
                 self._parts.placement_controller.definition_changed(each.change)
 
     async def drained(self, draining: bool) -> None:

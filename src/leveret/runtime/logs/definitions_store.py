@@ -295,7 +295,14 @@ def take_over(broker: Broker, change: Change) -> None:
     try:
         broker.apply(change)
     except Refusal as error:
-        logger.error("definition_not_restored change=%s error=%s", change, error)
+        logger.error("definition_not_restored change=%s error=%s", name_of(change), error)
+
+
+def name_of(change: Change) -> str:
+    """A change as the log shows it: without values, which may be secrets."""
+    if isinstance(change, Put):
+        return f"put {change.entity.kind} {'/'.join(change.entity.key)}"
+    return f"delete {change.kind} {'/'.join(change.key)}"
 
 
 def _parts(items: Iterable[T]) -> Iterator[list[T]]:

@@ -117,6 +117,7 @@ class Relocating:
         self._passes.pop(queue, None)
         self._rolled_ms.pop(queue, None)
         self._not_before_ms.pop(queue, None)
+        self._failed.discard(queue)
 
     def waits(self, queue: Queue) -> bool:
         """Whether a relocation failed, and another one begins later."""

@@ -36,6 +36,7 @@ from leveret.session.amqp091.settling import leave
 from leveret.session.certificate import TlsPeer
 from leveret.wire import amqp091 as wire
 from leveret.wire.amqp091 import FRAME_HEAD_BYTES
+from leveret.wire.properties import SyntaxFault
 
 CLOSING_TIMEOUT_MS: Final = 30_000
 """The wait for a client's answer to our close, as in RabbitMQ."""
@@ -242,7 +243,7 @@ class ClientConnection(ConnectionBase):
                 break
             if data[stop] != wire.FRAME_END:
                 octets = data[position + FRAME_HEAD_BYTES : stop]
-                raise broken_frame(kind, octets, f"{{invalid_frame_end_marker,{data[stop]}}}")
+                raise self._broken_frame(kind, octets, f"{{invalid_frame_end_marker,{data[stop]}}}")
             if (
                 size == _ACK_BYTES
                 and kind == wire.FRAME_METHOD
@@ -319,9 +320,9 @@ class ClientConnection(ConnectionBase):
                 self.reply(commands.Connection.CloseOk())
             return
         if kind not in (wire.FRAME_METHOD, wire.FRAME_HEADER, wire.FRAME_BODY):
-            raise broken_frame(kind, payload, "unknown_frame")
+            raise self._broken_frame(kind, payload, "unknown_frame")
         if kind == wire.FRAME_METHOD and len(payload) < 4:
-            raise broken_frame(kind, payload, "unknown_frame")
+            raise self._broken_frame(kind, payload, "unknown_frame")
         if number == 0:
             if kind != wire.FRAME_METHOD:
                 raise Fault(503, "content on channel 0")
@@ -329,10 +330,16 @@ class ClientConnection(ConnectionBase):
         else:
             self._channel_frame(kind, number, payload)
 
+    def _broken_frame(self, kind: int, octets: bytes, why: str) -> Fault:
+        """The error for an impossible frame; without its octets if they may hold a password, because it is logged."""
+        return broken_frame(kind, b"" if self.state is AmqpState.START else octets, why)
+
     def _connection_frame(self, payload: bytes) -> None:
         try:
             self._connection_method(wire.decode_method(payload))
         except LeveretError as error:
+            if isinstance(error, SyntaxFault) and self.state is AmqpState.START:
+                error = SyntaxFault("cannot decode connection.start-ok")
             self.fail(error, 0, _method_of(wire.FRAME_METHOD, payload))
 
     def _channel_frame(self, kind: int, number: int, payload: bytes) -> None:

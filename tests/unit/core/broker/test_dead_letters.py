@@ -76,7 +76,11 @@ def test_a_message_dies_while_its_exchange_is_deleted_step_by_step() -> None:
     broker.apply(d.Put(d.Queue(vhost="v", name="q")))
     for number in range(2 * AT_ONCE):
         to_exchange = d.Binding(
-            vhost="v", source="before", destination="dlx", destination_type="exchange", routing_key=str(number)
+            vhost="v",
+            source="before",
+            destination="dlx",
+            destination_type="exchange",
+            routing_key=str(number),
         )
         broker.apply(d.Put(to_exchange))
     queue = broker.queues["v", "q"]

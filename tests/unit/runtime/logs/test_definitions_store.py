@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leveret.core.broker.broker import Broker
 from leveret.model import definitions as d
 from leveret.model.errors import Corrupt, StorageError
 from leveret.runtime.logs import definitions_store as store_module
@@ -66,6 +67,21 @@ def test_more_changes_than_fit_a_chunk_make_several(tmp_path: Path, monkeypatch:
     assert len(again.definitions.by_kind["global_parameters"]) == 8
     assert [chunk.header.records for chunk in again._log.read(0, 1 << 20)] == [3, 3, 2]
     again.close()
+
+
+def test_a_definition_that_is_not_restored_is_named_without_its_secrets(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = opened(tmp_path)
+    value = {"src-uri": "amqp://u:hidden@h", "password": "hidden"}
+    of_a_plugin = d.Parameter(vhost="v", component="shovel", name="s", value=value)
+    store.append([d.Put(d.Vhost(name="v")), d.Put(of_a_plugin)])
+    broker = Broker(lambda queue, offset: [])
+    store.restore(broker)
+    assert list(broker.topologies) == ["v"]
+    assert "definition_not_restored change=put parameters v/shovel/s" in caplog.text
+    assert "hidden" not in caplog.text
+    store.close()
 
 
 async def test_changes_are_durable_with_the_next_group_commit(tmp_path: Path) -> None:

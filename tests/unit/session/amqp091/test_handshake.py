@@ -103,6 +103,20 @@ def test_sizes_out_of_bounds_are_refused_by_name(tuned: tuple[int, int], text: s
     assert (closed.reply_code, closed.reply_text) == (530, f"NOT_ALLOWED - negotiated {text}")
 
 
+@pytest.mark.parametrize("at", [0, 7, 14, -1])
+def test_a_login_that_is_no_frame_or_no_method_is_not_quoted(at: int) -> None:
+    """The reason of the end is logged, and the octets hold a password."""
+    start_ok = bytearray(
+        frame(commands.Connection.StartOk({"a": "b"}, "PLAIN", "\0guest\0hidden", "en_US"), 0)
+    )
+    start_ok[at] ^= 0x55
+    session = ClientConnection(FakeNode(), peer="test", from_loopback=True, now_ms=0)
+    session.receive(wire.PROTOCOL_HEADER + start_ok, 0)
+    assert session.state is AmqpState.CLOSED
+    assert session.end_reason
+    assert not any(each in session.end_reason for each in ("hidden", ",".join(map(str, b"hidden"))))
+
+
 def test_a_frame_before_tune_is_no_larger_than_the_initial_limit() -> None:
     node = FakeNode()
     node.limits = replace(node.limits, frame_max_bytes=131_072)
