@@ -44,8 +44,8 @@ class Story(Stage):
         self._pause(0.2, 1.0)
         self.site.heal()
         self.site.start_all()
-        self.outpost.node.link.heal()
-        self.outpost.start()
+        self.outposts.heal()
+        self.outposts.start()
         self._wait_working()
         self._wait_synchronised()
         disordered = self._crew.end()
@@ -240,10 +240,9 @@ class Story(Stage):
         self._made -= led
         node.wipe()
         self.site.give_secret(node)
-        if node is self.outpost.followed:
-            self.outpost.begin_anew()
+        self.outposts.replaced(node)
         self._back(node)
-        self.outpost.start()
+        self.outposts.start()
 
     def change_policy(self) -> None:
         """Mirrors go elsewhere, or become fewer or more."""
@@ -267,15 +266,14 @@ class Story(Stage):
         )
 
     def kill_follower(self) -> None:
-        """Kill -9 of the follower beyond the cluster, and back after a while."""
-        if self.outpost.alive:
-            self.outpost.node.node.kill9()
+        """Kill -9 of a follower beyond the cluster, and back after a while."""
+        self._chance.choice(self.outposts.every).kill9()
         self._pause(0.0, 1.5 * LEASE_S)
-        self.outpost.start()
+        self.outposts.start()
 
     def cut_follower(self) -> None:
-        """Nothing passes between the follower and its node, or the connection is cut."""
-        link = self.outpost.node.link
+        """Nothing passes between a follower beyond the cluster and its node, or the connection is cut."""
+        link = self._chance.choice(self.outposts.every).node.link
         if self._chance.random() < 0.5:
             link.cut(abruptly=self._chance.random() < 0.5)
             return

@@ -20,7 +20,7 @@ from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
 from leveret.testing.sites.mirror_cluster import QueuePlace
 from tests.cluster import torture_quiet
 from tests.cluster.torture_apps import Crew, CrewConsumer
-from tests.cluster.torture_beyond import Outpost
+from tests.cluster.torture_beyond import Outposts
 from tests.cluster.torture_lossy import LOSSY, TERMS, Quarantined
 from tests.cluster.torture_quiet import QuietQueues, directories
 from tests.cluster.torture_stream import STREAM, StreamCrew
@@ -75,11 +75,11 @@ class Stage:
         self._consumed = False
         self._lossy_log = ""
         self._streaming = StreamCrew(self._stream_ports, random.Random(chance.randrange(1 << 32)))
-        self.outpost = Outpost(site.members[0], folder)
+        self.outposts = Outposts(site.members[0], site.members[1], folder)
 
     def close(self) -> None:
         """End what is not the cluster's."""
-        self.outpost.close()
+        self.outposts.close()
 
     def begin(self) -> None:
         """Declare everything; the cluster runs."""
@@ -93,7 +93,7 @@ class Stage:
         with self.site.channel(self._someone()) as channel:
             channel.queue_declare(STREAM, durable=True, arguments={"x-queue-type": "stream"})
         self._declare_lossy()
-        self.outpost.start()
+        self.outposts.start()
         self._wait_synchronised()
 
     def _declare_lossy(self) -> None:
@@ -123,7 +123,8 @@ class Stage:
     def tend(self) -> None:
         """Have everything done that nobody does, at a node that runs or through the follower."""
         doors = [each.process for each in self._awake()]
-        self._crew.tend([*doors, self.outpost.node.node] if self.outpost.alive else doors)
+        beyond = self.outposts.beyond
+        self._crew.tend([*doors, beyond.node.node] if beyond.alive else doors)
 
     def _wait_working(self) -> None:
         """Wait until what is published is confirmed, applications found their place again, and queues their leader."""
@@ -220,7 +221,7 @@ class Stage:
 
     def _judge_beyond(self) -> None:
         try:
-            self.counts["compared"] += self.outpost.judge().logs
+            self.counts["compared"] += self.outposts.judge()
         except AssertionError as error:
             raise AssertionError(f"{self.reported}: {error}") from None
 
