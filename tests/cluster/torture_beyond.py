@@ -1,8 +1,8 @@
 """Followers beyond a tortured cluster: of its nodes, one of them delayed, and of such a follower.
 
-    beyond   follows the first node, and passes clients on to it (`replication.proxy`)
-    delayed  follows the second node, and applies what it does `DELAY_S` later
-    last     follows `beyond`
+beyond   follows the first node, and passes clients on to it (`replication.proxy`)
+delayed  follows the second node, and applies what it does `DELAY_S` later
+last     follows `beyond`
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from typing import Final
 from leveret.model.errors import Corrupt, StorageError
 from leveret.storage.directory import sync_directory
 from leveret.storage.hole import is_hole
-from leveret.wire.chunk import HEADER_BYTES, Chunk, ChunkError, ChunkType, Header, decode_chunk, decode_header
+from leveret.wire.chunk import HEADER_BYTES, Chunk, ChunkError, ChunkType, Header, decode_header, verify
 
 INDEX_EVERY_BYTES: Final = 64 * 1024
 _READ_BYTES: Final = 1024 * 1024
@@ -289,7 +289,11 @@ class Segment:
         missing = self.size + header.chunk_bytes - length
         if missing > 0:
             raise ChunkError(f"the file ends {missing} octets before the chunk does")
-        return decode_chunk(window.load(self.size, header.chunk_bytes))
+        octets = window.load(self.size, header.chunk_bytes)
+        middle = HEADER_BYTES + header.data_bytes
+        chunk = Chunk(header, octets[HEADER_BYTES:middle], octets[middle:])
+        verify(chunk)
+        return chunk
 
 
 def _private(path: str, flags: int) -> int:

@@ -1,10 +1,11 @@
 """The summary of a sealed segment, from which a start recovers without reading the messages.
 
 Beside a sealed segment of some size is a file of the same number, `.summary`. It holds the segment's sparse index and
-totals, and its **notable** chunks: all chunks without messages, all with a trailer, and the last one with messages;
-messages without their data. A thread writes it once the segment is sealed. It is never synced, because it is only a
-help: if it is missing, torn or of another size, the segment is read instead. The CRC of a message that the start did
-not read is checked when the message is read.
+totals, and its **notable** chunks: all chunks without messages, the last one with messages, and those with a trailer;
+messages without their data. A trailer that only has numbers of publishers is left out if later ones have newer numbers
+of all these publishers: each message of a numbering publisher may be a chunk of its own. A thread writes the file once
+the segment is sealed. It is never synced, because it is only a help: if it is missing, torn or of another size, the
+segment is read instead. The CRC of a message that the start did not read is checked when the message is read.
 
     crc-32 of the rest, 4 octets, big endian | msgpack of `Summary`
 """
@@ -20,13 +21,15 @@ from isal.isal_zlib import crc32
 
 from leveret.model.errors import StorageError
 from leveret.storage.segment import OnChunk, Segment, SegmentState
-from leveret.wire.chunk import Chunk, ChunkType, decode_header, encode_header
+from leveret.wire.chunk import Attribute, Chunk, ChunkType, decode_header, decode_trailer, encode_header
 
 SUMMARY_BYTES_MIN: Final = 4 * 1024 * 1024
 """A smaller segment is read as fast as its summary would be made."""
 NOTABLE_SHARE: Final = 4
 """A segment has no summary if more than one part in so many is notable; then it is read."""
 _SUFFIX: Final = ".summary"
+_Kept = tuple[bytes, bytes, bytes]
+"""Header, data and trailer of a chunk."""
 
 
 class Summary(msgspec.Struct, frozen=True, array_like=True):
@@ -38,7 +41,7 @@ class Summary(msgspec.Struct, frozen=True, array_like=True):
     user_records: int
     user_bytes: int
     index: tuple[list[int], list[int], list[int]]
-    chunks: list[tuple[bytes, bytes, bytes]]
+    chunks: list[_Kept]
 
     @classmethod
     def load(cls, segment: Segment) -> Summary | None:
@@ -74,9 +77,9 @@ class Notable:
 
     def __init__(self) -> None:
         """Nothing was seen yet."""
-        self._chunks: list[tuple[bytes, bytes, bytes]] = []
+        self._chunks: list[_Kept] = []
         self._last: Chunk | None = None
-        self._bytes = 0
+        self._numbered: dict[bytes, _Kept] = {}
 
     def add(self, chunk: Chunk) -> None:
         """Take the next chunk of the segment."""
@@ -84,22 +87,26 @@ class Notable:
         if is_user and not chunk.trailer:
             self._last = Chunk(chunk.header, b"", b"")
             return
-        if is_user:
-            self._last = None
-        self._keep(chunk, b"" if is_user else bytes(chunk.data))
-
-    def _keep(self, chunk: Chunk, data: bytes) -> None:
-        kept = encode_header(*chunk.header), data, bytes(chunk.trailer)
-        self._bytes += sum(map(len, kept))
-        self._chunks.append(kept)
+        if not is_user:
+            self._chunks.append(_kept(chunk, bytes(chunk.data)))
+            return
+        self._last = None
+        publishers = _publishers(chunk.trailer)
+        kept = _kept(chunk, b"")
+        if publishers:
+            self._numbered |= dict.fromkeys(publishers, kept)
+        else:
+            self._chunks.append(kept)
 
     def save(self, segment: Segment) -> None:
         """Write the summary of a scanned segment, if it is worthwhile and the disk permits it."""
-        if segment.size < SUMMARY_BYTES_MIN or self._bytes * NOTABLE_SHARE > segment.size:
+        if segment.size < SUMMARY_BYTES_MIN:
+            return
+        found = {*self._chunks, *self._numbered.values()}
+        if sum(sum(map(len, kept)) for kept in found) * NOTABLE_SHARE > segment.size:
             return
         if self._last is not None:
-            self._keep(self._last, b"")
-            self._chunks.sort(key=_chunk_id)
+            found.add(_kept(self._last, b""))
         summary = Summary(
             segment.size,
             segment.next_offset,
@@ -107,7 +114,7 @@ class Notable:
             segment.user_records,
             segment.user_bytes,
             segment.index(),
-            self._chunks,
+            sorted(found, key=_chunk_id),
         )
         octets = msgspec.msgpack.encode(summary)
         path = summary_path(segment.path)
@@ -117,7 +124,21 @@ class Notable:
             beside.rename(path)
 
 
-def _chunk_id(kept: tuple[bytes, bytes, bytes]) -> int:
+def _kept(chunk: Chunk, data: bytes) -> _Kept:
+    return encode_header(*chunk.header), data, bytes(chunk.trailer)
+
+
+def _publishers(trailer: bytes | memoryview) -> list[bytes]:
+    """The publishers whose numbers a trailer has; none if it has anything else, too."""
+    found = []
+    for kind, name, _ in decode_trailer(trailer):
+        if kind != Attribute.SEQUENCE:
+            return []
+        found.append(name)
+    return found
+
+
+def _chunk_id(kept: _Kept) -> int:
     return decode_header(kept[0]).chunk_id
 
 

@@ -13,12 +13,28 @@ from hypothesis import strategies as st
 from leveret.model.errors import Corrupt, StorageError
 from leveret.storage import summary as summary_module
 from leveret.storage.log import Log
+from leveret.storage.segment import Segment, SegmentState
 from leveret.storage.summary import is_summary, summarise, summary_path
-from leveret.wire.chunk import Chunk, ChunkType, Header, encode_attribute, encode_trailer
+from leveret.wire.chunk import (
+    Attribute,
+    Chunk,
+    ChunkType,
+    Header,
+    decode_trailer,
+    encode_attribute,
+    encode_trailer,
+)
 from tests.unit.storage.logs import append, contents, files, make, scratch, segments
 
 Reported = tuple[Header, bytes, bytes]
 SEQUENCE = encode_trailer(encode_attribute(0, b"publisher", 7))
+TRAILERS = [
+    b"",
+    SEQUENCE,
+    encode_trailer(encode_attribute(0, b"another", 8)),
+    encode_trailer(encode_attribute(0, b"publisher", 9), encode_attribute(0, b"another", 9)),
+    encode_trailer(encode_attribute(0, b"publisher", 10), encode_attribute(Attribute.EXPIRES, b"", 1)),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -59,9 +75,25 @@ def shape(log: Log) -> tuple[object, ...]:
     )  # fmt: skip
 
 
+def said(trailer: bytes) -> set[int]:
+    """The kinds of a trailer's attributes."""
+    return {kind for kind, _, _ in decode_trailer(trailer)}
+
+
+def last_numbers(chunks: list[Reported]) -> list[tuple[bytes, int]]:
+    """The last number of each publisher, in the order in which they were last there."""
+    last: dict[bytes, int] = {}
+    for _, _, trailer in chunks:
+        for kind, name, value in decode_trailer(trailer):
+            if kind == Attribute.SEQUENCE:
+                last.pop(name, None)
+                last[name] = value
+    return list(last.items())
+
+
 CHUNKS = st.lists(
     st.tuples(st.integers(0, 150), st.sampled_from([ChunkType.USER, ChunkType.USER, ChunkType.TRACKING]),
-              st.sampled_from([b"", b"", SEQUENCE])),
+              st.sampled_from(TRAILERS)),
     max_size=25,
 )  # fmt: skip
 
@@ -90,8 +122,9 @@ def test_opened_by_summaries_a_log_is_the_same_and_tells_all_that_is_notable(
             for header, octets, trailer in everything:
                 if header.type != ChunkType.USER:
                     assert (header, octets, trailer) in found
-                elif trailer or (header, octets, trailer) in newest:
+                elif (header, octets, trailer) in newest or said(trailer) - {0}:
                     assert any((other, end) == (header, trailer) for other, _, end in found)
+            assert last_numbers(found) == last_numbers(everything)
             assert [header.chunk_id for header, _, _ in found] == sorted(
                 {header.chunk_id for header, _, _ in found}
             )
@@ -250,3 +283,17 @@ def test_segments_that_were_never_sealed_are_at_the_next_start(log: Log) -> None
     make(log.directory).open().close()
     names = [path.name[20:] for path in segments(log.directory) if not is_summary(path)]
     assert names == [".sealed.segment", ".sealed.segment", ".segment"]
+
+
+def test_of_a_publisher_s_numbers_the_last_ones_are_noted(tmp_path: Path) -> None:
+    log = make(tmp_path).open(with_messages=False)
+    for number in range(9):
+        trailer = encode_trailer(encode_attribute(Attribute.SEQUENCE, b"publisher", number))
+        log.append(ChunkType.USER, 1, 1, b"x", 1000, trailer)
+    log.sync()
+    sealed = log.take_sealed()
+    log.close()
+    summarise(sealed[0])
+    noted = summary_module.Summary.load(Segment(tmp_path, 0, SegmentState.SEALED))
+    assert noted is not None
+    assert noted.user_records > len(noted.chunks) == 1

@@ -78,6 +78,9 @@ class ClusterAnswers:
                 key = self._queues.key_of(name)
                 is_at_rest = key is not None and self._placement_controller.is_at_rest(key)
                 return {"may": is_at_rest and self._roles.may_discard(name, node)}
+            case "summarised":
+                await self._roles.summarised(str(about["log"]), int(about["offset"]))
+                return {}
             case "move":
                 key = str(about["vhost"]), str(about["name"])
                 return {"moved": await self._placement_controller.move(key, str(about["to"]))}

@@ -437,6 +437,16 @@ class GroupCommit:
         self._is_awaited = False
         return promises
 
+    async def summarised(self) -> None:
+        """Wait until each segment that was sealed so far has its summary, if it gets one (storage.summary).
+
+        Raises:
+            StorageError: the node ends before.
+        """
+        if self._closed:
+            raise StorageError(_CLOSED)
+        await asyncio.get_running_loop().run_in_executor(self._summaries, _nothing)
+
     async def settle(self) -> None:
         """Wait until everything appended so far is durable and its promises are kept.
 
@@ -483,6 +493,10 @@ class GroupCommit:
 
 def _ignore(error: BaseException | None) -> None:
     """Ignore an error: a deleted file has nothing to lose, and a round hears of what a write-back finds wrong."""
+
+
+def _nothing() -> None:
+    """Follow what a thread does before it."""
 
 
 def _do(write: Write) -> None:

@@ -58,6 +58,12 @@ class LocalQueues(Protocol):
     def leader_is(self, key: QueueKey, *, alive: bool) -> None:
         """Note whether the queue's leader runs; `alive` is False if it does not, and no other node can lead."""
 
+    async def prepare(self, key: QueueKey, node: str) -> None:
+        """Have a mirror ready to lead a queue that is led here and served meanwhile; return after a moment anyway.
+
+        A new leader reads the newest segment of its copy before it serves: it is to be short.
+        """
+
     async def hand_over_to(
         self, key: QueueKey, node: str, recorded: frozenset[str], *, loses: bool = False
     ) -> frozenset[str]:

@@ -30,7 +30,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from leveret.core.broker.broker import Broker
-from leveret.core.replication.cluster import ClusterState, Placement, placement_write
+from leveret.core.replication.cluster import ClusterState, Placement, StoredPlacement, placement_write
 from leveret.core.replication.election import StoreTransaction, Unchanged
 from leveret.core.replication.mirroring import QueuePromotion, successor
 from leveret.core.replication.placement import (
@@ -221,7 +221,8 @@ class PlacementController:
             self._in_flight.clear()
         for key, node in found.moves:
             try:
-                await self.move(key, node)
+                # Other queues wait for this.
+                await self.move(key, node, prepares=False)
             except LeveretError as error:
                 self._retry(key, error)
         self._delete(found.lost)
@@ -432,8 +433,10 @@ class PlacementController:
         if self._state.revision < revision:
             self._unobserved[key] = revision
 
-    async def move(self, key: QueueKey, to: str, *, loses: bool = False) -> bool:
+    async def move(self, key: QueueKey, to: str, *, loses: bool = False, prepares: bool = True) -> bool:
         """Hand a queue that is led here over to a complete mirror, or to one that `loses` the rest.
+
+        Without `prepares` nothing is waited for before the queue is handed over.
 
         Returns:
             Whether the mirror leads now.
@@ -442,13 +445,11 @@ class PlacementController:
             LeveretError: the mirror did not become complete.
         """
         await self._until_at_rest(key)
-        placed = self._state.placements.get(key)
-        cluster_view = self._cluster_view()
-        if placed is None or placed.placement.leader != cluster_view.me or key in self._moving:
-            return False
-        if to not in cluster_view.alive or to not in placed.placement.mirrors:
-            return False
-        if not (loses or to in self._local_queues.ready(key)):
+        if prepares and not loses and self._movable(key, to, loses=False) is not None:
+            await self._local_queues.prepare(key, to)
+            await self._until_at_rest(key)
+        placed = self._movable(key, to, loses=loses)
+        if placed is None:
             return False
         report_mirrors(key, f"Moving leader to {to}")
         self._moving.add(key)
@@ -484,6 +485,15 @@ class PlacementController:
                 self._local_queues.take_back(key)
                 self._due.look([key])
         return revision is not None
+
+    def _movable(self, key: QueueKey, to: str, *, loses: bool) -> StoredPlacement | None:
+        """Return the record of a queue that can be handed over to a node now, else None."""
+        placed, cluster_view = self._state.placements.get(key), self._cluster_view()
+        if placed is None or placed.placement.leader != cluster_view.me or key in self._moving:
+            return None
+        if to not in cluster_view.alive or to not in placed.placement.mirrors:
+            return None
+        return placed if loses or to in self._local_queues.ready(key) else None
 
     async def change(self, key: QueueKey, change: Callable[[Placement], Placement]) -> None:
         """Apply an operator's change to the record of a queue that is led here.

@@ -24,6 +24,7 @@ from leveret.runtime.logs.log_store import log_name
 from leveret.runtime.mirroring.copies import MirrorCopies
 from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.runtime.mirroring.sources import MirrorSources
+from leveret.storage.summary import SUMMARY_BYTES_MIN
 
 if TYPE_CHECKING:
     from leveret.runtime.node.node import Node
@@ -33,6 +34,9 @@ logger = logging.getLogger(__name__)
 _ALL: Final = 1 << 63
 """An offset behind all others."""
 _ASK_AGAIN_S: Final = 0.2
+_LOOK_S: Final = 0.01
+_PREPARED_S: Final = 2.0
+"""The most time, in seconds, that the next leader of a queue gets to prepare, while this node serves the queue."""
 _LOSING_S: Final = 3.0
 """The time, in seconds, that an incomplete next leader is sent missing records, while no node serves the queue."""
 
@@ -372,6 +376,45 @@ class QueueRoles:
         front = gaps(0, first) if first > queue.log_floor else ()
         missing = (*front, *gaps(max(first, has), queue.next_offset))
         return Lack(first, sum(end - start for start, end in missing))
+
+    async def prepare(self, key: QueueKey, node: str) -> None:
+        """See local_queues.LocalQueues.
+
+        The newest segment ends here. Then the mirror has a summary of it, and reads no message of it again. The other
+        mirrors and this node have theirs as well, because the hand-over waits for all of them.
+        """
+        name = self._queues.names.get(key, "")
+        if self._queues.newest_bytes(name) < SUMMARY_BYTES_MIN:
+            return
+        try:
+            about = {"log": name, "offset": self._queues.begin_segment(name)}
+            async with asyncio.timeout(_PREPARED_S):
+                asked = [self._ask(each, "summarised", about) for each in self.ready(key) | {node}]
+                await asyncio.gather(*asked)
+                await self._commits.summarised()
+        except (LeveretError, TimeoutError) as error:
+            # It takes longer then, and loses nothing.
+            reason = str(error) or f"not within {_PREPARED_S:g} s"
+            logger.info("hand_over_not_prepared vhost=%s queue=%s to=%s error=%s", *key, node, reason)
+
+    async def summarised(self, name: str, offset: int) -> None:
+        """Wait until a copy here has a segment that begins at an offset, and summaries of the segments before it.
+
+        Raises:
+            LeveretError: the segment did not come in time, or the node stops.
+        """
+        try:
+            async with asyncio.timeout(_PREPARED_S):
+                while True:
+                    log = self._copies.readable(name)
+                    if log is not None and log.next_offset > offset:
+                        break
+                    await asyncio.sleep(_LOOK_S)
+        except TimeoutError:
+            raise LeveretError(f"log {name} did not get offset {offset} in time") from None
+        # The segment before is sealed once this one is durable.
+        await self._commits.settle()
+        await self._commits.summarised()
 
     async def hand_over_to(
         self, key: QueueKey, node: str, recorded: frozenset[str], *, loses: bool = False

@@ -117,6 +117,11 @@ class ClusterQueues:
         self._commits.begin()
         return offset
 
+    def newest_bytes(self, name: str) -> int:
+        """Return the octets of the newest segment of a log; 0 if the log is not open."""
+        log = self._tree.logs.get(name)
+        return log.newest_bytes if log is not None and log.is_open else 0
+
     def has_log(self, name: str) -> bool:
         """See LogTable."""
         return self._stores.home_of(name).has_log(epoch_of(name))

@@ -88,6 +88,8 @@ class LocalQueues:
         self.given: list[QueueKey] = []
         self.taken_back: list[QueueKey] = []
         self.giving: Callable[[], Any] = lambda: None
+        self.prepared: list[str] = []
+        self.preparing: Callable[[], Any] = lambda: None
 
     def ready(self, key: QueueKey) -> frozenset[str]:
         return frozenset(self.ready_ones.get(key, ""))
@@ -128,6 +130,11 @@ class LocalQueues:
 
     def lacks(self, key: QueueKey, node: str) -> Lack:
         return Lack(0, 0) if node in self.ready(key) else Lack(5, 3)
+
+    async def prepare(self, key: QueueKey, node: str) -> None:
+        self.prepared.append(node)
+        await asyncio.sleep(0)
+        self.preparing()
 
     async def hand_over_to(
         self, key: QueueKey, node: str, recorded: frozenset[str], *, loses: bool = False
@@ -545,6 +552,29 @@ async def test_it_is_not_given_when_things_have_changed_by_then(what: str) -> No
     assert world.hands.taken_back == [Q]
 
 
+@pytest.mark.parametrize("what", ["lacks", "ends"])
+async def test_it_is_still_led_while_who_is_to_lead_gets_ready(what: str) -> None:
+    world = World()
+    await all_synchronised(world)
+    assert not world.placement_controller.is_held
+
+    def changes() -> None:
+        assert world.hands.given == []
+        match what:
+            case "lacks":
+                world.hands.ready_ones[Q] = "cd"
+            case "ends":
+                world.ends("b")
+        world.hear()
+
+    world.hands.preparing = changes
+    moving = asyncio.create_task(world.placement_controller.move(Q, "b"))
+    await world.rest()
+    assert not await moving
+    assert world.hands.prepared == ["b"]
+    assert [world.hands.given, world.hands.taken_back] == [[], []]
+
+
 async def test_it_is_not_given_away_while_its_record_is_written_nor_recorded_while_it_is_given() -> None:
     world = World()
     await all_synchronised(world)
@@ -636,4 +666,6 @@ async def test_the_first_that_a_policy_lists_has_a_moment_to_be_ready_before_oth
         await asyncio.sleep(0.01)
         await world.rest()
     assert world.hands.given == [Q]
+    # Other queues would wait for that.
+    assert world.hands.prepared == []
     assert world.recorded().leader == leads

@@ -15,12 +15,16 @@ from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.replication.cluster import Placement
 from leveret.core.rules.mirror_policy import MirrorPolicy
 from leveret.model import definitions as d
+from leveret.model.errors import LeveretError
+from leveret.runtime.cluster.placement import queue_roles
 from leveret.runtime.cluster.placement.due_queues import DueQueues
 from leveret.runtime.cluster.placement.queue_roles import QueueRoles
 from leveret.runtime.cluster.placement.queues import ClusterQueues
 from leveret.runtime.cluster.placement.reconnect_grace import ReconnectGrace
 from leveret.runtime.mirroring.led_log import MirrorState
+from leveret.storage import summary
 from leveret.storage.log import Log
+from leveret.storage.summary import is_summary
 from leveret.testing.network.waiting import until
 from tests.unit.core.broker.test_broker import no_read
 from tests.unit.runtime.mirroring.sites import Node, pair
@@ -239,5 +243,76 @@ async def test_a_mirror_that_still_lacks_something_is_not_ready(tmp_path: Path) 
         stream.state = state
         assert keeping.ready(KEY) == ({"mirror"} if state is MirrorState.LIVE else frozenset())
     stream.state = MirrorState.LIVE
+    await leader.stop()
+    await mirror.stop()
+
+
+Ask = Callable[[str, str, Any], Awaitable[Any]]
+
+
+async def led_and_mirrored(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, ask: Ask
+) -> tuple[Node, Node, Keeper]:
+    """A queue whose newest segment is not short, led by one node and mirrored by the other."""
+    for module in (queue_roles, summary):
+        monkeypatch.setattr(module, "SUMMARY_BYTES_MIN", 300)
+    leader, mirror = await pair(folder)
+    keeping = Keeper(leader, ask=ask)
+    keeping.known[KEY] = queue_of(8)
+    keeping.declared(keeping.known[KEY].definition, mirrored("a", "mirror"))
+
+    def begin_segment(name: str) -> int:
+        offset = leader.begin_segment(name)
+        leader.commits.begin()
+        return offset
+
+    monkeypatch.setattr(keeping._queues, "begin_segment", begin_segment)
+    leader.append(NAME, count=3)
+    mirror.copies.mirror(NAME, "leader")
+    await until(lambda: leader.state(NAME, "mirror") is MirrorState.LIVE, "it is live")
+    return leader, mirror, keeping
+
+
+async def test_a_mirror_that_is_to_lead_has_a_short_segment_and_a_summary_of_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str]] = []
+
+    async def ask(of: str, what: str, about: Any) -> Any:
+        asked.append((of, what))
+        await Keeper(mirror).summarised(about["log"], about["offset"])
+        return {}
+
+    leader, mirror, keeping = await led_and_mirrored(tmp_path, monkeypatch, ask)
+    # The second time, all is ready.
+    for _ in range(2):
+        await keeping.prepare(KEY, "mirror")
+    assert asked == [("mirror", "summarised")]
+    assert mirror.tree.logs[NAME].newest_bytes < 300
+    assert [path.name[:20] for path in mirror.tree.path_of(NAME).iterdir() if is_summary(path)] == ["0" * 20]
+    await leader.stop()
+    await mirror.stop()
+
+
+async def test_a_mirror_that_does_not_say_that_it_is_ready_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_roles, "_PREPARED_S", 0.05)
+    answers: list[Awaitable[Any]] = []
+
+    async def ask(of: str, what: str, about: Any) -> Any:
+        if not answers:
+            # As a node of an earlier version answers.
+            raise LeveretError("unknown request")
+        return await answers[0]
+
+    leader, mirror, keeping = await led_and_mirrored(tmp_path, monkeypatch, ask)
+    await keeping.prepare(KEY, "mirror")
+    answers.append(asyncio.get_running_loop().create_future())
+    leader.append(NAME, count=3)
+    await keeping.prepare(KEY, "mirror")
+    assert leader.tree.logs[NAME].newest_bytes < 300
+    with pytest.raises(LeveretError, match="did not get offset 1000"):
+        await Keeper(mirror).summarised(NAME, 1000)
     await leader.stop()
     await mirror.stop()
