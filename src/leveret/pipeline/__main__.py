@@ -14,7 +14,7 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 
@@ -69,7 +69,11 @@ def main() -> None:
     task = sys.argv[1] if len(sys.argv) == 2 else ""
     if task not in TASKS:
         sys.exit(USAGE)
-    console = Console()
+    carry_out(task, Console())
+
+
+def carry_out(task: str, console: Console) -> NoReturn:
+    """Run a task, report its failure, and end the process."""
     try:
         run(task, console)
     except LeveretError as error:

@@ -8,7 +8,7 @@ import queue
 import sys
 import threading
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NoReturn
 
 import msgspec
 
@@ -69,7 +69,7 @@ class Console:
         except BrokenPipeError:
             self.leave(0)
 
-    def leave(self, status: int) -> None:
+    def leave(self, status: int) -> NoReturn:
         """End without Spark's slow shutdown: the JVM ends with this process."""
         remove_addresses()
         os._exit(status)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from leveret.testing.simulation.worlds.cluster import ClusterWorld
 from leveret.testing.simulation.worlds.delayed import DelayedWorld
@@ -13,11 +14,20 @@ from leveret.testing.simulation.worlds.followers import FollowerWorld
 from leveret.testing.simulation.worlds.single import SingleWorld
 from leveret.testing.simulation.worlds.world import RunFailure, RunReport, SimulatedWorld
 
-WORLDS: Final[dict[str, type[SimulatedWorld]]] = {
+
+def _sites(*given: Any, **named: Any) -> SimulatedWorld:
+    """Make a world that needs the pipeline's packages, and greenlet."""
+    from leveret.testing.simulation.worlds.sites import SitesWorld
+
+    return SitesWorld(*given, **named)
+
+
+WORLDS: Final[dict[str, Callable[..., SimulatedWorld]]] = {
     "single": SingleWorld,
     "cluster": ClusterWorld,
     "followers": FollowerWorld,
     "delayed": DelayedWorld,
+    "sites": _sites,
 }
 _TRIES_MAX: Final = 60
 

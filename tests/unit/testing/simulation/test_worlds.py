@@ -72,6 +72,12 @@ def test_one_node_keeps_what_it_confirmed_and_settled_whatever_happens() -> None
     assert summary["confirmed"] > 1_000
 
 
+def test_a_promoted_standby_has_all_up_to_the_covered_moment_whatever_happens() -> None:
+    summary = simulate("sites", 10, 1)
+    assert summary["failed"] == 0
+    assert summary["confirmed"] > 50
+
+
 @pytest.mark.story
 def test_a_run_is_its_seed_alone() -> None:
     summaries = [simulate("cluster", 5, 1, 5), simulate("cluster", 5, 1, 5)]

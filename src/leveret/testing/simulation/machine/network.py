@@ -144,6 +144,8 @@ class SimulatedNetwork:
 
     def process_ended(self, process: SimulatedProcess, *, silently: bool = False) -> None:
         """Close the sockets of an ended process, as its kernel does; `silently` if the machine lost power."""
+        for child in process.children:
+            self.process_ended(child, silently=silently)
         for port, listening in list(self._listening.items()):
             if listening.process is process:
                 del self._listening[port]

@@ -46,6 +46,7 @@ class SimulatedProcess:
         clock_rate: the speed of its clocks, 1 for the simulation's.
         disk_delay_s: the longest delay of its disk's syncs, if that is longer than the usual delay of threads.
         watchers: other processes of its machine that the kernel notifies of its end.
+        children: processes that it started, which end with it.
     """
 
     def __init__(self, name: str) -> None:
@@ -57,6 +58,7 @@ class SimulatedProcess:
         self.clock_rate = 1.0
         self.disk_delay_s = 0.0
         self.watchers: list[DeathWatcher] = []
+        self.children: list[SimulatedProcess] = []
         self._held: deque[asyncio.Handle] = deque()
         self._tasks: dict[asyncio.Task[Any], None] = {}
 
@@ -93,9 +95,11 @@ class SimulatedProcess:
         return held
 
     def kill(self) -> None:
-        """Drop all later callbacks."""
+        """Drop all later callbacks, and those of its children."""
         self.is_alive = False
         self._held.clear()
+        for child in self.children:
+            child.kill()
 
     def report_death(self) -> None:
         """Notify the watchers of a kill; a loss of power ends them, too, so it is not reported."""
@@ -113,6 +117,9 @@ class SimulatedProcess:
                     # A coroutine that awaits in a `finally` raises RuntimeError.
                     self.context().run(coroutine.close)
         self._tasks.clear()
+        for child in self.children:
+            child.discard()
+        self.children.clear()
 
 
 def current_process() -> SimulatedProcess | None:

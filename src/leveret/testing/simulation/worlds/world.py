@@ -123,7 +123,7 @@ class SimulatedWorld:
         self.network.delay_s = self.habits.choice((0.002, 0.01, 0.05))
         self.pause_s = self.habits.choice((0.5, 2.0, 2.0, 6.0))
         self.story = Story(self.loop)
-        self.books = RunBooks()
+        self.books = self.make_books()
         self.nodes: list[SimulatedNode] = []
         self.applications: list[SimulatedApplication] = []
         self.queues: list[str] = []
@@ -144,6 +144,10 @@ class SimulatedWorld:
         self.moments: Sequence[str] = MOMENTS
         self._ambushes: dict[str, Callable[[], object]] = {}
         self._context: Context = copy_context()
+
+    def make_books(self) -> RunBooks:
+        """Return the books of the run."""
+        return RunBooks()
 
     def add_node(self, name: str, settings: dict[str, str]) -> SimulatedNode:
         """Prepare a node whose clocks differ from those of others."""
