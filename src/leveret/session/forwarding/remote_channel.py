@@ -480,8 +480,11 @@ class RemoteChannel:
         self._doubt(remote_channel.key)
 
     def dropped(self, first: int, count: int) -> None:
-        """Note deliveries that need no settlement: the leader has taken them back."""
-        self._done.add(first, first + count)
+        """Return deliveries to a leader that is left, and that may not know it yet; it ignores those it took back.
+
+        Otherwise its acknowledgement of later deliveries, of other queues, would settle these, too.
+        """
+        self.settle(REQUEUE, first, first + count)
 
     def lost(self, *, again: bool = True) -> None:
         """Ask again, and register consumers anew, because the leader is gone or has closed the channel."""

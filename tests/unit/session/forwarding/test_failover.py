@@ -451,3 +451,30 @@ def test_a_queue_that_is_deleted_settles_whatever_a_transaction_had_of_it() -> N
     client.send(B.Ack(1), commands.Tx.Commit())
     cluster.settle()
     assert client.told(commands.Tx.CommitOk)
+
+
+def test_what_a_client_has_of_a_queue_that_moves_is_not_settled_by_its_acknowledgement_of_another_queue() -> None:
+    # The client's node learns of the new leader before the leader does.
+    cluster = Cluster(*NODES)
+    cluster.declare("q", "b")
+    cluster.declare("other", "b")
+    client, there = Client(cluster["a"]), Client(cluster["b"])
+    for queue in ("q", "other"):
+        client.send(B.Consume(queue=queue, consumer_tag=queue))
+        cluster.settle()
+        there.send(*publish(queue.encode(), key=queue))
+        cluster.settle()
+    assert client.bodies == [b"q", b"other"]
+    cluster["a"].forwarded.led_by(cluster["a"].remote_queue("q"), "c")
+    client.send(B.Ack(2))
+    for _ in range(3):
+        cluster["a"].turn()
+        cluster.links[0].carry()
+        cluster["b"].turn()
+    assert [cluster["b"].queue(each).message_count for each in ("q", "other")] == [1, 0]
+    cluster.move("q", "c")
+    cluster.settle()
+    assert client.bodies[2:] == [b"q"]
+    client.send(B.Ack(0, True))
+    cluster.settle()
+    assert cluster["c"].queue("q").message_count == 0
