@@ -32,6 +32,8 @@ from leveret.wire.amqp091 import (
 from leveret.wire.properties import shortstr
 
 CHANNEL_MAX: Final = 65535
+PUBLISHING_MAX: Final = 60_000
+"""The most channels in use when another one may begin to publish into a queue; the rest is for clients' channels."""
 PIECE_BYTES: Final = 1024 * 1024
 """The most octets of publishes that are encoded at once."""
 _MULTIPLE: Final = 1
@@ -120,6 +122,11 @@ class LeaderClient:
         return octets
 
     # -- channels -----------------------------------------------------------------------------
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether no more channels may publish: unused ones have to be closed first."""
+        return len(self.channels) >= PUBLISHING_MAX
 
     def number(self) -> int:
         """A free channel number.

@@ -179,6 +179,9 @@ class RemoteLeaders:
         leader_client = self._up(queue.key) if queue.is_remote else self.leader_client(self._me, queue.key[0])
         if leader_client is None or not leader_client.is_up:
             return
+        if leader_client.is_crowded:
+            self._detached()
+            return
         publication.outlet = Outlet(
             leader_client, publication, queue.name_octets, queue.epoch, self.reference
         )
@@ -472,8 +475,9 @@ class RemoteLeaders:
         is_due = self.streams.tick(now_ms) or self.has_waiting or bool(self._to_reregister)
         if is_due:
             self._go_on()
+        idle_ms = 0 if any(each.is_crowded for each in self.askings.values()) else IDLE_MS
         for key, publication in list(self._publications.items()):
-            if len(publication.unconfirmed) or now_ms - publication.used_at_ms <= IDLE_MS:
+            if len(publication.unconfirmed) or now_ms - publication.used_at_ms < idle_ms:
                 continue
             if publication.outlet is not None:
                 publication.close()

@@ -190,7 +190,9 @@ class StreamOutlets:
     def _attach(self, outlet: StreamOutlet) -> None:
         if outlet.channel is None and outlet.batches:
             leader_client = self._connection_for(outlet.key)
-            if leader_client is not None:
+            if leader_client is not None and leader_client.is_crowded:
+                self._repeat_soon()
+            elif leader_client is not None:
                 outlet.channel = StreamChannel(outlet, leader_client, self._ended)
 
     def waiting(self) -> Iterator[Key]:

@@ -453,7 +453,9 @@ def test_a_queue_that_is_deleted_settles_whatever_a_transaction_had_of_it() -> N
     assert client.told(commands.Tx.CommitOk)
 
 
-def test_what_a_client_has_of_a_queue_that_moves_is_not_settled_by_its_acknowledgement_of_another_queue() -> None:
+def test_what_a_client_has_of_a_queue_that_moves_is_not_settled_by_its_acknowledgement_of_another_queue() -> (
+    None
+):
     # The client's node learns of the new leader before the leader does.
     cluster = Cluster(*NODES)
     cluster.declare("q", "b")

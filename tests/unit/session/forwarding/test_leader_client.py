@@ -8,7 +8,7 @@ from pamqp import commands, frame
 from leveret.core.queues.queue_settings import REJECT_PUBLISH_DLX
 from leveret.model.errors import PeerError
 from leveret.session.amqp091.blocked import BlockedReason
-from leveret.session.forwarding import publication
+from leveret.session.forwarding import leader_client, publication
 from leveret.session.forwarding.leader_server import ForwardedConnection
 from leveret.wire import amqp091 as wire
 from leveret.wire import forwarding
@@ -492,3 +492,30 @@ def test_a_leader_takes_publishes_for_the_queue_that_is_meant_and_for_no_other_o
     serving.receive(forwarding.target(1, b"q", epoch, b"a"), 0)
     is_taken = serving.take_output() == forwarding.target_ok(1, 0)
     assert is_taken is (epoch == 2)
+
+
+def test_publishes_to_more_queues_than_a_connection_has_channels_wait_for_unused_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(leader_client, "PUBLISHING_MAX", 3)
+    monkeypatch.setattr(leader_client, "CHANNEL_MAX", 4)
+    cluster = Cluster("a", "b")
+    names = [f"q{number}" for number in range(20)]
+    for name in names:
+        cluster.declare(name, "b")
+    client = Client(cluster["a"])
+    client.send(CONFIRM)
+    for _ in range(2):
+        for name in names:
+            client.send(*publish(name.encode(), key=name))
+        cluster["a"].turn()
+    cluster.settle()
+    # A client's channel has a place beside them.
+    client.send(B.Consume(queue="q3", consumer_tag="c"))
+    cluster.settle()
+    assert client.bodies == [b"q3", b"q3"]
+    assert client.told(B.Ack)[-1].delivery_tag == 40
+    messages = cluster["b"].messages()
+    assert all(
+        [body for _, _, body in messages[name]] == [name.encode()] * 2 for name in names if name != "q3"
+    )
