@@ -19,19 +19,26 @@ from leveret.wire.link import LENGTH, LinkError, Type
 
 WRITE_BUFFER_HIGH_BYTES: Final = 4 * 1024 * 1024
 """A link to another node with more unsent octets than this gets no deliveries."""
+PIECE_BYTES: Final = 64 * 1024 * 1024
+"""The most octets of frames in one message of a link."""
 IDLE_MS: Final = 120_000
 """A link without channels ends after this."""
 _AMQP: Final = bytes((Type.AMQP,))
 
 
 def write_amqp(peer: LinkPeer, octets: bytes) -> None:
-    """Send whole frames as one message."""
-    if octets:
+    """Send frames, in several messages if they are too long for one: one message may go to very many queues."""
+    if len(octets) > PIECE_BYTES:
+        whole = memoryview(octets)
+        for at in range(0, len(octets), PIECE_BYTES):
+            piece = whole[at : at + PIECE_BYTES]
+            peer.write(LENGTH.pack(len(piece) + 1) + _AMQP, piece)
+    elif octets:
         peer.write(LENGTH.pack(len(octets) + 1) + _AMQP, octets)
 
 
 def amqp_of(kind: Type, payload: memoryview) -> bytes:
-    """Return the frames in a message.
+    """Return the octets of frames in a message.
 
     Raises:
         LinkError: the message is of another kind.
