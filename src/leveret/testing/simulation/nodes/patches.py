@@ -21,8 +21,7 @@ EPOCH_S: Final = 1_800_000_000.0
 _BOOTED_S: Final = 10_000.0
 _LISTENERS: Final = (
     "leveret.runtime.sockets.listening",
-    "leveret.runtime.replication.listener",
-    "leveret.runtime.cluster.membership.listener",
+    "leveret.runtime.link.listening",
 )
 _THREADS: Final = (
     "leveret.runtime.logs.commit",
