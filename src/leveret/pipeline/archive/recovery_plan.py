@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import copy
 import secrets
-import zlib
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from itertools import takewhile
@@ -33,6 +32,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from isal.isal_zlib import crc32
 
 from leveret.model.errors import StorageError
 from leveret.pipeline.archive.documents import read_document, write_document
@@ -496,12 +496,15 @@ class QueueOrder:
             epochs, offsets, places, timestamps = (
                 each[order] for each in (epochs, offsets, places, timestamps)
             )
-        fresh = np.ones(len(epochs), np.bool_)
-        fresh[1:] = (epochs[1:] != epochs[:-1]) | (offsets[1:] != offsets[:-1])
-        self.places: Int64s = places[fresh]
-        self.epochs: Int64s = epochs[fresh]
-        self.offsets: Int64s = offsets[fresh]
-        self.timestamps: Int64s = timestamps[fresh]
+            fresh = np.ones(len(epochs), np.bool_)
+            fresh[1:] = (epochs[1:] != epochs[:-1]) | (offsets[1:] != offsets[:-1])
+            epochs, offsets, places, timestamps = (
+                each[fresh] for each in (epochs, offsets, places, timestamps)
+            )
+        self.places: Int64s = places
+        self.epochs: Int64s = epochs
+        self.offsets: Int64s = offsets
+        self.timestamps: Int64s = timestamps
 
     def __len__(self) -> int:
         """The number of messages for the queue."""
@@ -557,7 +560,7 @@ def unsettled_crc32(batch: pa.RecordBatch) -> int:
     """
     crc = 0
     for column in batch.columns:
-        crc = zlib.crc32(column.to_numpy(), crc)
+        crc = crc32(column.to_numpy(), crc)
     return crc
 
 

@@ -29,9 +29,12 @@ RESTORE: Final = (
 """The remedy for a damaged file of messages."""
 
 
-def messages_in(source: pa.NativeFile, *, dictionaries: Iterable[str]) -> pq.ParquetFile:
-    """A file of messages; these columns are read as dictionaries. Reading raises OSError at damage."""
-    return pq.ParquetFile(source, read_dictionary=[*dictionaries], page_checksum_verification=True)
+def messages_in(source: pa.NativeFile, *, dictionaries: Iterable[str], checks: bool = True) -> pq.ParquetFile:
+    """A file of messages; these columns are read as dictionaries. Reading raises OSError at damage.
+
+    Without `checks` the caller checks the pages (`pages`).
+    """
+    return pq.ParquetFile(source, read_dictionary=[*dictionaries], page_checksum_verification=checks)
 
 
 def write_table(place: Place, table: pa.Table, *, compressed: bool = True) -> int:

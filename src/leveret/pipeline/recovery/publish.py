@@ -12,13 +12,16 @@ from __future__ import annotations
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Final, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from leveret.model.errors import StorageError
+from leveret.pipeline.archive.pages import check_pages
 from leveret.pipeline.archive.recovery_plan import (
     PlanDirectory,
     QueueOrder,
@@ -246,13 +249,15 @@ def _messages(path: Place, rows: Int64s) -> Iterator[tuple[int, int, pa.Table]]:
         StorageError: the file cannot be read.
     """
     try:
-        with opened(path) as source, messages_in(source, dictionaries=SHAPE) as file:
+        with opened(path) as source, _checked_messages(source) as (octets, file):
             groups = [file.metadata.row_group(index).num_rows for index in range(file.num_row_groups)]
             ends = np.cumsum(groups)
             begins = ends - groups
             cuts = np.searchsorted(rows, np.append(begins, ends[-1]))
             for group, (first, last) in enumerate(pairwise(cuts.tolist())):
                 if first < last:
+                    if octets is not None:
+                        check_pages(octets, file.metadata.row_group(group), [*SHAPE, BODY])
                     table = file.read_row_group(group, columns=[*SHAPE, BODY])
                     chosen = rows[first:last] - begins[group]
                     if len(chosen) < table.num_rows:
@@ -260,6 +265,14 @@ def _messages(path: Place, rows: Int64s) -> Iterator[tuple[int, int, pa.Table]]:
                     yield first, last, table
     except (OSError, pa.ArrowInvalid) as error:
         raise StorageError(f"{path}: {error}; {RESTORE}") from error
+
+
+@contextmanager
+def _checked_messages(source: pa.NativeFile) -> Iterator[tuple[pa.Buffer | None, pq.ParquetFile]]:
+    """The octets of a file on this machine, whose pages the caller checks, and the file; Arrow checks an object's."""
+    octets = source.read_buffer() if isinstance(source, pa.MemoryMappedFile) else None
+    with messages_in(source, dictionaries=SHAPE, checks=octets is None) as file:
+        yield octets, file
 
 
 def queue_outcome(queue: str, order: QueueOrder, count: int | None = None) -> QueueOutcome:

@@ -119,7 +119,7 @@ def test_no_message_is_published_out_of_a_damaged_page(
             return
 
     try:
-        with pytest.raises(StorageError, match=r"checksum verification failed.*restore the file from a copy"):
+        with pytest.raises(StorageError, match=r"its checksum differs.*restore the file from a copy"):
             PlanPublisher(directory, Client, lambda count: None).publish(["q"])
     finally:
         path.write_bytes(whole)
