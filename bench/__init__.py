@@ -22,6 +22,7 @@ queues        ten thousand queues
 disk          the disk that remains in use after messages were consumed
 schema        schema sync
 standby       two nodes and the pipeline
+both_sites    confirms that wait for the other site
 settled       a promotion with few unsettled messages among many
 archives      archives of a standby of any size
 archive_looks dry runs and inspections of such archives

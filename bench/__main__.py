@@ -19,6 +19,7 @@ from bench import plot, report, runner, selftest
 from bench.archive_looks import ARCHIVE_LOOKS
 from bench.backlog import BACKLOG, LARGE_BACKLOG
 from bench.beside import BESIDE
+from bench.both_sites import BOTH_SITES
 from bench.console_page import CONSOLE_PAGE
 from bench.contenders import LEVERET, MAKERS, RABBITMQ, Checkout, present
 from bench.disk import DRAINED, STRAGGLER
@@ -35,7 +36,7 @@ from bench.rows import LATENCY, PUBLISH, SMALL, TOGETHER, Scenario, Settings
 from bench.schema import SCHEMA
 from bench.settled import SETTLED
 from bench.sites import SITES, SMALL_QUEUES, VHOSTS_IDLE
-from bench.standby import COLLECTION, MIXED_STANDBY, RTO, STANDBY
+from bench.standby import COLLECTION, MIXED_STANDBY, RTO, RTO_LARGE, STANDBY
 from bench.streams import STREAMS
 
 BUILD: Final = Path("build")
@@ -62,8 +63,10 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     SCHEMA,
     COLLECTION,
     STANDBY,
+    BOTH_SITES,
     MIXED_STANDBY,
     RTO,
+    RTO_LARGE,
     SETTLED,
     SITES,
     VHOSTS_IDLE,

@@ -133,6 +133,7 @@ class Publisher:
         self.message = Message("", job.queue, job.body_bytes, job.persistent)
         self.stride = self.message.stride
         longest = job.window or max(1, min(RUN_MESSAGES, RUN_BYTES_MAX // self.stride))
+        longest = min(longest, RING_MESSAGES)
         self.longest_run = longest
         self.octets = ring(self.message, RING_MESSAGES, longest)
         self.view = memoryview(self.octets)
@@ -151,8 +152,10 @@ class Publisher:
 
     def _send(self, start: int, count: int) -> None:
         """Send `count` messages of the ring, from the one of number `start` on."""
-        at = start % RING_MESSAGES * self.stride
-        self.socket.sendall(self.view[at : at + count * self.stride])
+        for sent in range(0, count, self.longest_run):
+            at = (start + sent) % RING_MESSAGES * self.stride
+            run = min(self.longest_run, count - sent)
+            self.socket.sendall(self.view[at : at + run * self.stride])
 
     def _windowed(self) -> Result:
         """Keep the window full."""

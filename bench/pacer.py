@@ -4,7 +4,8 @@
 
 It shows the pauses that other work, such as a join or a cut link, causes for publishers. It sends each message when it
 is due, also if earlier ones are unconfirmed, and reads confirms in between. Its samples are the times at which its
-count of confirms grew, so the time between two samples is a publisher's pause.
+count of confirms grew, so the time between two samples is a publisher's pause. The ages in its result are the times
+from the moment at which a message was due to its confirm.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from bench.client import Connection, LoadError
-from bench.load import Confirms, Publisher, PublishJob
+from bench.load import Confirms, Publisher, PublishJob, percentiles_us
 from bench.process import ORDERS, Result, main, wait_for_go
 
 RATE: Final = 5_000
@@ -63,6 +64,7 @@ class Pacer(Publisher):
         self._ports = deque([*job.others, job.port] if job.others else [])
         self._before = 0
         self._samples: list[tuple[float, int]] = []
+        self._ages_ns: list[int] = []
 
     def run(self) -> Result:
         """Publish; return after the parent's order when all is confirmed, or when the broker is lost."""
@@ -80,7 +82,8 @@ class Pacer(Publisher):
                 else:
                     raise
         count = self._before + self.confirms.count
-        return Result(count, self._samples, time.process_time() - before_s)
+        ages_us = percentiles_us(self._ages_ns) if self._ages_ns else {}
+        return Result(count, self._samples, time.process_time() - before_s, ages_us)
 
     def _connect_elsewhere(self) -> None:
         """Connect to the next node that takes connections; what had no confirm is not published again."""
@@ -120,6 +123,13 @@ class Pacer(Publisher):
                 self._read_confirms()
                 if self.confirms.count > seen:
                     self._samples.append((time.monotonic(), self._before + self.confirms.count))
+                    self._note_ages(started_ns, seen)
+
+    def _note_ages(self, started_ns: int, seen: int) -> None:
+        """Note how long ago the messages were due that are confirmed since then; confirms mostly come in order."""
+        now_ns = time.monotonic_ns()
+        for number in range(seen, self.confirms.count):
+            self._ages_ns.append(now_ns - started_ns - number * self._interval_ns)
 
     def _wait(self, timeout_s: float | None) -> list[Any]:
         """Wait for confirms, and with a timeout also for the parent's order; return the readable sources."""

@@ -57,6 +57,7 @@ STAGED: Final = "staged"
 INGEST_SHARE_MIN: Final = 3.0
 FIRST_MESSAGE_S_MAX: Final = 2.0
 RTO_PART: Final = 100
+RTO_LARGE_TIMES: Final = 10
 USER: Final = "replicator"
 PASSWORD: Final = "bench"
 DOWNSTREAM: Final = {
@@ -202,11 +203,19 @@ def _first_message(port: int) -> float:
 
 
 def _run_rto(node: Node, settings: Settings) -> dict[str, Reading]:
-    """Measure promotions with few and with many messages, from the command to the end."""
+    return _promoted(node, settings, {"rto-small": settings.backlog // RTO_PART, "rto": settings.backlog})
+
+
+def _run_rto_large(node: Node, settings: Settings) -> dict[str, Reading]:
+    return _promoted(node, settings, {"rto-large": RTO_LARGE_TIMES * settings.backlog})
+
+
+def _promoted(node: Node, settings: Settings, sizes: dict[str, int]) -> dict[str, Reading]:
+    """Measure promotions of so many messages, the smallest first, from the command to the end."""
     assert isinstance(node, LeveretProcess)
     found: dict[str, Reading] = {}
     published = 0
-    for name, size in (("rto-small", settings.backlog // RTO_PART), ("rto", settings.backlog)):
+    for name, size in sizes.items():
         with LeveretProcess(config=DOWNSTREAM, parent_dir=settings.folder) as downstream:
             pair = Pair(node, downstream)
             if published:
@@ -214,9 +223,11 @@ def _run_rto(node: Node, settings: Settings) -> dict[str, Reading]:
             else:
                 pair.connect()
             pair.published = published
-            pair.publish(pair.job(count=size - published))
+            while pair.published < size:
+                # In portions, so that the upstream retains all that is not transferred yet.
+                pair.publish(pair.job(count=min(settings.backlog, size - pair.published)))
+                pair.wait_transferred()
             published = pair.published
-            pair.wait_transferred()
             reading = _take_over(pair)
             found[name] = Reading(reading.details["whole_s"], details=reading.details)
     return found
@@ -416,6 +427,19 @@ RTO: Final = Scenario(
         Row("rto", "promotion of the backlog, 1000 B, from the command to its end", "s", False),
     ),
     _run_rto,
+    once=True,
+    brokers=(LEVERET,),
+)
+RTO_LARGE: Final = Scenario(
+    (
+        Row(
+            "rto-large",
+            f"promotion of {RTO_LARGE_TIMES} times the backlog, 1000 B, from the command to its end",
+            "s",
+            False,
+        ),
+    ),
+    _run_rto_large,
     once=True,
     brokers=(LEVERET,),
 )

@@ -65,6 +65,7 @@ def test_a_pacer_goes_on_until_it_is_told_and_waits_for_every_confirm(
     assert connection.ready_messages(QUEUE) == result.count
     assert result.samples[-1][1] == result.count
     assert result.samples == sorted(result.samples)
+    assert 0 < result.ages_us["p50"] <= result.ages_us["p99"] <= result.ages_us["max"]
 
 
 def test_a_pacer_is_never_ahead_of_its_rate(leveret: LeveretProcess, connection: Connection) -> None:

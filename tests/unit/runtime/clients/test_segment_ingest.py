@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from leveret.core.queues.consumers import DeliverySource
+from leveret.core.queues.messages import Run
 from leveret.core.queues.queue import Queue
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError, NotFound, PreconditionFailed, StorageError
 from leveret.pipeline.recovery.segments import StagedFile
 from leveret.runtime.clients.segment_ingest import CLOCK_DIFFERENCE_MS_MAX, SegmentIngest
+from leveret.storage.inspection.scrub import Scrub
+from leveret.wire.chunk import HEADER_BYTES
 from leveret.wire.record import content_header, message_head
 from leveret.wire.staged_segment import LogEnd, StagedSegment
 from leveret.wire.stream.publish import MessageRun
 from tests.seeds import seeds
 from tests.unit.memory import scratch
 from tests.unit.runtime.collecting.site import Site, replicating
+from tests.unit.storage.places import flip
 
 REFERENCE: Final = "recovery.plan"
 PERSISTENT: Final = b"\x10\x00\x02"
@@ -294,6 +299,69 @@ def in_order_of_delivery(queue: Queue) -> list[bytes]:
         runs, _ = queue.take(7)
         bodies += [each for run in runs for each in run.bodies]
     return bodies
+
+
+class SlowConsumer:
+    """A consumer that takes so many messages at once, and acks none of them by itself."""
+
+    no_ack = exclusive = False
+    priority = 0
+
+    def __init__(self, prefetch: int) -> None:
+        self.bodies: list[bytes] = []
+        self.unacked: list[tuple[int, int]] = []
+        self._prefetch = prefetch
+
+    def capacity(self) -> int:
+        return self._prefetch - sum(count for _, count in self.unacked)
+
+    def queue_deleted(self) -> None: ...
+
+    def deliver(self, queue: DeliverySource, runs: Sequence[Run], redelivered: bool) -> None:
+        for run in runs:
+            self.bodies += run.bodies
+            self.unacked.append((run.first, len(run.bodies)))
+
+
+async def test_of_the_consumers_of_a_queue_only_the_single_active_one_gets_a_segments_messages(
+    directory: Path,
+) -> None:
+    site = await site_with(directory, x_single_active_consumer=True)
+    active, waiting = SlowConsumer(9), SlowConsumer(1000)
+    site.queue().add_consumer(active)
+    site.queue().add_consumer(waiting)
+    held = await site.publish(4)
+    expected = held + [body(n) for n in range(1, 40)]
+    for numbers in (range(1, 12), range(12, 40)):
+        await take_in(site, stage(site, numbers))
+        await site.touched()
+        assert (active.bodies, waiting.bodies) == (expected[:9], [])
+    site.queue().remove_consumer(active)
+    for first, count in active.unacked:
+        site.queue().requeue(first, count)
+    await site.touched()
+    assert waiting.bodies == expected
+
+
+async def test_a_scrub_reads_the_segments_of_a_recovery_like_any_other_and_finds_damage_in_them(
+    directory: Path,
+) -> None:
+    site = await site_with(directory)
+    await site.publish(4)
+    for numbers in (range(1, 12), range(12, 25)):
+        await take_in(site, stage(site, numbers))
+    appended = stage(site, range(25, 31))
+    await site.publish(1)
+    await take_in(site, appended)
+    await site.publish(1)
+    queue, name = site.queue(), f"queues/{site.queue().epoch:016x}"
+    place = site.node.log_store.queues.home.place(queue.epoch)
+    scrub = Scrub(place, queue.next_offset, name=name)
+    assert [*scrub] == []
+    assert scrub.chunks == 1 + 4 + 5 + 1 + 2 + 1
+    flip(place, 4, HEADER_BYTES + 5)
+    [damage] = Scrub(place, queue.next_offset, name=name)
+    assert (damage.offset, damage.next_offset) == (4, 4 + CHUNK)
 
 
 async def test_a_segment_that_is_not_what_was_announced_leaves_the_queue_as_it_was(directory: Path) -> None:
