@@ -18,6 +18,7 @@ from leveret.core.replication.cluster import ClusterState, encode
 from leveret.core.replication.election import DeleteKey, PutKey, StoreTransaction, Unchanged
 from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.membership.store import ClusterStore
+from leveret.runtime.coordination.etcd import EtcdRefused
 
 logger = logging.getLogger(__name__)
 
@@ -145,9 +146,15 @@ class DefinitionsLockHolder:
 
     async def _hand_over(self) -> None:
         """Release the lock: all nodes have applied this node's changes, and from here on it changes nothing."""
-        lock_condition = self.lock_condition
+        lock_condition, taken_at = self.lock_condition, self._taken_at
         self.is_here = self._lock.is_here = False
         self._taken_at = 0
-        await self._store.transact(StoreTransaction((lock_condition,), (DeleteKey(self._key),)))
+        try:
+            await self._store.transact(StoreTransaction((lock_condition,), (DeleteKey(self._key),)))
+        except EtcdRefused:
+            # The lock still is this node's: it is handed over once etcd writes again.
+            self._taken_at = taken_at
+            self._arrive_if_due()
+            raise
         if self._lock.has_work or self._waiting:
             self.want()

@@ -9,6 +9,7 @@ from leveret.core.broker.definitions_lock import DefinitionsLock
 from leveret.core.replication.cluster import ClusterKeys, ClusterState, encode
 from leveret.core.replication.election import DeleteKey, PutKey, StoreTransaction
 from leveret.runtime.cluster.membership.definitions_lock import DefinitionsLockHolder
+from leveret.runtime.coordination.etcd import EtcdRefused
 from leveret.testing.network.waiting import until
 
 KEYS = ClusterKeys.under("/test")
@@ -19,9 +20,14 @@ class Store:
 
     def __init__(self, state: ClusterState) -> None:
         self.done: list[StoreTransaction] = []
+        self.refused = 0
+        """The number of the next transactions to refuse."""
         self._state = state
 
     async def transact(self, transaction: StoreTransaction) -> int:
+        if self.refused:
+            self.refused -= 1
+            raise EtcdRefused(8, "etcdserver: mvcc: database space exceeded")
         self.done.append(transaction)
         revision = len(self.done)
         for write in transaction.writes:
@@ -58,4 +64,20 @@ async def test_a_node_keeps_the_lock_while_its_changes_are_on_their_way_and_give
         assert (lock.is_here, len(store.done)) == (True, 1)
     await until(lambda: len(store.done) == 2)
     assert (lock.is_here, store.done[1].writes) == (False, (DeleteKey(KEYS.definitions_lock),))
+    running.cancel()
+
+
+async def test_a_lock_that_etcd_refused_to_take_back_is_handed_over_once_it_does() -> None:
+    state = ClusterState(KEYS)
+    store = Store(state)
+    holder = DefinitionsLockHolder(cast(Any, store), state, "a")
+    lock = DefinitionsLock()
+    holder.serve(lock)
+    running = asyncio.create_task(holder.run())
+    await asyncio.wait_for(holder.fetched(), 5)
+    store.refused = 2
+    state.definitions_lock_wanted = frozenset({"b"})
+    holder.look()
+    await until(lambda: state.definitions_lock is None)
+    assert (store.refused, lock.is_here, holder.is_here) == (0, False, False)
     running.cancel()
