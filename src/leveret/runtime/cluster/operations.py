@@ -12,8 +12,8 @@ import msgspec
 
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
-from leveret.core.replication.cluster import Placement, placement_write
-from leveret.core.replication.election import DeleteKey, StoreTransaction
+from leveret.core.replication.cluster import Placement, StoredPlacement, placement_write
+from leveret.core.replication.election import DeleteKey, StoreTransaction, Unchanged
 from leveret.core.replication.placement import QueuePlacement, asked_without, led_when_started
 from leveret.core.replication.stream_members import with_member, without_member
 from leveret.core.rules.mirror_policy import NOT_MIRRORED, NOT_MIRRORED_REASON
@@ -366,12 +366,11 @@ class ClusterCommands:
             raise PreconditionFailed(f"node '{name}' is running: stop it first")
         rows: list[dict[str, Any]] = []
         async with self.changing():
-            led = [(key, each.placement) for key, each in state.placements.items()]
-            led = [(key, placement) for key, placement in led if placement.leader == name]
+            led = [(key, each) for key, each in state.placements.items() if each.placement.leader == name]
             # Decide all before the first write: if one leader is undecided, nothing has changed.
-            leaders = [await self._leader_without(name, key, placement) for key, placement in led]
-            for (key, placement), leader in zip(led, leaders, strict=True):
-                rows.append(await self._lead_without(name, key, placement, leader))
+            leaders = [await self._leader_without(name, key, each.placement) for key, each in led]
+            for (key, each), leader in zip(led, leaders, strict=True):
+                rows.append(await self._lead_without(name, key, each, leader))
         keys = state.keys
         gone = StoreTransaction((state.unchanged(keys.alive(name)),), (DeleteKey(keys.member(name)),))
         if await self._member.store.transact(gone) is None:
@@ -397,15 +396,16 @@ class ClusterCommands:
         return max(asked.running, key=lambda node: ends[node])
 
     async def _lead_without(
-        self, name: str, key: QueueKey, placement: Placement, leader: str | None
+        self, name: str, key: QueueKey, placed: StoredPlacement, leader: str | None
     ) -> dict[str, Any]:
         """Make a mirror the leader, at once or once it starts; delete a queue that has none."""
-        state = self._member.state
+        state, placement = self._member.state, placed.placement
         queue = self._queue(key)
         if leader is not None:
             after = led_when_started(placement, leader)
             conditions = (
-                state.unchanged(state.keys.placement(*key)),
+                # The record that was decided on: by now a mirror that has started may lead.
+                Unchanged(state.keys.placement(*key), placed.modified),
                 state.unchanged(state.keys.alive(name)),
             )
             write = placement_write(state.keys, key, after)

@@ -1,12 +1,26 @@
-"""A rebalance at a node that leads nothing: other nodes report the lengths of their queues over the link."""
+"""Operators' commands at a node of a cluster, with the other nodes and etcd as one chooses."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
-from leveret.core.replication.cluster import Placement, StoredPlacement
+import pytest
+
+from leveret.core.replication.cluster import (
+    ClusterKeys,
+    ClusterState,
+    Event,
+    MemberRecord,
+    Placement,
+    StoredPlacement,
+    encode,
+)
+from leveret.core.replication.election import PutKey, StoreTransaction
+from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.answers import AnswerOperator
 from leveret.runtime.cluster.operations import ClusterCommands
 from leveret.wire.link import Answer, Type, decode, pack
@@ -76,3 +90,57 @@ def test_the_shortest_queue_moves_first_whichever_node_leads_it() -> None:
 
     assert leader.moved == ["second"]
     assert [row["node"] for row in rows] == ["a", "b"]
+
+
+class ForgetfulStore:
+    """An etcd in which a mirror takes over a queue while the first record is written."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self.revision = 0
+        self.entries: dict[str, int] = {}
+        self.written: list[str] = []
+        self._state = state
+
+    def put(self, key: str, value: bytes) -> None:
+        self.revision += 1
+        self.entries[key] = self.revision
+        self._state.apply([Event(key, value, self.revision)], self.revision)
+
+    async def transact(self, transaction: StoreTransaction) -> int | None:
+        for each in transaction.conditions:
+            if self.entries.get(each.key, 0) != cast("Any", each).modified:
+                return None
+        for write in transaction.writes:
+            assert isinstance(write, PutKey)
+            self.written.append(write.key)
+            self.put(write.key, write.value)
+        self.put(self._state.keys.placement("/", "second"), encode(Placement(2, "d", "d1", 4)))
+        return self.revision
+
+
+def test_the_record_of_a_mirror_that_leads_by_now_is_not_replaced_when_the_leader_before_is_forgotten() -> (
+    None
+):
+    keys = ClusterKeys.under("/test")
+    state = ClusterState(keys)
+    store = ForgetfulStore(state)
+    for node in "abd":
+        store.put(keys.member(node), encode(MemberRecord(node, node, 1)))
+    for epoch, queue in enumerate(("first", "second"), 1):
+        placed = Placement(epoch, "b", "b1", 3, mirrors=("a", "d"), synchronised=("a", "d"))
+        store.put(keys.placement("/", queue), encode(placed))
+
+    @asynccontextmanager
+    async def changing() -> AsyncIterator[None]:
+        yield
+
+    parts = SimpleNamespace(member=SimpleNamespace(name="a", state=state, store=store))
+    here = SimpleNamespace(broker=SimpleNamespace(queues={}))
+    forgetting = ClusterCommands(cast("Any", here), cast("Any", parts))
+    cast("Any", forgetting).changing = changing
+
+    with pytest.raises(LeveretError, match="the placement of queue 'second' in vhost '/' is changing"):
+        asyncio.run(forgetting.forget_node("b"))
+
+    assert store.written == [keys.placement("/", "first")]
+    assert state.placements["/", "second"].placement.leader == "d"
