@@ -50,7 +50,7 @@ from leveret.core.replication.placement import (
 from leveret.core.rules.mirror_policy import MirrorPolicy
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError, PreconditionFailed
-from leveret.runtime.cluster.membership.store import ClusterStore
+from leveret.runtime.cluster.membership.store import ClusterStore, LeaseLost
 from leveret.runtime.cluster.placement.due_queues import DueQueues
 from leveret.runtime.cluster.placement.gathered_writes import AT_ONCE, GatheredWrites
 from leveret.runtime.cluster.placement.local_queues import LocalQueues, QueueKey
@@ -454,7 +454,7 @@ class PlacementController:
         report_mirrors(key, f"Moving leader to {to}")
         self._moving.add(key)
         self._fulfilled.pop(key, None)
-        revision: int | None = None
+        writing: asyncio.Task[int | None] | None = None
         try:
             complete = await self._local_queues.hand_over_to(
                 key, to, frozenset(placed.placement.synchronised), loses=loses
@@ -475,16 +475,35 @@ class PlacementController:
                     )
                     after = with_loss(placed.placement, after, lack.begins_at)
                 write = placement_write(self._state.keys, key, after)
-                revision = await self._gathered.transact(StoreTransaction(conditions, (write,)))
+                transaction = self._gathered.transact(StoreTransaction(conditions, (write,)))
+                writing = asyncio.get_running_loop().create_task(transaction)
+                return await asyncio.shield(writing) is not None
+            return False
         finally:
-            # If the outcome of the write is unknown, the lease is lost, and nothing is promised any more.
-            self._moving.discard(key)
-            if revision is not None:
-                self._wrote(key, revision)
+            if writing is None:
+                self._is_moved(key, None)
+            elif writing.done():
+                self._wrote_move(key, writing)
             else:
-                self._local_queues.take_back(key)
-                self._due.look([key])
-        return revision is not None
+                # Its caller waits no longer. Until the outcome is known, no node may serve the queue.
+                writing.add_done_callback(lambda task: self._wrote_move(key, task))
+
+    def _wrote_move(self, key: QueueKey, writing: asyncio.Task[int | None]) -> None:
+        """Take the outcome of the write of a move."""
+        if writing.cancelled() or isinstance(writing.exception(), LeaseLost):
+            # Whether it was done is unknown, and nothing is promised here any more.
+            self._moving.discard(key)
+        else:
+            self._is_moved(key, writing.result() if writing.exception() is None else None)
+
+    def _is_moved(self, key: QueueKey, revision: int | None) -> None:
+        """Note the revision of the record that moves a queue; with None, lead the queue on."""
+        self._moving.discard(key)
+        if revision is not None:
+            self._wrote(key, revision)
+        else:
+            self._local_queues.take_back(key)
+            self._due.look([key])
 
     def _movable(self, key: QueueKey, to: str, *, loses: bool) -> StoredPlacement | None:
         """Return the record of a queue that can be handed over to a node now, else None."""

@@ -24,6 +24,7 @@ from leveret.core.rules.mirror_policy import (
 from leveret.core.rules.queue_arguments import wanted_copies
 from leveret.core.rules.validation import QUORUM, STREAM, queue_type
 from leveret.model import definitions as d
+from leveret.model.locators import MIN_MASTERS
 from leveret.runtime.cluster.placement.local_queues import QueueKey
 
 
@@ -82,8 +83,10 @@ class QueueLocations:
             queue_leader_locator=settings.queue_leader_locator,
         )
         serving = _serving(cluster_view)
-        led = Counter(placed.placement.leader for placed in self._state.placements.values())
-        led.update(placement.leader for placement in self._fresh.values())
+        led: Counter[str] = Counter()
+        if strategy == MIN_MASTERS:
+            led.update(placed.placement.leader for placed in self._state.placements.values())
+            led.update(placement.leader for placement in self._fresh.values())
         draining = [name for name in serving if cluster_view.alive[name].draining]
         nodes = CandidateNodes(
             client=cluster_view.me, alive=serving or [cluster_view.me], draining=draining, led=led

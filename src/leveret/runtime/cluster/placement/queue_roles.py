@@ -13,7 +13,7 @@ from leveret.core.replication.cluster import Placement
 from leveret.core.replication.placement import RequiredMirrors
 from leveret.core.rules.mirror_policy import MirrorPolicy
 from leveret.model import definitions as d
-from leveret.model.errors import LeveretError
+from leveret.model.errors import LeveretError, NotFound
 from leveret.runtime.cluster.forwarding import Forwarding
 from leveret.runtime.cluster.membership.member import ClusterMember
 from leveret.runtime.cluster.placement.local_queues import Lack, QueueKey
@@ -420,9 +420,11 @@ class QueueRoles:
         self, key: QueueKey, node: str, recorded: frozenset[str], *, loses: bool = False
     ) -> frozenset[str]:
         """See local_queues.LocalQueues: messages that arrive from here on wait for the next leader."""
-        queue = self._broker.queues[key]
-        name = self._queues.names[key]
         self._engine.flush()
+        queue, name = self._broker.queues.get(key), self._queues.names.get(key)
+        if queue is None or name is None or queue.is_remote or log_name(queue) != name:
+            # Its record ends only once all nodes have been told.
+            raise NotFound(f"queue '{key[1]}' in vhost '{key[0]}' was deleted here, or declared anew")
         self._queues.handed_over[key] = queue
         self._stand_in(queue)
         has_all: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -466,7 +468,7 @@ class QueueRoles:
         """See local_queues.LocalQueues."""
         queue = self._queues.handed_over.pop(key, None)
         stands = self._broker.queues.get(key)
-        if queue is not None and stands is not None:
+        if queue is not None and stands is not None and stands.epoch == queue.epoch:
             self._broker.replace_queue(queue)
             self._forwarding.led_here(stands, queue)
             self._collector.resume([queue])

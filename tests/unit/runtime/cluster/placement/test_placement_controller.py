@@ -65,6 +65,7 @@ class Store:
         for each in transaction.conditions:
             assert not isinstance(each, Holds)
             if self.entries.get(each.key, (b"", 0))[1] != each.modified:
+                await self.is_answering.wait()
                 return None
         for write in transaction.writes:
             assert isinstance(write, PutKey)
@@ -599,6 +600,29 @@ async def test_it_is_not_given_away_while_its_record_is_written_nor_recorded_whi
     await world.rest()
     assert await moving
     assert [world.hands.given, world.hands.taken_back] == [[Q], []]
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+async def test_a_queue_whose_record_is_on_its_way_is_not_served_again_by_who_gave_up_waiting_for_it(
+    is_done: bool,
+) -> None:
+    world = World()
+    await all_synchronised(world)
+    world.store.is_answering.clear()
+    if not is_done:
+        world.store.before.append(
+            lambda: world.store.put(world.store.keys.placement(*Q), encode(placed("bcd", "cd")))
+        )
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await world.placement_controller.move(Q, "b")
+    await world.rest(hears=False)
+    if is_done:
+        assert world.recorded().leader == "b"
+        assert [world.hands.given, world.hands.taken_back] == [[Q], []]
+    world.store.is_answering.set()
+    await world.rest()
+    assert [world.hands.given, world.hands.taken_back] == [[Q], [] if is_done else [Q]]
 
 
 async def test_that_they_had_it_counts_for_nothing_once_it_was_to_be_given_away() -> None:

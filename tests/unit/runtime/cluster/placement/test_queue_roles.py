@@ -316,3 +316,34 @@ async def test_a_mirror_that_does_not_say_that_it_is_ready_is_not_waited_for(
         await Keeper(mirror).summarised(NAME, 1000)
     await leader.stop()
     await mirror.stop()
+
+
+@pytest.mark.parametrize("is_declared_anew", [False, True])
+async def test_a_queue_that_was_deleted_here_a_moment_ago_is_not_handed_over(
+    tmp_path: Path, is_declared_anew: bool
+) -> None:
+    node = Node(tmp_path / "a")
+    keeping = Keeper(node)
+    keeping._engine = cast(Any, SimpleNamespace(flush=lambda: None))
+    keeping.known[KEY] = queue_of(8)
+    keeping.declared(keeping.known[KEY].definition, mirrored("a", "b", "b"))
+    if is_declared_anew:
+        keeping.known[KEY] = queue_of(9)
+    else:
+        del keeping.known[KEY]
+    with pytest.raises(LeveretError, match="queue 'q' in vhost '/' was deleted here"):
+        await keeping.hand_over_to(KEY, "b", frozenset("b"))
+    keeping.take_back(KEY)
+    await node.stop()
+
+
+async def test_a_queue_that_was_declared_anew_during_a_hand_over_is_not_replaced_by_the_one_before(
+    tmp_path: Path,
+) -> None:
+    node = Node(tmp_path / "a")
+    keeping = Keeper(node)
+    keeping._queues.handed_over[KEY] = queue_of(8)
+    keeping.known[KEY] = queue_of(9)
+    keeping.take_back(KEY)
+    assert keeping._queues.handed_over == {}
+    await node.stop()
