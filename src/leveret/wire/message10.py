@@ -212,7 +212,7 @@ def _message(sections: dict[int, Any], body: bytes) -> Message091:
         content_type=_short(fields[6]),
         content_encoding=_short(fields[7]),
         headers={key: _plain(value) for key, value in {**application, **annotations}.items()},
-        delivery_mode=mode if mode in (1, 2) else None,
+        delivery_mode=mode if isinstance(mode, int) and mode in (1, 2) else None,
         priority=_octet(old_priority if priority is None else priority),
         correlation_id=_short(fields[5]),
         reply_to=_short(fields[4]),
@@ -284,7 +284,7 @@ def content_header_within(
     """As `content_header_of`; if AMQP 0-9-1 cannot encode some of the headers, with the headers `least` alone."""
     try:
         return content_header_of(properties, body_bytes)
-    except (TypeError, ValueError, struct.error):
+    except (TypeError, ValueError, OverflowError, struct.error):
         # Names or numbers that AMQP 1.0 can have and 0-9-1 cannot.
         properties.headers = least
         return content_header_of(properties, body_bytes)

@@ -2,17 +2,19 @@ from __future__ import annotations
 
 import gzip
 import struct
+from datetime import UTC
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pamqp import commands
 from rstream import AMQPMessage
 
 from leveret.core.queues.head import Head, make_head
 from leveret.core.queues.messages import Run, alike
-from leveret.session.stream.messages import entries_of, runs_of
+from leveret.session.stream.messages import entries_of, last_offset_of, runs_of
+from leveret.wire.amqp10_values import encode_value, list_of, map_of, symbol
 from leveret.wire.chunk import ChunkError
 from leveret.wire.message10 import content_header_of
 from leveret.wire.properties import decode
@@ -104,3 +106,48 @@ def test_properties_that_do_not_parse_are_lost_and_the_body_is_not() -> None:
     head = make_head(b"e", b"k", content_header(b"\x20\x00" + b"\0\0\0\x03\x01a?", 4))
     (run,) = runs_of(b"".join(entries_of([alike(head, [b"body"])])), 0, 0, b"q")
     assert shown([run]) == [(0, b"body")]
+
+
+_SIMPLE = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.sampled_from([0, 1, 2, 255, 256]),
+    st.floats(),
+    st.sampled_from([1.0, 2.0]),
+    st.text(max_size=4),
+    st.sampled_from(["x" * 128, "x" * 256]),
+    st.binary(max_size=4),
+    st.datetimes(timezones=st.just(UTC)),
+)
+_VALUE = st.recursive(
+    _SIMPLE,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
+)
+_NAME = st.sampled_from(
+    [
+        *("x-exchange", "x-routing-key", "x-basic-type", "x-basic-delivery-mode", "x-basic-priority"),
+        *("x-basic-expiration", "x-basic-app-id", "x-stream-offset", "", "k", "k" * 300),
+    ]
+)
+_MAP = st.dictionaries(_NAME, _VALUE, max_size=4)
+
+
+@example({"x-basic-delivery-mode": 2.0}, {}, [], [])
+@example({}, {"k": [1e39]}, [], [])
+@given(_MAP, _MAP, st.lists(_VALUE, max_size=13), st.lists(_VALUE, max_size=5))
+def test_whatever_values_a_message_of_amqp_1_0_has_a_consumer_gets_its_body(
+    annotations: dict[str, Any], application: dict[str, Any], fields: list[Any], durability: list[Any]
+) -> None:
+    """A stream keeps what its publishers send; an error here would stop the node that delivers it."""
+    sections = (
+        (0x70, list_of(map(encode_value, durability))),
+        (0x72, map_of([(symbol(key), encode_value(value)) for key, value in annotations.items()])),
+        (0x73, list_of(map(encode_value, fields))),
+        (0x74, map_of([(encode_value(key), encode_value(value)) for key, value in application.items()])),
+        (0x75, encode_value(b"body")),
+    )
+    octets = b"".join(bytes((0, 0x53, descriptor)) + value for descriptor, value in sections)
+    [run] = runs_of(len(octets).to_bytes(4, "big") + octets, 7, 0, b"q")
+    assert (run.first, run.bodies) == (7, [b"body"])
+    assert last_offset_of(run.messages) == 7
