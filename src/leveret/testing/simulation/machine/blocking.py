@@ -123,9 +123,9 @@ class BlockingThread(Generic[T]):
         """Return the exception of a function that has ended; None if it has returned."""
         return self._outcome.exception()
 
-    def when_done(self, call: Callable[[], None]) -> None:
+    def add_done_callback(self, call: Callable[[BlockingThread[T]], object]) -> None:
         """Have `call` called in the loop once the function has ended; never if its process is killed."""
-        self._ended.add_done_callback(lambda _: call())
+        self._ended.add_done_callback(lambda _: call(self))
 
     def discard(self) -> None:
         """Unwind the stack of a thread whose process has ended."""

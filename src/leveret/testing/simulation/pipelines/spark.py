@@ -158,7 +158,7 @@ def in_process(process: BlockingProcess, call: Callable[[], T]) -> BlockingThrea
 
     process.on_end = end
     thread = BlockingThread(call, process)
-    thread.when_done(lambda: None if ended.done() else ended.set_result(None))
+    thread.add_done_callback(lambda _: None if ended.done() else ended.set_result(None))
     wait(ended)
     process.on_end = before
     if not thread.done():
