@@ -38,6 +38,14 @@ def test_a_queue_shows_its_counts(admin: Client, node: FakeNode) -> None:
     )
 
 
+def test_a_stream_shows_how_many_of_the_copies_that_it_asks_for_it_lacks(admin: Client) -> None:
+    for name, wanted in (("one", 1), ("three", 3)):
+        arguments = {"x-queue-type": "stream", "x-initial-cluster-size": wanted}
+        assert admin.put(f"/api/queues/%2F/{name}", durable=True, arguments=arguments).status_code == 201
+    shown = {each["name"]: each.get("copies_missing") for each in admin.get("/api/queues").json()}
+    assert shown == {"one": None, "three": 2}
+
+
 def test_a_damaged_queue_is_shown_as_crashed_and_raises_an_alarm(admin: Client, node: FakeNode) -> None:
     queue = node.broker.declare_queue(Queue(name="q", vhost="/"))
     assert admin.get("/api/health/checks/alarms").json() == {"status": "ok"}

@@ -350,3 +350,28 @@ async def test_a_copy_from_before_a_leader_that_lacked_messages_is_quarantined_b
     assert report.summary()["lost"] == sum(log.messages for log in report.logs) > 0
     await mirror.stop()
     await leader.stop()
+
+
+async def test_what_a_leader_began_without_is_set_aside_as_lost_where_it_is_and_the_rest_stays(
+    tmp_path: Path,
+) -> None:
+    """The first leader comes back to a mirror that led on without the head of the log."""
+    leader, first = await pair(tmp_path)
+    leader.lead(A, automatic=True)
+    leader.fill(A, 20_000)
+    await copied(leader, first)
+    leader.log(A).drop_before(leader.log(A).next_offset)
+    begin, end = leader.log(A).first_offset, leader.log(A).next_offset
+    assert 0 < begin < end
+    raise_epoch(leader, A, 2)
+    leader.lead(A, automatic=True, lost=(begin, 2))
+    leader.append(A)
+    first.copies.mirror(A, "leader")
+    await until(lambda: leader.is_live("mirror", A), "live")
+    await first.stop()
+    await leader.stop()
+    assert compared(leader, first).is_identical
+    [report] = reports(first.directory)
+    [kept] = report.logs
+    assert (kept.from_offset, kept.next_offset, kept.messages, kept.is_lost) == (0, begin, begin, True)
+    assert report.summary()["lost"] == begin

@@ -347,3 +347,40 @@ async def test_a_queue_that_was_declared_anew_during_a_hand_over_is_not_replaced
     keeping.take_back(KEY)
     assert keeping._queues.handed_over == {}
     await node.stop()
+
+
+class Stopping(Keeper):
+    """A node that stops: whoever is to lead the queue gets what it may."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node)
+        self._engine = cast(Any, SimpleNamespace(flush=lambda: None))
+
+    def _stand_in(self, led: Any) -> Any:
+        """No client of this node waits."""
+
+
+@pytest.mark.parametrize("is_halted", [False, True])
+async def test_a_node_that_stops_has_a_mirror_synchronised_and_waits_for_it_no_longer_than_for_a_moment(
+    is_halted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is led without what the mirror lacks then: that is better said after a moment than after all of the time."""
+    monkeypatch.setitem(globals(), "POLICY", MirrorPolicy(mode="all"))
+    leader, mirror = await pair(tmp_path)
+    keeping = Stopping(leader)
+    keeping.known[KEY] = queue_of(8)
+    keeping.declared(keeping.known[KEY].definition, mirrored("a", "mirror"))
+    leader.append(NAME, count=3)
+    await leader.commits.settle()
+    mirror.copies.mirror(NAME, "leader")
+    await until(
+        lambda: leader.state(NAME, "mirror") is MirrorState.UNSYNCHRONISED, "it has what comes from now on"
+    )
+    if is_halted:
+        monkeypatch.setattr(queue_roles, "_LOSING_S", 0.05)
+        monkeypatch.setattr(leader.sources, "synchronise", lambda name: None)
+    async with asyncio.timeout(5):
+        await keeping.hand_over_to(KEY, "mirror", frozenset(), loses=True)
+    assert keeping.ready(KEY) == (frozenset() if is_halted else {"mirror"})
+    await leader.stop()
+    await mirror.stop()

@@ -1,0 +1,49 @@
+"""runtime.cluster.membership.member: with which data and name a node may start, and what it is told otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from leveret.config import load
+from leveret.core.replication.cluster import MemberRecord
+from leveret.model.errors import PreconditionFailed
+from leveret.runtime.cluster.membership.member import ClusterMember
+from leveret.storage.secret_file import Secret
+
+OWN, OTHER = MemberRecord("rabbit@b", "own data", 0), MemberRecord("rabbit@b", "other data", 0)
+RENAMED = MemberRecord("rabbit@a", "own data", 0)
+
+
+@pytest.mark.parametrize(
+    ("remembered", "record", "said"),
+    [
+        ("one", OWN, ""),
+        ("", None, ""),
+        ("other", OWN, ""),  # its data are those of a member of a cluster that was made anew
+        ("other", None, "belongs to cluster other, and etcd below leveret/ has cluster one"),
+        ("one", RENAMED, "that of node 'rabbit@a' of cluster one, and nodename is now 'rabbit@b'"),
+        ("one", OTHER, "the cluster has another node 'rabbit@b'"),
+        ("one", None, "'rabbit@b' was taken out of cluster one"),
+    ],
+)
+async def test_a_node_is_told_whose_data_it_has_and_never_to_delete_those_of_a_member(
+    remembered: str, record: MemberRecord | None, said: str, tmp_path: Path
+) -> None:
+    settings = {
+        "nodename": "rabbit@b",
+        "cluster_formation.peer_discovery_backend": "etcd",
+        "cluster.etcd.endpoints": "http://127.0.0.1:1",
+    }
+    lost: list[str] = []
+    member = ClusterMember(load(None, settings), tmp_path, "own data", Secret(b"s" * 32), lost.append)
+    member.state.cluster_id = "one"
+    member.state.members = {record.name: record} if record else {}
+    if said:
+        with pytest.raises(PreconditionFailed) as refused:
+            member._check_identity(remembered)
+        assert said in str(refused.value)
+        assert ("empty data directory" in str(refused.value)) is (remembered == "one" and record is None)
+    else:
+        member._check_identity(remembered)
