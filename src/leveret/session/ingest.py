@@ -78,7 +78,7 @@ class Outsider:
         queue = self._channel.readable_queue(name)
         found: list[Fetched] = []
         while len(found) < count:
-            runs, redelivered = queue.take_one(self._channel.connection.host.clock_ms())
+            runs, redelivered = self._channel.take_one(queue)
             if not runs:
                 self._count(queue, "get_empty")
                 break

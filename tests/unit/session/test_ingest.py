@@ -78,6 +78,16 @@ def test_what_was_got_is_held_until_it_is_given_back(node: Node) -> None:
     assert queue.message_count == 0
 
 
+def test_a_node_that_may_not_lead_any_more_gives_no_message(node: Node) -> None:
+    queue = node.declare("q")
+    node.outsider().publish("", "q", HEADER, b"a")
+    node.flush(*node.touched)
+    node.broker.may_deliver = lambda: False
+    with pytest.raises(NotFound, match="another node may lead it"):
+        node.outsider().get("q", 1, no_ack=True)
+    assert queue.ready_count == 1
+
+
 def test_what_is_rejected_is_gone(node: Node) -> None:
     queue = node.declare("q")
     outsider = node.outsider()

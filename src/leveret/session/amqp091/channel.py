@@ -16,7 +16,7 @@ from leveret.core.queues.confirms import ConfirmBatch, ConfirmParts, Confirms
 from leveret.core.queues.messages import Messages
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
-from leveret.model.errors import AccessRefused, LeveretError, NotFound, PreconditionFailed
+from leveret.model.errors import AccessRefused, LeveretError, PreconditionFailed
 from leveret.session.amqp091 import remote_methods
 from leveret.session.amqp091.channel_base import ChannelBase
 from leveret.session.amqp091.connection_base import ConnectionBase
@@ -211,11 +211,7 @@ class Channel(ChannelBase):
         if isinstance(queue, RemoteQueue):
             remote_methods.get(self, queue, method.no_ack)
             return
-        if not self.connection.broker.may_deliver():
-            raise NotFound(
-                f"queue '{queue.key[1]}' in vhost '{queue.key[0]}': another node may lead it by now"
-            )
-        runs, redelivered = queue.take_one(self.connection.host.clock_ms())
+        runs, redelivered = self.take_one(queue)
         self.mark(queue)
         self.got(queue, runs[0] if runs else None, redelivered, queue.ready_count, no_ack=method.no_ack)
         if runs and method.no_ack:

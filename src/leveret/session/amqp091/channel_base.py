@@ -15,7 +15,7 @@ from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.head import Head
 from leveret.core.queues.messages import Run
 from leveret.core.queues.queue import Queue
-from leveret.model.errors import PreconditionFailed
+from leveret.model.errors import NotFound, PreconditionFailed
 from leveret.session.amqp091.blocked import BlockedReason, Postponed
 from leveret.session.amqp091.connection_base import ConnectionBase
 from leveret.session.amqp091.delivery import (
@@ -105,6 +105,18 @@ class ChannelBase(DeliveryChannel):
         if name or self.last_queue:
             self.connection.actor.require("read", "queue", name or self.last_queue)
         return self.queue(name)
+
+    def take_one(self, queue: Queue) -> tuple[list[Run], bool]:
+        """Take a message of a queue for a get: (runs, whether it is redelivered); no run from an empty queue.
+
+        Raises:
+            NotFound: another node may lead the queue by now, and settle the message.
+        """
+        connection = self.connection
+        if not connection.broker.may_deliver():
+            vhost, name = queue.key
+            raise NotFound(f"queue '{name}' in vhost '{vhost}': another node may lead it by now")
+        return queue.take_one(connection.host.clock_ms())
 
     def make_consumer(
         self, queue: ConsumerSource, tag: bytes, method: commands.Basic.Consume

@@ -186,7 +186,7 @@ def _queue_purge(channel: ChannelBase, method: commands.Queue.Purge) -> None:
         if refused is not None and not channel.is_closing:
             channel.connection.fail(refused, channel.number, method.index)
         elif not method.nowait and not channel.is_closing:
-            channel.reply(commands.Queue.PurgeOk(count))
+            channel.reply(commands.Queue.PurgeOk(min(count, _COUNT_MAX)))
         done()
 
     # What follows is answered after it.
