@@ -331,7 +331,7 @@ class DeliveryChannel:
         prefetch: the prefetch of later consumers, 0 for no limit.
         global_prefetch: the limit for all its consumers together, 0 for none.
         remote_channels: its channels at other nodes, by node.
-        waiting_notices: cancellations whose notices wait, None if they are sent at once.
+        waiting_notices: cancellations whose notices wait for the answer to a deletion; None while there is none.
         deleted_count: the number of messages deleted with a queue whose delete-ok is still to be sent.
         has_got: whether a message was fetched by a basic.get that needs an acknowledgement.
     """

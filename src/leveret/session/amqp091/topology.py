@@ -12,7 +12,7 @@ from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.rules.validation import NESTING_MAX
 from leveret.model import definitions as d
-from leveret.model.errors import AccessRefused, LeveretError, NotFound, PreconditionFailed
+from leveret.model.errors import AccessRefused, NotFound, PreconditionFailed
 from leveret.session.amqp091 import remote_methods
 from leveret.session.amqp091.channel_base import ChannelBase
 from leveret.session.amqp091.direct_reply import PREFIX, REPLY_TO
@@ -78,15 +78,19 @@ def _exchange_declare(channel: ChannelBase, method: commands.Exchange.Declare) -
 
 
 def _exchange_delete(channel: ChannelBase, method: commands.Exchange.Delete) -> None:
-    with _in_turns(channel) as gone:
-        channel.connection.actor.delete_exchange_in_turns(
-            _name(method.exchange), gone, if_unused=method.if_unused
-        )
-    if channel.connection.awaits_answer:
-        return
+    if channel.waiting_notices is None:
+        with _in_turns(channel) as gone:
+            channel.connection.actor.delete_exchange_in_turns(
+                _name(method.exchange), gone, if_unused=method.if_unused
+            )
+        if channel.connection.awaits_answer:
+            return
+    notices, channel.waiting_notices = channel.waiting_notices, None
     _hold(channel)
     if not method.nowait:
         channel.reply(commands.Exchange.DeleteOk())
+    for notice in notices or ():
+        channel.connection.send(notice)
 
 
 def _exchange_bind(channel: ChannelBase, method: commands.Exchange.Bind | commands.Exchange.Unbind) -> None:
@@ -195,22 +199,8 @@ def _queue_purge(channel: ChannelBase, method: commands.Queue.Purge) -> None:
 
 
 def _queue_delete(channel: ChannelBase, method: commands.Queue.Delete) -> None:
-    broker = channel.connection.broker
-    name = _name(method.queue)
-    channel.connection.actor.require("configure", "queue", name or channel.last_queue)
-    # The last declared queue has no name here; it may be gone by now, if its deletion took several steps.
-    wanted = name or (channel.last_queue if channel.waiting_notices is not None else "")
-    is_absent = wanted and broker.find_queue((_vhost(channel), wanted)) is None
-    queue = None if is_absent else channel.queue(name)
-    if isinstance(queue, RemoteQueue) and queue.is_down:
-        _check_unconditional(queue, method)
-    elif isinstance(queue, RemoteQueue):
-        remote_methods.delete(channel, queue, method)
+    if channel.waiting_notices is None and not _has_deleted(channel, method):
         return
-    if queue is not None:
-        _delete_queue(channel, queue, method)
-        if channel.connection.awaits_answer:
-            return
     notices, channel.waiting_notices = channel.waiting_notices, None
     count, channel.deleted_count = channel.deleted_count, 0
     _hold(channel)
@@ -220,33 +210,37 @@ def _queue_delete(channel: ChannelBase, method: commands.Queue.Delete) -> None:
         channel.connection.send(notice)
 
 
-def _delete_queue(channel: ChannelBase, queue: Queue, method: commands.Queue.Delete) -> None:
-    """Delete a queue; if it has many bindings in steps, and the method is processed again at the end.
+def _has_deleted(channel: ChannelBase, method: commands.Queue.Delete) -> bool:
+    """Delete a queue; return whether it is gone, otherwise the answer follows later."""
+    broker, name = channel.connection.broker, _name(method.queue)
+    channel.connection.actor.require("configure", "queue", name or channel.last_queue)
+    if name and broker.find_queue((_vhost(channel), name)) is None:
+        return True
+    queue = channel.queue(name)
+    if isinstance(queue, RemoteQueue) and queue.is_down:
+        _check_unconditional(queue, method)
+    elif isinstance(queue, RemoteQueue):
+        remote_methods.delete(channel, queue, method)
+        return False
+    with _in_turns(channel) as gone:
 
-    As in RabbitMQ, a consumer of the same channel gets its cancel after the delete-ok: a client that waits for
-    delete-ok would take a cancel before it for an error.
-    """
-    channel.waiting_notices = []
-    try:
-        with _in_turns(channel) as gone:
+        def deleted(count: int) -> None:
+            channel.deleted_count = count
+            gone()
 
-            def deleted(count: int) -> None:
-                channel.deleted_count = count
-                gone()
-
-            channel.connection.actor.delete_queue_in_turns(
-                queue, deleted, if_unused=method.if_unused, if_empty=method.if_empty
-            )
-    except LeveretError:
-        channel.waiting_notices = None
-        raise
+        channel.connection.actor.delete_queue_in_turns(
+            queue, deleted, if_unused=method.if_unused, if_empty=method.if_empty
+        )
+    return not channel.connection.awaits_answer
 
 
 @contextmanager
 def _in_turns(channel: ChannelBase) -> Iterator[Callable[[], None]]:
     """Yield a function that reports the end of a deletion; until it is called, the connection takes no frames.
 
-    Then the connection processes the method again, and finds nothing to delete.
+    Then the connection processes the method again, and only its answer is left to do: what has the name by then is
+    new. As in RabbitMQ, a consumer of the same channel gets its cancel after the delete-ok, because a client that waits
+    for delete-ok would take a cancel before it for an error.
     """
     is_here, is_gone = True, False
 
@@ -256,7 +250,12 @@ def _in_turns(channel: ChannelBase) -> Iterator[Callable[[], None]]:
         if not is_here:
             channel.connection.repeat()
 
-    yield gone
+    channel.waiting_notices = []
+    try:
+        yield gone
+    except BaseException:
+        channel.waiting_notices = None
+        raise
     is_here = False
     if not is_gone:
         channel.connection.ask()

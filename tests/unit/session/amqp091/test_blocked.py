@@ -257,6 +257,44 @@ def test_an_exchange_of_many_bindings_is_gone_when_that_is_answered() -> None:
     assert [type(reply) for _, reply in take(session)] == [commands.Exchange.DeleteOk]
 
 
+@pytest.mark.parametrize("conditional", [False, True])
+@pytest.mark.parametrize("name", ["q", ""])
+def test_who_declares_a_name_anew_before_a_deletion_is_answered_keeps_the_new_object(
+    name: str, conditional: bool
+) -> None:
+    node = FakeNode()
+    session, other = bind_many(node), connect(node, 1)
+    session.wake = lambda: None
+    session.receive(
+        frame(commands.Queue.Delete(queue=name, if_empty=conditional))
+        + frame(commands.Exchange.Delete(exchange="x")),
+        0,
+    )
+    while node.broker.queues:
+        node.flush(session)
+    other.receive(frame(commands.Queue.Declare(queue="q")) + b"".join(publish(b"new")), 0)
+    node.flush(other)
+    session.go_on(0)
+    assert [type(reply) for _, reply in take(session)] == [
+        commands.Queue.DeleteOk,
+        commands.Exchange.DeleteOk,
+    ]
+    assert [body for _, _, body in node.messages()["q"]] == [b"new"]
+
+
+def test_an_exchange_declared_anew_before_its_deletion_is_answered_stays() -> None:
+    node = FakeNode()
+    session, other = bind_many(node), connect(node, 1)
+    session.wake = lambda: None
+    session.receive(frame(commands.Exchange.Delete(exchange="x")), 0)
+    while "x" in node.broker.topology("/").exchanges:
+        node.flush(session)
+    other.receive(frame(commands.Exchange.Declare(exchange="x")), 0)
+    session.go_on(0)
+    assert [type(reply) for _, reply in take(session)] == [commands.Exchange.DeleteOk]
+    assert "x" in node.broker.topology("/").exchanges
+
+
 def test_a_client_that_leaves_while_its_queue_is_being_deleted_leaves_no_half_of_it() -> None:
     node = FakeNode()
     session = bind_many(node)
