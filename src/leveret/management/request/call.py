@@ -407,7 +407,11 @@ def _comes_from_elsewhere(request: Request) -> bool:
     origin = request.headers.get("origin")
     if origin is None or origin in request.app.state.node.config.management.allowed_origins:
         return False
-    return urlsplit(origin).netloc != request.headers.get("host")
+    try:
+        return urlsplit(origin).netloc != request.headers.get("host")
+    except ValueError:
+        # No browser sends such an origin.
+        return True
 
 
 async def not_found(request: Request, error: Exception) -> Response:

@@ -291,6 +291,7 @@ def _cut(row: Row, columns: list[list[str]] | None) -> Row:
 
 
 _ABSENT: Final = object()
+_BEYOND: Final = 10**300
 
 
 def value_of(row: Row, name: str) -> Any:
@@ -312,5 +313,6 @@ def _sortable(value: object) -> tuple[int, float, str]:
     if value is _ABSENT or value is None:
         return (0, 0.0, "")
     if isinstance(value, (int, float)):
-        return (1, float(value), "")
+        # An argument of a queue may be a number beyond all floats.
+        return (1, float(max(-_BEYOND, min(value, _BEYOND))), "")
     return (2, 0.0, str(value))

@@ -7,6 +7,7 @@ from email import policy
 from email.parser import BytesParser
 from http import HTTPStatus
 from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
 from starlette.responses import Response
@@ -143,7 +144,10 @@ async def _document(
     }
     reply = octets_reply(msgspec.json.encode({**names, **sections}))
     name = call.query.get("download", "definitions.json").translate(_QUOTED)
-    reply.headers["content-disposition"] = f'attachment; filename="{name}"'
+    # A header has no letters beyond Latin; the name after the asterisk has all of them (RFC 6266).
+    plain = name.encode("ascii", "replace").decode()
+    encoded = "" if plain == name else f"; filename*=UTF-8''{quote(name, safe='')}"
+    reply.headers["content-disposition"] = f'attachment; filename="{plain}"{encoded}'
     return reply
 
 

@@ -39,19 +39,24 @@ class VhostBody(msgspec.Struct):
 
 async def show_all(call: Call) -> Response:
     """The vhosts that the caller may see."""
-    names = [name for (name,) in call.definitions["vhosts"] if call.caller.knows(name)]
     others = await sums_of(call, ("name",))
+    # As they stand now: a vhost may be deleted while the rows are made.
+    found = [vhost for vhost in _vhosts(call) if call.caller.knows(vhost.name)]
     listing = Listing(
-        names, lambda name: with_sum(vhost_json(call, name), others.get((name,), ()), _SUMMED), order=str
+        found,
+        lambda vhost: with_sum(vhost_json(call, vhost), others.get((vhost.name,), ()), _SUMMED),
+        order=lambda vhost: vhost.name,
+        name=lambda vhost: vhost.name,
     )
     return await call.list(listing, in_pages=True)
 
 
 async def show(call: Call) -> Response:
     """One vhost."""
-    vhost = call.vhost()
+    name = call.vhost()
+    vhost = next(each for each in _vhosts(call) if each.name == name)
     others = await sums_of(call, ("name",))
-    return call.show(with_sum(vhost_json(call, vhost), others.get((vhost,), ()), _SUMMED))
+    return call.show(with_sum(vhost_json(call, vhost), others.get((name,), ()), _SUMMED))
 
 
 async def put(call: Call) -> Response:
@@ -111,10 +116,13 @@ async def show_topic_permissions(call: Call) -> Response:
     return await _list_of(call, "topic_permissions")
 
 
-def vhost_json(call: Call, name: str) -> dict[str, Any]:
+def _vhosts(call: Call) -> list[Vhost]:
+    return [each for each in call.definitions["vhosts"].values() if isinstance(each, Vhost)]
+
+
+def vhost_json(call: Call, vhost: Vhost) -> dict[str, Any]:
     """A vhost as RabbitMQ shows it."""
-    vhost = call.definitions["vhosts"][(name,)]
-    assert isinstance(vhost, Vhost)
+    name = vhost.name
     shown = {
         "description": vhost.description,
         "tags": vhost.tags,

@@ -54,6 +54,13 @@ def test_a_list_is_sorted_by_a_column_of_any_depth() -> None:
     assert names(listed("sort=message_stats.publish"))[0] == "q0"
 
 
+def test_a_list_is_sorted_by_numbers_of_any_size() -> None:
+    sizes = {"q0": 10**400, "q1": -(10**400), "q2": 1.5e308, "q3": 7, "q4": float("inf")}
+    listing = Listing(list(sizes), lambda name: {"name": name, "size": sizes[name]}, order=str)
+    reply = asyncio.run(list_reply(listing, QueryParams("sort=size&columns=name")))
+    assert names(msgspec.json.decode(reply.body))[:2] == ["q1", "q3"]
+
+
 def test_a_page_tells_how_many_there_are() -> None:
     page = listed("page=2&page_size=2&columns=name")
     assert page["items"] == [{"name": "q2"}, {"name": "q3"}]

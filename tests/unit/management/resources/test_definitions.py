@@ -179,3 +179,13 @@ def test_bindings_of_what_is_not_there_are_left_out(admin: Client, node: FakeNod
 def test_a_form_is_not_a_document(admin: Client) -> None:
     reply = admin.request("POST", "/api/definitions", data={"file": "x"})
     assert reply.status_code == 415
+
+
+def test_a_file_of_any_name_can_be_asked_for(admin: Client) -> None:
+    def named(name: str) -> str:
+        reply = admin.get(f"/api/definitions?download={name}")
+        assert reply.status_code == 200
+        return str(reply.headers["content-disposition"])
+
+    assert named("x.json") == 'attachment; filename="x.json"'
+    assert named("%E2%82%AC.json") == "attachment; filename=\"?.json\"; filename*=UTF-8''%E2%82%AC.json"

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leveret.management.request.call import CHANGES_AT_ONCE
-from leveret.model.definitions import Queue
+from leveret.management.resources import vhosts
+from leveret.model.definitions import Delete, Queue
 
 if TYPE_CHECKING:
     from tests.unit.management.conftest import Client, FakeNode
@@ -47,6 +48,20 @@ def test_a_deleted_vhost_takes_its_queues_along(admin: Client, node: FakeNode) -
     assert ("v", "q") not in node.broker.queues
     assert admin.delete("/api/vhosts/v").status_code == 404
     assert admin.get("/api/vhosts/v").status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/api/vhosts", "/api/vhosts/v"])
+def test_a_vhost_that_is_deleted_while_others_are_asked_breaks_no_answer(
+    admin: Client, node: FakeNode, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    admin.put("/api/vhosts/v")
+
+    async def sums_of(*_: object) -> dict[tuple[str, ...], list[object]]:
+        node.broker.apply(Delete("vhosts", ("v",)))
+        return {}
+
+    monkeypatch.setattr(vhosts, "sums_of", sums_of)
+    assert admin.get(path).status_code == 200
 
 
 def test_a_new_vhost_has_the_nodes_default_queue_type_unless_it_names_one(
