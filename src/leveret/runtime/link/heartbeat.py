@@ -1,7 +1,8 @@
 """Heartbeats on a cluster's links, so that a dead peer is noticed.
 
 A whole, valid message is a sign of life. A part of a message is one only if much of it came: a message of 512 MB takes
-long on a slow link, and a peer that drips octets of a message that never ends is not alive.
+long on a slow link, and a peer that drips octets of a message that never ends is not alive. A peer whose messages this
+side holds, because its disk is slow, is not silent.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class Heart:
         if peer.is_closed:
             return
         is_alive = (
-            peer.received_messages > self._messages
+            peer.is_held
+            or peer.received_messages > self._messages
             or peer.received_bytes - self._octets >= PROGRESS_BYTES_MIN
         )
         self._silent_beats = 0 if is_alive else self._silent_beats + 1

@@ -104,6 +104,11 @@ class LinkPeer(asyncio.BufferedProtocol):
         self._is_paused = True
         self._transport.pause_reading()
 
+    @property
+    def is_held(self) -> bool:
+        """Whether messages are held: then none comes, whatever the other side sends."""
+        return self._is_paused
+
     def go_on(self) -> None:
         """Pass on held messages, soon."""
         if self._is_paused:

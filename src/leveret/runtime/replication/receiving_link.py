@@ -70,7 +70,7 @@ class ReceivingLink:
                 async with asyncio.timeout(_ACK_AGAIN_S):
                     await ended.wait()
             except TimeoutError:
-                if self.silent_s > SILENCE_S:
+                if self.silent_s > SILENCE_S and not self.peer.is_held:
                     self.peer.abort(LinkError(f"the leader has been silent for {SILENCE_S:.0f} s"))
                     return
                 self._say_acked(self.receiver.acked, self.peer.received_bytes)

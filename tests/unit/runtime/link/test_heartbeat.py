@@ -13,6 +13,7 @@ from leveret.runtime.link import heartbeat
 from leveret.runtime.link.heartbeat import SILENT_BEATS_MAX, Heart
 from leveret.runtime.link.peer import LinkPeer
 from leveret.testing.network.ports import LOOPBACK
+from leveret.testing.network.waiting import until
 from leveret.wire.link import GREETING, LENGTH, LinkError, Type, message
 
 BEAT_S: Final = 0.05
@@ -106,3 +107,17 @@ async def test_whole_messages_and_much_of_a_long_one_are(
         beats = 3 * SILENT_BEATS_MAX
         assert await drip(end, writer, piece, BEAT_S / 2, 2 * beats) == 2 * beats
         assert not end.is_over.is_set()
+
+
+async def test_a_peer_whose_messages_are_held_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with linked(monkeypatch) as (end, writer):
+        await until(lambda: end.peer is not None)
+        assert end.peer is not None
+        end.peer.hold()
+        received = end.peer.received_messages
+        for _ in range(5 * SILENT_BEATS_MAX):
+            writer.write(message(Type.BEAT))
+            await asyncio.sleep(BEAT_S)
+        assert (end.error, end.is_over.is_set(), end.peer.received_messages) == (None, False, received)
+        end.peer.go_on()
+        await until(lambda: end.peer is not None and end.peer.received_messages > received)
