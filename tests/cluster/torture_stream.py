@@ -61,7 +61,9 @@ class StreamCrew:
         return self._chance.expovariate(1 / _PAUSE_S)
 
     def confirmed(self) -> int:
-        """How many messages are confirmed."""
+        """How many messages are confirmed. Raises BooksFault, because all applications end with the first fault."""
+        if self._fault is not None:
+            raise self._fault
         return self.books.books.confirmed
 
     def begin(self) -> None:

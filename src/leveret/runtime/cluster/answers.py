@@ -89,7 +89,7 @@ class ClusterAnswers:
             case _ if what == RECOVER:
                 return await self._node.stream_server.recover(about)
             case "store_offsets" | "stored_offset" | "publisher_sequence":
-                return self._stream_replicas.answer(what, about)
+                return await self._stream_replicas.answer(what, about)
             case "join_group" | "leave_group" | "stepped_down" | "activate_consumer":
                 return self._stream_groups.answer(node, what, about)
         return await self._answer_operator(what, about)

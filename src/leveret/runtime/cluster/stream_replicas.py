@@ -4,22 +4,23 @@ A reader gets chunks unchanged from the copy's file, up to the committed end: th
 replicas has. The leader sends its mirrors that end with the live records, like the cursor of a queue. So no fail-over
 takes back a record that a reader of any replica has seen.
 
-Readers' offsets are stored at the leader, in the stream itself. A reader of a replica stores and finds them there.
-Publishes are passed on to the leader (session.forwarding.stream_outlets); for them this node needs no copy.
+Readers' offsets are stored at the leader, in the stream itself (leader_offsets). Publishes are passed on to the leader
+(session.forwarding.stream_outlets); for them this node needs no copy. A publish waits until the leader has stored the
+offsets that came before it, so its confirm covers them, as at the leader.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.core.queues.queue import Queue
-from leveret.core.queues.remote_queue import RemoteQueue
-from leveret.core.queues.stream import EmptyLog, Stream, StreamBatch
-from leveret.model.errors import LedElsewhere, LeveretError, NotFound
+from leveret.core.queues.stream import EmptyLog, StreamBatch
+from leveret.model.errors import LedElsewhere, LeveretError
 from leveret.runtime.clients.stream_host import OffsetFound, ServedLog, StreamGroups
 from leveret.runtime.cluster.forwarding import Forwarding
+from leveret.runtime.cluster.leader_offsets import LeaderOffsets
 from leveret.runtime.cluster.membership.member import ClusterMember
 from leveret.runtime.cluster.placement.local_queues import QueueKey
 from leveret.runtime.cluster.placement.queue_locations import QueueLocations
@@ -32,9 +33,6 @@ from leveret.wire.chunk import ChunkType, Header
 if TYPE_CHECKING:
     from leveret.runtime.node.node import Node
 
-_ASK_AGAIN_S: Final = 0.2
-_ASKED_S: Final = 5.0
-"""The time, in seconds, for which the leader is asked for an offset, also while there is no leader."""
 _FUTURE: Final = 1 << 62
 
 
@@ -168,6 +166,9 @@ class StreamReplica:
 
     def publish(self, batch: StreamBatch) -> None:
         """See StreamHandle."""
+        self._offsets.once_stored(_key(self._queue), partial(self._pass_on, batch))
+
+    def _pass_on(self, batch: StreamBatch) -> None:
         queue = self._forwarding.stream_elsewhere(_key(self._queue), self._queue.epoch)
         if queue is None or queue.is_down:
             batch.done(self._elsewhere())
@@ -187,128 +188,6 @@ class StreamReplica:
         self._offsets.ask_sequence(_key(self._queue), reference, then)
 
 
-class LeaderOffsets:
-    """Stores and finds readers' offsets, and publishers' last ids, of streams that other nodes lead, at the leaders."""
-
-    def __init__(self, member: ClusterMember, node: Node) -> None:
-        """Start with no offset to store."""
-        self._ask_node = member.ask
-        self._broker = node.broker
-        self._engine = node.engine
-        self._waiting: dict[QueueKey, dict[str, int]] = {}
-        self._sent: dict[QueueKey, dict[str, int]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def stop(self) -> None:
-        """Cancel all requests."""
-        for task in tuple(self._tasks):
-            task.cancel()
-
-    # -- at the reader's node -----------------------------------------------------------------
-
-    def store(self, key: QueueKey, reference: str, offset: int) -> None:
-        """Store an offset at the leader, soon, and repeat while there is no leader."""
-        self._waiting.setdefault(key, {})[reference] = offset
-        if key not in self._sent:
-            self._sent[key] = {}
-            self._begin(self._send(key))
-
-    async def _send(self, key: QueueKey) -> None:
-        """Send offsets until all are stored; of each reader only the newest."""
-        try:
-            while offsets := self._waiting.pop(key, None):
-                self._sent[key] = offsets
-                queue = self._broker.queues.get(key)
-                if queue is None:
-                    return
-                try:
-                    await self._store_at(queue, key, offsets)
-                except LeveretError:
-                    self._waiting[key] = offsets | self._waiting.get(key, {})
-                    await asyncio.sleep(_ASK_AGAIN_S)
-        finally:
-            del self._sent[key]
-
-    async def _store_at(self, queue: Queue, key: QueueKey, offsets: dict[str, int]) -> None:
-        if isinstance(queue, RemoteQueue):
-            about = {"vhost": key[0], "name": key[1], "offsets": offsets}
-            await self._ask_node(queue.leader, "store_offsets", about)
-        else:
-            self.store_here(key, offsets)
-
-    def ask(self, key: QueueKey, reference: str, then: OffsetFound) -> None:
-        """Call back with the last offset that a reader stored."""
-        for known in (self._waiting.get(key, {}), self._sent.get(key, {})):
-            if reference in known:
-                then(known[reference])
-                return
-        self._begin(self._find("stored_offset", key, reference, then))
-
-    def ask_sequence(self, key: QueueKey, reference: str, then: OffsetFound) -> None:
-        """Call back with the last publishing id of a publisher."""
-        self._begin(self._find("publisher_sequence", key, reference, then))
-
-    async def _find(self, what: str, key: QueueKey, reference: str, then: OffsetFound) -> None:
-        found: int | LeveretError | None = None
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + _ASKED_S
-        while True:
-            try:
-                found = await self._found_at(what, key, reference)
-                break
-            except LeveretError as error:
-                found = error
-            if loop.time() > until_s:
-                break
-            await asyncio.sleep(_ASK_AGAIN_S)
-        then(found)
-
-    async def _found_at(self, what: str, key: QueueKey, reference: str) -> int | None:
-        queue = self._broker.queues.get(key)
-        if not isinstance(queue, RemoteQueue):
-            return self.found_here(what, key, reference)
-        about = {"vhost": key[0], "name": key[1], "reference": reference}
-        offset = (await self._ask_node(queue.leader, what, about))["offset"]
-        return None if offset is None else int(offset)
-
-    # -- at the leader ------------------------------------------------------------------------
-
-    def store_here(self, key: QueueKey, offsets: dict[str, int]) -> None:
-        """Store offsets in a stream that this node leads.
-
-        Raises:
-            LedElsewhere, NotFound: this node does not lead the stream.
-        """
-        stream = self._led(key)
-        for reference, offset in offsets.items():
-            stream.store_offset(reference.encode(), int(offset))
-        self._broker.dirty[stream] = None
-        self._engine.touch()
-
-    def found_here(self, what: str, key: QueueKey, reference: str) -> int | None:
-        """Return a reader's stored offset, or a publisher's last id, in a stream that this node leads.
-
-        Raises:
-            LedElsewhere, NotFound: this node does not lead the stream.
-        """
-        stream = self._led(key)
-        if what == "publisher_sequence":
-            return max(stream.sequences.logged.get(reference.encode(), 0), 0)
-        return stream.offset_of(reference.encode())
-
-    def _led(self, key: QueueKey) -> Stream:
-        queue = self._broker.queues.get(key)
-        if isinstance(queue, Stream):
-            return queue
-        where = f"stream '{key[1]}' in vhost '{key[0]}'"
-        raise NotFound(f"no {where}") if queue is None else LedElsewhere(f"{where} is not led here")
-
-
 class StreamReplicas:
     """See the module; runtime.clients.stream_host.StreamReplicating.
 
@@ -326,7 +205,7 @@ class StreamReplicas:
         forwarding: Forwarding,
     ) -> None:
         """Start without a reader; `groups` are the groups at the leaders."""
-        self.offsets = LeaderOffsets(member, node)
+        self.offsets = LeaderOffsets(member.ask, node)
         self._alive = member.state.alive
         self._copies = copies
         self._locations = locations
@@ -358,7 +237,7 @@ class StreamReplicas:
         assert isinstance(reader, ReplicaLog)
         return reader
 
-    def answer(self, what: str, about: Any) -> dict[str, Any]:
+    async def answer(self, what: str, about: Any) -> dict[str, Any]:
         """Answer a request of a node with a replica.
 
         Raises:
@@ -366,7 +245,7 @@ class StreamReplicas:
         """
         key = str(about["vhost"]), str(about["name"])
         if what == "store_offsets":
-            self.offsets.store_here(key, about["offsets"])
+            await self.offsets.store_safely(key, about["offsets"])
             return {}
         return {"offset": self.offsets.found_here(what, key, str(about["reference"]))}
 
