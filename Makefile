@@ -10,7 +10,7 @@ TYPED = src tests tools/tidy.py tools/documents.py tools/references.py $(wildcar
 
 # loadgroup keeps tests that share what is costly in one worker: those of Spark, of clusters, of RabbitMQ. A worker that
 # dies, by itself or as its test hangs (pyproject.toml), ends the run: its group would be begun again.
-GROUPED = --dist loadgroup --max-worker-restart 0
+GROUPED = --dist loadgroup --max-worker-restart 0 -p tests.bytecode
 # What RabbitMQ answered before is recorded (docs/adr/0021-recorded-answers.md).
 ANSWERS = -p tests.conformance.answers --record-answers
 # One more than the smallest machine has cores, as some of it waits.
