@@ -68,6 +68,7 @@ _Uris = Annotated[tuple[_Uri, ...], Meta(max_length=FORMER_LEADERS_MAX)]
 _Incarnation = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z")]
 _Vhost = Annotated[str, Meta(max_length=_NAME_CHARACTERS_MAX)]
 _Listener = Literal["", "amqp", "amqps", "stream", "streams", "http", "https"]
+"""The listeners that a client's connection is passed on from, and to; empty for other links."""
 _ClientHeader = Annotated[bytes, Meta(max_length=64)]
 _Hops = Annotated[int, Meta(ge=0, le=16)]
 
@@ -77,8 +78,6 @@ clients' traffic to queues that are led here, or to mirror such queues. In both:
 client, whose own octets follow WELCOME."""
 REPLICATION: Final[frozenset[Kind]] = frozenset(("follow", "fence", "proxy"))
 CLUSTER: Final[frozenset[Kind]] = frozenset(("member", "relay", "mirror", "proxy"))
-LISTENERS: Final = ("amqp", "amqps", "stream", "streams", "http", "https")
-"""The listeners that a client's connection is passed on from, and to."""
 
 
 class HandshakeMessage(NamedTuple):
@@ -103,7 +102,7 @@ class PassedOn(NamedTuple):
     """A client whose connection another node passes on.
 
     Attributes:
-        listener: the listener that the client connected to, one of LISTENERS.
+        listener: the listener that the client connected to, one of `_Listener`.
         client: the PROXY header of version 2 with the client's address.
         hops: the nodes that have passed it on before.
     """

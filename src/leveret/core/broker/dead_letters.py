@@ -27,18 +27,13 @@ _COUNT_MAX = 2**63 - 1
 _SHORT_STRING_MAX = 255
 
 
-def dead_letter_head(
-    head: Head, queue: str, reason: str, now_s: int, exchange: str, routing_key: str | None
-) -> Head:
-    """The head of a dead-lettered message published to `exchange`; `routing_key` None keeps its own key."""
-    dead, _ = dead_letter(head, queue, reason, now_s, exchange, routing_key)
-    return dead
-
-
 def dead_letter(
     head: Head, queue: str, reason: str, now_s: int, exchange: str, routing_key: str | None
 ) -> tuple[Head, list[bytes]]:
-    """As `dead_letter_head`, and the keys of its carbon copies, which are taken apart once: there may be 20,000."""
+    """The head of a dead-lettered message published to `exchange`, and the keys of its carbon copies.
+
+    `routing_key` None keeps the message's own key. The keys are taken apart once, because there may be 20,000.
+    """
     properties = props.split(head.header)
     headers = _table(properties.get(props.HEADERS, b""))
     texts = [value for value in _array(headers.get(_CARBON_COPIES, b"")) if value[:1] == b"S"]

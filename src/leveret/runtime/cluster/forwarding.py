@@ -144,11 +144,6 @@ class Forwarding:
         """Do the same for the remote queues of a batch, settlements included; call nothing back if there is none."""
         self.leaders.when_batch_confirmed(batch, notify)
 
-    @property
-    def unconfirmed_bytes(self) -> int:
-        """The octets of bodies that leaders have not confirmed yet."""
-        return self.leaders.kept.size_bytes
-
     def is_overloaded(self) -> bool:
         """Whether publishers should wait for leaders; messages for a queue that is down do not count."""
         kept = self.leaders.kept

@@ -9,7 +9,7 @@ from pamqp import commands, header
 
 from leveret.core.broker.broker import Broker
 from leveret.core.broker.chores import AT_ONCE
-from leveret.core.broker.dead_letters import dead_letter_head, headers_of, route_dead_letters
+from leveret.core.broker.dead_letters import dead_letter, headers_of, route_dead_letters
 from leveret.core.queues.dead_lettering import DeadLetters
 from leveret.core.queues.head import Head, make_head
 from leveret.core.queues.messages import Run, alike
@@ -22,6 +22,10 @@ from leveret.wire import properties as props
 def head_of(**properties: Any) -> Head:
     octets = header.ContentHeader(body_size=3, properties=commands.Basic.Properties(**properties)).marshal()
     return make_head(b"e", b"k", octets)
+
+
+def dead_letter_head(*arguments: Any) -> Head:
+    return dead_letter(*arguments)[0]
 
 
 def test_a_dead_message_has_no_time_to_live_any_more_and_says_which_it_had() -> None:

@@ -234,13 +234,13 @@ async def test_a_node_that_leads_the_queue_by_now_has_what_its_own_clients_publi
             link.peer.abort()
         stop = threading.Event()
         publishing = asyncio.create_task(asyncio.to_thread(_publish_all, here, bodies, stop))
-        await until(lambda: here.forwarding.unconfirmed_bytes)
+        await until(lambda: here.forwarding.leaders.kept.size_bytes)
         led = make_queue(QUEUE, here.node.log_store.read)
         before = here.node.broker.replace_queue(led)
         here.forwarding.led_here(before, led)
         await publishing
         assert [body for run in _all_runs(here) for body in run] == bodies
-        assert (led.sequences.logged, here.forwarding.unconfirmed_bytes) == ({b"run-here": 1}, 0)
+        assert (led.sequences.logged, here.forwarding.leaders.kept.size_bytes) == ({b"run-here": 1}, 0)
 
 
 @pytest.mark.parametrize("size", [0, 1, 200_000, 3_000_000])
