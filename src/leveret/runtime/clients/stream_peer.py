@@ -245,7 +245,9 @@ class StreamPeer(asyncio.Protocol):
         with contextlib.suppress(OSError):
             # The kernel finds dead peers without heartbeats, such as our own blocking client.
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        peer, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        # A peer that has gone already has no name.
+        peer = transport.get_extra_info("peername") or ("", 0)
+        here = transport.get_extra_info("sockname") or ("", 0)
         self.name = f"{peer[0]}:{peer[1]} -> {here[0]}:{here[1]}"
         self.proxied_by = transport.get_extra_info("proxied_by") or ""
         self._session = StreamClientConnection(
