@@ -73,8 +73,9 @@ class HandedOut:
             if queue.definition.durable
             and not isinstance(queue, Stream)
             and queue.damage is None
-            # What a full disk kept from being logged is not settled for the next start.
-            and (queue.settling or queue.next_offset > queue.settled.floor)
+            # Of a queue that is not noted the next start flags all that it has: a full disk may have kept
+            # settlements from being logged.
+            and queue.next_offset > queue.settled.floor
         }
         try:
             self._file.save({_STAMP: self._stamp, _BEFORE: before})

@@ -491,7 +491,7 @@ class Node:
                 task.cancel()
 
     def _disk_failed(self, error: BaseException) -> None:
-        logger.critical("fdatasync_failed error=%s action=stop", error)
+        logger.critical("disk_failed error=%s action=stop", error)
         self.failed.set()
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:

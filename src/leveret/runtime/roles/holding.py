@@ -62,7 +62,7 @@ def build(
         if isinstance(error, Corrupt):
             damaged(commits, error)
             return
-        logger.critical("fdatasync_failed error=%s action=stop", error)
+        logger.critical("disk_failed error=%s action=stop", error)
         failed.set()
 
     tree = Tree(data_dir, epoch=stamp, segments_open_max=process_sockets().budget.logs)
