@@ -181,20 +181,16 @@ def _publish_and_consume(site: Site, bodies: list[bytes]) -> list[bytes]:
     return found
 
 
-async def test_links_that_end_while_messages_are_published_lose_and_double_nothing() -> None:
+@pytest.mark.parametrize("count", [80, pytest.param(400, marks=pytest.mark.story)])
+async def test_links_that_end_while_messages_are_published_lose_and_double_nothing(count: int) -> None:
     async with sites(QUEUE) as (here, there):
-        bodies = [b"%06d" % number for number in range(400)]
+        bodies = [b"%06d" % number for number in range(count)]
         stop = threading.Event()
         publishing = asyncio.create_task(asyncio.to_thread(_publish_all, here, bodies, stop))
-        cuts, in_vain, stored = 0, 0, 0
+        cuts = 0
         try:
             while not publishing.done():
                 await asyncio.sleep(0.02)
-                in_vain = in_vain + 1 if there.queue("q").next_offset == stored else 0
-                stored = there.queue("q").next_offset
-                # On a slow machine no link would ever bring a message before it is cut.
-                if in_vain > 3:
-                    continue
                 for link in list(there.forwarding.accepted):
                     link.peer.abort()
                     cuts += 1
