@@ -104,7 +104,9 @@ class LogFile(logging.Handler):
         line = self.format(record) + "\n"
         try:
             if self._is_full(len(line)) or self._is_due(record.created):
-                self._rename_away()
+                # A file that cannot be renamed grows; its lines are not lost.
+                with contextlib.suppress(OSError):
+                    self._rename_away()
             if self._lost:
                 self._file.write(f"log_lines_lost count={self._lost}\n")
             self._file.write(line)
@@ -156,11 +158,13 @@ class LogFile(logging.Handler):
             self.path,
             *(self.path.with_name(f"{self.path.name}.{number}") for number in range(self._keep)),
         ]
-        if not self._keep:
-            self.path.unlink(missing_ok=True)
-        for newer, older in reversed(list(pairwise(files))):
-            if newer.exists():
-                newer.replace(older)
+        # Without it, an earlier try has renamed all, and could not open the new file.
+        if self.path.exists():
+            if not self._keep:
+                self.path.unlink()
+            for newer, older in reversed(list(pairwise(files))):
+                if newer.exists():
+                    newer.replace(older)
         self._replace(self._open())
         self._next = self._following()
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import importlib
 import logging
 from collections.abc import Iterator
@@ -145,7 +146,29 @@ def test_while_no_new_file_can_be_opened_the_old_one_goes_on(way: str, tmp_path:
     handler.reopen()
     handler.handle(event)
     handler.close()
-    assert (tmp_path / "logs" / "l").read_text().endswith("event\n"), "the directory is made, too"
+    assert (tmp_path / "away" / "l").read_text() == "event\n" * 3, "none is lost"
+    assert (tmp_path / "logs" / "l").read_text() == "event\n", "the directory is made, too"
+
+
+def test_a_new_file_that_cannot_be_opened_costs_none_that_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk: each event tries again, and must not put aside what is aside already."""
+    settings = log(**{"log_file_rotation_size": "4", "log_file_rotation_count": "2"}).file
+    handler = LogFile(tmp_path / "l", settings)
+    events = iter(
+        [logging.LogRecord(OTHER, logging.INFO, "", 0, str(number), None, None) for number in range(9)]
+    )
+    for _ in range(4):
+        handler.handle(next(events))
+    with monkeypatch.context() as full:
+        full.setattr(handler, "_open", lambda: (_ for _ in ()).throw(OSError(errno.ENOSPC, "no space")))
+        for _ in range(3):
+            handler.handle(next(events))
+    handler.handle(next(events))
+    handler.close()
+    kept = {path.name: path.read_text().split() for path in tmp_path.iterdir()}
+    assert kept == {"l": ["7"], "l.0": ["2", "3", "4", "5", "6"], "l.1": ["0", "1"]}
 
 
 def test_a_log_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:

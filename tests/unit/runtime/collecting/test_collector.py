@@ -167,6 +167,21 @@ async def test_a_queue_with_a_past_is_copied_whole_when_its_policy_comes(directo
     assert len(site.contents()) == 28
 
 
+async def test_who_ceased_to_be_an_upstream_collects_nothing_however_its_definitions_change(
+    directory: Path,
+) -> None:
+    """A rejoin deletes the replicated queues: no downstream may hear of that."""
+    site = await replicating(directory, "q")
+    await site.publish(3)
+    assert site.node.collector.logs
+    site.node.collector.resign()
+    await site.apply(OFF)
+    await site.apply(d.Put(POLICY), d.Put(queue("q2")))
+    await site.publish(3)
+    await site.apply(d.Delete("queues", ("v", "q")))
+    assert not site.node.collector.logs
+
+
 async def test_a_queue_that_is_published_to_without_a_pause_is_caught_up_with(directory: Path) -> None:
     site = Site(directory)
     await site.start()
