@@ -41,7 +41,9 @@ def broker() -> Iterator[Broker]:
 BETWEEN = [pytest.param(user, marks=pytest.mark.torture) for user in ("monitoring", "policymaker")]
 
 
-@pytest.mark.parametrize("user", ["administrator", "management", *BETWEEN])
+@pytest.mark.parametrize(
+    "user", ["management", pytest.param("administrator", marks=pytest.mark.story), *BETWEEN]
+)
 def test_a_user_of_each_tag_sees_the_pages_that_are_theirs(visit: Visit, broker: Broker, user: str) -> None:
     page = ManagementPage(visit, f"http://127.0.0.1:{broker.management_port}")
     page.log_in(user, user)

@@ -64,7 +64,9 @@ def bodies(http: httpx.Client, queue: str) -> list[str]:
     return [each["payload"] for each in http.post(f"queues/%2F/{queue}/get", json=wanted).json()]
 
 
-@pytest.mark.parametrize("kind", ["classic", "quorum", "stream"])
+@pytest.mark.parametrize(
+    "kind", ["stream", *(pytest.param(kind, marks=pytest.mark.story) for kind in ("classic", "quorum"))]
+)
 def test_a_queue_of_each_type_is_added_and_deleted(
     page: ManagementPage, http: httpx.Client, kind: str
 ) -> None:
@@ -177,6 +179,7 @@ def test_a_user_is_added_changed_and_deleted(
     assert [each["name"] for each in get(http, "users")] == ["guest"]
 
 
+@pytest.mark.story
 def test_a_virtual_host_is_added_and_deleted(page: ManagementPage, http: httpx.Client) -> None:
     page.open("vhosts")
     page.submit("Add virtual host", {"name": "v/1", "description": "d", "tags": "x,y"})
@@ -194,6 +197,7 @@ def test_a_virtual_host_is_added_and_deleted(page: ManagementPage, http: httpx.C
     assert [each["name"] for each in get(http, "vhosts")] == ["/"]
 
 
+@pytest.mark.story
 def test_policies_are_added_and_deleted(page: ManagementPage, http: httpx.Client) -> None:
     page.open("policies")
     page.argument("Add / update policy", "max-length", "100", "number", prefix="definition")
@@ -215,6 +219,7 @@ def test_policies_are_added_and_deleted(page: ManagementPage, http: httpx.Client
     assert get(http, "policies") + get(http, "operator-policies") == []
 
 
+@pytest.mark.story
 def test_limits_are_set_and_cleared(page: ManagementPage, http: httpx.Client) -> None:
     page.open("limits")
     page.submit("Set / update limit", {"vhost": "/", "name": "max-queues", "value": "50"}, action="limits")
@@ -230,6 +235,7 @@ def test_limits_are_set_and_cleared(page: ManagementPage, http: httpx.Client) ->
     assert get(http, "vhost-limits") + get(http, "user-limits") == []
 
 
+@pytest.mark.story
 def test_the_cluster_is_named(page: ManagementPage, http: httpx.Client) -> None:
     page.open("cluster-name")
     page.submit("Change name", {"name": "a <b>new</b> name"})
@@ -238,6 +244,7 @@ def test_the_cluster_is_named(page: ManagementPage, http: httpx.Client) -> None:
     expect(page.page.locator("#header")).to_contain_text("a <b>new</b> name")
 
 
+@pytest.mark.story
 def test_the_history_of_rates_is_forgotten(page: ManagementPage, http: httpx.Client) -> None:
     page.open("")
     page.submit("This node")
@@ -247,6 +254,7 @@ def test_the_history_of_rates_is_forgotten(page: ManagementPage, http: httpx.Cli
     assert all(page.charts().values())
 
 
+@pytest.mark.story
 def test_definitions_are_stored_as_a_file_and_read_back(page: ManagementPage, http: httpx.Client) -> None:
     put(http, "queues/%2F/kept")
     page.open("")

@@ -187,7 +187,15 @@ WAITING: dict[str, tuple[dict[str, str], str]] = {
 
 @pytest.mark.parametrize(
     ("waits_for", "number"),
-    [*((each, signal.SIGTERM) for each in WAITING), ("a cluster's etcd", signal.SIGINT)],
+    [
+        ("a former leader's successor", signal.SIGTERM),
+        ("a cluster's etcd", signal.SIGINT),
+        *(
+            pytest.param(each, signal.SIGTERM, marks=pytest.mark.story)
+            for each in WAITING
+            if each != "a former leader's successor"
+        ),
+    ],
 )
 def test_a_node_that_waits_for_others_at_its_start_ends_when_it_is_told_to(
     tmp_path: Path, unhelpful: int, waits_for: str, number: int

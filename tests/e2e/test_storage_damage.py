@@ -175,7 +175,14 @@ def bindings(node: LeveretProcess) -> str:
     ).stdout
 
 
-@pytest.mark.parametrize("harm", ["flipped", "oldest-gone", "all-gone", "directory-gone"])
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "flipped",
+        "all-gone",
+        *(pytest.param(harm, marks=pytest.mark.story) for harm in ("oldest-gone", "directory-gone")),
+    ],
+)
 def test_an_operator_restarts_a_crashed_queue_knowing_what_is_given_up(
     node: LeveretProcess, harm: str
 ) -> None:

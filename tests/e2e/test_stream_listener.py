@@ -50,7 +50,10 @@ from leveret.wire.stream.publish import MessageRun
 from tests.e2e.stream_served import QUEUE, TIMEOUT_S, RawPeer, Served, serving
 
 
-@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+@pytest.fixture(
+    params=[pytest.param(asyncio.new_event_loop, marks=pytest.mark.story), uvloop.new_event_loop],
+    ids=["asyncio", "uvloop"],
+)
 def served(request: pytest.FixtureRequest) -> Iterator[Served]:
     with serving(request.param) as one:
         yield one
