@@ -15,6 +15,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import islice
 from typing import Final
 
 from leveret.wire.chunk import ChunkError
@@ -88,12 +89,14 @@ def _end_of_entry(data: bytes, position: int) -> int:
 def messages_of(entry: bytes) -> list[bytes]:
     """The messages of AMQP 1.0 in an entry as it stands in a chunk: one, or those of a batch.
 
-    No messages of a batch whose compression is unknown here, or that cannot be unpacked.
+    No messages of a batch whose compression is unknown here, or that cannot be unpacked; and no more than it announces,
+    because the offsets behind them are other messages'.
     """
     if not entry[0] & 0x80:
         return [entry[_LENGTH.size :]]
-    kind, _, unpacked_bytes, _ = _SUB_BATCH.unpack_from(entry)
-    return list(_split(_unpacked(entry[_SUB_BATCH.size :], kind >> 4 & 7, unpacked_bytes)))
+    kind, records, unpacked_bytes, _ = _SUB_BATCH.unpack_from(entry)
+    messages = _split(_unpacked(entry[_SUB_BATCH.size :], kind >> 4 & 7, unpacked_bytes))
+    return list(islice(messages, records))
 
 
 def compression_of(entry: bytes) -> str:

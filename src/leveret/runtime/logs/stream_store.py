@@ -19,7 +19,7 @@ from itertools import chain, pairwise
 from typing import Final, NamedTuple, Protocol
 
 from leveret.core.queues.confirms import ConfirmOutcome
-from leveret.core.queues.messages import Run
+from leveret.core.queues.messages import Run, count_of
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.sequences import NumberedRun
 from leveret.core.queues.stream import Stream, StreamBatch, records_of, retained_before_ms
@@ -51,6 +51,8 @@ logger = logging.getLogger(__name__)
 CHUNK_BYTES_MAX: Final = 1_000_000
 """The most octets of a chunk: it is one frame to a reader, of at most a mebibyte; a larger message is alone in one."""
 READ_BYTES: Final = 512 * 1024
+READ_AT_ONCE: Final = 4096
+"""The most messages of one read for AMQP 0-9-1; a small compressed batch may have 65,535."""
 FILTERS_MAX: Final = 128
 """The most filter values of a chunk; with more it is sent to every reader."""
 
@@ -434,25 +436,28 @@ class StreamStore:
     # -- reading for AMQP 0-9-1 ---------------------------------------------------------------
 
     def read(self, stream: Stream, offset: int) -> list[Run]:
-        """The core's Reader: durable messages from the offset on, about half a megabyte of them.
+        """The core's Reader: durable messages from the offset on, about half a megabyte of them, or READ_AT_ONCE.
 
         Raises:
             StorageError: the log cannot be read at `offset`.
         """
         kept = self.committed(stream)
         runs: list[Run] = []
+        left = READ_AT_ONCE
         while offset < kept.committed_offset and not runs:
             for chunk in kept.log.read(offset, READ_BYTES, check=True):
-                if chunk.header.next_offset > kept.committed_offset:
+                header = chunk.header
+                if header.next_offset > kept.committed_offset or left <= 0:
                     break
-                if chunk.header.type == ChunkType.USER:
+                if header.type == ChunkType.USER:
+                    data = bytes(chunk.data)
                     try:
-                        runs += runs_of(bytes(chunk.data), chunk.header.chunk_id, offset, stream.name_octets)
+                        found = runs_of(data, header.chunk_id, offset, stream.name_octets, count_max=left)
                     except ChunkError as error:
-                        raise Corrupt(
-                            str(kept.log.directory), "", chunk.header.chunk_id, -1, str(error)
-                        ) from None
-                offset = max(offset, chunk.header.next_offset)
+                        raise Corrupt(str(kept.log.directory), "", header.chunk_id, -1, str(error)) from None
+                    runs += found
+                    left -= count_of(found)
+                offset = max(offset, header.next_offset)
         return runs
 
 

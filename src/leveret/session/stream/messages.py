@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
@@ -58,8 +59,12 @@ def _before_body(route: bytes, header: bytes, body_bytes: int) -> bytes:
     return _LENGTH.pack(len(before) + body_bytes) + before
 
 
-def runs_of(data: bytes, first: int, from_offset: int, queue: bytes) -> list[Run]:
+def runs_of(
+    data: bytes, first: int, from_offset: int, queue: bytes, *, count_max: int = sys.maxsize
+) -> list[Run]:
     """The messages of a chunk's data for a consumer by 0-9-1, from an offset on; each has its own in a header.
+
+    At most `count_max` of them: a chunk of a megabyte may hold any number of messages, in compressed batches.
 
     Messages without an exchange come from the default exchange, with the queue's name as their key.
 
@@ -71,8 +76,10 @@ def runs_of(data: bytes, first: int, from_offset: int, queue: bytes) -> list[Run
     bodies: list[bytes] = []
     offsets: list[int] = []
     shape: _Shape | None = None
-    for offset, octets in _messages(data, first):
+    for offset, octets in _messages(data, first, from_offset):
         if offset >= from_offset:
+            if len(offsets) >= count_max:
+                break
             if shape is None or not shape.fits(octets):
                 shape = _Shape(octets, queue)
             offsets.append(offset)
@@ -119,15 +126,19 @@ def _header_with_offset(message: Message091) -> bytes:
     return content_header_within(found, len(message.body), place)
 
 
-def _messages(data: bytes, first: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, message) of every message, also those of batches unless their compression is unknown."""
+def _messages(data: bytes, first: int, from_offset: int) -> Iterator[tuple[int, bytes]]:
+    """Yield (offset, message), also those of batches unless their compression is unknown.
+
+    Batches that end before `from_offset` are left out.
+    """
     position, offset = 0, first
     while position < len(data):
         try:
             if data[position] & 0x80:
                 _, records, _, size = _SUB_BATCH.unpack_from(data, position)
                 size += _SUB_BATCH.size
-                yield from enumerate(messages_of(data[position : position + size]), offset)
+                if offset + records > from_offset:
+                    yield from enumerate(messages_of(data[position : position + size]), offset)
                 offset += records
             else:
                 (size,) = _LENGTH.unpack_from(data, position)

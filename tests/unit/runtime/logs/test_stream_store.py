@@ -340,6 +340,20 @@ def test_messages_of_both_protocols_are_read_in_their_order(store: Store) -> Non
     assert [run.first for run in store.store.read(store.stream, 1)] == [1]
 
 
+def test_a_read_for_a_consumer_has_an_end_within_a_chunk(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "READ_AT_ONCE", 2)
+    for part in (b"abc", b"de", b"f"):
+        store.publish_now(*[bytes((octet,)) for octet in part])
+    found: list[list[bytes]] = []
+    at = 0
+    while runs := store.store.read(store.stream, at):
+        found.append([body for run in runs for body in run.bodies])
+        at = runs[-1].end
+    assert found == [[b"a", b"b"], [b"c", b"d"], [b"e", b"f"]]
+
+
 def test_a_recovered_stream_with_mirrors_is_served_as_far_as_it_is_committed(store: Store) -> None:
     for body in (b"a", b"b", b"c"):
         store.publish_now(body)

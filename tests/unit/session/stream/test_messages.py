@@ -151,3 +151,32 @@ def test_whatever_values_a_message_of_amqp_1_0_has_a_consumer_gets_its_body(
     [run] = runs_of(len(octets).to_bytes(4, "big") + octets, 7, 0, b"q")
     assert (run.first, run.bodies) == (7, [b"body"])
     assert last_offset_of(run.messages) == 7
+
+
+def sub_batch(records: int, data: bytes, *, is_zipped: bool = False) -> bytes:
+    held = gzip.compress(data) if is_zipped else data
+    return struct.pack(">BHII", 0x90 if is_zipped else 0x80, records, len(data), len(held)) + held
+
+
+@pytest.mark.parametrize("is_zipped", [False, True])
+def test_a_batch_with_more_messages_than_it_announces_has_no_offsets_of_others(is_zipped: bool) -> None:
+    data = sub_batch(2, entry(b"a") * 5, is_zipped=is_zipped) + entry(b"z")
+    assert [(run.first, run.bodies) for run in runs_of(data, 7, 0, b"q")] == [(7, [b"a", b"a", b"z"])]
+
+
+@given(st.lists(st.integers(0, 4), max_size=5), st.integers(0, 12), st.integers(1, 5))
+def test_messages_of_batches_are_read_a_few_at_a_time(
+    sizes: list[int], from_offset: int, count_max: int
+) -> None:
+    """0 stands for a message by itself."""
+    parts = [sub_batch(size, entry(b"%d" % size) * size) if size else entry(b"0") for size in sizes]
+    data = b"".join(parts)
+    every = [body for run in runs_of(data, 0, from_offset, b"q") for body in run.bodies]
+    found: list[bytes] = []
+    at = from_offset
+    while runs := runs_of(data, 0, at, b"q", count_max=count_max):
+        bodies = [body for run in runs for body in run.bodies]
+        assert len(bodies) <= count_max
+        found += bodies
+        at = runs[-1].end
+    assert found == every
