@@ -13,6 +13,7 @@ import pytest
 from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.messages import Run
 from leveret.core.queues.queue import Queue
+from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError, NotFound, PreconditionFailed, StorageError
 from leveret.pipeline.recovery.segments import StagedFile
@@ -420,6 +421,19 @@ async def test_a_segment_of_a_queue_that_is_gone_or_was_made_anew_or_is_a_stream
     )
     with pytest.raises(PreconditionFailed, match="'q' is a stream"):
         ingest_of(site).end()
+
+
+async def test_a_segment_of_a_queue_that_another_node_leads_is_refused_and_stays(directory: Path) -> None:
+    site = await site_with(directory)
+    announced = stage(site, range(1, 20))
+    queue = site.queue()
+    site.node.broker.queues["v", "q"] = RemoteQueue(queue.definition, "n2")
+    with pytest.raises(NotFound, match="no queue 'q' in vhost 'v' at this node"):
+        await take_in(site, announced)
+    assert path_of(site, announced).exists()
+    site.node.broker.queues["v", "q"] = queue
+    await take_in(site, announced)
+    assert site.contents() == [body(n) for n in range(1, 20)]
 
 
 @pytest.mark.parametrize("seed", seeds(12, each_time=3))
