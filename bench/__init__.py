@@ -26,6 +26,7 @@ both_sites    confirms that wait for the other site
 settled       a promotion with few unsettled messages among many
 archives      archives of a standby of any size
 archive_looks dry runs and inspections of such archives
+archive_queries   the questions of an operator to them
 shovel        RabbitMQ's way to a second site, for the rows of standby
 followers     a leader and a follower
 failover      a leader that dies while etcd elects

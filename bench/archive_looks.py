@@ -1,7 +1,8 @@
 """The time of a look at a large archive: a dry run, the same as of a moment, and an inspection.
 
 The archive is generated (`archives`), in 10,000 queues, with one unsettled message of a hundred in every file. Each job
-is a process of the pipeline, as a downstream starts it, from its start to its end.
+is a process of the pipeline, as a downstream starts it, from its start to its end. The five questions are asked of the
+inspected archive, by one Spark that has started (`archive_queries`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from bench.archives import BEGIN_MS, FILE_MS, Shape, write_archive
+from bench.archives import BEGIN_MS, FILE_MS, QUEUES_OF_FILE, Shape, write_archive
 from bench.client import LoadError
 from bench.contenders import LEVERET, Node
 from bench.rows import Reading, Row, Scenario, Settings, Target
@@ -25,13 +26,20 @@ QUICK_PART: Final = 100
 LOOK_S_MAX: Final = 15.0
 INSPECTION_S_MAX: Final = 30.0
 JOB_TIMEOUT_S: Final = 600.0
+QUESTIONS: Final = {
+    "pending": "pending messages by queue and age",
+    "published": "what was published in 20 seconds",
+    "acked": "what was acked in 20 seconds",
+    "largest": "the ten largest messages",
+    "rates": "rates by routing key",
+}
 
 
 def _run(node: Node, settings: Settings) -> dict[str, Reading]:
     part = QUICK_PART if settings.quick else 1
     large, small = Shape(MESSAGES // part), Shape(INSPECTED // part)
     found: dict[str, Reading] = {}
-    place = Path(settings.folder) / "generated-archive"
+    place = settings.folder.resolve() / "generated-archive"
     try:
         write_archive(place, large)
         moment_ms = BEGIN_MS + large.files // 2 * FILE_MS
@@ -48,6 +56,7 @@ def _run(node: Node, settings: Settings) -> dict[str, Reading]:
         if messages != small.messages:
             raise LoadError(f"an inspection counted {messages} messages of {small.messages}")
         found["archive-inspection"] = Reading(took_s, details={"messages": float(messages)})
+        found |= _asked(place, small)
     finally:
         shutil.rmtree(place, ignore_errors=True)
     return found
@@ -78,6 +87,21 @@ def _look(task: str, place: Path, **wanted: Any) -> tuple[float, dict[str, Any]]
     return time.monotonic() - begun, event
 
 
+def _asked(place: Path, shape: Shape) -> dict[str, Reading]:
+    """Ask the five questions of the page about tables; each queue has messages that are pending."""
+    argv = [sys.executable, "-m", "bench.archive_queries", str(place)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=JOB_TIMEOUT_S, check=False)
+    if done.returncode:
+        raise LoadError(f"bench.archive_queries: {done.stderr.strip().splitlines()[-1:]}")
+    answers: dict[str, tuple[float, int]] = json.loads(done.stdout.splitlines()[-1])
+    queues = min(shape.queues, shape.files * QUEUES_OF_FILE)
+    if answers["pending"][1] != queues:
+        raise LoadError(f"{answers['pending'][1]} of {queues} queues have pending messages")
+    return {
+        f"archive-{name}": Reading(took_s, details={"rows": rows}) for name, (took_s, rows) in answers.items()
+    }
+
+
 ARCHIVE_LOOKS: Final = Scenario(
     (
         Row(
@@ -96,6 +120,10 @@ ARCHIVE_LOOKS: Final = Scenario(
             "s",
             False,
             Target("value", INSPECTION_S_MAX),
+        ),
+        *(
+            Row(f"archive-{name}", f"{title}, by Spark's SQL, {INSPECTED:,} messages archived", "s", False)
+            for name, title in QUESTIONS.items()
         ),
     ),
     _run,
