@@ -13,6 +13,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -267,7 +268,8 @@ class StagedFile:
         The advice says that the pages are not needed; those that are not on disk yet stay in memory for the node's
         check, and their writing begins.
         """
-        os.posix_fadvise(self._fd, self._begun_bytes, 0, os.POSIX_FADV_DONTNEED)
+        with suppress(OSError):
+            os.posix_fadvise(self._fd, self._begun_bytes, 0, os.POSIX_FADV_DONTNEED)
         self._begun_bytes = self.size
 
     def written(self, queue: str) -> WrittenSegment:
