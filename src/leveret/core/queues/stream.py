@@ -175,7 +175,15 @@ class StreamBatch:
 
 
 class Stream(Queue):
-    """One stream's decisions; see the module."""
+    """One stream's decisions; see the module.
+
+    Attributes:
+        log: the bounds of its log.
+        offsets, unlogged_offsets: the stored offsets of readers, and those that are not in the log yet.
+        incoming: the batches of the stream protocol for the next flush.
+        next_offset_min: the least offset of the next message.
+        read_before: the end of the last read; if that returned no messages, none before it can be read.
+    """
 
     log_kind = "streams"
 
@@ -190,6 +198,7 @@ class Stream(Queue):
         self.unlogged_offsets: dict[bytes, int] = {}
         self.incoming: list[StreamBatch] = []
         self.next_offset_min = 0
+        self.read_before = 0
         self._readers: dict[QueueConsumer, _Position] = {}
 
     # -- what is there ------------------------------------------------------------------------
@@ -293,6 +302,7 @@ class Stream(Queue):
 
     def dispatch(self, now_ms: int = 0, elapsed_ms: int = 0) -> None:
         """Deliver durable messages to each consumer, from its position on, as far as it has capacity."""
+        self.wait_ms = None
         if self.pending_returns:
             return
         for consumer in list(self.consumers):
@@ -308,6 +318,8 @@ class Stream(Queue):
     def _next(self, position: _Position, limit: int) -> list[Run]:
         if not position.window and position.offset < self.log.committed_offset:
             position.window.extend(self._read(self, position.offset))
+            if not position.window:
+                self._pass_unreadable(position)
         runs: list[Run] = []
         while position.window and limit > 0:
             run = position.window.popleft()
@@ -318,6 +330,13 @@ class Stream(Queue):
             limit -= len(run)
             position.offset = run.end
         return runs
+
+    def _pass_unreadable(self, position: _Position) -> None:
+        """Go on behind batches of an unknown compression: in another dispatch, for there may be gigabytes of them."""
+        if self.read_before > position.offset:
+            position.offset = self.read_before
+            if position.offset < self.log.committed_offset:
+                self.wait_ms = 0
 
     def settle(self, first: int, count: int, reason: int = Reason.ACKED) -> None:
         """Take an acknowledgement: the consumer has capacity again, and the message stays."""

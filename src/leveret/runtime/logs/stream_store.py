@@ -436,7 +436,9 @@ class StreamStore:
     # -- reading for AMQP 0-9-1 ---------------------------------------------------------------
 
     def read(self, stream: Stream, offset: int) -> list[Run]:
-        """The core's Reader: durable messages from the offset on, about half a megabyte of them, or READ_AT_ONCE.
+        """The core's Reader: durable messages from the offset on, of about half a megabyte, or READ_AT_ONCE.
+
+        There may be none that can be read; the stream's `read_before` is the end of what was read.
 
         Raises:
             StorageError: the log cannot be read at `offset`.
@@ -444,7 +446,7 @@ class StreamStore:
         kept = self.committed(stream)
         runs: list[Run] = []
         left = READ_AT_ONCE
-        while offset < kept.committed_offset and not runs:
+        if offset < kept.committed_offset:
             for chunk in kept.log.read(offset, READ_BYTES, check=True):
                 header = chunk.header
                 if header.next_offset > kept.committed_offset or left <= 0:
@@ -458,6 +460,7 @@ class StreamStore:
                     runs += found
                     left -= count_of(found)
                 offset = max(offset, header.next_offset)
+        stream.read_before = offset
         return runs
 
 

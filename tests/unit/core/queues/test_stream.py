@@ -219,6 +219,22 @@ def test_a_consumer_learns_where_it_begins_before_there_is_anything_for_it() -> 
     assert [taker.begin for taker in takers] == [4, 4, 2, 0, 3]
 
 
+def test_what_cannot_be_read_is_passed_a_part_with_each_dispatch() -> None:
+    def read(queue: Queue, offset: int) -> list[Run]:
+        stream.read_before = min(offset + 2, 6)
+        return [Run(6, alike(HEAD, [b"a"]))] if offset == 6 else []
+
+    stream = Stream(Definition(name="s", vhost="v"), read)
+    stream.log = Bounds(committed_offset=7)
+    taker = Taker(9, offset="first")
+    stream.add_consumer(taker)
+    waits = []
+    for now_ms in range(4):
+        stream.dispatch(now_ms)
+        waits.append((stream.wait_ms, list(taker.got)))
+    assert waits == [(0, []), (0, []), (0, []), (None, [6])]
+
+
 def test_what_is_not_durable_is_not_handed_out() -> None:
     stream = make(committed_offset=2)
     taker = Taker(100)

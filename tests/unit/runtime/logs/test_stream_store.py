@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -352,6 +353,24 @@ def test_a_read_for_a_consumer_has_an_end_within_a_chunk(
         found.append([body for run in runs for body in run.bodies])
         at = runs[-1].end
     assert found == [[b"a", b"b"], [b"c", b"d"], [b"e", b"f"]]
+
+
+def test_a_consumer_passes_batches_of_an_unknown_compression_some_with_each_dispatch(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "READ_BYTES", 1)
+    for number in range(3):
+        entry = struct.pack(">BHII", 0xC0, 2, 9, 3) + b"lz4"
+        store.stream.publish(StreamBatch(b"", [number], [entry], 2, None))
+        store.flush()
+        store.commit_now()
+    store.publish_now(b"a")
+    ends = []
+    for at in (0, 2, 4):
+        assert store.store.read(store.stream, at) == []
+        ends.append(store.stream.read_before)
+    assert ends == [2, 4, 6]
+    assert [run.bodies for run in store.store.read(store.stream, 6)] == [[b"a"]]
 
 
 def test_a_recovered_stream_with_mirrors_is_served_as_far_as_it_is_committed(store: Store) -> None:
