@@ -19,7 +19,7 @@ from itertools import chain, pairwise
 from typing import Final, NamedTuple, Protocol
 
 from leveret.core.queues.confirms import ConfirmOutcome
-from leveret.core.queues.messages import Run, count_of
+from leveret.core.queues.messages import Run, bytes_of, count_of
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.sequences import NumberedRun
 from leveret.core.queues.stream import Stream, StreamBatch, records_of, retained_before_ms
@@ -53,6 +53,8 @@ CHUNK_BYTES_MAX: Final = 1_000_000
 READ_BYTES: Final = 512 * 1024
 READ_AT_ONCE: Final = 4096
 """The most messages of one read for AMQP 0-9-1; a small compressed batch may have 65,535."""
+UNPACKED_BYTES_MAX: Final = 8 * 1024 * 1024
+"""The octets at which such a read ends; they may have been a thousandth of that in the log."""
 FILTERS_MAX: Final = 128
 """The most filter values of a chunk; with more it is sent to every reader."""
 
@@ -445,23 +447,35 @@ class StreamStore:
         """
         kept = self.committed(stream)
         runs: list[Run] = []
-        left = READ_AT_ONCE
+        left, left_bytes = READ_AT_ONCE, UNPACKED_BYTES_MAX
         if offset < kept.committed_offset:
             for chunk in kept.log.read(offset, READ_BYTES, check=True):
                 header = chunk.header
-                if header.next_offset > kept.committed_offset or left <= 0:
+                if header.next_offset > kept.committed_offset or left <= 0 or left_bytes <= 0:
                     break
                 if header.type == ChunkType.USER:
-                    data = bytes(chunk.data)
-                    try:
-                        found = runs_of(data, header.chunk_id, offset, stream.name_octets, count_max=left)
-                    except ChunkError as error:
-                        raise Corrupt(str(kept.log.directory), "", header.chunk_id, -1, str(error)) from None
+                    found = self._runs(stream, kept, chunk, offset, left, left_bytes)
                     runs += found
-                    left -= count_of(found)
+                    left, left_bytes = left - count_of(found), left_bytes - bytes_of(found)
                 offset = max(offset, header.next_offset)
         stream.read_before = offset
         return runs
+
+    def _runs(
+        self, stream: Stream, kept: CommittedLog, chunk: Chunk, offset: int, count_max: int, octets_max: int
+    ) -> list[Run]:
+        first = chunk.header.chunk_id
+        try:
+            return runs_of(
+                bytes(chunk.data),
+                first,
+                offset,
+                stream.name_octets,
+                count_max=count_max,
+                octets_max=octets_max,
+            )
+        except ChunkError as error:
+            raise Corrupt(str(kept.log.directory), "", first, -1, str(error)) from None
 
 
 def _fail(batches: list[StreamBatch], error: LeveretError) -> None:

@@ -60,11 +60,18 @@ def _before_body(route: bytes, header: bytes, body_bytes: int) -> bytes:
 
 
 def runs_of(
-    data: bytes, first: int, from_offset: int, queue: bytes, *, count_max: int = sys.maxsize
+    data: bytes,
+    first: int,
+    from_offset: int,
+    queue: bytes,
+    *,
+    count_max: int = sys.maxsize,
+    octets_max: int = sys.maxsize,
 ) -> list[Run]:
     """The messages of a chunk's data for a consumer by 0-9-1, from an offset on; each has its own in a header.
 
-    At most `count_max` of them: a chunk of a megabyte may hold any number of messages, in compressed batches.
+    At most `count_max` of them, and up to the one that reaches `octets_max`: a chunk of a megabyte may hold a thousand
+    times as much in compressed batches.
 
     Messages without an exchange come from the default exchange, with the queue's name as their key.
 
@@ -78,8 +85,9 @@ def runs_of(
     shape: _Shape | None = None
     for offset, octets in _messages(data, first, from_offset):
         if offset >= from_offset:
-            if len(offsets) >= count_max:
+            if len(offsets) >= count_max or octets_max <= 0:
                 break
+            octets_max -= len(octets)
             if shape is None or not shape.fits(octets):
                 shape = _Shape(octets, queue)
             offsets.append(offset)

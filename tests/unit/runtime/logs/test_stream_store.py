@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -353,6 +354,25 @@ def test_a_read_for_a_consumer_has_an_end_within_a_chunk(
         found.append([body for run in runs for body in run.bodies])
         at = runs[-1].end
     assert found == [[b"a", b"b"], [b"c", b"d"], [b"e", b"f"]]
+
+
+def test_a_read_of_batches_that_are_large_when_unpacked_has_an_end(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "UNPACKED_BYTES_MAX", 1500)
+    for number in range(2):
+        unpacked = (1000).to_bytes(4) + bytes(1000)
+        packed = gzip.compress(unpacked * 3)
+        entry = struct.pack(">BHII", 0x90, 3, 3 * len(unpacked), len(packed)) + packed
+        store.stream.publish(StreamBatch(b"", [number], [entry], 3, None))
+        store.flush()
+        store.commit_now()
+    counts = []
+    at = 0
+    while runs := store.store.read(store.stream, at):
+        counts.append(sum(map(len, runs)))
+        at = runs[-1].end
+    assert counts == [2, 2, 2]
 
 
 def test_a_consumer_passes_batches_of_an_unknown_compression_some_with_each_dispatch(
