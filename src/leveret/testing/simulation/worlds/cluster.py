@@ -43,6 +43,9 @@ FANOUT: Final = "fan"
 DEAD_QUEUE: Final = "mdead"
 STREAM_NAME: Final = "stream"
 REPLACED_MAX: Final = 2
+PROXYING: Final = 0.5
+"""The share of runs in which a node without its lease passes its clients on to others."""
+HEARTBEAT_S: Final = 3
 FOLLOWED: Final = 0.5
 """The share of runs in which a node has a follower."""
 _FORGOTTEN: Final = "was taken out of cluster"
@@ -58,6 +61,7 @@ class ClusterWorld(EtcdWorld):
         self._gone: list[SimulatedNode] = []
         self._beyond: FollowerBeyond | None = None
         self._chance = Random(f"beyond {self.seed}")
+        self._passes_on = Random(f"proxy {self.seed}").random() < PROXYING
 
     async def set_up(self) -> None:
         """See SimulatedWorld."""
@@ -98,6 +102,7 @@ class ClusterWorld(EtcdWorld):
                 "replication.bind": "127.0.0.1",
                 "replication.port": str(self.network.free_port()),
                 "replication.ack_timeout": "2s",
+                "replication.proxy": str(self._passes_on).lower(),
                 "cluster_formation.peer_discovery_backend": "etcd",
                 "cluster.bind": "127.0.0.1",
                 "cluster.port": str(self.network.free_port()),
@@ -137,6 +142,10 @@ class ClusterWorld(EtcdWorld):
             lambda: (users.numbering_publisher(stream, in_bursts), users.storing_reader(stream)),
         ]
         self.employ(crews)
+        if self._passes_on:
+            # A node that passes clients on and loses power closes no connection of theirs to another node.
+            for application in self.applications:
+                application.heartbeat_s = HEARTBEAT_S
 
     # -- faults -----------------------------------------------------------------------------------
 
