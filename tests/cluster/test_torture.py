@@ -42,11 +42,17 @@ def test_a_cluster_keeps_everything_over_and_over(tmp_path: Path, nodes: int) ->
         ClusterSite(tmp_path, nodes, CONFIG, etcd_members=1, links=True, followed=True) as site,
         closing(Story(site, tmp_path, chance)) as story,
     ):
-        story.begin()
-        for round_ in range(ROUNDS):
-            events = chance.choices(
-                [*EVENTS, "kill_leader", "cut_off"], k=chance.randint(EVENTS_MIN, EVENTS_MAX)
-            )
-            print(f"round {round_ + 1}: {', '.join(events)}: ", end="", flush=True)
-            print(reported(story.round(events)), flush=True)
+        try:
+            story.begin()
+            for round_ in range(ROUNDS):
+                events = chance.choices(
+                    [*EVENTS, "kill_leader", "cut_off"], k=chance.randint(EVENTS_MIN, EVENTS_MAX)
+                )
+                print(f"round {round_ + 1}: {', '.join(events)}: ", end="", flush=True)
+                print(reported(story.round(events)), flush=True)
+        except BaseException:
+            for node in site.members:
+                # The site deletes it at its end; an error has its last lines only.
+                (tmp_path / f"{node.name}.log").write_text(node.process.log_text())
+            raise
     print(", ".join(f"{name} {times}" for name, times in sorted(story.counts.items())))

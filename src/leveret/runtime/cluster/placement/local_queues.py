@@ -14,7 +14,7 @@ QueueKey = tuple[str, str]
 
 
 class Lack(NamedTuple):
-    """The records that a mirror lacks: `messages` unsettled ones, before `begins_at` and behind its copy."""
+    """The records that an incomplete mirror lacks: `messages` unsettled ones, before `begins_at` and behind its end."""
 
     begins_at: int
     messages: int
@@ -81,8 +81,11 @@ class LocalQueues(Protocol):
     def begins_at(self, key: QueueKey, placement: Placement) -> int:
         """Return the first offset of this node's copy of a queue that it does not lead; 0 if it has none."""
 
-    def lacks(self, key: QueueKey, node: str) -> Lack:
-        """Return the records that a mirror lacks of a queue that was led here and is being handed over to it."""
+    def lacks(self, key: QueueKey, node: str) -> Lack | None:
+        """Return the records that a mirror lacks of a queue that was led here and is being handed over to it.
+
+        None if it is complete. A mirror may lack no unsettled message and yet have no copy.
+        """
 
     def take_back(self, key: QueueKey) -> None:
         """Serve the queue again: the record was not changed."""

@@ -465,14 +465,16 @@ class PlacementController:
                 conditions = (self._state.unchanged(self._state.keys.placement(*key)),)
                 after = handed_over(placed.placement, to, complete, cluster_view)
                 lack = self._local_queues.lacks(key, to)
-                if lack.messages:
-                    logger.warning(
-                        "messages_lost vhost=%s queue=%s messages=%d from=%s to=%s reason=unsynchronised_hand_over",
-                        *key,
-                        lack.messages,
-                        cluster_view.me,
-                        to,
-                    )
+                if lack is not None:
+                    if lack.messages:
+                        logger.warning(
+                            "messages_lost vhost=%s queue=%s messages=%d from=%s to=%s reason=unsynchronised_hand_over",
+                            *key,
+                            lack.messages,
+                            cluster_view.me,
+                            to,
+                        )
+                    # Also without a message to lose: the node may have no copy, and then begins one.
                     after = with_loss(placed.placement, after, lack.begins_at)
                 write = placement_write(self._state.keys, key, after)
                 transaction = self._gathered.transact(StoreTransaction(conditions, (write,)))

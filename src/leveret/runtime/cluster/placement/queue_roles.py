@@ -365,12 +365,12 @@ class QueueRoles:
         ends = self._copies.ends(self._queues.log_of(key, placement))
         return ends.first_offset if ends is not None else 0
 
-    def lacks(self, key: QueueKey, node: str) -> Lack:
+    def lacks(self, key: QueueKey, node: str) -> Lack | None:
         """See local_queues.LocalQueues."""
         queue, led = self._queues.handed_over.get(key), self._sources.led.get(self._queues.names.get(key, ""))
         stream = led.streams.get(node) if led is not None else None
         if queue is None or (stream is not None and stream.state is MirrorState.LIVE):
-            return Lack(0, 0)
+            return None
         first, has = (stream.first, stream.has) if stream is not None else (0, 0)
         gaps = queue.settled.gaps
         front = gaps(0, first) if first > queue.log_floor else ()

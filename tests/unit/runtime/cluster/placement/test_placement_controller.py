@@ -91,6 +91,7 @@ class LocalQueues:
         self.giving: Callable[[], Any] = lambda: None
         self.prepared: list[str] = []
         self.preparing: Callable[[], Any] = lambda: None
+        self.lack = Lack(5, 3)
 
     def ready(self, key: QueueKey) -> frozenset[str]:
         return frozenset(self.ready_ones.get(key, ""))
@@ -129,8 +130,8 @@ class LocalQueues:
     def begins_at(self, key: QueueKey, placement: Placement) -> int:
         return 7
 
-    def lacks(self, key: QueueKey, node: str) -> Lack:
-        return Lack(0, 0) if node in self.ready(key) else Lack(5, 3)
+    def lacks(self, key: QueueKey, node: str) -> Lack | None:
+        return None if node in self.ready(key) else self.lack
 
     async def prepare(self, key: QueueKey, node: str) -> None:
         self.prepared.append(node)

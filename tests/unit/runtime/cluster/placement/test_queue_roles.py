@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from leveret.core.queues.chunk_epochs import ChunkEpochs
+from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.replication.cluster import Placement
 from leveret.core.rules.mirror_policy import MirrorPolicy
@@ -18,6 +19,7 @@ from leveret.model import definitions as d
 from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.placement import queue_roles
 from leveret.runtime.cluster.placement.due_queues import DueQueues
+from leveret.runtime.cluster.placement.local_queues import Lack
 from leveret.runtime.cluster.placement.queue_roles import QueueRoles
 from leveret.runtime.cluster.placement.queues import ClusterQueues
 from leveret.runtime.cluster.placement.reconnect_grace import ReconnectGrace
@@ -358,6 +360,14 @@ class Stopping(Keeper):
 
     def _stand_in(self, led: Any) -> Any:
         """No client of this node waits."""
+
+
+async def test_a_mirror_without_a_copy_lacks_records_also_of_a_queue_without_messages(tmp_path: Path) -> None:
+    node = Node(tmp_path / "a")
+    keeping = Keeper(node)
+    keeping._queues.handed_over[KEY] = Queue(d.Queue(name="q", vhost="/", epoch=8), no_read)
+    assert keeping.lacks(KEY, "b") == Lack(0, 0)
+    await node.stop()
 
 
 @pytest.mark.parametrize("is_halted", [False, True])
