@@ -8,6 +8,7 @@ forget a check. `tools/tidy` keeps listeners from calling the broker's own verbs
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from leveret.core.broker.access import Operation, is_allowed, matches, permission_of, topic_pattern
@@ -16,7 +17,7 @@ from leveret.core.queues.queue import Queue
 from leveret.core.rules.queue_arguments import DEAD_LETTER_EXCHANGE
 from leveret.core.rules.validation import ALTERNATE_EXCHANGE
 from leveret.model import definitions as d
-from leveret.model.errors import AccessRefused, PreconditionFailed, ResourceLocked
+from leveret.model.errors import AccessRefused, PreconditionFailed, Refusal, ResourceLocked
 from leveret.model.reasons import Reason
 
 if TYPE_CHECKING:
@@ -278,22 +279,32 @@ class Actor:
     def declare_super_stream(
         self, exchange: d.Exchange, streams: Sequence[d.Queue], bindings: Sequence[d.Binding]
     ) -> None:
-        """Declare an exchange, streams and their bindings; all of them, or none if one is not allowed.
+        """Declare an exchange, streams and their bindings; all of them, or none if one is refused.
 
         Raises:
-            Refusal: no permission on one of them, or the first stream is refused.
+            Refusal: no permission on one of them, a reserved name, too many queues, or see `Broker.declare_queue`.
         """
         self.require("configure", "exchange", exchange.name)
         for stream in streams:
             self.require("configure", "queue", stream.name)
         for binding in bindings:
             self._require_binding(binding)
-        for stream in streams:
-            # The streams differ in name only, so the first one is refused if any is.
-            self.declare_queue(stream)
-        self.declare_exchange(exchange)
-        for binding in bindings:
-            self.bind(binding)
+        undo: list[Callable[[], object]] = []
+        try:
+            for stream in streams:
+                is_new = self._broker.find_queue(stream.key) is None
+                made = self.declare_queue(stream)
+                if is_new:
+                    undo.append(partial(self._broker.delete_queue, made))
+            if self._broker.find_exchange(self._vhost, exchange.name) is None:
+                undo.append(partial(self._broker.delete_exchange, self._vhost, exchange.name))
+            self.declare_exchange(exchange)
+            for binding in bindings:
+                self.bind(binding)
+        except Refusal:
+            for step in reversed(undo):
+                step()
+            raise
 
     def delete_super_stream(self, exchange: str, streams: Mapping[str, Queue]) -> None:
         """Delete an exchange and the streams bound to it; all of them, or none if one is not allowed.

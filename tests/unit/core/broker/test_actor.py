@@ -12,7 +12,7 @@ from leveret.core.broker.broker import Broker
 from leveret.core.queues.messages import Run
 from leveret.core.queues.queue import Queue
 from leveret.model import definitions as d
-from leveret.model.errors import AccessRefused, ResourceLocked
+from leveret.model.errors import AccessRefused, Refusal, ResourceLocked
 
 PERMISSIONS: Final = ("configure", "write", "read")
 Need = tuple[str, str]
@@ -176,3 +176,26 @@ def test_an_exclusive_queue_is_its_owner_s_whatever_others_may(
     with pytest.raises(ResourceLocked):
         act(Unrestricted(broker, "v"), held)
     assert broker.queues["v", "mine"] is held
+
+
+@pytest.mark.parametrize(
+    "refused", ["too many queues", "reserved stream", "reserved exchange", "other queue"]
+)
+def test_of_a_super_stream_that_is_refused_nothing_is_left_and_what_was_there_stays(refused: str) -> None:
+    broker = Broker(lambda queue, offset: [])
+    broker.apply(d.Put(d.Vhost(name="v")))
+    there = queue("p0")
+    broker.declare_queue(there)
+    if refused == "too many queues":
+        limits = d.Parameter(vhost="v", component="vhost-limits", name="limits", value={"max-queues": 2})
+        broker.apply(d.Put(limits))
+    if refused == "other queue":
+        broker.declare_queue(queue("p2", **{"x-max-length": 1}))
+    name = "amq.s" if refused == "reserved exchange" else "s"
+    streams = ["p0", "p1", "amq.p" if refused == "reserved stream" else "p2"]
+    before = set(broker.queues), set(broker.topology("v").exchanges)
+    with pytest.raises(Refusal):
+        Unrestricted(broker, "v").declare_super_stream(
+            exchange(name), list(map(queue, streams)), [binding(name, stream) for stream in streams]
+        )
+    assert (set(broker.queues), set(broker.topology("v").exchanges)) == before
