@@ -147,15 +147,16 @@ def first_confirm(
 
     def is_confirmed() -> bool:
         assert_alive()
+        confirms = Confirms()
         try:
             connection = Connection(port)
+            with connection.socket as listener:
+                connection.confirm_select()
+                listener.sendall(message)
+                confirms.feed(listener.recv(RECV_BYTES))
         except (LoadError, OSError):
+            # A message that is refused, as RabbitMQ does while a mirror takes over, is not confirmed.
             return False
-        connection.confirm_select()
-        with connection.socket as listener:
-            listener.sendall(message)
-            confirms = Confirms()
-            confirms.feed(listener.recv(RECV_BYTES))
         return confirms.count == 1
 
     wait_until(is_confirmed, "a confirm of the new leader", timeout_s, interval_s=DOOR_POLL_S)

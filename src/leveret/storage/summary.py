@@ -79,7 +79,7 @@ class Notable:
         """Nothing was seen yet."""
         self._chunks: list[_Kept] = []
         self._last: Chunk | None = None
-        self._numbered: dict[bytes, _Kept] = {}
+        self._numbered: dict[bytes, Chunk] = {}
 
     def add(self, chunk: Chunk) -> None:
         """Take the next chunk of the segment."""
@@ -92,17 +92,18 @@ class Notable:
             return
         self._last = None
         publishers = _publishers(chunk.trailer)
-        kept = _kept(chunk, b"")
-        if publishers:
-            self._numbered |= dict.fromkeys(publishers, kept)
-        else:
-            self._chunks.append(kept)
+        if not publishers:
+            self._chunks.append(_kept(chunk, b""))
+            return
+        noted = Chunk(chunk.header, b"", bytes(chunk.trailer))
+        for publisher in publishers:
+            self._numbered[publisher] = noted
 
     def save(self, segment: Segment) -> None:
         """Write the summary of a scanned segment, if it is worthwhile and the disk permits it."""
         if segment.size < SUMMARY_BYTES_MIN:
             return
-        found = {*self._chunks, *self._numbered.values()}
+        found = {*self._chunks, *(_kept(chunk, b"") for chunk in self._numbered.values())}
         if sum(sum(map(len, kept)) for kept in found) * NOTABLE_SHARE > segment.size:
             return
         if self._last is not None:
