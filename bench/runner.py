@@ -46,8 +46,10 @@ def run(
     rows: list[RowRecord] = []
     for scenario in scenarios:
         readings = _scenario(scenario, present, settings, errors, say, before)
-        filled = [row for row in scenario.rows if wanted(row) and any(readings[row.name].values())]
-        rows += [report.row_record(row, readings[row.name], rows) for row in filled]
+        for row in scenario.rows:
+            if wanted(row) and any(readings[row.name].values()):
+                # Its target may be a share of a row above it in the same scenario.
+                rows.append(report.row_record(row, readings[row.name], rows))
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "machine": facts,

@@ -69,6 +69,13 @@ def test_only_wanted_rows_are_kept_and_long_scenarios_run_once(settings: Setting
     assert len(runs) == 1
 
 
+def test_a_target_may_be_a_share_of_a_row_of_the_same_scenario(settings: Settings) -> None:
+    part = Row("part", "a part", "x", True, Target("share", 3.0, "row"))
+    scenario = Scenario((ROW, part), lambda node, settings: {"row": Reading(1.0), "part": Reading(2.0)})
+    record = run([scenario], ["leveret"], settings, lambda row: True, lambda text: None)
+    assert [row["met"] for row in record["rows"]] == [None, False]
+
+
 def test_a_broker_that_is_not_there_is_left_out_with_the_reason(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
