@@ -101,6 +101,11 @@ class ConsumerGroups:
             if not group.members:
                 del self._groups[key]
 
+    def end(self, vhost: str, stream: str) -> None:
+        """Forget the groups of a stream without a word to their members: they have ended with its leader."""
+        for key in [key for key in self._groups if key[:2] == (vhost, stream)]:
+            del self._groups[key]
+
     def stepped_down(self, key: tuple[str, str, str], member: GroupMember) -> None:
         """See `ConsumerGroup.stepped_down`."""
         group = self._groups.get(key)

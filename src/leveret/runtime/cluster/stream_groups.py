@@ -154,10 +154,13 @@ class ClusterStreamGroups:
             joined.member.end()
 
     def leader_changed(self, key: QueueKey) -> None:
-        """End the members of a stream's groups: its next leader has new ones."""
+        """End the members of a stream's groups, here and of this node as a leader: its next leader has new ones."""
         for number, joined in list(self._joined.items()):
             if joined.key[:2] == key:
                 self._end(number)
+        # If this node leads the stream again, no member from before may be the active one.
+        self._members = {place: each for place, each in self._members.items() if each.key[:2] != key}
+        self._led.end(*key)
 
     # -- at the leader ------------------------------------------------------------------------
 
