@@ -258,6 +258,8 @@ class ClusterStandbySite:
     async def _write(self, changes: Mapping[str, VhostOwner]) -> None:
         state = self._member.state
         keys = {vhost: state.keys.standby_owner(vhost) for vhost in changes}
+        # Of the records that were decided on: an owner may note what it has while others are written.
+        conditions = {vhost: state.unchanged(key) for vhost, key in keys.items()}
         for vhost, owner in changes.items():
             before = state.standby_owners.get(vhost)
             logger.info(
@@ -269,9 +271,7 @@ class ClusterStandbySite:
                 owner.holder,
             )
         for vhost, owner in changes.items():
-            transaction = StoreTransaction(
-                (state.unchanged(keys[vhost]),), (PutKey(keys[vhost], encode(owner)),)
-            )
+            transaction = StoreTransaction((conditions[vhost],), (PutKey(keys[vhost], encode(owner)),))
             revision = await self._member.store.transact(transaction)
             if revision is not None:
                 await self._member.has_taken(revision)

@@ -9,8 +9,10 @@ from typing import Any, cast
 import pytest
 
 from leveret.config import load
-from leveret.core.replication.cluster import ClusterKeys, ClusterState, Presence
+from leveret.core.replication.cluster import ClusterKeys, ClusterState, Event, MemberRecord, Presence, encode
+from leveret.core.replication.election import PutKey, StoreTransaction
 from leveret.core.replication.standby_site import SiteDecisions
+from leveret.core.replication.vhost_owners import VhostOwner
 from leveret.core.schema.operating_mode import OperatingMode
 from leveret.model.errors import ConfigError
 from leveret.runtime.cluster.membership.member import ClusterMember
@@ -98,3 +100,49 @@ def test_the_id_that_the_first_node_found_stays_until_the_place_changes() -> Non
     assert decided.with_archive("n2", "a2").archive_id == "a1"
     assert decided.with_settings(OperatingMode.DOWNSTREAM, "s3://b/x") == decided
     assert decided.with_settings(OperatingMode.DOWNSTREAM, "s3://b/y").archive_id == ""
+
+
+class Store:
+    """An etcd in which the owner of a vhost notes that it has data, while the record of another vhost is written."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self.revision = 0
+        self.entries: dict[str, int] = {}
+        self._state = state
+
+    def put(self, key: str, value: bytes) -> None:
+        self.revision += 1
+        self.entries[key] = self.revision
+        self._state.apply([Event(key, value, self.revision)], self.revision)
+
+    async def transact(self, transaction: StoreTransaction) -> int | None:
+        for each in transaction.conditions:
+            if self.entries.get(each.key, 0) != cast(Any, each).modified:
+                return None
+        for write in transaction.writes:
+            assert isinstance(write, PutKey)
+            self.put(write.key, write.value)
+        claimed = VhostOwner("n2", 1, claimed=1)
+        if self._state.standby_owners.get("b") == VhostOwner("n2", 1):
+            self.put(self._state.keys.standby_owner("b"), encode(claimed))
+        return self.revision
+
+
+async def test_what_an_owner_notes_while_other_records_are_written_is_not_replaced(tmp_path: Path) -> None:
+    decided = SiteDecisions(configured=OperatingMode.DOWNSTREAM)
+    found = site(tmp_path, decided, "downstream")
+    state = found._member.state
+    store = Store(state)
+    for node in ("n1", "n3"):
+        store.put(state.keys.member(node), encode(MemberRecord(node, node, 1)))
+    for vhost in ("a", "b"):
+        store.put(state.keys.standby_owner(vhost), encode(VhostOwner("n2", 1)))
+
+    async def has_taken(revision: int) -> None:
+        """Everything is known at once."""
+
+    member = cast(Any, found._member)
+    member.store, member.has_taken = store, has_taken
+    # As it is decided while nobody has data: n2, which is gone, has no part in it.
+    await found._write({vhost: VhostOwner("n3", 2) for vhost in ("a", "b")})
+    assert found.owners == {"a": VhostOwner("n3", 2), "b": VhostOwner("n2", 1, claimed=1)}
