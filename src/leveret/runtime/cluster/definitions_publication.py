@@ -9,8 +9,9 @@ is the change *known*, and the client gets its reply.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from leveret.core.broker.broker import Broker
 from leveret.core.replication.cluster import Placement, definition_writes, encode
@@ -18,6 +19,13 @@ from leveret.core.replication.election import DeleteKey, PutKey, StoreTransactio
 from leveret.core.replication.transactions import parts
 from leveret.model import definitions as d
 from leveret.runtime.cluster.membership.member import ClusterMember
+from leveret.runtime.coordination.etcd import EtcdRefused
+
+logger = logging.getLogger(__name__)
+
+_EXHAUSTED: Final = 8
+"""gRPC's code of an etcd that has no room left (NOSPACE), or too many requests."""
+_RETRY_S: Final = 0.5
 
 
 class _Shared(NamedTuple):
@@ -88,7 +96,21 @@ class DefinitionsPublication:
         for part in parts(
             StoreTransaction((member.definitions_lock.lock_condition,), (*writes.values(), last))
         ):
-            revision = await member.store.transact(part)
+            revision = await self._written(part)
             if revision is None:
                 break
         return revision
+
+    async def _written(self, part: StoreTransaction) -> int | None:
+        """Write a part, also if etcd has no room, or too much to do, for a while: the clients wait for that long."""
+        is_reported = False
+        while True:
+            try:
+                return await self._member.store.transact(part)
+            except EtcdRefused as error:
+                if error.code != _EXHAUSTED:
+                    raise
+                if not is_reported:
+                    logger.error("definitions_not_shared error=%s action=retry", error)
+                is_reported = True
+                await asyncio.sleep(_RETRY_S)

@@ -6,23 +6,31 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from leveret.core.broker.broker import Broker
 from leveret.core.replication.cluster import ClusterKeys, ClusterState, Placement
 from leveret.core.replication.election import DeleteKey, PutKey, StoreTransaction, Unchanged
 from leveret.model import definitions as d
+from leveret.runtime.cluster import definitions_publication
 from leveret.runtime.cluster.definitions_publication import DefinitionsPublication
+from leveret.runtime.coordination.etcd import EtcdRefused
 from tests.unit.core.broker.test_broker import no_read
 
 KEYS = ClusterKeys.under("c")
 
 
-def shared(*changes: d.Change) -> list[StoreTransaction]:
-    """What is written for these, which are known to all at the end."""
+def shared(*changes: d.Change, refused: int = 0) -> list[StoreTransaction]:
+    """What is written for these, which are known to all at the end; etcd is full at so many attempts."""
     found: list[StoreTransaction] = []
     known: list[int] = []
 
     class Store:
         async def transact(self, transaction: StoreTransaction) -> int:
+            nonlocal refused
+            if refused:
+                refused -= 1
+                raise EtcdRefused(8, "etcdserver: mvcc: database space exceeded")
             found.append(transaction)
             return len(found)
 
@@ -75,3 +83,11 @@ def test_what_was_put_and_deleted_meanwhile_is_gone() -> None:
         KEYS.definition("exchanges", exchange.key): DeleteKey,
         KEYS.epoch: PutKey,
     }
+
+
+def test_a_change_waits_for_an_etcd_that_is_full_and_costs_the_node_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(definitions_publication, "_RETRY_S", 0.001)
+    [written] = shared(d.Put(d.Vhost(name="v")), refused=3)
+    assert {write.key for write in written.writes} == {KEYS.definition("vhosts", ("v",)), KEYS.epoch}
