@@ -28,6 +28,7 @@ class ElectionCandidate(Protocol):
     """The node that is elected; see roles.Roles."""
 
     role: str
+    failed: asyncio.Event
 
     @property
     def is_torn(self) -> bool:
@@ -78,7 +79,7 @@ class Elected:
                 await self.campaign(force=False)
         elif leader.node_id != node_id:
             if candidate.role == "leader":
-                await candidate.fence()
+                await self._fence()
             try:
                 uri = parse_node_uri(leader.uri)
             except ValueError:
@@ -105,7 +106,15 @@ class Elected:
         """Stop serving: the lease is gone, and `may_promise` has been False since its end."""
         logger.error("deposed reason=%s action=stop_serving", why)
         # The reference protects the task from garbage collection.
-        self._fencing = asyncio.get_running_loop().create_task(self._candidate.fence())
+        self._fencing = asyncio.get_running_loop().create_task(self._fence())
+
+    async def _fence(self) -> None:
+        """Stop serving, or end the process: a node that can neither serve nor show its data does not stay a leader."""
+        try:
+            await self._candidate.fence()
+        except Exception as error:
+            logger.critical("not_stepped_down error=%s action=stop", error, exc_info=True)
+            self._candidate.failed.set()
 
     def may_promise(self) -> bool:
         """Whether this node leads at this moment."""

@@ -41,6 +41,7 @@ from leveret.runtime.integrity.peers import sides_of
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.node.node import Node
 from leveret.runtime.process.clock import clock_ms
+from leveret.runtime.process.needed_tasks import ends_process
 from leveret.runtime.proxying.client_proxy import ClientProxy
 from leveret.runtime.proxying.entrances import Entrances
 from leveret.runtime.replication.delaying import refuse_to_lead
@@ -221,6 +222,7 @@ class Roles:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(ends_process(self.failed))
 
     async def stop(self) -> None:
         """Stop in order, once all received changes are durable here and at the followers in sync."""

@@ -1,4 +1,4 @@
-"""Groups of a stream whose readers are at several nodes: who reads, when the stream is led by one node after the other."""
+"""Groups of a stream whose readers are at several nodes, when one node after the other leads the stream."""
 
 from __future__ import annotations
 
