@@ -23,6 +23,7 @@ def parse() -> argparse.Namespace:
         "python -m tests.simulation", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--only", default="", help="faults whose text or file contains this")
+    parser.add_argument("--world", default="", help="only faults that name this world")
     parser.add_argument("--orders", action="store_true", help="only faults that name a world")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
@@ -76,7 +77,7 @@ def main() -> int:
     for mutation in read_mutations():
         if options.only not in mutation.fault and options.only not in mutation.file:
             continue
-        if options.orders and not mutation.world:
+        if (options.orders and not mutation.world) or options.world not in ("", mutation.world):
             continue
         found = found_by(mutation, options)
         missed += not found

@@ -15,11 +15,16 @@ from leveret.testing.simulation.worlds.single import SingleWorld
 from leveret.testing.simulation.worlds.world import RunFailure, RunReport, SimulatedWorld
 
 
-def _sites(*given: Any, **named: Any) -> SimulatedWorld:
-    """Make a world that needs the pipeline's packages, and greenlet."""
-    from leveret.testing.simulation.worlds.sites import SitesWorld
+def _sites(name: str) -> Callable[..., SimulatedWorld]:
+    """Return what makes a world that needs the pipeline's packages, and greenlet."""
 
-    return SitesWorld(*given, **named)
+    def make(*given: Any, **named: Any) -> SimulatedWorld:
+        from leveret.testing.simulation.worlds import sites
+
+        world: SimulatedWorld = getattr(sites, name)(*given, **named)
+        return world
+
+    return make
 
 
 WORLDS: Final[dict[str, Callable[..., SimulatedWorld]]] = {
@@ -27,7 +32,8 @@ WORLDS: Final[dict[str, Callable[..., SimulatedWorld]]] = {
     "cluster": ClusterWorld,
     "followers": FollowerWorld,
     "delayed": DelayedWorld,
-    "sites": _sites,
+    "sites": _sites("SitesWorld"),
+    "shared": _sites("SharedArchiveWorld"),
 }
 _TRIES_MAX: Final = 60
 

@@ -12,12 +12,14 @@ class SiteBooks(RunBooks):
 
     Attributes:
         clock: returns the present time in seconds.
+        confirmed_at_both: the queues whose confirms wait for the other site.
     """
 
     def __init__(self) -> None:
         """Begin without messages."""
         super().__init__()
         self.clock: Callable[[], float] = float
+        self.confirmed_at_both: set[str] = set()
         self._confirmed_s: dict[int, float] = {}
         self._settled_s: dict[int, float] = {}
 
@@ -36,13 +38,17 @@ class SiteBooks(RunBooks):
     def fail_over(self, covered_s: float) -> tuple[int, int]:
         """Note that another site takes over, which has all that was promised before a moment, and perhaps more.
 
-        Later confirmed messages may be lost, later settled ones may be back, and all may be delivered once more
-        without a mark. Returns the numbers of confirms and of settlements that the site may lack.
+        Later confirmed messages may be lost, unless the confirm waited for that site; later settled ones may be back;
+        and all may be delivered once more without a mark.
+
+        Returns:
+            The numbers of confirms and of settlements that the site may lack.
         """
         unconfirmed = unsettled = 0
         for message in self.messages.values():
             message.is_first_delivered = False
-            if message.is_confirmed and self._confirmed_s.pop(id(message), 0.0) >= covered_s:
+            is_late = self._confirmed_s.pop(id(message), 0.0) >= covered_s
+            if message.is_confirmed and is_late and message.queue not in self.confirmed_at_both:
                 message.is_confirmed = False
                 unconfirmed += 1
             if message.is_settled and self._settled_s.pop(id(message), 0.0) >= covered_s:

@@ -12,7 +12,11 @@ from functools import partial
 from typing import Any, Final
 from unittest import mock
 
+import msgspec
+
+from leveret.pipeline.jobs.job import TransferJob
 from leveret.pipeline.jobs.progress import Event, Inbox
+from leveret.pipeline.transfer.compaction import Compaction
 from leveret.testing.simulation.machine.blocking import (
     BlockingPool,
     BlockingProcess,
@@ -41,9 +45,20 @@ _STEPS: Final = ("fsync", "fdatasync", "rename", "replace", "unlink", "mkdir")
 _SESSIONS: Final = ("leveret.pipeline.transfer.driver", "leveret.pipeline.recovery.spark_tasks")
 
 
+_SEGMENTS_MIN: Final = (
+    "leveret.pipeline.recovery.segments.MESSAGES_MIN",
+    "leveret.pipeline.recovery.file_shares.MESSAGES_MIN",
+)
+
+
 @contextmanager
-def simulated_pipelines() -> Iterator[None]:
-    """Replace what blocks, and Spark, in the pipeline's code; inside of `nodes.patches.simulated`."""
+def simulated_pipelines(segments_min: int, compact_s: float) -> Iterator[None]:
+    """Replace what blocks, and Spark, in the pipeline's code; inside of `nodes.patches.simulated`.
+
+    Args:
+        segments_min: the least messages of a queue that are recovered by segments.
+        compact_s: the interval of compactions.
+    """
     with ExitStack() as patches:
 
         def replace(target: str, by: Any) -> None:
@@ -67,6 +82,14 @@ def simulated_pipelines() -> Iterator[None]:
         for module in ("leveret.pipeline.transfer.source", "leveret.pipeline.transfer.sink"):
             replace(f"{module}.spare_modules", lambda: None)
         replace("leveret.pipeline.jobs.progress.Inbox.wait", _wait_for_reports)
+        for name in _SEGMENTS_MIN:
+            replace(name, segments_min)
+        turn = Compaction.turn
+
+        def often(compaction: Compaction, job: TransferJob) -> list[dict[str, Any]]:
+            return turn(compaction, msgspec.structs.replace(job, compact_interval_s=compact_s))
+
+        replace("leveret.pipeline.transfer.compaction.Compaction.turn", often)
         yield
 
 

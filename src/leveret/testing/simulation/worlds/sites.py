@@ -1,5 +1,7 @@
 """A simulated upstream and its warm standby, whose Spark may die at every step; then the upstream is lost for good.
 
+The standby is a node, or a cluster of three, whose nodes share an archive, or each have one of their own.
+
 While both run, a watch notes *covered moments*: the position in the outgoing log at which all that was promised before
 is in the log. After the disaster the standby is promoted, and promoted again after each kill. The last moment whose
 position is in the archive divides the books: nothing confirmed before is lost, nothing settled before is back. Nothing
@@ -12,19 +14,21 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
+from leveret.core.queues.queue import Queue
 from leveret.core.schema.operating_mode import OperatingMode
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError
-from leveret.pipeline.archive.manifest import Manifest
-from leveret.runtime.standby.downstream import UPSTREAM_PARAMETER, StandbyDownstream
-from leveret.testing.applications.run_books import RunBooks
+from leveret.runtime.collecting.outgoing_log import OutgoingLog
+from leveret.runtime.standby.downstream import UPSTREAM_PARAMETER
+from leveret.testing.applications.run_books import BooksFault, RunBooks
 from leveret.testing.simulation.applications.consumers import ConsumingHabit
 from leveret.testing.simulation.applications.operator import NeverAtRest, SimulatedOperator
 from leveret.testing.simulation.applications.publishers import PublishingPace
 from leveret.testing.simulation.applications.site_books import SiteBooks
 from leveret.testing.simulation.applications.users import Crew
+from leveret.testing.simulation.etcd.server import SimulatedEtcd
 from leveret.testing.simulation.machine.blocking import BlockingProcess
 from leveret.testing.simulation.machine.waiting import wait_until
 from leveret.testing.simulation.nodes.node import SimulatedNode
@@ -33,6 +37,9 @@ from leveret.testing.simulation.worlds.world import START_TIMEOUT_S, PossibleFau
 
 VHOST: Final = "/"
 QUEUES: Final = ("q1", "q2", "dead", "letters")
+CONFIRMED_AT_BOTH: Final = 0.5
+"""The share of runs in which confirms of one queue wait for the downstream."""
+_TRUNCATES: Final = "standby.replication.retention.truncate_transferred.messages"
 _USER: Final = "replicator"
 _PASSWORD: Final = "a password"
 _LOOK_S: Final = 0.1
@@ -40,12 +47,21 @@ _FOLLOW_TIMEOUT_S: Final = 120.0
 _PROMOTIONS_MAX: Final = 12
 _PROMOTE_TIMEOUT_S: Final = 300.0
 _AFTERWARDS_S: Final = 10.0
+_OBEY_S: Final = 20.0
 _STEPS_MAX: Final = 300
 DOWNSTREAM: Final = {
     "schema_definition_sync.operating_mode": "downstream",
     "schema_definition_sync.downstream.minimum_sync_interval": "1",
     "schema_definition_sync.downstream.locals.global_parameters": "^standby",
     "standby.replication.operating_mode": "downstream",
+}
+
+CLUSTER: Final = {
+    "cluster.etcd.endpoints": "http://127.0.0.1:2379",
+    "cluster.etcd.prefix": "/b",
+    "cluster.etcd.lease_ttl": "2s",
+    "cluster_formation.peer_discovery_backend": "etcd",
+    "replication.ack_timeout": "2s",
 }
 
 
@@ -60,12 +76,19 @@ class SitesWorld(SimulatedWorld):
     """See the module.
 
     Attributes:
-        upstream, downstream: the nodes of the sites.
+        clusters: the share of runs whose downstream is a cluster.
+        shared: the share of these whose nodes share an archive.
+        upstream: the node of the one site.
+        standbys: the nodes of the other site.
+        etcd: the store of a downstream cluster.
         moments_covered: the moments, oldest first.
     """
 
+    clusters = 0.3
+    shared = 0.5
     upstream: SimulatedNode
-    downstream: SimulatedNode
+    standbys: list[SimulatedNode]
+    etcd: SimulatedEtcd
     books: SiteBooks
 
     def make_books(self) -> RunBooks:
@@ -75,41 +98,74 @@ class SitesWorld(SimulatedWorld):
     def prepare(self) -> None:
         """See SimulatedWorld."""
         self.books.clock = self.loop.time
+        self.standbys = []
+        self.etcd = SimulatedEtcd(cast("asyncio.AbstractEventLoop", self.loop), Random(f"etcd {self.seed}"))
+        self.etcd.use_here()
         self.moments_covered: list[CoveredMoment] = []
         self._chance = Random(f"disaster {self.seed}")
         self._serving: list[SimulatedNode] = []
+        self._switched: list[CoveredMoment] = []
+        """The moments at which some queues began not to be replicated."""
+        self._is_switched = self._is_lost = self._is_etcd_down = False
         self.operator = SimulatedOperator(
             self._serving, self.network, self.books, Random(f"operator {self.seed}")
         )
         self._operator = self.operator.process
 
     async def _play(self, seconds: float) -> int:
-        with simulated_pipelines():
+        segments_min, compact_s = self.habits.choice((20, 2000)), self.habits.choice((3.0, 60.0))
+        with simulated_pipelines(segments_min, compact_s):
             return await super()._play(seconds)
 
     # -- before the disaster ----------------------------------------------------------------------
 
     async def set_up(self) -> None:
         """See SimulatedWorld."""
-        self.upstream = self.add_node("a1", {"cluster_name": "a"})
-        self.downstream = self.add_node("b1", {**DOWNSTREAM, "cluster_name": "b"})
+        truncates = str(self.habits.random() < 0.5).lower()
+        small = {"segment_bytes_max": "65536"}
+        self.upstream = self.add_node("a1", {**small, "cluster_name": "a", _TRUNCATES: truncates})
+        self._add_standbys()
+        if self.habits.random() < CONFIRMED_AT_BOTH:
+            self.books.confirmed_at_both.add("q1")
         self._serve(self.upstream)
         for node in self.nodes:
             node.start()
-        await self.until(lambda: all(node.is_open for node in self.nodes), "both start", START_TIMEOUT_S)
+        await self.until(lambda: all(node.is_open for node in self.nodes), "all start", START_TIMEOUT_S)
         await self._at(self.upstream, self._prepare_upstream)
         for queue in QUEUES:
             dead = {"x_dead_letter_exchange": "", "x_dead_letter_routing_key": "dead"}
             await self.declare(queue, **(dead if queue == "letters" else {}))
-        await self._at(self.downstream, self._point)
+        await self._at(self.standbys[0], self._point)
         await self.until(self._follows, "the downstream follows", _FOLLOW_TIMEOUT_S)
         self._employ()
         self._operator.spawn(self._watch())
 
-    def _serve(self, node: SimulatedNode) -> None:
-        """Have the operator and all applications use this node from now on."""
-        self._serving[:] = [node]
-        self._ports[:] = [node.amqp_port]
+    def _add_standbys(self) -> None:
+        """Add the nodes of the downstream: one, or the nodes of a cluster."""
+        self.is_cluster = self.habits.random() < self.clusters
+        self.is_shared = self.is_cluster and self.habits.random() < self.shared
+        common = {**DOWNSTREAM, "cluster_name": "b"}
+        if not self.is_cluster:
+            self.standbys.append(self.add_node("b1", common))
+            return
+        if self.is_shared:
+            common["standby.replication.downstream.data_dir"] = str(self._folder / "shared")
+            common["standby.replication.downstream.shared_data_dir"] = "true"
+        for number in range(3):
+            own = {
+                "replication.bind": "127.0.0.1",
+                "replication.port": str(self.network.free_port()),
+                "cluster.bind": "127.0.0.1",
+                "cluster.port": str(self.network.free_port()),
+            }
+            node = self.add_node(f"b{number + 1}", {**common, **CLUSTER, **own})
+            self.give_secret(node)
+            self.standbys.append(node)
+
+    def _serve(self, *nodes: SimulatedNode) -> None:
+        """Have the operator and all applications use these nodes from now on."""
+        self._serving[:] = nodes
+        self._ports[:] = [node.amqp_port for node in nodes]
 
     async def _at(self, node: SimulatedNode, work: Callable[[SimulatedNode], Any]) -> None:
         """Run an operator's command at a node."""
@@ -124,15 +180,25 @@ class SitesWorld(SimulatedWorld):
             broker.broker.apply(
                 d.Put(d.Permission(user=_USER, vhost=VHOST, configure=".*", write=".*", read=".*"))
             )
-            policy = d.Policy(
+            for policy in self._policies():
+                broker.broker.apply(d.Put(policy))
+            await broker.commit()
+
+    def _policies(self) -> list[d.Policy]:
+        """Return the policies of the upstream, the last of which is switched off and on."""
+        replicated = {"remote-dc-replicate": True}
+        both = {**replicated, "remote-dc-confirm": True, "remote-dc-confirm-on-timeout": "nack"}
+        definitions = {"^q1$": both if self.books.confirmed_at_both else replicated, "^[^q]|^q2$": replicated}
+        return [
+            d.Policy(
                 vhost=VHOST,
-                name="replicated",
-                pattern=".*",
-                definition={"remote-dc-replicate": True},
+                name=f"p{index}",
+                pattern=pattern,
+                definition=definition,
                 apply_to="queues",
             )
-            broker.broker.apply(d.Put(policy))
-            await broker.commit()
+            for index, (pattern, definition) in enumerate(definitions.items())
+        ]
 
     async def _point(self, node: SimulatedNode) -> None:
         """Point a node at the upstream, with both links."""
@@ -151,16 +217,16 @@ class SitesWorld(SimulatedWorld):
         broker.schema_sync.endpoints_changed()
 
     def _follows(self) -> bool:
-        if not self.downstream.is_open:
-            return False
-        has_queues = len(_node(self.downstream).broker.queues) >= len(QUEUES)
-        rows = self._standby.status()["vhosts"]
-        return has_queues and any(row["state"] == "connected" and not row["lag_records"] for row in rows)
+        return any(map(self._is_connected, self.standbys))
 
-    @property
-    def _standby(self) -> StandbyDownstream:
-        standby: StandbyDownstream = _node(self.downstream).standby
-        return standby
+    def _is_connected(self, node: SimulatedNode) -> bool:
+        """Return whether a node has all queues and follows, or is the owner that does."""
+        if not node.is_open:
+            return False
+        broker = _node(node)
+        rows = broker.standby.status()["vhosts"]
+        has_queues = len(broker.broker.queues) >= len(QUEUES)
+        return has_queues and any(row["state"] == "connected" and not row["lag_records"] for row in rows)
 
     def _employ(self) -> None:
         users, habits = self.users, self.habits
@@ -189,19 +255,34 @@ class SitesWorld(SimulatedWorld):
                 # What was not durable may get another position after a crash.
                 noted, run = [], node.process
                 continue
-            log = _node(node).collector.logs.get(VHOST)
-            if log is None or log.catching_up or log.stopped:
+            log = self._collected_log()
+            if log is None:
                 continue
             noted.append(CoveredMoment(self.loop.time(), log.log.next_offset))
             durable = [each for each in noted if each.position <= log.committed_offset]
             self.moments_covered += durable
             noted = noted[len(durable) :]
 
+    def _collected_log(self) -> OutgoingLog | None:
+        """Return the upstream's outgoing log if everything that is promised is in it, synced or not."""
+        broker = _node(self.upstream)
+        log: OutgoingLog | None = broker.collector.logs.get(VHOST)
+        followed = broker.collector._following
+        are_followed = all(queue.replicated and queue in followed for queue in broker.broker.queues.values())
+        return log if log is not None and are_followed and not log.catching_up and not log.stopped else None
+
     # -- faults -----------------------------------------------------------------------------------
 
     def possible_faults(self) -> Sequence[PossibleFault]:
         """See SimulatedWorld."""
-        faults = [PossibleFault("cut", self._cut)]
+        faults = [PossibleFault("cut", partial(self._cut, node), node.name) for node in self.standbys]
+        if self.is_cluster:
+            faults.append(PossibleFault("restart etcd", self._restart_etcd))
+            faults += [
+                PossibleFault("cut etcd", partial(self._cut_etcd, node), node.name) for node in self.standbys
+            ]
+        if self.upstream.is_open:
+            faults.append(PossibleFault("switch policy", self._switch_policy))
         for node in self.nodes:
             faults += self._faults_of(node)
         for process in self._pipelines():
@@ -227,15 +308,63 @@ class SitesWorld(SimulatedWorld):
         await asyncio.sleep(self.random.uniform(0.1, 5))
         node.resume()
 
-    async def _cut(self) -> None:
-        pair = (self.upstream.name, self.downstream.name)
-        self.network.cut(*pair, both=self.random.random() < 0.7)
+    async def _cut(self, node: SimulatedNode) -> None:
+        pairs = [(self.upstream.name, node.name), (node.name, self.upstream.name)]
+        self.network.cut(*pairs[0], both=self.random.random() < 0.7)
         await asyncio.sleep(self.random.choice((0.3, 2.0, 12.0)))
-        self.network.mend()
+        self.network.mend(pairs)
+
+    async def _cut_etcd(self, node: SimulatedNode) -> None:
+        self.etcd.cut(node.name)
+        await asyncio.sleep(self.random.choice((0.5, 2.0, 6.0)))
+        self.etcd.heal(node.name)
+
+    async def _restart_etcd(self) -> None:
+        if not self._is_etcd_down:
+            self._is_etcd_down = True
+            self.etcd.kill()
+            await asyncio.sleep(self.random.choice((0.2, 1.0, 4.0)))
+            self.etcd.start()
+            self._is_etcd_down = False
+
+    async def _switch_policy(self) -> None:
+        """Have some queues replicated no more for a while, which ends their incarnations, and then again."""
+        policy = self._policies()[-1]
+        log = _node(self.upstream).collector.logs.get(VHOST)
+        if self._is_switched or log is None:
+            return
+        self._is_switched = True
+        self._switched.append(CoveredMoment(self.loop.time(), log.log.next_offset))
+        await self._change(d.Delete("policies", policy.key))
+        await asyncio.sleep(self.random.choice((0.1, 1.0, 4.0)))
+        await self._change(d.Put(policy))
+        self._is_switched = False
+
+    async def _change(self, change: d.Put | d.Delete) -> None:
+        """Change the upstream's definitions, again after each end of its process, unless it stays down."""
+        while not await self._is_changed(change):
+            if not await wait_until(lambda: self.upstream.is_open or self._is_lost, START_TIMEOUT_S):
+                return
+
+    async def _is_changed(self, change: d.Put | d.Delete) -> bool:
+        """Try to change the upstream's definitions; return whether that need not be tried again."""
+        node, process = self.upstream, self.upstream.process
+        if self._is_lost or process is None or not node.is_open:
+            return self._is_lost
+
+        async def apply() -> None:
+            broker = _node(node)
+            async with broker.changing():
+                broker.broker.apply(change)
+                await broker.commit()
+
+        changing = process.spawn(apply())
+        await wait_until(lambda: changing.done() or not process.is_alive, 20.0)
+        return changing.done() and changing.exception() is None
 
     def _pipelines(self) -> list[BlockingProcess]:
         """Return the living processes of the downstream's pipeline: drivers, sources, sinks and workers."""
-        return _blocking_below(self.downstream)
+        return [process for node in self.standbys for process in _blocking_below(node)]
 
     def _kill(self, process: BlockingProcess) -> None:
         """Kill a process of the pipeline, at once or at one of its next steps."""
@@ -254,48 +383,73 @@ class SitesWorld(SimulatedWorld):
     async def heal(self) -> None:
         """See SimulatedWorld: lose the upstream, promote the downstream, and let it work for a while."""
         self.story.note("-- the upstream is lost")
+        self._is_lost = True
         if self._chance.random() < 0.5:
             self.upstream.kill()
         else:
             self.upstream.lose_power(self._chance)
+        if self._chance.random() < 0.5:
+            for node in self.standbys:
+                node.lose_power(self._chance)
         await self._operator.spawn(self._promote())
-        stored = Manifest(self.downstream.data_dir / "standby").next_by_log.get(VHOST, 0)
+        decided = next(_node(node).standby for node in self.standbys if node.is_open).decided
+        if not decided.promotions or decided.promoting is not None:
+            raise BooksFault(
+                "promoted too early: the site is an upstream, and its messages are not recovered"
+            )
+        _, stored = decided.promotions[-1].transferred.get(VHOST, (0, 0))
         covered = [each.at_s for each in self.moments_covered if each.position <= stored]
         covered_s = max(covered, default=0.0)
+        if any(each.at_s >= covered_s and each.position < stored for each in self._switched):
+            # The end of the queues' incarnations is in the archive, and perhaps not what was collected anew.
+            self.books.may_lose = True
         lost, back = self.books.fail_over(covered_s)
         self.story.note(
             f"-- promoted; covered up to {covered_s:.2f}; {lost} confirms and {back} settlements are in doubt"
         )
         self.faults["in doubt"] = self.faults.get("in doubt", 0) + lost + back
-        self._serve(self.downstream)
+        self._serve(*self.standbys)
+        for application in self.applications:
+            # They do not wait for the answers of a machine that lost its power.
+            self.network.reset(application.name, self.upstream.name)
         await asyncio.sleep(_AFTERWARDS_S)
 
     async def _promote(self) -> None:
-        """Promote the downstream, killed up to three times meanwhile, until it is an upstream.
+        """Promote the downstream, killed up to three times meanwhile, until all its nodes are upstreams.
 
         Raises:
             NeverAtRest: it does not become one, although nothing kills it any more.
         """
         kills = self._chance.choice((0, 1, 1, 2, 3))
-        node, failure = self.downstream, ""
+        failure = ""
         for number in range(_PROMOTIONS_MAX):
-            if not node.is_up:
-                node.start()
-            await self.until(lambda: node.is_open, "the downstream starts", START_TIMEOUT_S)
-            standby = self._standby
-            if number and standby.mode is OperatingMode.UPSTREAM:
+            # Nodes with a shared archive do without a lost one; it is back for the end of the story.
+            left_down = self._chance.choice(self.standbys) if self.is_shared and number < kills else None
+            for node in self.standbys:
+                if not node.is_up and node is not left_down:
+                    node.start()
+            up = [node for node in self.standbys if node.is_up]
+            await self.until(lambda up=up: any(node.is_open for node in up), "it starts", START_TIMEOUT_S)  # type: ignore[misc]
+            if number and await wait_until(self._is_promoted, _OBEY_S if number >= kills else 0.0):
                 return
+            node = self._chance.choice([node for node in up if node.is_open])
             failure = await self._try_to_promote(node, is_disturbed=number < kills)
-        if self._standby.mode is not OperatingMode.UPSTREAM:
+        if not await wait_until(self._is_promoted, _OBEY_S):
             raise NeverAtRest(f"the downstream cannot be promoted: {failure}")
+
+    def _is_promoted(self) -> bool:
+        """Return whether all nodes of the downstream are open, and upstreams."""
+        return all(
+            node.is_open and _node(node).standby.mode is OperatingMode.UPSTREAM for node in self.standbys
+        )
 
     async def _try_to_promote(self, node: SimulatedNode, *, is_disturbed: bool) -> str:
         """Run the command once; return the reason of its failure, empty if it or the node ended otherwise."""
         process = node.process
         assert process is not None
-        promoting = process.spawn(self._standby.promote())
+        promoting = process.spawn(_node(node).standby.promote())
         if is_disturbed:
-            await self._disturb(node, promoting)
+            await self._disturb(self._chance.choice(self.standbys), promoting)
         if not await wait_until(lambda: promoting.done() or not process.is_alive, _PROMOTE_TIMEOUT_S):
             return f"not within {_PROMOTE_TIMEOUT_S:g} s"
         if promoting.done():
@@ -306,9 +460,17 @@ class SitesWorld(SimulatedWorld):
                 return f"{type(error).__name__}: {error}"
         return ""
 
+    def _has_messages(self) -> bool:
+        """Return whether some of the messages are recovered."""
+        opened = [node for node in self.standbys if node.is_open]
+        queues = [queue for node in opened for queue in _node(node).broker.queues.values()]
+        return any(queue.backlog.next_offset for queue in queues if isinstance(queue, Queue))
+
     async def _disturb(self, node: SimulatedNode, promoting: asyncio.Task[Any]) -> None:
         """Kill the node or a process of its pipeline in the middle of a promotion."""
-        await asyncio.sleep(self._chance.choice((0.0, 0.1, 1.0, 3.0)) * self._chance.random())
+        if self._chance.random() < 0.5:
+            await wait_until(lambda: self._has_messages() or promoting.done(), 60.0, 0.002)
+        await asyncio.sleep(self._chance.choice((0.0, 0.01, 0.1, 1.0, 3.0)) * self._chance.random())
         kind = self._chance.choice(("kill", "lose power", "pipeline", "pipeline", "pipeline"))
         self.faults[f"{kind} in promotion"] = self.faults.get(f"{kind} in promotion", 0) + 1
         self.story.note(f"-- {kind} in the promotion")
@@ -320,6 +482,12 @@ class SitesWorld(SimulatedWorld):
             await wait_until(lambda: bool(self._pipelines()) or promoting.done(), 20.0, 0.01)
             for process in self._pipelines():
                 process.last_step = process.steps + self._chance.randint(1, _STEPS_MAX)
+
+
+class SharedArchiveWorld(SitesWorld):
+    """Sites whose downstream is a cluster of nodes that share an archive."""
+
+    clusters = shared = 1.0
 
 
 def _blocking_below(node: SimulatedNode) -> list[BlockingProcess]:
