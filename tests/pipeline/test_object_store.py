@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 # What is an HDFS's own is asked in tests/unit/pipeline: files/test_hdfs.py, archive/test_manifest_in_a_store.py.
+@pytest.mark.story
 @pytest.mark.parametrize(
     "any_store", ["object_store", pytest.param("hdfs", marks=pytest.mark.torture)], indirect=True
 )

@@ -477,6 +477,7 @@ def test_another_job_is_taken_over_without_another_start(
         wait_until(lambda: said.last("stored", "other").get("next") == 2, "the second vhost", TIMEOUT_S)
 
 
+@pytest.mark.story
 @OF_THEIR_OWN
 @pytest.mark.parametrize(
     ("kills", "store"),
