@@ -37,6 +37,8 @@ class Mutation:
         tests: node ids of pytest without parameters, relative to `tests`; those that are expected to find the fault.
         world: the simulated world that finds it, where that is expected to; see tests/simulation.
         seeds: how many seeds of that world are tried.
+        often: a kind of fault that happens most of the time in these runs; empty for none.
+        harmless: the reason why the fault does no harm any more; empty for a fault that is to be found.
     """
 
     fault: str
@@ -46,6 +48,8 @@ class Mutation:
     tests: tuple[str, ...] = ()
     world: str = ""
     seeds: int = 0
+    often: str = ""
+    harmless: str = ""
 
     @property
     def room(self) -> str:

@@ -1,7 +1,8 @@
 """`python -m tests.simulation`: put faults into the product, one at a time, and see whether the simulator finds each.
 
 The faults are those of `tests/mutants/mutations`. One that names a world is tried there, with as many seeds as it
-says; any other one in all worlds. Exit status: 0 if the simulator found each selected fault, else 1.
+says; any other one in all worlds. One that does no harm any more is named only. Exit status: 0 if the simulator found
+each selected fault, else 1.
 """
 
 from __future__ import annotations
@@ -57,11 +58,12 @@ def found_by(mutation: Mutation, options: argparse.Namespace) -> str:
 def play_here(options: argparse.Namespace) -> int:
     """Run one world with one fault, in this process; print the reason of the first failure."""
     world, _, fault = options.here.partition(":")
-    install(next(each for each in read_mutations() if each.fault == fault))
+    mutation = next(each for each in read_mutations() if each.fault == fault)
+    install(mutation)
     from leveret.testing.simulation.hunt import play
 
     for seed in range(options.seed, options.seed + options.runs):
-        failure = play(world, seed, options.seconds).failure
+        failure = play(world, seed, options.seconds, often=mutation.often).failure
         if failure is not None:
             print(f"seed {seed}: {failure.fault}".splitlines()[0])
             return 1
@@ -78,6 +80,9 @@ def main() -> int:
         if options.only not in mutation.fault and options.only not in mutation.file:
             continue
         if (options.orders and not mutation.world) or options.world not in ("", mutation.world):
+            continue
+        if mutation.harmless:
+            print(f"covered {mutation.file}: {mutation.fault}", flush=True)
             continue
         found = found_by(mutation, options)
         missed += not found

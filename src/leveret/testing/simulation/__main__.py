@@ -42,6 +42,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--seconds", type=float, default=40.0, help="virtual time of faults in each run (default: 40)"
     )
+    parser.add_argument(
+        "--often", default="", metavar="FAULT", help="a kind of fault that happens most of the time"
+    )
     parser.add_argument("--formatter", choices=("table", "json"), default="table")
     options = parser.parse_args(arguments)
     if options.seconds <= 0 or options.cpu_seconds <= 0:
@@ -65,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         task = bar.add_task(f"{options.world} from seed {first}", total=options.runs or options.cpu_seconds)
         for seed in count(first) if options.runs is None else range(first, first + options.runs):
             try:
-                runs.append(play(options.world, seed, options.seconds))
+                runs.append(play(options.world, seed, options.seconds, often=options.often))
             except KeyboardInterrupt:
                 print(f"{options.world}: broken off in seed {seed}", file=sys.stderr)
                 break
@@ -79,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(_summary(options, first, runs))
     if runs and runs[-1].failure is not None:
         began_s = time.process_time()
-        skip, smallest = shrink(options.world, runs[-1], options.seconds)
+        skip, smallest = shrink(options.world, runs[-1], options.seconds, options.often)
         print(smallest, file=sys.stderr)
         left = sorted(set(range(smallest.count)) - skip)
         print(f"faults {left} are enough; found in {time.process_time() - began_s:.0f} s", file=sys.stderr)

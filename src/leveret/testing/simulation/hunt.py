@@ -47,8 +47,10 @@ class RunOutcome(NamedTuple):
     cpu_s: float
 
 
-def play(world: str, seed: int, seconds: float, skip: frozenset[int] = frozenset()) -> RunOutcome:
-    """Run one seed."""
+def play(
+    world: str, seed: int, seconds: float, skip: frozenset[int] = frozenset(), often: str = ""
+) -> RunOutcome:
+    """Run one seed; see SimulatedWorld for `skip` and `often`."""
     began_s = time.process_time()
     # Prefer a file system in memory: a run makes and copies many small files.
     memory = Path("/dev/shm")
@@ -56,18 +58,20 @@ def play(world: str, seed: int, seconds: float, skip: frozenset[int] = frozenset
     report: RunReport | None = None
     failure: RunFailure | None = None
     try:
-        report = WORLDS[world](seed, folder, skip=skip).run(seconds)
+        report = WORLDS[world](seed, folder, skip=skip, often=often).run(seconds)
     except RunFailure as found:
         failure = found
     return RunOutcome(seed, report, failure, time.process_time() - began_s)
 
 
-def shrink(world: str, failed: RunOutcome, seconds: float) -> tuple[frozenset[int], RunFailure]:
+def shrink(
+    world: str, failed: RunOutcome, seconds: float, often: str = ""
+) -> tuple[frozenset[int], RunFailure]:
     """Leave out faults while the run fails for the same kind of reason; return the left-out ones and the failure."""
     assert failed.failure is not None
     smallest, skip = failed.failure, frozenset[int]()
     for number in list(reversed(range(failed.failure.count)))[:_TRIES_MAX]:
-        found = play(world, failed.seed, seconds, skip | {number}).failure
+        found = play(world, failed.seed, seconds, skip | {number}, often).failure
         if found is not None and type(found.fault) is type(smallest.fault):
             smallest, skip = found, skip | {number}
     return skip, smallest

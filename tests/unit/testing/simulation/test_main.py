@@ -25,7 +25,7 @@ def test_runs_that_are_broken_off_are_counted_and_each_has_a_line(
 ) -> None:
     """A world whose seeds take a minute each was broken off, and nobody knew how many had run."""
 
-    def play(world: str, seed: int, seconds: float) -> RunOutcome:
+    def play(world: str, seed: int, seconds: float, *, often: str) -> RunOutcome:
         if seed == 9:
             signal.raise_signal(signal.SIGTERM)
         report = RunReport(seed, 50.0, 1000, 10, 4, 6, {"kill": 1})

@@ -60,7 +60,7 @@ class SimulatedEtcd:
         paths: the paths between etcd and its clients; `paths.delay_s_max` makes it slow.
         is_up: whether it runs; otherwise it refuses connections.
         is_stopped: whether it accepts connections, but carries out no request.
-        on_change: called after each transaction that made a change.
+        on_change: called with each transaction that made a change, after it.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, rng: random.Random) -> None:
@@ -70,7 +70,7 @@ class SimulatedEtcd:
         self.is_up = True
         self.is_stopped = False
         self._loop, self._rng = loop, rng
-        self.on_change: Callable[[], None] = lambda: None
+        self.on_change: Callable[[StoreTransaction], None] = lambda transaction: None
         self._boot = 0
         self._waiting: list[Action] = []
         self._watches: dict[EtcdWatch, OrderedPath] = {}
@@ -149,7 +149,7 @@ class SimulatedEtcd:
         revision = self.state.transact(transaction, lease_id)
         self._report()
         if revision is not None:
-            self.on_change()
+            self.on_change(transaction)
         return revision
 
     def grant(self, ttl_s: int) -> GrantedLease:

@@ -111,10 +111,29 @@ class PromiseAudit:
         self._tied: dict[int, tuple[object, dict[Queue, int]]] = {}
 
     def damaged(self, path: Path) -> None:
-        """Note a file that was damaged or removed from outside: from now on the audit skips that copy of its log."""
+        """Note a file that was damaged or removed from outside: the audit skips the copy until `recorded` ends that."""
         for node in self._nodes:
             if path.is_relative_to(node.data_dir):
                 self._damaged.add((node.name, path.parent.relative_to(node.data_dir).as_posix()))
+
+    def recorded(self, epoch: int, counted_on: CountedOn) -> None:
+        """Note a record: a damaged copy that it does not count on must be whole before another record does."""
+        log = _log_name(epoch)
+        self._damaged -= {(node.name, log) for node in self._nodes if node.name not in counted_on.nodes}
+
+    def acked(self, leader: str, node: str, log: str, end: int) -> None:
+        """Check that a node has on disk what its leader takes for acked: a log up to this offset.
+
+        Raises:
+            BooksFault: it lacks something of that.
+        """
+        directory = next((each.data_dir for each in self._nodes if each.name == node), None)
+        found = self._logs.log(directory, log) if directory is not None else None
+        if directory is not None and end and (found is None or found.next_offset < end):
+            raise BooksFault(
+                f"acked too early: {leader} counts on {node} for {log} up to {end}; "
+                f"its disk has it up to {found.next_offset if found is not None else 'nowhere'}"
+            )
 
     def tied(self, batch: object, queues: Iterable[Queue]) -> None:
         """Note that a node has appended a batch of messages, whose confirm waits for the disk from now on."""

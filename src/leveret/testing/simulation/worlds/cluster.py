@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -15,6 +15,7 @@ from leveret.core.queues.queue import Queue
 from leveret.core.replication.cluster import ClusterKeys, ClusterState, Placement, differences
 from leveret.runtime.cluster.operations import ClusterCommands
 from leveret.runtime.logs.log_home import directory_of
+from leveret.testing.applications.run_books import BooksFault
 from leveret.testing.applications.stream_books import StreamBooks
 from leveret.testing.simulation.applications.consumers import ConsumingHabit
 from leveret.testing.simulation.applications.operator import NeverAtRest
@@ -27,6 +28,7 @@ from leveret.testing.simulation.nodes.node import SimulatedNode
 from leveret.testing.simulation.worlds.beyond import NAME as BEYOND
 from leveret.testing.simulation.worlds.beyond import FollowerBeyond
 from leveret.testing.simulation.worlds.leader_loss import LeaderLoss
+from leveret.testing.simulation.worlds.situations import SITUATIONS, ClusterSituations
 from leveret.testing.simulation.worlds.with_etcd import ETCD_SETTINGS, EtcdWorld
 from leveret.testing.simulation.worlds.world import START_TIMEOUT_S, PossibleFault
 
@@ -48,6 +50,9 @@ PROXYING: Final = 0.5
 HEARTBEAT_S: Final = 3
 FOLLOWED: Final = 0.5
 """The share of runs in which a node has a follower."""
+SITUATED: Final = 0.3
+"""The share of runs in which one situation happens most of the time."""
+LEADERS_S: Final = 0.05
 _FORGOTTEN: Final = "was taken out of cluster"
 
 
@@ -57,11 +62,14 @@ class ClusterWorld(EtcdWorld):
     def __init__(self, *args: Any, **given: Any) -> None:
         """Choose the run's policy: some runs let incomplete mirrors lead, and may lose messages."""
         super().__init__(*args, **given)
-        self.books.may_lose = self.habits.random() < 0.1
+        self.books.may_lose = self.habits.random() < 0.1 and not self.often
         self._gone: list[SimulatedNode] = []
         self._beyond: FollowerBeyond | None = None
         self._chance = Random(f"beyond {self.seed}")
         self._passes_on = Random(f"proxy {self.seed}").random() < PROXYING
+        self._situations = ClusterSituations(self)
+        if not self.often and self._chance.random() < SITUATED:
+            self.often = self._chance.choice(sorted(SITUATIONS))
 
     async def set_up(self) -> None:
         """See SimulatedWorld."""
@@ -141,7 +149,19 @@ class ClusterWorld(EtcdWorld):
             ),
             lambda: (users.numbering_publisher(stream, in_bursts), users.storing_reader(stream)),
         ]
-        self.employ(crews)
+        self._look_at_leaders()
+        if self.often:
+            # Few applications, so a run is short: there are promises at each moment, and one queue is mostly at rest.
+            busy = users.publisher(("m1", "m3", "quorum", "alone"), PublishingPace(0.03))
+            at_rest = users.publisher(("m2",), in_bursts)
+            self.applications += [
+                busy,
+                at_rest,
+                users.consumer("m3", drains),
+                users.consumer("m1", small),
+            ]
+        else:
+            self.employ(crews)
         if self._passes_on:
             # A node that passes clients on and loses power closes no connection of theirs to another node.
             for application in self.applications:
@@ -165,6 +185,8 @@ class ClusterWorld(EtcdWorld):
                 found.append(PossibleFault("replace", lambda: self._replace(node), node.name))
         if self._beyond is not None:
             found += self._beyond.possible_faults()
+        if self.often in SITUATIONS:
+            found.append(PossibleFault(self.often, partial(self._situations.run, self.often)))
         return found
 
     async def lose_leader(self) -> None:
@@ -206,6 +228,58 @@ class ClusterWorld(EtcdWorld):
             found["ha-promote-on-failure"] = self.random.choice(LOSING)
             found["ha-promote-on-shutdown"] = self.random.choice(LOSING)
         return found
+
+    def _look_at_leaders(self) -> None:
+        """Check, again and again, that no node with a lease serves a queue that another one leads by the record.
+
+        Without a lease, a leader may have been replaced. With one, it hands a queue over before the record changes,
+        unless it cannot read the queue's log.
+        """
+        self.loop.call_later(LEADERS_S, self._look_at_leaders, context=self._context)
+        if self.etcd_stops.locked() or self.fault is not None:
+            return
+        for node in self.nodes:
+            if node.is_open and self.has_lease(node.name):
+                assert node.roles is not None
+                for key in (("/", name) for name in self.queues):
+                    queue = node.roles.node.broker.queues.get(key)
+                    if queue is not None and not queue.is_remote and queue.damage is None:
+                        leader = self.leader_of(queue)
+                        if leader not in ("", node.name):
+                            text = f"two leaders: {node.name} serves queue {key[1]}, which {leader} leads"
+                            self.fault = BooksFault(text)
+
+    def busy(self) -> dict[tuple[str, str], Placement]:
+        """See SituatedWorld."""
+        found = ((("/", queue), self._placement(("/", queue))) for queue in MIRRORED)
+        return {key: placement for key, placement in found if placement is not None}
+
+    def set_mirrors(self, definition: Mapping[str, Any]) -> None:
+        """See SituatedWorld."""
+        opened = [node for node in self.nodes if node.is_open]
+        if opened:
+            self.operator.set_policy(self.random.choice(opened), "ha", "^m", {**POLICY, **definition})
+
+    def move(self, key: tuple[str, str], to: str) -> None:
+        """See SituatedWorld."""
+        placement = self._placement(key)
+        node = next((each for each in self.nodes if each.is_open), None)
+        if node is not None and placement is not None:
+            self.operator.at(node, _cluster(node).ask_to_move(key, Placement(1, placement.leader, "", 1), to))
+
+    def remove_log(self, node: SimulatedNode, key: tuple[str, str]) -> None:
+        """See SituatedWorld."""
+        placement = self._placement(key)
+        log = node.data_dir / _log_name(placement) if placement is not None else None
+        if (
+            log is not None
+            and log.is_dir()
+            and not node.is_up
+            and placement.leader != f"{node.name}@localhost"
+        ):
+            self.disk.remove_at_rest(log)
+            self.audit.damaged(log / "removed")
+            self.story.note(f"log removed: {node.name} {log.name}")
 
     def _change_policy(self, node: SimulatedNode) -> None:
         if node.is_open:

@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from random import Random
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from leveret.core.queues.confirms import ConfirmBatch
 from leveret.core.queues.queue import Queue
+from leveret.core.replication.election import PutKey, StoreTransaction
 from leveret.testing.applications.run_books import BooksFault
 from leveret.testing.simulation.applications.operator import NeverAtRest
 from leveret.testing.simulation.etcd.companion import hang_companions, kill_companions
@@ -31,6 +32,7 @@ LEASE_TTL_S: Final = 2
 RESTART_TIMEOUT_S: Final = 20.0
 EXAMINED: Final = 2
 COPIED_S: Final = 10.0
+TURNS: Final = "/turns/"
 _LOGS: Final = ("definitions", "queues", "streams")
 ETCD_SETTINGS: Final = {
     "cluster.etcd.endpoints": "http://127.0.0.1:2379",
@@ -49,9 +51,9 @@ class EtcdWorld(SimulatedWorld):
         etcd_stops: held while etcd is down or replaced.
     """
 
-    def __init__(self, seed: int, folder: Path, *, skip: frozenset[int] = frozenset(), size: int = 3) -> None:
-        """Make a world of `size` nodes."""
-        super().__init__(seed, folder, skip=skip)
+    def __init__(self, *args: Any, size: int = 3, **given: Any) -> None:
+        """Make a world of `size` nodes; see SimulatedWorld for the other arguments."""
+        super().__init__(*args, **given)
         self.size = size
         self.etcd_stops = asyncio.Lock()
         self.etcd_delay_s = self.habits.choice((DELAY_S_MAX, DELAY_S_MAX, 0.05, 0.2))
@@ -59,6 +61,7 @@ class EtcdWorld(SimulatedWorld):
         self.etcd: SimulatedEtcd
         self._judged_revision = 0
         self._is_judging = False
+        self._turns: dict[str, int] = {}
 
     def prepare(self) -> None:
         """See SimulatedWorld."""
@@ -113,7 +116,7 @@ class EtcdWorld(SimulatedWorld):
             PossibleFault("restart etcd", self._restart_etcd),
             PossibleFault("slow etcd", self._slow_etcd),
             PossibleFault("compact etcd", self._compact_etcd),
-            PossibleFault("restart in turn", self._restart_in_turn),
+            PossibleFault("restart in turn", self.restart_in_turn),
             PossibleFault("lose all power", self._lose_all_power),
         ]
         return found
@@ -176,7 +179,7 @@ class EtcdWorld(SimulatedWorld):
         if node.process is not None:
             node.process.clock_offset_s = node.clock_offset_s
 
-    async def _restart_in_turn(self) -> None:
+    async def restart_in_turn(self) -> None:
         """Stop and start one node after the other, each once the one before is open again."""
         for node in list(self.nodes):
             if node.is_up:
@@ -234,11 +237,23 @@ class EtcdWorld(SimulatedWorld):
         if not self.has_lease(node):
             raise BooksFault(f"without a lease: {node} confirms for queue {queue.key[1]}")
 
-    def _recorded(self) -> None:
+    def _recorded(self, transaction: StoreTransaction) -> None:
         """Check, after a change of a record in etcd, that the nodes that it counts on have all confirmed messages."""
         self.moment("record")
+        self._judge_turns(transaction)
         since, self._judged_revision = self._judged_revision, self.etcd.state.revision
         self._judge_records(since)
+
+    def _judge_turns(self, transaction: StoreTransaction) -> None:
+        """Check that a node's writes take effect once, in its order: their numbers are in the key of its turns."""
+        for write in transaction.writes:
+            if isinstance(write, PutKey) and TURNS in write.key:
+                turn = int(write.value.split()[0])
+                if turn <= self._turns.get(write.key, 0) and self.fault is None:
+                    self.fault = BooksFault(
+                        f"a write comes late: turn {turn} of {write.key} was taken before"
+                    )
+                self._turns[write.key] = turn
 
     def _removed(self) -> None:
         """Check, after a node has removed a file, that no record counts on it."""
@@ -255,6 +270,7 @@ class EtcdWorld(SimulatedWorld):
             return
         try:
             for epoch, counted_on in self.records(since):
+                self.audit.recorded(epoch, counted_on)
                 self.audit.judge(epoch, counted_on)
         except BooksFault as fault:
             self.fault = self.fault or fault

@@ -38,6 +38,7 @@ from leveret.testing.simulation.machine.full_disk import LimitedDisks
 from leveret.testing.simulation.machine.loop import VirtualLoop
 from leveret.testing.simulation.machine.network import SimulatedNetwork
 from leveret.testing.simulation.machine.waiting import wait_until
+from leveret.testing.simulation.nodes.accounts import watched_accounts
 from leveret.testing.simulation.nodes.audit import PromiseAudit
 from leveret.testing.simulation.nodes.node import SimulatedNode
 from leveret.testing.simulation.nodes.patches import simulated
@@ -53,6 +54,8 @@ MOMENTS: Final = (AT_ONCE, AT_ONCE, AT_ONCE, "promise", "promise", "publish")
 CLOCK_OFFSETS_S: Final = (0.0, 0.0, -3.0, 0.5, 90_000.0)
 CLOCK_RATES: Final = (1.0, 1.0, 0.99, 1.01)
 DISK_DELAYS_S: Final = (0.0, 0.0, 0.05, 0.3)
+WEIGHTS: Final = (0.2, 1.0, 1.0, 4.0)
+OFTEN: Final = 200.0
 
 
 class RunFailure(Exception):
@@ -108,11 +111,22 @@ class SimulatedWorld:
         operator: the operator of the nodes.
         fault: a fault that the world itself has found.
         users: makes applications.
+        often: a kind of fault that happens most of the time in this run; empty for none.
     """
 
-    def __init__(self, seed: int, folder: Path, *, skip: frozenset[int] = frozenset()) -> None:
-        """Begin without a running node; the folder is removed at the end. `skip`: numbers of faults to leave out."""
+    def __init__(
+        self, seed: int, folder: Path, *, skip: frozenset[int] = frozenset(), often: str = ""
+    ) -> None:
+        """Begin without a running node.
+
+        Args:
+            seed: decides the run.
+            folder: the data of all nodes; it is removed at the end.
+            skip: the numbers of faults to leave out.
+            often: see the class.
+        """
         self.seed = seed
+        self.often = often
         self.skip = skip
         self.random = Random(f"faults {seed}")
         self.loop = VirtualLoop(Random(f"delays {seed}"))
@@ -185,6 +199,7 @@ class SimulatedWorld:
                 self.disks,
                 simulated(self.loop, Random(f"product {self.seed}")),
                 watched_promises(self),
+                watched_accounts(self),
             ):
                 found: int = self.loop.run_until_complete(self._play(seconds))
         except Exception as fault:
@@ -239,6 +254,9 @@ class SimulatedWorld:
         self._ambushes.clear()
         await self.until(lambda: not self._under_way(), "all faults are over")
         self.story.note("-- all heals")
+        if self.often:
+            # The applications were at work for these faults; the rest of the run only counts.
+            self._stop_applications()
         await self.heal()
         return await self._operator.spawn(self._count())
 
@@ -267,7 +285,7 @@ class SimulatedWorld:
 
     def _weight(self, kind: str) -> float:
         """Return the weight of a kind of fault in this run; weights differ strongly between runs."""
-        return Random(f"weight of {kind} {self.seed}").choice((0.2, 1.0, 1.0, 4.0))
+        return OFTEN if kind == self.often else Random(f"weight of {kind} {self.seed}").choice(WEIGHTS)
 
     def _begin(self, number: int, fault: PossibleFault) -> None:
         self.faults[fault.kind] = self.faults.get(fault.kind, 0) + 1
@@ -284,9 +302,9 @@ class SimulatedWorld:
             # The callback belongs to no process, so it runs even if the application's process ends.
             self.loop.call_later(later_s, ambush, context=self._context)
 
-    async def until_moment(self, timeout_s: float) -> None:
-        """Wait for the next critical moment of a random kind, at most `timeout_s`."""
-        moment = self.random.choice(self.moments)
+    async def until_moment(self, timeout_s: float, moment: str | None = None) -> None:
+        """Wait for the next critical moment, by default of a random kind, at most `timeout_s`."""
+        moment = self.random.choice(self.moments) if moment is None else moment
         reached = asyncio.get_running_loop().create_future()
         if moment != AT_ONCE and moment not in self._ambushes:
             self._ambushes[moment] = lambda: None if reached.done() else reached.set_result(None)
@@ -308,6 +326,13 @@ class SimulatedWorld:
     def promised(self, node: str, batch: ConfirmBatch, queues: list[Queue]) -> None:
         """See promises.PromiseWatch. Note a fault if the node must not confirm the batch."""
         self.audit.confirms(batch)
+
+    def accounted(self, leader: str, node: str, log: str, end: int) -> None:
+        """See accounts.AccountWatch. Note a fault if the mirror's disk does not have the log so far."""
+        try:
+            self.audit.acked(leader, node.partition("@")[0], log, end)
+        except BooksFault as fault:
+            self.fault = self.fault or fault
 
     def prepare(self) -> None:
         """Set the context that all processes inherit."""
@@ -380,10 +405,13 @@ class SimulatedWorld:
 
     # -- the end ----------------------------------------------------------------------------------
 
-    async def _count(self) -> int:
-        """Stop the applications, take the messages left, and compare them with the books."""
+    def _stop_applications(self) -> None:
         for application in self.applications:
             application.is_stopping = True
+
+    async def _count(self) -> int:
+        """Stop the applications, take the messages left, and compare them with the books."""
+        self._stop_applications()
         await asyncio.sleep(10)
         self.look()
         await self.compare()

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncGenerator
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from leveret.config import build, gather
-from leveret.core.replication.cluster import ClusterKeys, ClusterState
+from leveret.core.replication.cluster import ClusterKeys, ClusterState, Placement, Presence, encode
+from leveret.core.replication.election import StoredValue, StoreTransaction
 from leveret.runtime.cluster.membership.store import ClusterStore, LeaseLost
-from leveret.runtime.coordination.etcd import Snapshot
+from leveret.runtime.coordination.etcd import Snapshot, WatchEvents
 
 
-async def test_an_etcd_that_was_replaced_before_the_node_is_announced_ends_its_lease_and_not_the_node() -> (
-    None
-):
-    """Found by the simulation of clusters, seed 9206: the second reading of all keys had an older revision."""
+def made() -> tuple[ClusterStore, ClusterState, list[str]]:
+    """A store with a lease that was read at no revision yet; its state, and the reasons for which it lost the lease."""
     config = build(
         gather(
             overrides={
@@ -26,22 +27,56 @@ async def test_an_etcd_that_was_replaced_before_the_node_is_announced_ends_its_l
             }
         )
     )
-    state = ClusterState(ClusterKeys.under(config.etcd.prefix))
+    state, lost = ClusterState(ClusterKeys.under(config.etcd.prefix)), list[str]()
     store = ClusterStore(
         config, lambda events, revision: void(state.apply(events, revision)), lambda reason: None
     )
-    read, lost = [Snapshot(88, {}), Snapshot(1, {})], list[str]()
+    store._lease = cast(Any, SimpleNamespace(id=3, lose=lost.append, is_held_now=lambda: not lost))
+    return store, state, lost
+
+
+async def test_an_etcd_that_was_replaced_before_the_node_is_announced_ends_its_lease_and_not_the_node() -> (
+    None
+):
+    """Found by the simulation of clusters, seed 9206: the second reading of all keys had an older revision."""
+    store, state, lost = made()
+    read = [Snapshot(88, {}), Snapshot(1, {})]
 
     async def answer(prefix: str) -> Snapshot:
         return read.pop(0)
 
     store._etcd = cast(Any, SimpleNamespace(read=answer, endpoint="e"))
-    store._lease = cast(Any, SimpleNamespace(lose=lost.append, is_held_now=lambda: not lost))
     await store._look()
     with pytest.raises(LeaseLost, match="etcd has revision 1, and had 88"):
         await store._look_surely()
     assert len(lost) == 1
     assert state.revision == 88
+
+
+async def test_what_others_did_before_a_node_was_announced_is_known_before_it_serves() -> None:
+    """Until then they could take over its queues."""
+    store, state, _ = made()
+    taken_over = Placement(7, "b@h", "b1", 3)
+    entries = {state.keys.placement("/", "q"): StoredValue(encode(taken_over), 5, 0)}
+    read = [Snapshot(4, {}), Snapshot(4, {}), Snapshot(6, entries)]
+
+    async def answer(prefix: str) -> Snapshot:
+        return read.pop(0)
+
+    async def transact(transaction: StoreTransaction) -> int:
+        return 6
+
+    async def watch(prefix: str, revision: int) -> AsyncGenerator[WatchEvents, None]:
+        await asyncio.Event().wait()
+        yield WatchEvents(7, [])
+
+    store._etcd = cast(Any, SimpleNamespace(read=answer, watch=watch, endpoint="e"))
+    store.transact = cast(Any, transact)  # type: ignore[method-assign]
+    await store._look()
+    await store.announce(Presence("a1", "uri", "", 0, ""))
+    assert state.placements[("/", "q")].placement == taken_over
+    assert store._following is not None
+    store._following.cancel()
 
 
 def void(value: object) -> None:

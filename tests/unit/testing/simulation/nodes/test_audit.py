@@ -90,3 +90,30 @@ def test_a_copy_that_was_removed_is_missed_before_the_removal_is_synced(tmp_path
         assert removals
         with pytest.raises(BooksFault, match="n1 has it up to nowhere"):
             audit.judge(EPOCH, CountedOn(frozenset(("n1",)), 1))
+
+
+def test_what_a_leader_takes_for_acked_is_on_the_disk_of_the_mirror(tmp_path: Path) -> None:
+    nodes = [node(tmp_path, "n1")]
+    with SimulatedDisk(tmp_path) as disk:
+        written(nodes[0].data_dir, disk, synced=False)
+        audit = PromiseAudit(disk, nodes)
+        audit.acked("n2", "n1", LOG, 0)
+        with pytest.raises(BooksFault, match=r"n2 counts on n1 for .* up to 1; its disk has it up to"):
+            audit.acked("n2", "n1", LOG, 1)
+        disk.settle(nodes[0].data_dir)
+        audit.acked("n2", "n1", LOG, 1)
+
+
+def test_a_damaged_copy_is_examined_again_once_a_record_without_it_was_written(tmp_path: Path) -> None:
+    nodes = [node(tmp_path, name) for name in ("n1", "n2")]
+    both = CountedOn(frozenset(("n1", "n2")), 2)
+    with SimulatedDisk(tmp_path) as disk:
+        written(nodes[0].data_dir, disk, synced=True)
+        audit = PromiseAudit(disk, nodes)
+        audit.confirm("n1", EPOCH, 1)
+        audit.damaged(nodes[1].data_dir / LOG / "removed")
+        audit.recorded(EPOCH, both)
+        audit.judge(EPOCH, both)
+        audit.recorded(EPOCH, CountedOn(frozenset(("n1",)), 1))
+        with pytest.raises(BooksFault, match="n2 has it up to nowhere"):
+            audit.judge(EPOCH, both)
