@@ -1,4 +1,4 @@
-"""replication.placement: what is written next of where a queue is. testing.mirror_model shows that none is lost."""
+"""replication.placement: the next record of a queue; the orders of steps are in tests/mutants/mutations/orders.toml."""
 
 from __future__ import annotations
 
