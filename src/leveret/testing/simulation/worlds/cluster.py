@@ -270,13 +270,10 @@ class ClusterWorld(EtcdWorld):
     def remove_log(self, node: SimulatedNode, key: tuple[str, str]) -> None:
         """See SituatedWorld."""
         placement = self._placement(key)
-        log = node.data_dir / _log_name(placement) if placement is not None else None
-        if (
-            log is not None
-            and log.is_dir()
-            and not node.is_up
-            and placement.leader != f"{node.name}@localhost"
-        ):
+        if placement is None or node.is_up or placement.leader == f"{node.name}@localhost":
+            return
+        log = node.data_dir / _log_name(placement)
+        if log.is_dir():
             self.disk.remove_at_rest(log)
             self.audit.damaged(log / "removed")
             self.story.note(f"log removed: {node.name} {log.name}")
