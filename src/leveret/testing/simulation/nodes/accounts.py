@@ -25,15 +25,15 @@ def watched_accounts(watch: AccountWatch) -> Iterator[None]:
     """Report each change of an account to `watch`, until the end of the block."""
     acked: Any = MirrorSources.acked
     take: Any = SourceLink._take
-    told: dict[tuple[int, str, str], int] = {}
+    reported: dict[tuple[int, str, str], int] = {}
 
     def tell(sources: MirrorSources, node: str, log: str) -> None:
         led, process = sources.led.get(log), current_process()
         if led is None or process is None or node not in led.streams:
             return
         cut, key = sources.replicas(log).has(node), (id(sources), node, log)
-        if cut > told.get(key, 0) and cut >= led._cuts[0][0]:
-            told[key] = cut
+        if cut > reported.get(key, 0) and cut >= led._cuts[0][0]:
+            reported[key] = cut
             watch.accounted(process.name, node, log, led.end_at(cut))
 
     def acked_seen(sources: MirrorSources, node: str) -> None:
@@ -45,7 +45,7 @@ def watched_accounts(watch: AccountWatch) -> Iterator[None]:
     def take_seen(link: SourceLink, copy: Copy) -> None:
         take(link, copy)
         leader: Any = link.leader
-        told.pop((id(leader), link.node, copy.log.path), None)
+        reported.pop((id(leader), link.node, copy.log.path), None)
         tell(leader, link.node, copy.log.path)
 
     with (

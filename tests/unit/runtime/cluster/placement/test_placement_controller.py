@@ -322,15 +322,6 @@ async def test_a_record_is_followed_before_anything_is_decided_by_it(monkeypatch
     assert mine in followed or Q not in world.hands.waits
 
 
-async def test_all_records_are_followed_before_other_nodes_can_find_this_one() -> None:
-    """Messages that they forward would be confirmed without the mirrors of the queue."""
-    world = World()
-    world.records(placed("bcd", "bcd"))
-    world.hear()
-    await world.placement_controller.begin()
-    assert world.hands.followed == [placed("bcd", "bcd")]
-
-
 async def test_what_was_replaced_is_not_followed_any_more() -> None:
     world = World()
     world.records(placed("bcd"))

@@ -33,3 +33,12 @@ def test_who_had_led_is_a_mirror_until_what_it_alone_has_is_quarantined() -> Non
     assert (compared.mirrors, compared.lost) == (("b",), Lost(2, 7, ""))
     away = placed("b", "b", lost=Lost(2, 7, "d"))
     assert following(away, policy, ["b"], ["b"], cluster_view).placement.mirrors == ("b",)
+
+
+async def test_all_records_are_followed_before_other_nodes_can_find_this_one() -> None:
+    """Messages that they forward would be confirmed without the mirrors of the queue."""
+    world = World()
+    world.records(placed("bcd", "bcd"))
+    world.hear()
+    await world.placement_controller.begin()
+    assert world.hands.followed == [placed("bcd", "bcd")]
