@@ -228,7 +228,7 @@ class EtcdStory(StoryWorld, EtcdWorld):
         self.etcd_delay_s = DELAY_S
         super().prepare()
         self.etcd.paths._rng = _Steady()
-        self.etcd.on_change = self.record_changed
+        self.etcd.on_change = lambda transaction: self.record_changed()
 
     def record_changed(self) -> None:
         """Something in etcd has changed: note it if it is a record that is told of."""
