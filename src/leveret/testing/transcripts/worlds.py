@@ -259,6 +259,8 @@ class ClusterStory(EtcdStory, ClusterWorld):
         """Start a cluster of so many nodes."""
         self._placements_seen = {}
         self.books.may_lose = True
+        # A client of these stories is served by the node that it names, or by none.
+        self._passes_on = False
         for _ in range(int(count)):
             self._add_member()
         self.start_all()
