@@ -29,6 +29,7 @@ from leveret.runtime.sockets.backoff import QUICK_RETRY_S, delay_s
 from leveret.session.amqp091.remote_queues import ConnectionHost
 from leveret.session.forwarding.leader_client import LeaderClient
 from leveret.session.forwarding.leaders import RemoteLeaders
+from leveret.session.forwarding.stream_outlets import Hold
 from leveret.session.link_handshake import Kind
 
 if TYPE_CHECKING:
@@ -99,9 +100,9 @@ class Forwarding:
         queue = self._broker.queues.get(key)
         return queue if isinstance(queue, RemoteQueue) and queue.epoch == epoch else None
 
-    def publish_batch(self, queue: RemoteQueue, batch: StreamBatch) -> None:
-        """Publish a batch at the leader of a stream; its `done` is called with the outcome."""
-        self.leaders.streams.publish(queue, batch)
+    def publish_batch(self, queue: RemoteQueue, batch: StreamBatch, hold: Hold) -> None:
+        """Publish a batch at the leader of a stream, once `hold` calls back; its `done` is called with the outcome."""
+        self.leaders.streams.publish(queue, batch, hold)
         self.engine.touch()
 
     # -- leaders of queues --------------------------------------------------------------------

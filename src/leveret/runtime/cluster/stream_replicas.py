@@ -166,14 +166,11 @@ class StreamReplica:
 
     def publish(self, batch: StreamBatch) -> None:
         """See StreamHandle."""
-        self._offsets.once_stored(_key(self._queue), partial(self._pass_on, batch))
-
-    def _pass_on(self, batch: StreamBatch) -> None:
         queue = self._forwarding.stream_elsewhere(_key(self._queue), self._queue.epoch)
         if queue is None or queue.is_down:
             batch.done(self._elsewhere())
         else:
-            self._forwarding.publish_batch(queue, batch)
+            self._forwarding.publish_batch(queue, batch, partial(self._offsets.once_stored, _key(queue)))
 
     def store_offset(self, reference: str, offset: int) -> None:
         """See StreamHandle."""

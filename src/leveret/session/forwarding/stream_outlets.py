@@ -7,11 +7,15 @@ A batch that was sent to a leader is never sent to the next one. The stream prot
 RabbitMQ does: all batches of the channel fail with LedElsewhere, the client learns that the stream has moved, and
 publishes again what has no confirm. If only some of the batches failed, a later one could be stored before an earlier
 one, and the earlier one would count as stored. A batch that was not sent to any leader waits for one.
+
+A batch may also be held, because its confirm is to cover something else that is on its way (leader_offsets). All later
+batches of the stream wait behind it, and fail with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 from leveret.core.queues.queue import Queue
@@ -34,6 +38,8 @@ IDLE_MS: Final = 60_000
 """A channel is closed after this time without publishes."""
 
 Key = tuple[str, ...]
+Hold = Callable[[Callable[[], None]], None]
+"""Calls back when a batch may be sent, perhaps at once."""
 _ERRORS: Final[dict[int, type[LeveretError]]] = {
     Code.PRECONDITION_FAILED: PreconditionFailed,
     Code.STREAM_DOES_NOT_EXIST: NotFound,
@@ -56,14 +62,28 @@ class StreamOutlet:
         self.batches: dict[int, StreamBatch] = {}
         self.channel: StreamChannel | None = None
         self.used_at_ms = 0
-        self._last = 0
+        self._last = self._sent = 0
+        self._held: set[int] = set()
 
-    def publish(self, batch: StreamBatch) -> None:
-        """Take a batch, and send it if the leader has taken the channel."""
+    def publish(self, batch: StreamBatch, hold: Hold) -> None:
+        """Take a batch, to be sent once `hold` calls back."""
         self._last += 1
         self.batches[self._last] = batch
-        if self.channel is not None and self.channel.is_bound:
-            self.channel.store(self._last, batch)
+        self._held.add(self._last)
+        hold(partial(self._release, self._last))
+
+    def _release(self, number: int) -> None:
+        self._held.discard(number)
+        self.send()
+
+    def send(self) -> None:
+        """Send the batches up to the first that is held, if the leader has taken the channel."""
+        channel = self.channel
+        if channel is None or not channel.is_bound:
+            return
+        while self._sent < self._last and self._sent + 1 not in self._held:
+            self._sent += 1
+            channel.store(self._sent, self.batches[self._sent])
 
     def answered(self, number: int, code: int, text: str) -> None:
         """Take the leader's answer about a batch."""
@@ -130,8 +150,7 @@ class StreamChannel:
         elif method == forwarding.TARGET_OK:
             self.is_bound = True
             if is_used:
-                for number, batch in self._outlet.batches.items():
-                    self.store(number, batch)
+                self._outlet.send()
         elif method == wire.CHANNEL_CLOSE:
             self._leader_client.send(forwarding.channel_close_ok(self._number))
             if not self._is_closed:
@@ -175,8 +194,11 @@ class StreamOutlets:
         self._outlets: dict[Key, StreamOutlet] = {}
         self._now_ms = 0
 
-    def publish(self, queue: RemoteQueue, batch: StreamBatch) -> None:
-        """Pass a batch on to the leader of a stream; its `done` is called with the outcome, in order."""
+    def publish(self, queue: RemoteQueue, batch: StreamBatch, hold: Hold) -> None:
+        """Pass a batch on to the leader of a stream; its `done` is called with the outcome, in order.
+
+        The batch, and all behind it, are sent once `hold` calls back.
+        """
         outlet = self._outlets.get(queue.key)
         if outlet is not None and outlet.epoch != queue.epoch:
             self._fail(outlet)
@@ -184,7 +206,7 @@ class StreamOutlets:
         if outlet is None:
             outlet = self._outlets[queue.key] = StreamOutlet(queue)
         outlet.used_at_ms = self._now_ms
-        outlet.publish(batch)
+        outlet.publish(batch, hold)
         self._attach(outlet)
 
     def _attach(self, outlet: StreamOutlet) -> None:

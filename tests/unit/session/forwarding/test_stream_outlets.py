@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -14,7 +15,7 @@ from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.queues.stream import Stream, StreamBatch
 from leveret.model.errors import LedElsewhere, LeveretError, NotFound, PreconditionFailed, StorageError
 from leveret.session.amqp091.delivery import ChannelConsumer
-from leveret.session.forwarding.stream_outlets import IDLE_MS
+from leveret.session.forwarding.stream_outlets import IDLE_MS, Hold
 from leveret.wire import forwarding
 from leveret.wire.chunk import encode_entry
 from leveret.wire.properties import SyntaxFault
@@ -23,6 +24,11 @@ from tests.unit.session.forwarding.sites import Client, Cluster, RelayNode
 from tests.unit.session.forwarding.test_failover import NODES, upset
 
 KEY = ("/", "q")
+
+
+def _release(send: Callable[[], None]) -> None:
+    """Hold nothing."""
+    send()
 
 
 class Publisher:
@@ -35,6 +41,7 @@ class Publisher:
         self.confirmed: set[int] = set()
         self.errors: list[LeveretError] = []
         self.moved = False
+        self.hold: Hold = _release
 
     def publish(self, *ids: int) -> None:
         queue = self.node.queue("q")
@@ -42,7 +49,7 @@ class Publisher:
         batch = StreamBatch(self.reference, list(ids), entries, len(ids), None)
         batch.done = partial(self._done, ids)
         if isinstance(queue, RemoteQueue):
-            self.node.forwarded.streams.publish(queue, batch)
+            self.node.forwarded.streams.publish(queue, batch, self.hold)
         else:
             assert isinstance(queue, Stream)
             queue.publish(batch)
@@ -88,12 +95,20 @@ def test_what_a_publisher_at_any_node_repeats_is_stored_once_and_in_order(seed: 
     cluster = Cluster(*NODES)
     stream(cluster, "b")
     publishers = [Publisher(cluster[name], f"{name}{number}") for name in NODES for number in range(2)]
+    held: list[Callable[[], None]] = []
     for _ in range(steps):
         if dice.random() < 0.3:
-            dice.choice(publishers).publish_next(dice.randint(1, 4))
+            publisher = dice.choice(publishers)
+            publisher.hold = dice.choice([_release, held.append])
+            publisher.publish_next(dice.randint(1, 4))
+        if held and dice.random() < 0.3:
+            held.pop(0)()
         upset(cluster, dice)
+    for send in held:
+        send()
     cluster.settle()
     for publisher in publishers:
+        publisher.hold = _release
         publisher.publish_next(1)
     cluster.settle()
     found = stored(cluster)
@@ -116,6 +131,29 @@ def test_a_batch_waits_for_a_leader_and_fails_only_with_the_leader_that_was_sent
     cluster.links[-1].carry()
     cluster.move("q", "b", crash=True)
     assert [type(each) for each in publisher.errors] == [LedElsewhere]
+    publisher.publish_next(1)
+    cluster.settle()
+    assert publisher.confirmed == {1, 2, 3, 4}
+    assert [number for _, number in stored(cluster)] == [1, 2, 3, 4]
+
+
+def test_a_batch_that_is_held_fails_with_the_one_before_it() -> None:
+    """Stored by itself at the next leader, it would have the one before it taken for a repetition."""
+    cluster = Cluster(*NODES)
+    stream(cluster, "b")
+    publisher = Publisher(cluster["a"])
+    publisher.publish_next(1)
+    cluster.settle()
+    publisher.publish_next(1)
+    held: list[Callable[[], None]] = []
+    publisher.hold = held.append
+    publisher.publish_next(1)
+    cluster.move("q", "c", crash=True)
+    [send] = held
+    send()
+    cluster.settle()
+    assert [type(each) for each in publisher.errors] == [LedElsewhere] * 2
+    publisher.hold = _release
     publisher.publish_next(1)
     cluster.settle()
     assert publisher.confirmed == {1, 2, 3, 4}
