@@ -57,6 +57,8 @@ _CHECK_AT: Final = FRAME_HEAD.size - _CHECK_BYTES
 PROBE_CHUNKS_MAX: Final = 4096
 """The most headers that a probe asks for."""
 MESSAGE_BYTES_MAX: Final = 1 << 30
+FRAME_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 64
+"""The most octets of changes in a frame: its message has a head as well."""
 SMALL_BYTES_MAX: Final = 8192
 """The most octets at once from a peer that has not proven the secret."""
 _COMPRESSED: Final = 1
@@ -331,9 +333,15 @@ class Frame:
     def message(
         self, position_: int, records: int, cut_at_ms: int, *, compress: bool = False
     ) -> list[Octets]:
-        """The message that carries the frame, in pieces; `position_` and `records` are those behind the frame."""
+        """The message that carries the frame, in pieces; `position_` and `records` are those behind the frame.
+
+        Raises:
+            LinkError: the frame is larger than any peer takes. A copy gets its changes from disk then, by a new link.
+        """
         pieces = self._pieces
         size = self.octets
+        if size > FRAME_BYTES_MAX:
+            raise LinkError(f"one flush has {size} octets, and a frame has {FRAME_BYTES_MAX} at most")
         if compress and size:
             pieces = [zstandard.ZstdCompressor(level=1).compress(b"".join(pieces))]
             size = len(pieces[0])

@@ -113,6 +113,15 @@ def test_a_frame_is_decoded_to_what_was_put_in(changes: list[tuple[object, ...]]
     assert frame.records == sum(change.chunk.header.records for change in expected if change.chunk)
 
 
+def test_a_frame_that_no_peer_takes_is_an_error_before_it_is_made() -> None:
+    """A message of 128 MB in 34 queues is one flush, of little memory: all pieces are the same octets."""
+    frame, piece = Frame(), b"m" * (1 << 20)
+    frame.add(log_change(ChangeKind.APPEND, 7, 0), [piece] * 4097, 1)
+    for compress in (False, True):
+        with pytest.raises(LinkError, match="one flush has 4296015885 octets"):
+            frame.message(1, 1, 0, compress=compress)
+
+
 @pytest.mark.parametrize("kind", [ChangeKind.DELETE, ChangeKind.QUARANTINE])
 def test_what_a_log_that_is_gone_was_called_by_is_forgotten(kind: ChangeKind) -> None:
     """Else a follower would remember every queue there ever was."""

@@ -16,7 +16,7 @@ from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.runtime.mirroring.log_table import LogTable
 from leveret.runtime.replication.sending_link import SendingLink
 from leveret.storage.tree import Tree
-from leveret.wire.link import Frame, Octets
+from leveret.wire.link import Frame, LinkError, Octets
 
 
 class MirrorLeader(Protocol):
@@ -96,7 +96,12 @@ class MirrorLink(SendingLink, ABC):
         return number
 
     def _write(self, frame: Frame, number: int) -> None:
-        self.peer.write(*frame.message(number, 0, self.now_ms()))
+        try:
+            pieces = frame.message(number, 0, self.now_ms())
+        except LinkError as error:
+            self.peer.abort(error)
+        else:
+            self.peer.write(*pieces)
 
     @abstractmethod
     def fall_behind(self) -> None:

@@ -23,7 +23,16 @@ from leveret.runtime.process.clock import elapsed_ms
 from leveret.runtime.replication.catching_up import CatchUpPlan, PrefixPosition, read_prefix
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import Header
-from leveret.wire.link import ChangeKind, Frame, Octets, file_change, log_change, name_change, whole_change
+from leveret.wire.link import (
+    ChangeKind,
+    Frame,
+    LinkError,
+    Octets,
+    file_change,
+    log_change,
+    name_change,
+    whole_change,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +63,9 @@ class FeedFollower(Protocol):
 
     def send_frame(self, position: int, pieces: list[Octets], octets: int) -> None:
         """Send a live follower the frame of the cut that ends at that position, with so many octets of changes."""
+
+    def lose(self, error: Exception) -> None:
+        """End the link of a live follower that cannot be sent the next frame."""
 
     @property
     def waiting_bytes(self) -> int:
@@ -229,13 +241,20 @@ class Feed:
         if frame.octets:
             self._frame = Frame()
             self.records += frame.records
-            pieces = frame.message(self.position, self.records, self._clock_ms(), compress=self.compresses)
+            live = [follower for follower in self.followers if follower.is_live]
+            try:
+                pieces = frame.message(
+                    self.position, self.records, self._clock_ms(), compress=self.compresses
+                )
+            except LinkError as error:
+                for follower in live:
+                    follower.lose(error)
+                live = []
             self._samples.append((self.position, self.records))
             if len(self._samples) > _SAMPLES_MAX:
                 del self._samples[: _SAMPLES_MAX // 2]
-            for follower in tuple(self.followers):
-                if follower.is_live:
-                    follower.send_frame(self.position, pieces, frame.octets)
+            for follower in live:
+                follower.send_frame(self.position, pieces, frame.octets)
         return self.position
 
     def begin_live(self) -> int:

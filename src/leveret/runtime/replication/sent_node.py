@@ -232,6 +232,10 @@ class SentNode(SentLogs):
         if self.link.is_too_slow:
             self._fall_behind()
 
+    def lose(self, error: Exception) -> None:
+        """See feed.FeedFollower."""
+        self.link.peer.abort(error)
+
     def _fall_behind(self) -> None:
         waiting_bytes = self.link.peer.waiting_bytes
         logger.warning("follower_falls_behind node_id=%s waiting_bytes=%d", self.node_id, waiting_bytes)

@@ -23,6 +23,8 @@ from leveret.storage.log import Log
 from leveret.testing.applications.compare import logs_of
 from leveret.testing.network.link_proxy import Direction, LinkProxy
 from leveret.testing.network.waiting import until
+from leveret.wire import link
+from leveret.wire.chunk import ChunkType, encode_entry
 from tests.seeds import seeds
 from tests.unit.runtime.mirroring.sites import NAMES, Node, compared, pair
 
@@ -85,6 +87,30 @@ async def test_a_link_that_is_cut_at_any_octet_or_altered_loses_nothing(tmp_path
         await scenario(proxy, leader, mirror)
         await mirror.stop()
         await leader.stop()
+    found = compared(leader, mirror)
+    assert found.is_identical, found
+
+
+async def test_a_flush_that_no_frame_holds_comes_from_disk_by_a_new_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "FRAME_BYTES_MAX", 12_000)
+    described: list[int] = []
+    leader, mirror = await pair(tmp_path)
+    leader.lead(A, automatic=True)
+    mirror.copies.mirror(A, "leader")
+    leader.append(A)
+    await until(lambda: leader.is_live("mirror", A), "live")
+    leader.sources.wait_for(A, frozenset({"mirror"}))
+    log = leader.log(A)
+    for _ in range(4):
+        log.append(ChunkType.USER, 1, 1, encode_entry(b"m" * 4000), 0)
+        leader.commits.appended(log)
+    leader.promise(described, A)
+    leader.commits.begin()
+    await until(lambda: len(described) == 1, "the promise is kept")
+    await mirror.stop()
+    await leader.stop()
     found = compared(leader, mirror)
     assert found.is_identical, found
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
+
+import pytest
 
 from leveret.core.replication.in_sync import InSync
 from leveret.runtime.replication.feed import Feed
 from leveret.storage.tree import Tree
+from leveret.wire import link
+from leveret.wire.link import LinkError, Octets
 
 NAME = "queues/0000000000000001"
 
@@ -30,3 +35,39 @@ def test_what_nobody_is_sent_waits_for_a_follower_that_is_gone_and_still_recorde
     assert feed.committed() < promised
     in_sync.written(frozenset())
     assert feed.committed() == promised
+
+
+class Follower:
+    """A live follower: the frames and the error that it was given."""
+
+    is_live = True
+
+    def __init__(self) -> None:
+        self.frames: list[int] = []
+        self.error: Exception | None = None
+
+    def send_frame(self, position: int, pieces: list[Octets], octets: int) -> None:
+        self.frames.append(octets)
+
+    def lose(self, error: Exception) -> None:
+        self.error = error
+
+
+def test_a_flush_that_no_frame_holds_ends_the_links_and_not_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The followers join again, and get it from disk."""
+    monkeypatch.setattr(link, "FRAME_BYTES_MAX", 500)
+    tree = Tree(tmp_path, epoch=1)
+    feed = Feed(tree, InSync(ack_timeout_ms=1000, min_in_sync=0), lambda: 0, waits=True, compress=False)
+    follower = Follower()
+    feed.followers.append(cast(Any, follower))
+    feed.count_live()
+    log = tree.log(tmp_path / NAME).open()
+    log.append(0, 1, 1, b"m" * 100, 0)
+    before = feed.cut()
+    assert (len(follower.frames), follower.error) == (1, None)
+    log.append(0, 1, 1, b"m" * 600, 0)
+    assert feed.cut() > before
+    assert len(follower.frames) == 1
+    assert isinstance(follower.error, LinkError)
