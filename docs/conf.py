@@ -33,6 +33,8 @@ NAVIGATION = {
         "docs/conformance",
         "docs/deviations",
         "docs/reliability",
+        "docs/campaigns",
+        "docs/faults",
         "docs/mutants",
         "docs/performance",
         "docs/seeds",
