@@ -141,7 +141,8 @@ class Story(Stage):
         def mirrored() -> bool:
             placed = self.site.queues(self._someone())[LOSSY]
             places[:] = [placed]
-            return placed.state == "running" and bool(placed.mirrors)
+            # A second one is there for a moment while it replaces the first.
+            return placed.state == "running" and len(placed.mirrors or ()) == 1
 
         self._wait(mirrored, f"a mirror of {LOSSY}")
         [mirror] = [each for each in self.site.members if each.node in (places[0].mirrors or ())]
