@@ -52,7 +52,10 @@ demo-sites: setup-cluster  ## a node of each of two clusters lost, then all of t
 
 # A worker for each of the four long groups (the conformance suite on Leveret, clusters, and Spark twice), which have the most
 # tests and so begin first, and one for all others. Each waits for its servers about half of the time, also on two cores.
-SUITE = -n 5 $(GROUPED) -p tests.conformance.answers -p tests.second_run
+REPORTED = $(GROUPED) -p tests.conformance.answers -p tests.second_run
+SUITE = -n 5 $(REPORTED)
+# Stories start whole sites with a Spark each: five of them at once wait for each other's start.
+STORIES = -n 3 $(REPORTED)
 WHOLE_SUITE = $(SUITE) -m "not torture and not fuzz and not oracle"
 
 # Thirty failures are one trouble, which thousands of tests would wait out one after the other.
@@ -60,7 +63,7 @@ test: setup-test  ## the tests for every change, without the long stories
 	@$(PYTEST) $(SUITE) -m "not story and not torture and not fuzz and not oracle" --maxfail 30 $(TEST_ARGS)
 
 test-stories: setup-test  ## the long stories: whole sites and clusters, more seeds; with `make test` the whole suite
-	@$(PYTEST) $(SUITE) -m "story and not torture and not fuzz and not oracle" --maxfail 30 $(TEST_ARGS)
+	@$(PYTEST) $(STORIES) -m "story and not torture and not fuzz and not oracle" --maxfail 30 $(TEST_ARGS)
 
 mutants: setup-test  ## put faults into a copy of the product, one at a time, and see the tests find them
 	@.venv/bin/python -m tests.mutants --whole-suite '$(WHOLE_SUITE)' $(MUTANTS_ARGS)

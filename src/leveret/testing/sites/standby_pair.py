@@ -31,7 +31,7 @@ from leveret.testing.network.ports import LOOPBACK, wait_until
 from leveret.testing.servers.broker import LeveretProcess
 from leveret.testing.servers.process import descendants
 
-FOLLOW_TIMEOUT_S: Final = 150.0
+FOLLOW_TIMEOUT_S: Final = 300.0
 PROMOTE_TIMEOUT_S: Final = 300.0
 BEACON: Final = "beacon"
 """The queue of beacons: a standby that has a beacon has all earlier records."""
