@@ -150,8 +150,7 @@ def test_what_a_node_has_that_is_no_mirror_any_more_is_quarantined_too_and_the_a
     site.wait(lambda: bool(site.api("GET", "replication/divergent", at=first)), "a report")
     [report] = site.api("GET", "replication/divergent", at=first)
     assert report["lost"] == HEAD
-    reported = alarm(site, third)
-    assert "may have the missing ones" not in reported, "it is known by now where they are"
+    site.wait(lambda: "may have the missing ones" not in alarm(site, third), "where they are to be known")
     (first.data_dir / "divergent" / report["id"]).rename(first.data_dir.parent / "kept")
     site.wait(lambda: alarm(site, third) == "", "no alarm of what is dealt with")
 
