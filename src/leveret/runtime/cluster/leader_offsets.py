@@ -83,25 +83,23 @@ class LeaderOffsets:
 
     async def _send(self, key: QueueKey) -> None:
         """Send offsets until all are stored; of each reader only the newest."""
-        while unstored := self._waiting.pop(key, None):
-            self._sent[key] = unstored
-            queue = self._broker.queues.get(key)
-            try:
-                if queue is not None:
-                    await self._store_at(queue, key, unstored.offsets)
-            except LeveretError:
-                later = self._waiting.setdefault(key, _Unstored())
-                later.offsets = unstored.offsets | later.offsets
-                later.behind = unstored.behind + later.behind
-                await asyncio.sleep(_ASK_AGAIN_S)
-                continue
-            is_last = key not in self._waiting
-            if is_last:
-                del self._sent[key]
-            for call in unstored.behind:
-                call()
-            if is_last:
-                return
+        try:
+            while unstored := self._waiting.pop(key, None):
+                self._sent[key] = unstored
+                queue = self._broker.queues.get(key)
+                try:
+                    if queue is not None:
+                        await self._store_at(queue, key, unstored.offsets)
+                except LeveretError:
+                    later = self._waiting.setdefault(key, _Unstored())
+                    later.offsets = unstored.offsets | later.offsets
+                    later.behind = unstored.behind + later.behind
+                    await asyncio.sleep(_ASK_AGAIN_S)
+                else:
+                    for call in unstored.behind:
+                        call()
+        finally:
+            del self._sent[key]
 
     async def _store_at(self, queue: Queue, key: QueueKey, offsets: dict[str, int]) -> None:
         if isinstance(queue, RemoteQueue):
