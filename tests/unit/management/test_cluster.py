@@ -606,7 +606,7 @@ def test_a_queue_that_is_down_or_lacks_messages_is_an_alarm_of_every_node(trio: 
         failed = trio.at(name).get("/api/health/checks/alarms")
         assert failed.status_code == 503
         assert [(each["name"], each["reason"]) for each in failed.json()["queues"]] == [
-            ("q", "is down, its log is damaged: its segment is gone")
+            ("q", "is down: its segment is gone")
         ]
     assert trio.get(A, "/api/health/checks/local-alarms") == {"status": "ok"}
     trio.nodes[B].broker.queues["/", "q"].damage = None

@@ -283,7 +283,7 @@ class AmqpPeer(asyncio.BufferedProtocol):
     # -- what the engine asks -----------------------------------------------------------------
 
     def write(self, octets: bytes, *, hold: int) -> None:
-        """See engine.Peer."""
+        """See ports.Peer."""
         if self._transport is None:
             return
         if hold or self._output:
@@ -293,7 +293,7 @@ class AmqpPeer(asyncio.BufferedProtocol):
             self._send(self._transport, octets)
 
     def release(self, hold: int) -> None:
-        """See engine.Peer."""
+        """See ports.Peer."""
         octets = self._output.release(hold)
         if octets and self._transport is not None:
             self._send(self._transport, octets)
@@ -312,7 +312,7 @@ class AmqpPeer(asyncio.BufferedProtocol):
         self._pace()
 
     def end(self) -> None:
-        """See engine.Peer; a peer that may still be sending closes the socket itself."""
+        """See ports.Peer; a peer that may still be sending closes the socket itself."""
         if self._ending_at_ms is None:
             self._ending_at_ms = elapsed_ms()
         if self._transport is None or self._output or self._parting is not None:

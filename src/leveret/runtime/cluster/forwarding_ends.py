@@ -66,7 +66,7 @@ class ForwardingOwner(Protocol):
 
 
 class DialledEnd:
-    """A link to a leader (link_peer.Receiver, engine.Peer).
+    """A link to a leader (link_peer.Receiver, ports.Peer).
 
     Attributes:
         is_over: set when the link has ended.
@@ -99,14 +99,14 @@ class DialledEnd:
         self._owner.link_ended(self)
 
     def write(self, octets: bytes, *, hold: int) -> None:
-        """See engine.Peer; this node promises a leader nothing, so it holds no octets back."""
+        """See ports.Peer; this node promises a leader nothing, so it holds no octets back."""
         write_amqp(self.peer, octets)
 
     def release(self, hold: int) -> None:
-        """See engine.Peer."""
+        """See ports.Peer."""
 
     def end(self) -> None:
-        """See engine.Peer."""
+        """See ports.Peer."""
         self.peer.close()
 
     def tick(self, now_ms: int) -> None:
@@ -118,7 +118,7 @@ class DialledEnd:
 
 
 class AcceptedEnd:
-    """Another node's link to this one, as a leader (link_peer.Receiver, engine.Peer)."""
+    """Another node's link to this one, as a leader (link_peer.Receiver, ports.Peer)."""
 
     def __init__(self, owner: ForwardingOwner, peer: LinkPeer, node: str) -> None:
         """Wait for requests."""
@@ -176,14 +176,14 @@ class AcceptedEnd:
             self.go_on()
 
     def write(self, octets: bytes, *, hold: int) -> None:
-        """See engine.Peer."""
+        """See ports.Peer."""
         if hold or self._output:
             self._output.add(hold, octets)
         else:
             self._send(octets)
 
     def release(self, hold: int) -> None:
-        """See engine.Peer."""
+        """See ports.Peer."""
         self._send(self._output.release(hold))
 
     def _send(self, octets: bytes) -> None:
@@ -206,7 +206,7 @@ class AcceptedEnd:
             self.go_on()
 
     def end(self) -> None:
-        """See engine.Peer."""
+        """See ports.Peer."""
         self.peer.close()
 
 
@@ -239,14 +239,14 @@ class InsideEnd:
             self._owner.engine.touch(self._connection)
 
     def write(self, octets: bytes, *, hold: int) -> None:
-        """See engine.Peer: confirms."""
+        """See ports.Peer: confirms."""
         if hold or self._output:
             self._output.add(hold, octets)
         else:
             self._answer(octets)
 
     def release(self, hold: int) -> None:
-        """See engine.Peer."""
+        """See ports.Peer."""
         self._answer(self._output.release(hold))
 
     def _answer(self, octets: bytes) -> None:
@@ -258,7 +258,7 @@ class InsideEnd:
         self._owner.engine.touch()
 
     def end(self) -> None:
-        """See engine.Peer; the path stays as long as the node."""
+        """See ports.Peer; the path stays as long as the node."""
 
 
 class _Inwards:
@@ -268,11 +268,11 @@ class _Inwards:
         self._inside = inside
 
     def write(self, octets: bytes, *, hold: int) -> None:
-        """See engine.Peer."""
+        """See ports.Peer."""
         self._inside.take(octets)
 
     def release(self, hold: int) -> None:
-        """See engine.Peer."""
+        """See ports.Peer."""
 
     def end(self) -> None:
-        """See engine.Peer."""
+        """See ports.Peer."""

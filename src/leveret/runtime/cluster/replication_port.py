@@ -1,4 +1,4 @@
-"""The engine's port to other nodes (engine.ReplicationPort): changes for them, and acks that promises wait for.
+"""The engine's port to other nodes (ports.ReplicationPort): changes for them, and acks that promises wait for.
 
 Changes of definitions go to all nodes, messages of queues led elsewhere to their leaders, and messages of queues
 led here to their mirrors.
@@ -21,7 +21,7 @@ from leveret.runtime.cluster.placement.due_queues import DueQueues
 from leveret.runtime.cluster.placement.placement_controller import PlacementController
 from leveret.runtime.cluster.placement.queue_roles import QueueRoles
 from leveret.runtime.logs.commit import ReplicationBarrier
-from leveret.runtime.logs.engine import Part
+from leveret.runtime.logs.ports import Part
 from leveret.runtime.mirroring.sources import MirrorSources
 from leveret.session.forwarding.remote_ports import RemotePorts
 
@@ -93,19 +93,19 @@ class ClusterPort:
         self._is_cut_due = False
 
     def concerns(self, queue: object) -> bool:
-        """See engine.ReplicationPort."""
+        """See ports.ReplicationPort."""
         if isinstance(queue, RemoteQueue | RemotePorts):
             return True
         return isinstance(queue, Queue) and self._roles.led_name(queue) is not None
 
     def when_kept(self, batch: ConfirmBatch, part: Part) -> None:
-        """See engine.ReplicationPort."""
+        """See ports.ReplicationPort."""
         if any(isinstance(each, RemoteQueue | RemotePorts) for each in batch.queues):
             self._forwarding.when_batch_confirmed(batch, part())
         self._when_mirrored(batch.queues, part)
 
     def when_taken(self, queues: Iterable[Queue], part: Part) -> None:
-        """See engine.ReplicationPort."""
+        """See ports.ReplicationPort."""
         for queue in queues:
             if isinstance(queue, RemoteQueue):
                 self._forwarding.when_confirmed(queue, part())
@@ -124,14 +124,14 @@ class ClusterPort:
             self._sources.when_acked(names, notify)
 
     def is_overloaded(self) -> bool:
-        """See engine.ReplicationPort."""
+        """See ports.ReplicationPort."""
         return self._forwarding.is_overloaded() or self._mirrors_are_slow()
 
     def _mirrors_are_slow(self) -> bool:
         return self._waits_for_mirrors and self._sources.waiting_bytes > _WAITING_BYTES_MAX
 
     def when_relieved(self, callback: Callable[[], None]) -> None:
-        """See engine.ReplicationPort."""
+        """See ports.ReplicationPort."""
         if self._mirrors_are_slow():
             self._slowed.append(callback)
         else:
@@ -145,11 +145,11 @@ class ClusterPort:
                 callback()
 
     def taken_down(self, queue: Queue) -> None:
-        """See engine.ReplicationPort: a complete mirror becomes the leader."""
+        """See ports.ReplicationPort: a complete mirror becomes the leader."""
         self._due.look([(queue.key[0], queue.key[1])])
 
     def flushed(self, queue: Queue) -> None:
-        """See engine.ReplicationPort: mirrors learn the cursor and the floor."""
+        """See ports.ReplicationPort: mirrors learn the cursor and the floor."""
         name = self._roles.led_name(queue)
         if name is not None:
             self._sources.delivered(name, queue.handed_out_before)
@@ -169,7 +169,7 @@ class ClusterPort:
         self._sources.cut()
 
     def share(self, changes: list[d.Change], known: Callable[[], None]) -> None:
-        """See engine.ReplicationPort."""
+        """See ports.ReplicationPort."""
         for change in changes:
             self._placement_controller.definition_changed(change)
         self._publication.share(changes, known)

@@ -55,7 +55,7 @@ from leveret.runtime.collecting.queue_chunks import first_wanted, relocated_chun
 from leveret.runtime.collecting.shared_incarnations import SharedIncarnations
 from leveret.runtime.collecting.vhost_directories import directory_name, vhost_of_directory
 from leveret.runtime.logs.commit import GroupCommit
-from leveret.runtime.logs.engine import ReplicationPort
+from leveret.runtime.logs.ports import ReplicationPort
 from leveret.runtime.logs.queue_store import QueueStore
 from leveret.runtime.process.work_slices import others_first
 from leveret.storage.directory import sync_directory

@@ -1,6 +1,6 @@
 """Publishers' confirms that are held until a downstream has the messages durably (`remote-dc-confirm` of a policy).
 
-A part of a confirm's outcome beside this node's disk and the other nodes' (`engine.ConfirmPort`). The order of what
+A part of a confirm's outcome beside this node's disk and the other nodes' (`ports.ConfirmPort`). The order of what
 makes it true:
 
 1. the flush appends the messages to their queue, and the confirm is held with the end of the queue's log;
@@ -29,7 +29,7 @@ from leveret.core.queues.queue import Queue
 from leveret.core.queues.queue_settings import ALL_DOWNSTREAMS, LOCAL
 from leveret.core.replication.downstream_confirms import DownstreamConfirms
 from leveret.runtime.collecting.outgoing_log import OutgoingLog
-from leveret.runtime.logs.engine import Part
+from leveret.runtime.logs.ports import Part
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class HeldConfirm:
 
 
 class HeldConfirms:
-    """See the module; engine.ConfirmPort."""
+    """See the module; ports.ConfirmPort."""
 
     def __init__(self, logs: dict[str, OutgoingLog]) -> None:
         """Hold nothing; `logs` are the outgoing logs by vhost."""
@@ -77,10 +77,10 @@ class HeldConfirms:
         self._timer: asyncio.TimerHandle | None = None
         self._unmet: set[tuple[str, str]] = set()
 
-    # -- engine.ConfirmPort -------------------------------------------------------------------
+    # -- ports.ConfirmPort -------------------------------------------------------------------
 
     def concerns(self, queue: object) -> bool:
-        """See engine.ConfirmPort: whether a policy asks for it; a queue that ends with its node is never copied."""
+        """See ports.ConfirmPort: whether a policy asks for it; a queue that ends with its node is never copied."""
         return (
             isinstance(queue, Queue)
             and queue.settings.remote_confirm is not None
@@ -90,7 +90,7 @@ class HeldConfirms:
         )
 
     def when_kept(self, batch: ConfirmBatch, part: Part) -> None:
-        """See engine.ConfirmPort."""
+        """See ports.ConfirmPort."""
         for queue in batch.queues:
             if self.concerns(queue):
                 assert isinstance(queue, Queue)

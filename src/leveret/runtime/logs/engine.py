@@ -12,6 +12,10 @@ tied to
 6. Remove the logs of deleted queues once their deletion is durable.
 
 A crash between any two steps loses only messages and changes that were never promised.
+
+An unexpected error while a queue's messages or settlements are handled takes that queue down, as a damaged log does:
+other queues, and the node, go on. Its log is not written again, and the next start reads it. An unexpected error
+elsewhere leaves no such bound, so the process ends.
 """
 
 from __future__ import annotations
@@ -22,24 +26,23 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from time import monotonic
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from leveret.core.broker.broker import Broker
 from leveret.core.broker.dead_letters import route_dead_letters
 from leveret.core.queues.confirms import ConfirmBatch, ConfirmingChannel, ConfirmOutcome
 from leveret.core.queues.dead_lettering import NOT_STORED, DeadLetters
 from leveret.core.queues.queue import Queue
-from leveret.model.definitions import Change
 from leveret.model.errors import Corrupt, StorageError
 from leveret.model.reasons import Reason
 from leveret.runtime.logs.backpressure import Backpressure
-from leveret.runtime.logs.collecting_port import Collecting, CopiedChunk
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.deadlines import Deadlines
 from leveret.runtime.logs.definitions_store import DefinitionsStore
 from leveret.runtime.logs.gathering import Gathering
 from leveret.runtime.logs.log_home import take_down
 from leveret.runtime.logs.log_store import QueueLogs
+from leveret.runtime.logs.ports import Collecting, ConfirmPort, CopiedChunk, Peer, ReplicationPort
 from leveret.runtime.logs.shared_changes import SharedChanges
 from leveret.runtime.process.clock import elapsed_ms
 from leveret.runtime.process.work_slices import others_first, time_slice
@@ -48,9 +51,6 @@ from leveret.session.host import Sender
 from leveret.wire.chunk import Header
 
 logger = logging.getLogger(__name__)
-
-Part: TypeAlias = Callable[[], Callable[[bool], None]]
-"""Makes one more part of an outcome (core.queues.confirms)."""
 
 DeadLettered: TypeAlias = tuple[Queue, DeadLetters, set[Queue]]
 """The queue in which messages died, the messages, and the queues that get them."""
@@ -63,54 +63,6 @@ FOLLOWED_AT_ONCE: Final = 100
 """The most queues for which a flush begins or ends collecting."""
 RETRY_MS: Final = 5_000
 """The wait before another look at a queue if the disk refused its log, or its dead letters at their target."""
-
-
-class Peer(Protocol):
-    """The socket of a session."""
-
-    def write(self, octets: bytes, *, hold: int) -> None:
-        """Send, after everything sent before; octets with a `hold`, and all after them, wait for `release(hold)`."""
-
-    def release(self, hold: int) -> None:
-        """Send the octets that waited for holds up to this one, which are durable."""
-
-    def end(self) -> None:
-        """Close the socket after what was written."""
-
-
-class ConfirmPort(Protocol):
-    """Others that have to keep what is confirmed to publishers: nodes of the cluster, or another site."""
-
-    def concerns(self, queue: object) -> bool:
-        """Whether others have to keep the records of a queue."""
-
-    def when_kept(self, batch: ConfirmBatch, part: Part) -> None:
-        """Make a part for each of them that has to keep some of a just flushed batch.
-
-        It is called when they have it, or not.
-        """
-
-
-class ReplicationPort(ConfirmPort, Protocol):
-    """The other nodes that have to keep this node's records: the leader of a queue, or its mirrors."""
-
-    def when_taken(self, queues: Iterable[Queue], part: Part) -> None:
-        """The same for everything that these queues got up to this flush."""
-
-    def is_overloaded(self) -> bool:
-        """Whether publishers should wait for other nodes."""
-
-    def when_relieved(self, callback: Callable[[], None]) -> None:
-        """Call back once those nodes have caught up."""
-
-    def flushed(self, queue: Queue) -> None:
-        """Note that this flush has handled the queue."""
-
-    def taken_down(self, queue: Queue) -> None:
-        """Note that the queue's log cannot be read here, so that it is no longer served."""
-
-    def share(self, changes: list[Change], known: Callable[[], None]) -> None:
-        """Send changes of definitions to all nodes; calls `known` when all live nodes have them."""
 
 
 class EngineHooks(NamedTuple):
@@ -294,8 +246,12 @@ class Engine:
             self._commit.refused(error)
             if isinstance(error, Corrupt) and queue.damage is None:
                 self.gone(queue, error)
+        except Exception as error:
+            self._fail(queue, error)
 
     def _flush_queue(self, queue: Queue, now_ms: int, elapsed_ms: int) -> None:
+        if queue in self._gone:
+            return
         try:
             if queue.damage is None and self._broker.may_deliver():
                 queue.dispatch(now_ms, elapsed_ms)
@@ -309,6 +265,8 @@ class Engine:
             logger.error("settlements_not_logged vhost=%s queue=%s error=%s", *queue.key, error)
             queue.wait_ms = RETRY_MS
             self._commit.refused(error)
+        except Exception as error:
+            self._fail(queue, error)
         is_there = queue.damage is None and self._broker.queues.get(queue.key) is queue
         if is_there and queue.is_unused(elapsed_ms):
             self._end_unused(queue)
@@ -337,6 +295,21 @@ class Engine:
             queue.remove_consumer(consumer)
         if self.replication_port is not None:
             self.replication_port.taken_down(queue)
+
+    def _fail(self, queue: Queue, error: Exception) -> None:
+        """Take down a queue that met a bug: its state in memory may be half changed, so nothing more of it is logged.
+
+        This flush's messages may be in the log or not, so their publishers get a nack.
+        """
+        logger.critical("queue_failed vhost=%s queue=%s action=take_down", *queue.key, exc_info=error)
+        self._failed.add(queue)
+        self.gone(
+            queue,
+            StorageError(
+                f"an unexpected error, {type(error).__name__}: {error}; its log is not affected, "
+                "and the next start of the node reads it"
+            ),
+        )
 
     def gone(self, queue: Queue, error: StorageError) -> None:
         """Take down a queue whose log files were removed; its unconfirmed messages are never confirmed."""

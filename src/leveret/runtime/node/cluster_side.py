@@ -13,8 +13,8 @@ from leveret.runtime.clients.recovery_forwarding import RecoveryPort
 from leveret.runtime.clients.stream_host import StreamReplicating
 from leveret.runtime.collecting.shared_incarnations import SharedIncarnations
 from leveret.runtime.logs.commit import ReplicationBarrier
-from leveret.runtime.logs.engine import ReplicationPort
 from leveret.runtime.logs.log_store import QueueStoring
+from leveret.runtime.logs.ports import ReplicationPort
 from leveret.runtime.schema_sync.decisions import Deciding
 from leveret.runtime.standby.site import StandbySite
 from leveret.session.amqp091.remote_queues import Leaders

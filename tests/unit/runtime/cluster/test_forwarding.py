@@ -26,7 +26,7 @@ from leveret.model.errors import StorageError
 from leveret.runtime.cluster.forwarding import Forwarding
 from leveret.runtime.cluster.membership.links import AskedLinks, MemberLinks
 from leveret.runtime.cluster.membership.listener import ClusterListener, NodeCredentials
-from leveret.runtime.logs.engine import Part
+from leveret.runtime.logs.ports import Part
 from leveret.runtime.node.node import Node
 from leveret.session.amqp091.connection import ClientConnection
 from leveret.session.forwarding.leader_server import ForwardedChannelConsumer

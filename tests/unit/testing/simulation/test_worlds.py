@@ -6,9 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from leveret.core.queues.queue import Queue
+from leveret.testing.simulation.worlds.single import SingleWorld
+from leveret.testing.simulation.worlds.world import RunFailure
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
@@ -39,6 +44,21 @@ def test_a_run_of_each_world_keeps_what_it_confirmed_and_settled(
     summary = simulate(world, seed, 1)
     assert summary["failed"] == 0
     assert summary["confirmed"] > confirmed
+
+
+def test_a_run_fails_if_a_queue_meets_a_bug_although_its_node_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dispatch = Queue.dispatch
+
+    def fails(queue: Queue, now_ms: int, elapsed_ms: int) -> None:
+        dispatch(queue, now_ms, elapsed_ms)
+        if queue.published_total > 5:
+            raise IndexError("a bug")
+
+    monkeypatch.setattr(Queue, "dispatch", fails)
+    with pytest.raises(RunFailure, match="a node met an unexpected error: IndexError\\('a bug'\\)"):
+        SingleWorld(2, tmp_path, skip=frozenset(range(100))).run(seconds=5)
 
 
 @pytest.mark.story

@@ -103,9 +103,7 @@ def _queue_alarms(call: Call) -> list[dict[str, str]]:
     is_downstream = call.node.schema_sync.mode == DOWNSTREAM
     for (vhost, name), queue in call.broker.queues.items():
         if queue.damage is not None:
-            found.append(
-                {"name": name, "vhost": vhost, "reason": f"is down, its log is damaged: {queue.damage}"}
-            )
+            found.append({"name": name, "vhost": vhost, "reason": f"is down: {queue.damage}"})
         remote = call.node.upstream.confirms_of(queue)
         if remote is not None and remote["unmet"] and not is_downstream:
             action = "confirmed by this site alone" if remote["on_timeout"] == LOCAL else "nacked"

@@ -6,6 +6,7 @@ import logging
 from collections import deque
 from typing import Final
 
+from leveret.model.errors import LeveretError
 from leveret.testing.simulation.machine.loop import VirtualLoop
 from leveret.testing.simulation.machine.process import current_process
 
@@ -17,12 +18,15 @@ class Story(logging.Handler):
 
     Attributes:
         errors: log lines of level ERROR and above, of which a run without a bug of the product has few.
+        bug: the last unexpected error that a node has reported as critical; the node may have gone on without the
+            queue that met it.
     """
 
     def __init__(self, loop: VirtualLoop, level: int = logging.INFO) -> None:
         """Begin without lines."""
         super().__init__(level)
         self.errors: list[str] = []
+        self.bug: BaseException | None = None
         self._loop = loop
         self._lines: deque[str] = deque(maxlen=LINES_MAX)
 
@@ -34,6 +38,10 @@ class Story(logging.Handler):
             import traceback
 
             self._lines.append("".join(traceback.format_exception(record.exc_info[1])[-4:]))
+            if record.levelno >= logging.CRITICAL and not isinstance(
+                record.exc_info[1], LeveretError | OSError
+            ):
+                self.bug = record.exc_info[1]
         if record.levelno >= logging.ERROR:
             self.errors.append(self._lines[-1])
 

@@ -359,6 +359,8 @@ class SimulatedWorld:
         for node in self.nodes:
             if node.bug is not None:
                 raise NeverAtRest(f"{node.name} ended: {node.bug!r}") from node.bug
+        if self.story.bug is not None:
+            raise NeverAtRest(f"a node met an unexpected error: {self.story.bug!r}") from self.story.bug
 
     async def until(self, holds: Callable[[], bool], what: str, timeout_s: float = REST_TIMEOUT_S) -> None:
         """Wait until `holds` returns True.
