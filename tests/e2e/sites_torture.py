@@ -25,11 +25,20 @@ _BROKEN: Final = (pika.exceptions.AMQPError, OSError)
 
 
 class SitesTorture:
-    """Rounds of transfer under faults, the loss of the upstream, promotion under faults, books, and failback."""
+    """Rounds of transfer under faults, the loss of the upstream, promotion under faults, books, and failback.
+
+    A node that ends by itself is started again, so that the rounds go on; `run` fails for it at its end.
+
+    Attributes:
+        ended: a line for each end of a node by itself, with the last line of its log.
+    """
 
     def __init__(self, sites: StandbyCluster, seed: int) -> None:
         """Torture these sites, both clusters."""
         self._sites = sites
+        self.ended: list[str] = []
+        self._killed: set[SiteNode] = set()
+        sites.on_look = self._start_ended
         self._random = random.Random(seed)
         self._faults: dict[str, Callable[[], None]] = {
             "a node of the upstream is killed": self._kill_up,
@@ -64,6 +73,8 @@ class SitesTorture:
             self._sites.wait_following()
             self.publish(acked=0.4)
             self._sites.wait_transferred()
+            self._start_ended()
+            self._killed.update(self._up.members)
             self._sites.lose_upstream()
             print(f"round {number}: the upstream is lost", flush=True)
             self._promote(number)
@@ -73,6 +84,27 @@ class SitesTorture:
             print(f"round {number}: balanced", flush=True)
             if number < rounds:
                 self._return(number)
+        self._start_ended()
+        assert not self.ended, "\n".join(["nodes ended by themselves, and were started again:", *self.ended])
+
+    def _start_ended(self) -> None:
+        """Start the nodes that ended by themselves again, and note their ends."""
+        for site in (self._up, self._down):
+            for node in site.members:
+                if not node.alive and node not in self._killed:
+                    self.ended.append(f"{node.node}: {node.log_tail().strip().splitlines()[-1:]}")
+                    print(f"ended by itself: {self.ended[-1]}", flush=True)
+                    node.launch()
+
+    def _kill(self, node: SiteNode) -> None:
+        self._killed.add(node)
+        node.kill9()
+
+    def _start(self, site: ClusterSite) -> None:
+        """Start all nodes of a site, those that ended by themselves first."""
+        self._start_ended()
+        site.start_all()
+        self._killed.difference_update(site.members)
 
     def publish(self, *, acked: float = 0.0, at: LeveretProcess | None = None) -> None:
         """Publish to all queues; one whose node is lost meanwhile may have a message more."""
@@ -102,8 +134,8 @@ class SitesTorture:
 
     def _kill_up(self) -> None:
         victim, other = self._one_of(self._up)
-        self._while_publishing(victim.kill9, other)
-        self._up.start(victim)
+        self._while_publishing(lambda: self._kill(victim), other)
+        self._start(self._up)
 
     def _pause_up(self) -> None:
         victim, other = self._one_of(self._up)
@@ -118,8 +150,8 @@ class SitesTorture:
 
     def _kill_down(self) -> None:
         victim, _ = self._one_of(self._down)
-        self._while_publishing(victim.kill9, self._up.members[0])
-        self._down.start(victim)
+        self._while_publishing(lambda: self._kill(victim), self._up.members[0])
+        self._start(self._down)
 
     def _pause_down(self) -> None:
         victim, _ = self._one_of(self._down)
@@ -130,7 +162,7 @@ class SitesTorture:
     def _kill_etcd(self, site: ClusterSite) -> None:
         site.etcd.members[0].kill9()
         site.etcd.members[0].restart()
-        site.wait_members()
+        self._start(site)
 
     def _kill_pipeline(self) -> None:
         victim, _ = self._one_of(self._down)
@@ -162,18 +194,19 @@ class SitesTorture:
             victim = self._random.choice(self._down.members)
             print(f"round {number}: in the promotion {kind} of {victim.node} is killed", flush=True)
             if kind == "node":
-                victim.kill9()
+                self._kill(victim)
             elif kind == "etcd":
                 self._kill_etcd(self._down)
             else:
                 _kill_pipelines(victim)
             promotion.join()
-            self._down.start_all()
+            self._start(self._down)
         self._sites.promote(at=self._random.choice(self._down.members))
 
     def _return(self, number: int) -> None:
         """Bring the lost site back as a downstream; a node of it or its etcd may be killed on the way."""
         self._sites.bring_back()
+        self._killed.clear()
         kind = self._random.choice(("nothing", "node", "etcd"))
         asked, victim = self._one_of(self._down)
         print(f"round {number}: the lost site returns, {kind} is killed", flush=True)
@@ -184,11 +217,11 @@ class SitesTorture:
         if kind != "nothing":
             self._sites.wait(lambda: "rejoin" in asked.log_text(), "the return to begin")
         if kind == "node":
-            victim.kill9()
+            self._kill(victim)
         elif kind == "etcd":
             self._kill_etcd(self._down)
         rejoin.join()
-        self._down.start_all()
+        self._start(self._down)
         for _ in range(5):
             if self._sites.status()["operating_mode"] == "downstream":
                 break

@@ -171,7 +171,8 @@ class Log(LogReader):
             new_in = make_directory(self.directory, durable=self._durable and not defer_names)
             if self._defers_names and new_in:
                 self._names.add_directory(new_in)
-            if found and self._durable and not must_exist:
+            if self._durable and not must_exist and not new_in:
+                # A killed process may have made the directory, with or without files, and synced no name.
                 self._names.add_directory()
             self._begin = BeginFile(self.directory, [path.name for path in names])
             recovery = LogRecovery(

@@ -95,6 +95,22 @@ def test_power_loss_leaves_a_prefix_with_all_that_was_promised(
         log.close()
 
 
+@pytest.mark.parametrize("defers", [True, False])
+def test_a_directory_that_a_killed_process_made_is_not_taken_for_durable(
+    tmp_path: Path, *, defers: bool
+) -> None:
+    """A recovery asks for the ends of all queues' logs, which makes their directories, long before it fills them."""
+    home = tmp_path / "home"
+    home.mkdir()
+    with SimulatedDisk(tmp_path) as disk:
+        make(home / "queues" / "log").open(defer_names=True).close()
+        log = make(home / "queues" / "log").open(defer_names=defers)
+        append(log, 50)
+        log.sync()
+        assert disk.durable(home, "queues/log")
+        log.close()
+
+
 def test_a_segment_whose_predecessor_is_not_synced_is_provisional(tmp_path: Path) -> None:
     log = make(tmp_path).open()
     append(log, 150)

@@ -16,7 +16,7 @@ import random
 import secrets
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -48,6 +48,7 @@ class StandbyCluster:
         vhosts: the replicated vhosts.
         expected: by vhost and queue, the bodies of unsettled messages, in order.
         unsure: the bodies of messages whose publish ended without an answer.
+        on_look: called before each look of `wait`.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class StandbyCluster:
     ) -> None:
         """Prepare both sites; nothing runs yet. `config` has more settings of the downstream's nodes."""
         self.vhosts = [*vhosts]
+        self.on_look: Callable[[], None] = lambda: None
         config_up = {"cluster_name": "eu.1", **(upstream_config or {})}
         self.source: ClusterSite | None = None
         if upstream_nodes > 1:
@@ -353,6 +355,7 @@ class StandbyCluster:
         """Wait until `holds` returns true; an error, as of a node without an answer or a vhost, counts as false."""
 
         def asked() -> bool:
+            self.on_look()
             try:
                 return bool(holds())
             except (OSError, KeyError, httpx.HTTPError, StopIteration):

@@ -104,3 +104,10 @@ def test_a_run_is_its_seed_alone() -> None:
     for summary in summaries:
         del summary["cpu_s"]
     assert summaries[0] == summaries[1]
+
+
+@pytest.mark.story
+def test_a_run_does_not_depend_on_the_runs_before_it_in_its_process() -> None:
+    both, first, second = (simulate("shared", *seeds, 3) for seeds in ((8, 2), (8, 1), (9, 1)))
+    for count in ("confirmed", "settled"):
+        assert both[count] == first[count] + second[count]

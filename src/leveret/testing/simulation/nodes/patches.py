@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from random import Random
 from typing import Any, Final
 from unittest import mock
@@ -66,6 +67,8 @@ def simulated(loop: VirtualLoop, rng: Random) -> Iterator[None]:
         replace("leveret.runtime.node.node.keep_freed_memory", lambda: None)
         replace("leveret.runtime.node.node.freeze_objects", lambda: None)
         replace("leveret.runtime.node.node.gc", mock.Mock())
+        # The numbers are in names of files, and the disk goes by the order of names.
+        replace("leveret.storage.removed._numbers", count())
         state = random.getstate()
         random.seed(rng.random())
         patches.callback(random.setstate, state)

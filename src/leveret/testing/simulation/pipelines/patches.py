@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+import tempfile
 import time
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -59,6 +60,8 @@ def simulated_pipelines(segments_min: int, compact_s: float) -> Iterator[None]:
         segments_min: the least messages of a queue that are recovered by segments.
         compact_s: the interval of compactions.
     """
+    # Only the first call in a process makes a file and removes it: a run would depend on the runs before it.
+    tempfile.gettempdir()
     with ExitStack() as patches:
 
         def replace(target: str, by: Any) -> None:

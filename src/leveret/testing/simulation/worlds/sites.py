@@ -392,11 +392,7 @@ class SitesWorld(SimulatedWorld):
             for node in self.standbys:
                 node.lose_power(self._chance)
         await self._operator.spawn(self._promote())
-        decided = next(_node(node).standby for node in self.standbys if node.is_open).decided
-        if not decided.promotions or decided.promoting is not None:
-            raise BooksFault(
-                "promoted too early: the site is an upstream, and its messages are not recovered"
-            )
+        decided = self._decided()
         _, stored = decided.promotions[-1].transferred.get(VHOST, (0, 0))
         covered = [each.at_s for each in self.moments_covered if each.position <= stored]
         covered_s = max(covered, default=0.0)
@@ -437,11 +433,22 @@ class SitesWorld(SimulatedWorld):
         if not await wait_until(self._is_promoted, _OBEY_S):
             raise NeverAtRest(f"the downstream cannot be promoted: {failure}")
 
+    def _decided(self) -> Any:
+        """Return what the downstream has decided, as an open node knows it."""
+        return next(_node(node).standby for node in self.standbys if node.is_open).decided
+
     def _is_promoted(self) -> bool:
-        """Return whether all nodes of the downstream are open, and upstreams."""
-        return all(
+        """Return whether all nodes of the downstream are open, and upstreams, and no promotion is unfinished.
+
+        A promoted site may be promoted again; that one may be the unfinished one.
+        """
+        if not all(
             node.is_open and _node(node).standby.mode is OperatingMode.UPSTREAM for node in self.standbys
-        )
+        ):
+            return False
+        if not self._decided().promotions:
+            raise BooksFault("promoted too early: the site is an upstream, and has recovered no messages")
+        return self._decided().promoting is None
 
     async def _try_to_promote(self, node: SimulatedNode, *, is_disturbed: bool) -> str:
         """Run the command once; return the reason of its failure, empty if it or the node ended otherwise."""
