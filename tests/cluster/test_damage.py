@@ -13,7 +13,6 @@ import pytest
 from leveret.testing.sites import cluster_site
 from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
 from leveret.testing.sites.mirror_cluster import QueuePlace
-from leveret.wire.chunk import HEADER_BYTES
 
 pytestmark = [
     pytest.mark.skipif(cluster_site.available() is not None, reason=str(cluster_site.available())),
@@ -66,15 +65,6 @@ def segments(node: SiteNode) -> list[Path]:
     return sorted(directory.glob("*.segment"))
 
 
-def harm(segment: Path, position: int) -> None:
-    """Let the disk lose a bit."""
-    with segment.open("r+b") as file:
-        file.seek(position)
-        (octet,) = file.read(1)
-        file.seek(position)
-        file.write(bytes([octet ^ 4]))
-
-
 def put_away(node: SiteNode) -> list[Path]:
     """Copies that could not be read, and are kept."""
     return list((node.data_dir / "divergent").glob("damaged-*/queues/*"))
@@ -97,26 +87,6 @@ def kill_together(site: ClusterSite) -> None:
         node.kill9()
 
 
-@pytest.mark.story
-def test_a_mirror_that_cannot_read_its_copy_does_not_lead_though_it_is_recorded_to_have_all(
-    site: ClusterSite,
-) -> None:
-    leader, mirror, third = site.members
-    fill(site, leader, "ha")
-    kill_together(site)
-    segments(mirror)[1].unlink()
-    site.start(mirror)
-    site.wait(lambda: "damaged_mirror " in mirror.process.log_text(), "the damage to be found")
-    site.wait(lambda: placed(site, mirror).state == "down", "nobody to lead it")
-    site.wait(lambda: placed(site, mirror).synchronised == (), "none of those that run to be synchronised")
-    site.start(third)
-    site.wait_placed("ha", third, mirrors=[mirror], synchronised=[mirror])
-    assert numbers(site, mirror, "ha") == list(range(COUNT))
-    assert len(put_away(mirror)) == 1
-    site.start(leader)
-    site.wait_placed("ha", third, mirrors=[mirror, leader], synchronised=[mirror, leader])
-
-
 def test_a_leader_that_cannot_read_what_it_has_is_followed_by_a_mirror_that_has_all(
     site: ClusterSite,
 ) -> None:
@@ -133,24 +103,6 @@ def test_a_leader_that_cannot_read_what_it_has_is_followed_by_a_mirror_that_has_
     site.wait_placed("ha", followed, mirrors=others, synchronised=others)
     assert numbers(site, leader, "ha") == list(range(COUNT))
     assert len(put_away(leader)) == 1
-
-
-@pytest.mark.story
-def test_a_reader_that_meets_damage_has_the_queue_led_by_a_mirror(site: ClusterSite) -> None:
-    leader, *mirrors = site.members
-    fill(site, leader, "ha")
-    before = len(put_away(leader))
-    # Of messages that nobody keeps in memory.
-    harm(segments(leader)[-3], 3 * HEADER_BYTES)
-    with site.channel(leader) as channel:
-        seen = sum(1 for _ in channel.consume("ha"))
-        assert seen < COUNT, "the consumer is cancelled"
-    site.wait(lambda: placed(site, mirrors[0]).leader != leader.node, "another leader")
-    followed = next(each for each in mirrors if each.node == placed(site, each).leader)
-    others = [each for each in site.members if each is not followed]
-    site.wait_placed("ha", followed, mirrors=others, synchronised=others)
-    assert numbers(site, leader, "ha") == list(range(COUNT))
-    assert len(put_away(leader)) == before + 1
 
 
 @pytest.mark.story

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +18,6 @@ pytestmark = [
 ]
 
 HEAD, TAIL, ACKED = 100, 50, 10
-SLOW = {"mirroring_sync_max_throughput": "400"}
 
 
 @pytest.fixture
@@ -100,35 +98,6 @@ def test_what_an_unsynchronised_mirror_lacks_is_set_aside_where_it_is_and_an_ala
     assert "h99" in shown
     (first.data_dir / "divergent" / report["id"]).rename(site.members[0].data_dir.parent / "kept")
     assert alarm(site, third) == "", "it is dealt with"
-
-
-@pytest.mark.story
-def test_a_stop_synchronises_a_mirror_that_is_to_lead(site: ClusterSite) -> None:
-    first, second, third = site.members
-    fill(site)
-    first.stop()
-    site.wait_placed("q", second, mirrors=[], asked=third)
-    assert alarm(site, third) == ""
-    found = bodies(site, third)
-    assert found == [b"h%d" % n for n in range(ACKED, HEAD)] + [b"t%d" % n for n in range(TAIL)]
-
-
-@pytest.mark.story
-@pytest.mark.parametrize("site", [SLOW], indirect=True)
-def test_a_stop_that_cannot_synchronise_soon_says_what_is_lost_and_goes_on(site: ClusterSite) -> None:
-    first, second, third = site.members
-    fill(site)
-    began_s = time.monotonic()
-    first.stop()
-    site.wait_placed("q", second, mirrors=[], asked=third)
-    assert time.monotonic() - began_s < 30, "it neither waits for the mirror, nor for the lease"
-    assert f"messages_lost vhost=/ queue=q messages={HEAD - ACKED}" in first.log_text()
-    assert first.node in alarm(site, third)
-    assert bodies(site, third) == [b"t%d" % number for number in range(TAIL)]
-    site.start(first)
-    site.wait_placed("q", second, mirrors=[first], synchronised=[first])
-    [report] = site.api("GET", "replication/divergent", at=first)
-    assert report["lost"] == HEAD - ACKED
 
 
 @pytest.mark.story

@@ -7,8 +7,6 @@ import shlex
 from collections.abc import Callable, Iterator
 from functools import partial
 from http import HTTPStatus
-from typing import Any
-from urllib.parse import quote
 
 import httpx
 import pytest
@@ -103,75 +101,6 @@ def test_any_node_shows_the_whole_cluster(site: ClusterSite, nodes: list[SiteNod
     assert ctl(nodes[0], "forget_cluster_node", nodes[1].node) == (69, "", running)
 
 
-def test_what_is_asked_of_any_node_is_done_by_the_leader(site: ClusterSite, nodes: list[SiteNode]) -> None:
-    leader, other, third = nodes
-    fill(site, leader, "there", count=2)
-    message = {"routing_key": "there", "properties": {}, "payload": "third", "payload_encoding": "string"}
-    assert site.api("POST", "exchanges/%2F/amq.default/publish", message, at=other) == {"routed": True}
-    wish = {"count": 5, "ackmode": "ack_requeue_true", "encoding": "auto"}
-    got = site.api("POST", "queues/%2F/there/get", wish, at=third)
-    assert [each["payload"] for each in got] == ["0", "1", "third"]
-    site.api("DELETE", "queues/%2F/there/contents", at=other)
-    assert site.api("GET", "queues/%2F/there", at=third)["messages"] == 0
-    site.api("DELETE", "queues/%2F/there", at=other)
-    assert ask(leader, "queues/%2F/there").status_code == HTTPStatus.NOT_FOUND
-    site.api("PUT", "queues/%2F/placed", {"durable": True, "node": third.node}, at=leader)
-    assert site.api("GET", "queues/%2F/placed", at=other)["node"] == third.node
-    for node in nodes:
-        assert site.api("GET", "aliveness-test/%2F", at=node) == {"status": "ok"}
-
-
-def test_a_client_is_seen_and_closed_from_every_node(site: ClusterSite, nodes: list[SiteNode]) -> None:
-    leader, there, other = nodes
-    fill(site, leader, "consumed", count=3)
-    with site.channel(there) as channel:
-        channel.basic_qos(prefetch_count=2)
-        channel.basic_consume("consumed", lambda *delivery: None, consumer_tag="tag")
-        (connection,) = site.api("GET", "connections", at=other)
-        assert connection["node"] == there.node
-        (consumer,) = site.api("GET", "queues/%2F/consumed", at=other)["consumer_details"]
-        assert consumer["channel_details"]["node"] == there.node
-        assert consumer["channel_details"]["connection_name"] == connection["name"]
-        for node in nodes:
-            assert site.api("GET", "consumers", at=node) == [consumer]
-            totals = site.api("GET", "overview", at=node)["object_totals"]
-            assert [totals[name] for name in ("connections", "channels", "consumers")] == [1, 1, 1]
-        site.api("DELETE", f"connections/{quote(connection['name'], safe='')}", at=other)
-        site.wait(lambda: site.api("GET", "connections", at=leader) == [], "nobody is connected")
-
-
-def test_which_consumer_of_a_queue_is_served_is_seen_from_every_node(
-    site: ClusterSite, nodes: list[SiteNode]
-) -> None:
-    leader, first, second = nodes
-    with site.channel(leader) as channel:
-        channel.queue_declare("single", durable=True, arguments={"x-single-active-consumer": True})
-    with site.channel(first) as served, site.channel(second) as waiting:
-        served.basic_consume("single", lambda *delivery: None, consumer_tag="served")
-        waiting.basic_consume("single", lambda *delivery: None, consumer_tag="waiting")
-
-        def reported() -> dict[str, str]:
-            """What a node tells of consumers whose clients are there."""
-            found: dict[str, str] = {}
-            for node in nodes:
-                for channel in site.api("GET", "channels", at=node):
-                    shown = site.api("GET", f"channels/{quote(channel['name'], safe='')}", at=node)
-                    found |= {
-                        each["consumer_tag"]: each["activity_status"] for each in shown["consumer_details"]
-                    }
-            return found
-
-        for node in nodes:
-            assert site.api("GET", "queues/%2F/single", at=node)["single_active_consumer_tag"] == "served"
-            rows = {
-                row["consumer_tag"]: row["activity_status"] for row in site.api("GET", "consumers", at=node)
-            }
-            assert rows == reported() == {"served": "single_active", "waiting": "waiting"}
-        served.basic_cancel("served")
-        site.wait(lambda: reported() == {"waiting": "single_active"}, "the other one is served")
-        assert site.api("GET", "queues/%2F/single", at=first)["single_active_consumer_tag"] == "waiting"
-
-
 def test_a_queue_is_synchronised_by_command(site: ClusterSite, nodes: list[SiteNode], ctl: Ctl) -> None:
     leader, other, _ = nodes
     fill(site, leader, "mirrored")
@@ -209,23 +138,6 @@ def test_a_queue_is_synchronised_by_command(site: ClusterSite, nodes: list[SiteN
     assert ctl(leader, "check_if_cluster_has_classic_queue_mirroring_policy") == (69, "", enabled)
     assert ctl(leader, "remove_classic_queue_mirroring_from_policies") == (0, "", "")
     site.wait_placed("mirrored", leader, mirrors=None)
-
-
-def test_a_node_that_was_lost_answers_the_others_again(site: ClusterSite, nodes: list[SiteNode]) -> None:
-    lost, other, _ = nodes
-    fill(site, lost, "back", count=4)
-    with site.paused(lost):
-        site.wait(lambda: lost.node not in site.members_running(other), "the lease of a node has ended")
-        rows = {row["name"]: row for row in site.api("GET", "queues", at=other)}
-        assert rows["back"]["state"] == "down"
-    site.wait_members()
-
-    def answers() -> bool:
-        reply = ask(other, "queues")
-        rows = {row["name"]: row for row in reply.json()}
-        return "leveret-unreachable" not in reply.headers and rows["back"].get("messages_ready") == 4
-
-    site.wait(answers, "it tells of the queues that it leads")
 
 
 def test_the_lines_of_the_guide_to_mirroring_run_as_printed(
@@ -308,25 +220,6 @@ def test_a_node_that_is_gone_for_good_is_forgotten(
     site.wait(lambda: "lost" not in known()[0], "the other node to hear of it")
     assert "kept" in known()[0]
     assert known()[1] == {other.node, third.node}
-
-
-def test_leaders_are_spread_by_command(site: ClusterSite, nodes: list[SiteNode], ctl: Ctl) -> None:
-    leader, other = nodes[1:]
-    site.set_policy("ha", "^spread", {"ha-mode": "all", "ha-sync-mode": "automatic"}, at=leader)
-    for index in range(4):
-        fill(site, leader, f"spread-{index}", count=1)
-    for index in range(4):
-        site.wait_placed(f"spread-{index}", leader, mirrors=[other], synchronised=[other], asked=leader)
-    status, out, err = ctl(other, "rebalance", "classic", "--queue-pattern", "^spread", "--formatter", "json")
-    assert (status, err) == (0, "")
-    assert {row["Node name"] for row in json.loads(out)} == {leader.node, other.node}
-
-    def spread() -> bool:
-        rows = [row for row in site.api("GET", "queues", at=leader) if row["name"].startswith("spread")]
-        counts: list[Any] = [sum(row["node"] == node.node for row in rows) for node in (leader, other)]
-        return counts == [2, 2]
-
-    site.wait(spread, "each node leads two of four queues")
 
 
 def test_a_node_whose_end_would_harm_a_queue_is_stopped_by_force_only(

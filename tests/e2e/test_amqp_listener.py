@@ -166,25 +166,6 @@ def test_a_handshake_that_takes_too_long_is_cut_off_however_it_drips(node: Lever
             peer.expect_end(PATIENCE_S)
 
 
-def test_a_large_frame_before_login_is_not_waited_for(node: LeveretProcess) -> None:
-    with Peer(node.amqp_port) as peer:
-        peer.start()
-        peer.send_octets(struct.pack(">BHI", 1, 0, 100_000))
-        peer.expect_end(0.9)
-
-
-def test_a_node_takes_as_many_connections_as_it_is_set_to(node: LeveretProcess) -> None:
-    with ExitStack() as held:
-        for _ in range(6):
-            held.enter_context(Peer(node.amqp_port)).login()
-        seventh = held.enter_context(Peer(node.amqp_port))
-        seventh.authenticate()
-        seventh.tune()
-        seventh.send(0, commands.Connection.Open())
-        text = "NOT_ALLOWED - connection refused: node connection limit (6) is reached"
-        assert seventh.expect_connection_close() == (530, text)
-
-
 def test_a_channel_takes_as_many_consumers_as_it_is_set_to(node: LeveretProcess) -> None:
     with Peer(node.amqp_port) as peer:
         peer.login()

@@ -10,17 +10,13 @@ from __future__ import annotations
 import json
 import socket
 import struct
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 import httpx
 import pika
 import pytest
 from pamqp import commands
-from pika.exceptions import AMQPError, ChannelClosedByBroker
 
 from leveret.model.errors import LeveretError
 from leveret.pipeline.upstream.stream_client import StreamClient
@@ -73,60 +69,7 @@ def held(node: LeveretProcess) -> list[Taken]:
     return [each._replace(redelivered=False) for each in drain(node.amqp_port, "/", QUEUE, keep=True)]
 
 
-def connect(node: LeveretProcess, user: str, password: str, vhost: str = "/") -> pika.BlockingConnection:
-    credentials = pika.PlainCredentials(user, password)
-    return pika.BlockingConnection(pika.ConnectionParameters(LOOPBACK, node.amqp_port, vhost, credentials))
-
-
 # -- AMQP ------------------------------------------------------------------------------------------
-
-
-def test_amqp_a_wrong_password_is_an_authentication_error(node: LeveretProcess) -> None:
-    with pytest.raises(pika.exceptions.ProbableAuthenticationError, match=r"\(403\).*ACCESS_REFUSED"):
-        connect(node, "guest", "wrong")
-
-
-@pytest.mark.parametrize(
-    ("vhost", "text"),
-    [
-        ("nowhere", "NOT_ALLOWED - vhost nowhere not found"),
-        ("private", "NOT_ALLOWED - access to vhost 'private' refused for user 'nobody'"),
-    ],
-)
-def test_amqp_a_vhost_that_is_not_there_or_not_open_to_the_user_gets_530(
-    node: LeveretProcess, vhost: str, text: str
-) -> None:
-    with pytest.raises(AMQPError) as caught:
-        connect(node, "nobody", "secret", vhost)
-    assert "(530)" in str(caught.value)
-    assert text in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("user", "call", "code", "text"),
-    [
-        (
-            "nobody",
-            lambda channel: channel.queue_purge(QUEUE),
-            403,
-            "ACCESS_REFUSED - access to queue 'kept' in vhost '/' refused for user 'nobody'",
-        ),
-        (
-            "guest",
-            lambda channel: channel.queue_purge("missing"),
-            404,
-            "NOT_FOUND - no queue 'missing' in vhost '/'",
-        ),
-    ],
-)
-def test_amqp_a_queue_that_is_not_there_or_not_open_to_the_user_closes_the_channel(
-    node: LeveretProcess, user: str, call: Callable[[Any], None], code: int, text: str
-) -> None:
-    with connect(node, user, "secret" if user == "nobody" else "guest") as connection:
-        with pytest.raises(ChannelClosedByBroker) as caught:
-            call(connection.channel())
-        assert (caught.value.reply_code, caught.value.reply_text) == (code, text)
-        assert connection.is_open
 
 
 @pytest.mark.parametrize("size", [0, 3, 0x7FFF_FFFF, 0xFFFF_FFFF])
@@ -205,31 +148,6 @@ def test_http_what_cannot_be_done_has_its_status_and_a_reason(
 # -- the operator ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "command", ["set_schema_replication_upstream_endpoints", "set_standby_replication_upstream_endpoints"]
-)
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("", ""),
-        ("not json", ""),
-        ("[]", ""),
-        ('{"endpoints": [], "username": "u", "password": "p"}', "endpoints"),
-        ('{"endpoints": ["h:x"], "username": "u", "password": "p"}', "h:x"),
-        ('{"endpoints": ["h:5552"], "username": 7, "password": "p"}', "username"),
-    ],
-)
-def test_ctl_endpoints_that_are_none_are_refused_in_one_line_and_change_nothing(
-    node: LeveretProcess, command: str, text: str, named: str
-) -> None:
-    before = get(node, "global-parameters")
-    ended = node.ctl(command, "-", input_text=text, check=False)
-    assert ended.returncode in (64, 65)
-    assert len(ended.stderr.splitlines()) == 1, ended.stderr
-    assert named in ended.stderr
-    assert get(node, "global-parameters") == before
-
-
 @pytest.fixture(params=["refused", "silent"])
 def endpoint(request: pytest.FixtureRequest) -> Iterator[int]:
     """A port where nobody listens, or where somebody does and never says a word."""
@@ -253,48 +171,6 @@ def test_schema_an_endpoint_that_does_not_answer_is_named_in_the_status(
     assert get(node, "tanzu/osr/schema/status")["state"] in ("connecting", "recover")
 
 
-@pytest.mark.story
-@pytest.mark.spark
-@pytest.mark.timeout(240)
-def test_standby_an_endpoint_that_does_not_answer_is_named_in_the_status(
-    node: LeveretProcess, endpoint: int
-) -> None:
-    point(node, "standby", endpoint)
-
-    def rows() -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = get(node, "replication/standby/details")["vhosts"]
-        return found
-
-    wait_until(
-        lambda: any(str(endpoint) in row["error"] for row in rows()),
-        f"port {endpoint} in the status",
-        STATUS_TIMEOUT_S,
-    )
-    assert [row["state"] for row in rows()] == ["connecting"]
-    assert str(endpoint) in node.ctl("standby_replication_status").stdout
-
-
 def point(node: LeveretProcess, kind: str, port: int) -> None:
     value = {"endpoints": [f"{LOOPBACK}:{port}"], "username": "u", "password": "p"}
     node.ctl(f"set_{kind}_replication_upstream_endpoints", "-", input_text=json.dumps(value))
-
-
-def test_a_setting_that_is_none_stops_a_start_with_its_key_and_line(
-    node: LeveretProcess, tmp_path: Path
-) -> None:
-    config = tmp_path / "leveret.conf"
-    config.write_text("# first\nlisteners.tcp.1 = 127.0.0.1:0\nlisteners.tpc.2 = 127.0.0.1:0\n")
-    argv = [
-        "-m",
-        "leveret.cli.server",
-        "serve",
-        "--data-dir",
-        str(tmp_path / "data"),
-        "--config",
-        str(config),
-    ]
-    ended = subprocess.run([sys.executable, *argv], capture_output=True, text=True, timeout=30)
-    assert ended.returncode == 78
-    assert len(ended.stderr.splitlines()) == 1
-    assert f"{config}:3: unknown setting 'listeners.tpc.2'" in ended.stderr
-    assert not (tmp_path / "data").exists()

@@ -9,11 +9,9 @@ from functools import partial
 import pytest
 
 from leveret.config import build, gather
-from leveret.config.uris import Endpoints
 from leveret.core.replication.cluster import AliveChanged, Presence, encode
 from leveret.core.replication.election import DeleteKey, PutKey, StoreTransaction, UnreadableState
 from leveret.runtime.cluster.membership.store import ClusterStore, LeaseLost, NameTaken
-from leveret.runtime.coordination.etcd import Etcd, EtcdCompacted
 from leveret.testing.network.link_proxy import LinkProxy
 from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.network.waiting import until
@@ -118,19 +116,6 @@ async def test_what_etcd_has_forgotten_meanwhile_is_told_as_differences(shared_e
             last = await a.put("after")
             await until(lambda: a.store.revision == b.store.revision == last)
             assert b.keys_now == a.keys_now
-
-
-async def test_a_watch_from_a_forgotten_revision_says_so(shared_etcd: EtcdCluster) -> None:
-    async with node("a", shared_etcd.setting, "compacted") as a:
-        first = await a.put("x")
-        last = await a.put("x")
-        assert first
-        shared_etcd.members[0].ask("kv/compaction", revision=str(last), physical=True)
-        client = Etcd(Endpoints().parse(shared_etcd.setting), 10.0)
-        watch = client.watch("compacted/", first - 1)
-        with pytest.raises(EtcdCompacted, match=f"has compacted the revisions before {last}"):
-            await anext(watch)
-        await client.close()
 
 
 async def test_what_nobody_can_follow_ends_the_lease_and_is_named(shared_etcd: EtcdCluster) -> None:

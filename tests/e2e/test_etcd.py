@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import random
 import signal
 import sys
 import time
@@ -21,7 +20,7 @@ import pytest
 
 from leveret.config.sections.etcd import EtcdOptions
 from leveret.config.uris import Endpoints, EtcdEndpoint
-from leveret.core.replication.election import ElectedLeader, UnreadableState
+from leveret.core.replication.election import ElectedLeader
 from leveret.runtime.coordination.election import Deposed, Election, LeadershipLost, Won
 from leveret.runtime.coordination.etcd import EtcdAway, EtcdRefused, etcd_context
 from leveret.testing.network.ports import LOOPBACK, wait_until
@@ -105,20 +104,6 @@ async def test_one_of_two_leads_the_other_sees_it_and_follows_at_once_when_it_re
         await until(lambda: a.seen[-1] == ElectedLeader("b", "tcp://b:5679", 5))
 
 
-async def test_only_one_that_was_in_sync_wins_unless_an_operator_forces_it(shared_etcd: EtcdCluster) -> None:
-    async with node("a", shared_etcd.setting, "sync") as a, node("b", shared_etcd.setting, "sync") as b:
-        assert await a.campaign() == Won(1, frozenset())
-        await a.election.record_in_sync(frozenset("b"))
-        await a.election.record_in_sync(frozenset())
-        await a.election.resign()
-        outcome = await b.campaign(7)
-        assert isinstance(outcome, LeadershipLost)
-        assert "may lack confirmed messages; in sync when there was a leader: a" in outcome.reason
-        assert await b.campaign(7, force=True) == Won(8, frozenset())
-        await b.election.resign()
-        assert isinstance(await a.campaign(), LeadershipLost)
-
-
 async def test_a_deposed_leader_knows_and_can_not_change_the_record(shared_etcd: EtcdCluster) -> None:
     async with (
         node("a", shared_etcd.setting, "stall", SHORT_MS) as a,
@@ -150,65 +135,7 @@ async def test_a_leader_that_lost_its_key_is_told_though_its_lease_lasts(shared_
         assert await a.win(1) == Won(2, frozenset())
 
 
-async def test_what_nobody_of_us_wrote_elects_nobody(shared_etcd: EtcdCluster) -> None:
-    key, value = "Zm9yZWlnbi9lcG9jaA==", "bWluZQ=="  # foreign/epoch, mine
-    await asyncio.to_thread(shared_etcd.members[0].ask, "kv/put", key=key, value=value)
-    async with node("a", shared_etcd.setting, "foreign") as a:
-        with pytest.raises(UnreadableState, match="key foreign/epoch has a value"):
-            await a.campaign()
-        await until(lambda: "foreign/epoch" in str(a.election.status()["last_error"]))
-        assert a.seen == []
-
-
-async def test_while_nobody_leads_the_occasion_to_campaign_comes_again(shared_etcd: EtcdCluster) -> None:
-    async with node("a", shared_etcd.setting, "vacant", 1000) as a:
-        await until(lambda: len(a.seen) > 1)
-        assert a.seen[:2] == [None, None]
-
-
 # Many at once.
-
-
-@pytest.mark.story
-def test_of_many_who_come_and_go_one_leads_at_a_time_and_no_epoch_comes_twice(
-    shared_etcd: EtcdCluster, chance: random.Random
-) -> None:
-    """Some resign, some vanish and leave their lease to end; each win is in a higher epoch than the one before."""
-    names, wins, last = "abcdef", [0], 25
-    vanishing = chance.sample(range(2, last), 2)
-
-    async def contend(one: Node, everyone: list[Node], moments: random.Random) -> None:
-        while len(wins) < last:
-            with suppress(EtcdAway, Deposed):
-                outcome = await one.campaign(moments.randrange(3))
-                if isinstance(outcome, Won):
-                    assert [other for other in everyone if other.election.holds_lease_now()] in ([one], [])
-                    assert outcome.epoch > wins[-1]
-                    wins.append(outcome.epoch)
-                    await one.election.record_in_sync(frozenset(names))
-                    await asyncio.sleep(moments.uniform(0, 0.02))
-                    if len(wins) in vanishing:
-                        vanish(one.election)
-                    else:
-                        await one.election.resign()
-            await asyncio.sleep(moments.uniform(0, 0.05))
-
-    def vanish(election: Election) -> None:
-        """What is left of a leader that was killed, the rest of the process aside."""
-        term, election._term = election._term, None
-        if term is not None:
-            term.lease.end()
-
-    async def scene(nodes: list[Node]) -> None:
-        if len(nodes) < len(names):
-            async with node(names[len(nodes)], shared_etcd.setting, "many", SHORT_MS) as one:
-                await scene([*nodes, one])
-            return
-        draws = [random.Random(chance.random()) for _ in nodes]
-        await asyncio.gather(*(contend(one, nodes, draw) for one, draw in zip(nodes, draws, strict=True)))
-
-    play(scene([]))
-    assert wins == sorted(set(wins))
 
 
 # Two processes.
@@ -311,72 +238,6 @@ async def test_without_etcd_the_leader_gives_up_by_itself_and_with_it_all_goes_o
             lambda: len(b.seen) > reported and b.seen[-1] == ElectedLeader("a", "tcp://a:5679", again)
         )
         assert a.election.status()["reachable"]
-
-
-async def test_a_leader_outlives_a_restart_of_etcd_that_is_shorter_than_its_lease(
-    own_etcd: EtcdCluster,
-) -> None:
-    member = own_etcd.members[0]
-
-    async with node("a", own_etcd.setting, "restart") as a, node("b", own_etcd.setting, "restart") as b:
-        await a.campaign()
-        await until(lambda: b.seen[-1:] == [ElectedLeader("a", "tcp://a:5679", 1)])
-        reported = len(b.seen)
-        member.kill9()
-        await until(lambda: not b.election.status()["reachable"])
-        await asyncio.to_thread(member.restart)
-        await a.election.record_in_sync(frozenset("b"))
-        assert a.election.holds_lease_now()
-        await until(lambda: len(b.seen) > reported)
-        assert set(b.seen[reported:]) == {ElectedLeader("a", "tcp://a:5679", 1)}
-        assert await b.campaign() == LeadershipLost(
-            "node a leads in epoch 1", ElectedLeader("a", "tcp://a:5679", 1)
-        )
-
-
-async def test_a_loss_of_etcds_data_makes_no_epoch_come_twice_and_lets_nobody_win_who_was_not_in_sync(
-    own_etcd: EtcdCluster,
-) -> None:
-    member = own_etcd.members[0]
-
-    async with node("a", own_etcd.setting, "lost") as a, node("b", own_etcd.setting, "lost") as b:
-        assert await a.campaign(6) == Won(7, frozenset())
-        await until(lambda: b.election.status()["epoch"] == 7)
-        member.kill9()
-        member.lose_data()
-        await asyncio.to_thread(member.restart)
-        await until(lambda: a.deposed)
-        outcome = await b.campaign(1)
-        assert isinstance(outcome, LeadershipLost)
-        assert "may lack confirmed messages" in outcome.reason
-        assert await a.win(7) == Won(8, frozenset())
-    async with node("c", own_etcd.setting, "lost") as c:
-        assert c.election.status()["epoch"] <= 8
-
-
-def test_a_leader_stays_one_when_the_member_of_etcd_it_talks_to_dies_or_hangs() -> None:
-    async def scene(three: EtcdCluster) -> None:
-        async with node("a", three.setting, "members") as a, node("b", three.setting, "members") as b:
-            await a.campaign()
-            await a.election.record_in_sync(frozenset("b"))
-            three.members[0].kill9()
-            await until(lambda: at(a) != three.members[0].url)
-            await a.election.record_in_sync(frozenset())
-            await asyncio.to_thread(three.members[0].restart)
-            hanging = next(one for one in three.members if one.url == at(a))
-            hanging.pause()
-            await until(lambda: at(a) != hanging.url)
-            await a.election.record_in_sync(frozenset("b"))
-            await a.election.resign()
-            await until(lambda: b.seen[-1:] == [None])
-            assert await b.campaign(1) == Won(2, frozenset("a"))
-            assert a.deposed == []
-
-    def at(one: Node) -> str:
-        return one.election._etcd.endpoint.url
-
-    with EtcdCluster(3) as three:
-        play(scene(three))
 
 
 # Answers that get lost.

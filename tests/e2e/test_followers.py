@@ -349,21 +349,6 @@ def test_both_sides_tell_of_each_other(pair: FollowerSite) -> None:
     assert theirs["leader"]["error"] in (None, "")
 
 
-def healthy(member: FollowerSiteNode) -> bool:
-    return member.ask("GET", "health/checks/replication").status == 200
-
-
-@pytest.mark.story
-def test_health_tells_of_a_follower_that_is_cut_off(pair: FollowerSite) -> None:
-    [follower] = pair.followers
-    assert healthy(pair.leader)
-    assert healthy(follower)
-    follower.link.refuse()
-    wait_until(lambda: not healthy(follower), "a bad conscience", PATIENCE_S)
-    follower.link.allow()
-    wait_until(lambda: healthy(follower), "a good one", PATIENCE_S)
-
-
 @pytest.mark.story
 def test_a_leader_that_is_verified_live_finds_its_follower_the_same(pair: FollowerSite) -> None:
     live(pair.leader)
@@ -386,25 +371,6 @@ def test_a_bit_that_turns_on_the_way_is_noticed_and_nothing_wrong_is_written(
         wait_until(lambda: follower.link.faults == 0, "the bit", PATIENCE_S)
         pair.wait_in_sync()
     assert pair.assert_identical() > 100_000
-
-
-@pytest.mark.story
-def test_a_link_that_is_cut_again_and_again_brings_everything(
-    pair: FollowerSite, chance: random.Random
-) -> None:
-    [follower] = pair.followers
-    declare(pair.leader, "orders")
-    for _ in range(15):
-        way = chance.choice(list(Direction))
-        follower.link.cut_after(
-            chance.randrange(200 if way is Direction.FORTH else 10_000), way, abruptly=chance.random() < 0.5
-        )
-        publish(pair.leader, "orders", numbered(0, 20, 1000))
-        pair.wait_in_sync()
-    follower.link.heal()
-    pair.wait_in_sync()
-    assert follower.link.cuts > 3
-    assert pair.assert_identical() > 15 * 20 * 1000
 
 
 # -- more than one --------------------------------------------------------------------------------

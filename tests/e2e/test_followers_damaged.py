@@ -133,38 +133,6 @@ def test_a_restart_of_a_crashed_queue_names_the_follower_that_has_it_and_takes_i
 # -- torn writes ----------------------------------------------------------------------------------
 
 
-@pytest.mark.story
-def test_garbage_behind_the_last_chunk_is_cut_on_both_sides_and_nothing_else(
-    site: FollowerSite, queue: str
-) -> None:
-    [follower] = site.followers
-    log = log_of(site.leader, queue)
-    for member in site.members:
-        member.node.kill9()
-        torn = segments(member, log)[-1]
-        whole = torn.read_bytes()
-        # A chunk that was not written to its end.
-        torn.write_bytes(whole + whole[: SIZE // 2])
-    site.leader.lead()
-    follower.follow(site.leader)
-    site.wait_in_sync()
-    publish(site.leader, queue, [b"after"])
-    assert bodies(site.leader, queue) == [*BODIES, b"after"]
-    assert site.assert_identical() > SIZE * len(BODIES)
-
-
-@pytest.mark.story
-def test_what_a_followers_disk_lost_at_the_end_is_sent_again(site: FollowerSite, queue: str) -> None:
-    [follower] = site.followers
-    log = log_of(site.leader, queue)
-    follower.node.kill9()
-    last = segments(follower, log)[-1]
-    os.truncate(last, last.stat().st_size - SIZE - 1)
-    follower.follow(site.leader)
-    site.wait_in_sync()
-    assert site.assert_identical() > SIZE * len(BODIES)
-
-
 def test_what_a_torn_leader_lost_is_set_aside_at_its_follower_and_found_there(
     site: FollowerSite, queue: str
 ) -> None:
@@ -279,14 +247,4 @@ def test_a_leader_whose_disk_is_full_refuses_and_all_that_it_confirmed_is_with_i
     old.follow(follower)
     site.wait_in_sync()
     publish(follower, queue, [TOO_LARGE])
-    assert site.assert_identical() > len(TOO_LARGE)
-
-
-@pytest.mark.story
-def test_a_leader_confirms_again_when_its_disk_has_room(site: FollowerSite, queue: str) -> None:
-    with channel_at(site.leader) as channel:
-        with full_disk(site.leader), pytest.raises(pika.exceptions.NackError):
-            channel.basic_publish("", queue, TOO_LARGE, PERSISTENT)
-        channel.basic_publish("", queue, TOO_LARGE, PERSISTENT)
-    assert bodies(site.leader, queue) == [*BODIES, TOO_LARGE]
     assert site.assert_identical() > len(TOO_LARGE)

@@ -91,28 +91,6 @@ def test_a_follower_takes_over_with_everything_that_was_confirmed(pair: Follower
     assert (status["role"], status["leader"]) == ("leader", None)
 
 
-@pytest.mark.story
-def test_transient_and_exclusive_queues_end_with_the_leader_and_may_be_declared_anew(
-    pair: FollowerSite,
-) -> None:
-    old, [follower] = pair.leader, pair.followers
-    publish(old, "orders", [b"kept"])
-    with channel_at(old) as channel:
-        channel.queue_declare("transient", durable=False)
-        channel.queue_declare("mine", durable=True, exclusive=True)
-        channel.basic_publish("", "transient", b"gone", PERSISTENT)
-        fates = {row["name"]: row["on_leader_loss"] for row in old.get("queues")}
-        assert fates == {"orders": "promoted", "transient": "deleted", "mine": "deleted"}
-        pair.wait_even()
-        old.node.kill9()
-    pair.promote(follower)
-    assert [row["name"] for row in follower.get("queues")] == ["orders"]
-    with channel_at(follower) as channel:
-        assert channel.queue_declare("transient", durable=False).method.message_count == 0
-        assert channel.queue_declare("mine", exclusive=True).method.message_count == 0
-    assert bodies(follower, "orders") == [b"kept"]
-
-
 @pytest.mark.parametrize("by_restart", [False, True])
 def test_what_the_lost_leader_had_handed_out_is_redelivered(pair: FollowerSite, by_restart: bool) -> None:
     old, [follower] = pair.leader, pair.followers
@@ -269,42 +247,6 @@ def test_a_leader_cannot_be_promoted(pair: FollowerSite) -> None:
     ended = pair.leader.node.ctl("promote_follower", check=False)
     assert ended.returncode != 0
     assert len(ended.stderr.splitlines()) == 1
-
-
-@pytest.mark.story
-def test_what_was_purged_just_before_the_leader_died_does_not_come_back(pair: FollowerSite) -> None:
-    old, [follower] = pair.leader, pair.followers
-    for round_ in range(5):
-        old = pair.leader
-        [follower] = pair.followers
-        publish(old, "orders", numbered(0, 50))
-        with channel_at(old) as channel:
-            for _ in range(20):
-                channel.basic_get("orders")
-            channel.basic_recover(requeue=True)
-            assert channel.queue_purge("orders").method.message_count == 50, round_
-            old.node.kill9()
-        pair.promote(follower)
-        assert bodies(follower, "orders") == []
-        old.follow(pair.leader)
-        pair.wait_in_sync()
-    assert pair.assert_identical() > 0
-
-
-@pytest.mark.story
-def test_what_was_declared_and_deleted_just_before_the_leader_died_is_there_and_gone(
-    pair: FollowerSite,
-) -> None:
-    old, [follower] = pair.leader, pair.followers
-    declare(old, "doomed")
-    publish(old, "doomed", [b"x"])
-    with channel_at(old) as channel:
-        channel.queue_delete("doomed")
-        channel.queue_declare("new", durable=True)
-        old.node.kill9()
-    pair.promote(follower)
-    names = {row["name"] for row in follower.get("queues")}
-    assert names == {"orders", "new"}
 
 
 def test_a_stream_goes_on_with_its_offsets_and_its_publishers_numbers(pair: FollowerSite) -> None:
@@ -478,34 +420,6 @@ def test_an_old_leader_that_is_started_as_one_asks_its_followers_first(
 
 
 @pytest.mark.story
-def test_an_old_leader_whose_followers_do_not_answer_leads_as_before(three: FollowerSite) -> None:
-    """One is gone, the other takes the question and stands still."""
-    old, [follower, third] = three.leader, three.followers
-    old.node.kill9()
-    third.node.kill9()
-    with follower.frozen():
-        old.lead()
-        assert old.status()["role"] == "leader"
-        publish(old, "orders", numbered(0, 1))
-
-
-@pytest.mark.story
-def test_the_leader_before_the_last_is_fenced_too(three: FollowerSite) -> None:
-    """Who replaced it is gone, and the one that leads now never followed it."""
-    first, [second, third] = three.leader, three.followers
-    first.node.kill9()
-    three.promote(second)
-    three.leader.wait_in_sync(third)
-    second.node.kill9()
-    three.promote(third)
-    second.link.target_port = first.replication_port
-    first.lead(wait=False)
-    first.wait_answers()
-    wait_until(lambda: first.status()["role"] == "fenced", "the fence", PATIENCE_S)
-    assert first.status()["leader"]["epoch"] == third.status()["epoch"] == 3
-
-
-@pytest.mark.story
 def test_a_fenced_leader_stays_fenced_when_it_is_started_again(pair: FollowerSite) -> None:
     old, [follower] = pair.leader, pair.followers
     lose_follower(pair, follower)
@@ -631,19 +545,6 @@ def test_a_follower_that_stands_still_is_waited_for_no_longer_than_configured(pa
 
 
 @pytest.mark.story
-def test_a_purge_is_answered_once_the_follower_has_it_or_is_waited_for_no_longer(pair: FollowerSite) -> None:
-    [follower] = pair.followers
-    publish(pair.leader, "orders", numbered(0, 10))
-    with channel_at(pair.leader) as channel:
-        follower.link.stall()
-        assert channel.queue_purge("orders").method.message_count == 10
-        assert pair.leader.status()["in_sync"] == []
-        follower.link.resume()
-    pair.wait_in_sync()
-    assert pair.assert_identical() > 0
-
-
-@pytest.mark.story
 def test_a_follower_that_stands_still_keeps_nobody_from_stopping_in_order(pair: FollowerSite) -> None:
     [follower] = pair.followers
     publish(pair.leader, "orders", numbered(0, 10))
@@ -672,18 +573,6 @@ def raw_publisher(member: FollowerSiteNode) -> Peer:
     peer.open_channel(1)
     peer.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
     return peer
-
-
-@pytest.mark.story
-def test_a_follower_that_stands_still_does_not_hold_up_the_other(three: FollowerSite) -> None:
-    frozen, other = three.followers
-    with frozen.frozen():
-        publish(three.leader, "orders", [b"waits for a while"])
-        publish(three.leader, "orders", numbered(0, 100))
-        assert three.leader.status()["in_sync"] == [other.node_name]
-        three.leader.node.kill9()
-        three.promote(other)
-        assert bodies(other, "orders") == [b"waits for a while", *numbered(0, 100)]
 
 
 def test_a_confirm_of_the_leader_alone_waits_for_nobody(tmp_path: Path) -> None:

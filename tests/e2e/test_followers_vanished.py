@@ -113,18 +113,6 @@ def test_a_sealed_segment_that_vanishes_while_nothing_happens_is_found_by_a_scru
     assert any((follower.data_dir / "divergent").glob(f"damaged-*/{log}/*.segment*"))
 
 
-@pytest.mark.story
-def test_the_log_of_definitions_vanishes_under_traffic(pair: FollowerSite, queue: str) -> None:
-    [follower] = pair.followers
-    pid, said = follower.node.pid, len(follower.node.log_text())
-    shutil.rmtree(follower.data_dir / "definitions")
-    declare(pair.leader, f"{queue}-after")
-    wait_found(pair, said)
-    pair.wait_in_sync()
-    assert follower.get(f"queues/%2F/{queue}-after")["name"] == f"{queue}-after"
-    wait_fetched(pair, pid, said)
-
-
 def delay(site: FollowerSite, apply_delay: str) -> None:
     """Have the follower keep for so long what its leader removes."""
     [follower] = site.followers

@@ -37,7 +37,6 @@ from leveret.testing.sites.follower_site import PATIENCE_S, FollowerSite, Follow
 from tests.e2e.follower_clients import PERSISTENT, bodies, channel_at, declare, numbered, publish
 
 GUEST: Final = {"Authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="}
-UNKNOWN: Final = "no node that serves clients is known at present"
 
 
 @pytest.fixture
@@ -157,16 +156,6 @@ async def test_a_stream_client_that_knows_only_the_follower_publishes_and_reads(
         await consumer.close()
     assert read == [b"%d" % number for number in range(100)]
     assert follower.status()["proxy"]["passed_on"] >= 2
-
-
-@pytest.mark.story
-def test_large_messages_pass_both_ways_whole(pair: FollowerSite) -> None:
-    leader, [follower] = pair.leader, pair.followers
-    large = [bytes([number]) * 3_000_000 for number in range(6)]
-    declare(follower, "large")
-    publish(follower, "large", large)
-    assert bodies(follower, "large") == large
-    assert connections(leader) == []
 
 
 # -- TLS ------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What kill -9 does to messages that expire, die, rank or belong to a transaction.
+"""What kill -9 does to messages that rank or belong to a transaction.
 
 Each test draws its amounts and moments from a seed, which it prints; LEVERET_SEED sets another one.
 """
@@ -6,7 +6,6 @@ Each test draws its amounts and moments from a seed, which it prints; LEVERET_SE
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
@@ -14,15 +13,11 @@ from typing import Any, Final, TypeAlias
 import pika
 import pytest
 
-from leveret.testing.network.ports import LOOPBACK, wait_until
+from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.servers.broker import LeveretProcess
-from tests.conformance.rawclient import PATIENCE_S
-from tests.conformance.verbs import drain, get, ready_count, take, wait_ready
+from tests.conformance.verbs import drain, take
 
-DYING: Final = "dying"
-GRAVE: Final = "grave"
 Connect: TypeAlias = Callable[[], Any]
-ROUNDS: Final = 3
 PERSISTENT: Final = pika.BasicProperties(delivery_mode=2)
 
 
@@ -52,69 +47,6 @@ def declare(channel: Any, name: str, **arguments: Any) -> str:
     named = {f"x-{key.replace('_', '-')}": value for key, value in arguments.items()}
     channel.queue_declare(name, durable=True, arguments=named)
     return name
-
-
-def test_a_message_that_dies_during_a_crash_is_never_lost(
-    node: LeveretProcess, connect: Connect, chance: random.Random
-) -> None:
-    """It may be found twice: once dead, and once more when its death happens again."""
-    channel = connect()
-    declare(channel, GRAVE)
-    declare(channel, DYING, message_ttl=5, dead_letter_exchange="", dead_letter_routing_key=GRAVE)
-    confirmed: set[bytes] = set()
-    for round_ in range(ROUNDS):
-        channel = connect()
-        channel.confirm_delivery()
-        for number in range(chance.randint(20, 300)):
-            body = b"%d-%d" % (round_, number)
-            channel.basic_publish("", DYING, body, PERSISTENT)
-            confirmed.add(body)
-        time.sleep(chance.random() * 0.02)
-        node.kill9()
-        node.start()
-    channel = connect()
-    wait_ready(channel, DYING, 0)
-    wait_until(lambda: ready_count(channel, GRAVE) >= len(confirmed), "all graves", PATIENCE_S)
-    found = drain(channel, GRAVE)
-    assert set(found) == confirmed
-    print(f"{len(found) - len(confirmed)} of {len(confirmed)} died twice")
-
-
-def test_the_time_to_live_goes_on_while_the_node_is_down(node: LeveretProcess, connect: Connect) -> None:
-    channel = connect()
-    declare(channel, DYING, message_ttl=1500)
-    declare(channel, "own")
-    channel.confirm_delivery()
-    channel.basic_publish("", DYING, b"x", PERSISTENT)
-    channel.basic_publish("", "own", b"x", pika.BasicProperties(delivery_mode=2, expiration="1500"))
-    published_s = time.monotonic()
-    node.kill9()
-    node.start()
-    channel = connect()
-    for queue in (DYING, "own"):
-        wait_ready(channel, queue, 0)
-    assert time.monotonic() - published_s >= 1.4
-
-
-def test_what_expired_or_was_dropped_before_a_crash_never_returns(
-    node: LeveretProcess, connect: Connect
-) -> None:
-    channel = connect()
-    declare(channel, DYING, message_ttl=10)
-    declare(channel, "short", max_length=2)
-    channel.confirm_delivery()
-    for queue in (DYING, "short"):
-        for body in (b"1", b"2", b"3"):
-            channel.basic_publish("", queue, body, PERSISTENT)
-    wait_ready(channel, DYING, 0)
-    channel.basic_publish("", "marker", b"")
-    declare(channel, "marker")
-    channel.basic_publish("", "marker", b"", PERSISTENT)
-    node.kill9()
-    node.start()
-    channel = connect()
-    assert get(channel, DYING) is None
-    assert drain(channel, "short") == [b"2", b"3"]
 
 
 def test_priorities_and_order_survive_a_crash(
@@ -163,26 +95,3 @@ def test_a_committed_transaction_survives_a_crash(
     numbers = [b"%d" % number for number in range(count)]
     assert drain(channel, "target") == numbers[:moved]
     assert drain(channel, "source") == numbers[moved:]
-
-
-def test_a_queue_that_expired_is_gone_after_a_crash(node: LeveretProcess, connect: Connect) -> None:
-    channel = connect()
-    declare(channel, "passing", expires=100)
-    declare(channel, "staying", expires=60_000)
-
-    def gone() -> bool:
-        leader_client = connect()
-        try:
-            leader_client.queue_bind("passing", "amq.fanout")
-        except pika.exceptions.ChannelClosedByBroker:
-            return True
-        finally:
-            leader_client.connection.close()
-        return False
-
-    wait_until(gone, "the queue's end", PATIENCE_S)
-    declare(channel, "marker")
-    node.kill9()
-    node.start()
-    assert gone()
-    connect().queue_declare("staying", passive=True)

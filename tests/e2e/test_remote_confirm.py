@@ -154,24 +154,6 @@ def test_without_a_downstream_the_policy_s_answer_holds_from_the_first_message_a
     upstream.ctl("clear_policy", "-p", VHOST, queue)
 
 
-def test_a_late_downstream_is_not_waited_for_longer_than_the_policy_says(upstream: LeveretProcess) -> None:
-    declare(upstream, "hasty")
-    policy(upstream, "^hasty$", remote_dc_confirm_timeout=200, remote_dc_confirm_on_timeout="nack")
-    downstream = Downstream(upstream, "eu.slow")
-    try:
-        downstream.report(0)
-        wait_until(
-            lambda: row(upstream, "hasty")["remote_dc_confirm_unmet"] == "", "a downstream", PATIENCE_S
-        )
-        assert publishes(upstream, "hasty") is False
-        assert row(upstream, "hasty")["remote_dc_refused"] == 1
-        with channel_of(pika.BlockingConnection(parameters(upstream.amqp_port, VHOST))) as channel:
-            asked = channel.queue_declare("hasty", passive=True)
-            assert asked.method.message_count == 1, "it is there all the same"
-    finally:
-        downstream.close()
-
-
 async def test_a_publisher_of_the_stream_protocol_is_refused_as_any(upstream: LeveretProcess) -> None:
     declare(upstream, "events", **{"x-queue-type": "stream"})
     policy(upstream, "^events$", remote_dc_confirm_timeout=LONG_MS, remote_dc_confirm_on_timeout="nack")
@@ -190,20 +172,3 @@ async def test_a_publisher_of_the_stream_protocol_is_refused_as_any(upstream: Le
         await producer.send("events", b"m", on_publish_confirm=note)
         assert await answered is False
     assert row(upstream, "events")["remote_dc_refused"] == 1
-
-
-def test_a_policy_that_asks_for_confirms_without_replication_is_refused(upstream: LeveretProcess) -> None:
-    for definition, sentence in (
-        ({"remote-dc-confirm": True}, "remote-dc-confirm needs remote-dc-replicate to be true"),
-        (
-            {"remote-dc-replicate": True, "remote-dc-confirm": "some"},
-            "is not a valid remote-dc-confirm value",
-        ),
-        (
-            {"remote-dc-replicate": True, "remote-dc-confirm-timeout": 5},
-            "remote-dc-confirm must be specified to specify remote-dc-confirm-timeout",
-        ),
-    ):
-        done = upstream.ctl("set_policy", "-p", VHOST, "bad", "^bad$", json.dumps(definition), check=False)
-        assert done.returncode != 0
-        assert sentence in done.stdout + done.stderr

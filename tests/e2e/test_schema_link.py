@@ -8,13 +8,11 @@ from pathlib import Path
 import pytest
 
 from leveret.core.broker.access import check_password, permission_of
-from leveret.core.schema.delta import SCHEMA_VHOST, UPSTREAM_PARAMETER
+from leveret.core.schema.delta import SCHEMA_VHOST
 from leveret.model.definitions import (
-    AnyEntity,
     Binding,
     Delete,
     Exchange,
-    GlobalParameter,
     Permission,
     Put,
     Queue,
@@ -66,29 +64,6 @@ async def test_a_downstream_follows_its_upstream_through_every_kind_of_change(tm
         assert link.downstream.commits >= 5
 
 
-async def test_what_is_this_nodes_own_stays_its_own(tmp_path: Path) -> None:
-    async with pair(tmp_path, locals_={"global_parameters": "^standby", "queues": "^mine$"}) as link:
-        mine: list[AnyEntity] = [
-            GlobalParameter(name="cluster_name", value="eu.2"),
-            GlobalParameter(name="standby_replication_upstream", value={}),
-            GlobalParameter(name="standby_extra", value=1),
-            Vhost(name=SCHEMA_VHOST),
-            Queue(vhost="/", name="mine", epoch=5),
-            Queue(vhost="/", name="passing", durable=False),
-        ]
-        link.downstream.put(*mine)
-        link.upstream.put(GlobalParameter(name="cluster_name", value="eu.1"), Queue(vhost="/", name="theirs"))
-        await link.follow()
-        await until(lambda: link.status["state"] == "syncing", "a first sync")
-
-        held = link.downstream.broker.definitions.by_kind
-        for entity in mine[:-1]:
-            assert held[entity.kind][entity.key] == entity
-        assert ("/", "passing") in held["queues"]
-        assert ("/", "theirs") in held["queues"]
-        assert (UPSTREAM_PARAMETER,) in held["global_parameters"]
-
-
 async def test_unchanged_kinds_are_not_sent_again_although_locals_keep_the_two_sides_different(
     tmp_path: Path,
 ) -> None:
@@ -103,42 +78,6 @@ async def test_unchanged_kinds_are_not_sent_again_although_locals_keep_the_two_s
         link.downstream.broker.apply(Delete("queues", ("/", "q")))
         await link.synced()
         assert ("/", "q") in link.downstream.broker.queues
-
-
-async def test_a_large_schema_arrives_in_parts(tmp_path: Path) -> None:
-    async with pair(tmp_path) as link:
-        link.upstream.put(Exchange(vhost="/", name="x", type="topic"))
-        for number in range(4_000):
-            link.upstream.put(
-                Queue(vhost="/", name=f"queue-{number}", arguments={"note": f"{number * 7919:x}" * 4}),
-                Binding(vhost="/", source="x", destination=f"queue-{number}", routing_key=f"k.{number}"),
-            )
-        await link.follow()
-        await until(lambda: link.status["state"] == "syncing", "a first sync")
-        assert link.downstream.schema() == link.upstream.schema()
-        changes = link.status["changes_applied"]
-        assert isinstance(changes, int)
-        assert changes >= 8_000
-
-
-async def test_a_queue_that_holds_messages_is_kept_and_named_until_it_is_empty(tmp_path: Path) -> None:
-    async with pair(tmp_path) as link:
-        link.upstream.put(Queue(vhost="/", name="q", arguments={"x": 1}))
-        link.downstream.put(Queue(vhost="/", name="q"))
-        held = link.downstream.broker.queue("/", "q")
-        held.backlog.next_offset = 3
-        assert held.message_count == 3
-        await link.follow()
-        await until(lambda: link.status["syncs"] == 1, "a first sync")
-        assert link.status["conflicts"] == [
-            "queues //q: its properties differ from the upstream's, and it holds messages or is down"
-        ]
-        assert link.downstream.broker.queue("/", "q") is held
-
-        held.backlog.next_offset = 0
-        await link.synced()
-        assert link.status["conflicts"] == []
-        assert link.downstream.schema() == link.upstream.schema()
 
 
 async def test_a_change_that_the_downstream_refuses_is_named_and_stops_no_other(tmp_path: Path) -> None:

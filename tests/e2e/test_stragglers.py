@@ -1,4 +1,4 @@
-"""A message that nobody settles pins no disk: at a leader, at followers that stream, were away or are delayed.
+"""A message that nobody settles pins no disk: at a leader and at followers that stream.
 
 And wherever it is stored again, nothing is lost by a kill, a promotion, a restart; nothing looks divergent.
 """
@@ -122,39 +122,3 @@ def test_a_follower_gives_back_what_its_leader_does_and_takes_over_with_all(site
         wait_small(follower, former)
     assert former.divergent_messages() == []
     site.assert_identical()
-
-
-@pytest.mark.story
-def test_a_follower_that_was_away_takes_nothing_for_divergent(site: FollowerSite) -> None:
-    [follower] = site.followers
-    follower.follow(site.leader)
-    site.wait_in_sync()
-    with stragglers(site.leader) as channel:
-        pass_through(channel, 2 * MIB)
-        site.wait_even()
-        follower.node.kill9()
-        pass_through(channel, 6 * MIB)
-        wait_small(site.leader)
-        follower.follow(site.leader)
-        site.wait_in_sync()
-        assert follower.divergent_messages() == []
-        wait_small(site.leader, follower)
-    site.assert_identical()
-    follower.lead()
-    assert_there(follower)
-
-
-@pytest.mark.story
-def test_a_delayed_follower_gives_it_back_later(site: FollowerSite) -> None:
-    [follower] = site.followers
-    follower.node.config["replication.apply_delay"] = "3s"
-    follower.follow(site.leader)
-    wait_until(lambda: follower.status()["state"] == "delayed", "a delayed follower", PATIENCE_S)
-    with stragglers(site.leader) as channel:
-        pass_through(channel, 4 * MIB)
-        wait_small(site.leader, follower)
-    site.leader.node.kill9()
-    done = follower.node.ctl("-q", "promote_follower", "--apply-delayed", check=False)
-    assert done.returncode == 0, done.stderr
-    follower.node.wait_ready()
-    assert_there(follower)

@@ -29,8 +29,8 @@ from leveret.testing.servers.broker import LeveretProcess
 from leveret.testing.servers.certificates import CertificateAuthority, available
 from leveret.wire.chunk import split_entries
 from leveret.wire.stream import commands as wire
-from leveret.wire.stream.codec import Code, CommandKey
-from leveret.wire.stream.fields import CommandVersions, OffsetSpec
+from leveret.wire.stream.codec import Code
+from leveret.wire.stream.fields import OffsetSpec
 from leveret.wire.stream.fields import OffsetType as WireOffset
 from tests.e2e.stream_served import RawPeer
 
@@ -143,45 +143,6 @@ def test_rstream_filters_messages_within_the_chunks_it_gets(node: LeveretProcess
     run(script())
 
 
-# --- Versions of commands -------------------------------------------------------------------------
-
-
-def test_deliver_of_version_2_tells_the_committed_chunk(connect: Callable[[], RawPeer]) -> None:
-    peer = connect()
-    peer.send(
-        wire.ExchangeCommandVersions(1, [CommandVersions(CommandKey.DELIVER, 1, 2)]),
-        wire.Create(2, "versions", {}),
-    )
-    answer = peer.next()
-    assert isinstance(answer, wire.ExchangeCommandVersionsResponse)
-    assert CommandVersions(CommandKey.DELIVER, 1, 2) in answer.commands
-    assert peer.next() == wire.CreateResponse(2, Code.OK)
-    peer.send(wire.DeclarePublisher(3, 0, "", "versions"), wire.Publish(0, [(1, b"a")], []))
-    assert peer.next() == wire.DeclarePublisherResponse(3, Code.OK)
-    assert peer.next() == wire.PublishConfirm(0, [1])
-    peer.send(wire.Subscribe(4, 7, "versions", FROM_FIRST, 1, {}))
-    assert peer.next() == wire.SubscribeResponse(4, Code.OK)
-    octets = peer.next_frame()
-    assert octets is not None
-    assert octets[:5] == bytes.fromhex("0008 0002 07")
-    assert octets[5:13] == bytes(8), "the committed chunk is the first"
-    assert octets[13] == 0x50
-
-
-def test_statistics_are_the_bounds_of_the_stream(connect: Callable[[], RawPeer]) -> None:
-    peer = connect()
-    peer.send(wire.Create(1, "bounds", {}))
-    assert peer.next() == wire.CreateResponse(1, Code.OK)
-    peer.send(wire.StreamStats(2, "bounds"))
-    empty = {"first_chunk_id": -1, "committed_chunk_id": -1, "committed_offset": -1}
-    assert peer.next() == wire.StreamStatsResponse(2, Code.OK, empty)
-    peer.send(wire.DeclarePublisher(3, 0, "", "bounds"), wire.Publish(0, [(1, b"a"), (2, b"b")], []))
-    peer.next(), peer.next()
-    peer.send(wire.StreamStats(4, "bounds"))
-    bounds = {"first_chunk_id": 0, "committed_chunk_id": 0, "committed_offset": 1}
-    assert peer.next() == wire.StreamStatsResponse(4, Code.OK, bounds)
-
-
 # --- Single active consumer -----------------------------------------------------------------------
 
 
@@ -206,14 +167,6 @@ def test_of_consumers_with_one_name_the_first_reads_and_the_next_takes_over(node
         await second.consumer.close()
 
     run(script())
-
-
-def test_a_single_active_consumer_needs_a_name(connect: Callable[[], RawPeer]) -> None:
-    peer = connect()
-    peer.send(wire.Create(1, "named", {}))
-    assert peer.next() == wire.CreateResponse(1, Code.OK)
-    peer.send(wire.Subscribe(2, 1, "named", FROM_FIRST, 1, {"single-active-consumer": "true"}))
-    assert peer.next() == wire.SubscribeResponse(2, Code.PRECONDITION_FAILED)
 
 
 # --- Super streams --------------------------------------------------------------------------------
@@ -266,42 +219,6 @@ def test_a_super_stream_is_made_routed_to_and_deleted(
 # --- What outlives a crash ------------------------------------------------------------------------
 
 
-def test_messages_sequences_and_offsets_outlive_a_kill() -> None:
-    with LeveretProcess() as node:
-        peer = RawPeer(node.stream_port)
-        peer.send(wire.Create(1, "lasting", {}))
-        assert peer.next() == wire.CreateResponse(1, Code.OK)
-        peer.send(wire.DeclarePublisher(2, 0, "writer", "lasting"))
-        assert peer.next() == wire.DeclarePublisherResponse(2, Code.OK)
-        peer.send(wire.Publish(0, [(number, b"%d" % number) for number in range(1, 101)], []))
-        assert peer.next() == wire.PublishConfirm(0, list(range(1, 101)))
-        peer.send(wire.StoreOffset("reader", "lasting", 42))
-        # What comes after it in the log is durable only together with it.
-        peer.send(wire.Publish(0, [(101, b"101")], []))
-        assert peer.next() == wire.PublishConfirm(0, [101])
-        peer.socket.close()
-        node.kill9()
-        node.start()
-        peer = RawPeer(node.stream_port)
-        peer.send(
-            wire.QueryPublisherSequence(1, "writer", "lasting"), wire.QueryOffset(2, "reader", "lasting")
-        )
-        assert peer.next() == wire.QueryPublisherSequenceResponse(1, Code.OK, 101)
-        assert peer.next() == wire.QueryOffsetResponse(2, Code.OK, 42)
-        peer.send(wire.DeclarePublisher(3, 0, "writer", "lasting"), wire.Publish(0, [(101, b"again")], []))
-        assert peer.next() == wire.DeclarePublisherResponse(3, Code.OK)
-        assert peer.next() == wire.PublishConfirm(0, [101])
-        peer.send(wire.Subscribe(4, 1, "lasting", FROM_FIRST, 100, {}))
-        assert peer.next() == wire.SubscribeResponse(4, Code.OK)
-        records = 0
-        while records < 101:
-            deliver = peer.next()
-            assert isinstance(deliver, wire.Deliver)
-            records += int.from_bytes(deliver.chunk[4:8], "big")
-        assert records == 101
-        peer.socket.close()
-
-
 def test_nothing_confirmed_is_lost_and_nothing_is_doubled_when_the_node_is_killed_in_full_flow() -> None:
     with LeveretProcess() as node:
         confirmed = 0
@@ -340,22 +257,6 @@ def all_numbers(node: LeveretProcess, stream: str, count: int) -> list[int]:
         numbers += map(int, split_entries(deliver.chunk[48 : 48 + data_bytes]))
     peer.socket.close()
     return numbers
-
-
-def test_a_deleted_stream_leaves_no_file_behind(node: LeveretProcess, connect: Callable[[], RawPeer]) -> None:
-    peer = connect()
-    before = files_of(node)
-    peer.send(wire.Create(1, "short", {}))
-    assert peer.next() == wire.CreateResponse(1, Code.OK)
-    peer.send(wire.DeclarePublisher(2, 0, "", "short"), wire.Publish(0, [(1, b"a")], []))
-    peer.next(), peer.next()
-    assert files_of(node) != before
-    peer.send(wire.DeleteStream(3, "short"))
-    wait_until(lambda: files_of(node) == before, "the files are gone", PATIENCE_S)
-
-
-def files_of(node: LeveretProcess) -> list[Path]:
-    return sorted((node.data_dir / "streams").rglob("*"))
 
 
 def test_a_stream_keeps_no_more_than_its_length_in_whole_segments(connect: Callable[[], RawPeer]) -> None:

@@ -16,12 +16,10 @@ from rstream import OffsetType as RstreamOffset
 
 from leveret.core.queues.stream import StreamBatch
 from leveret.model.errors import (
-    AccessRefused,
     LedElsewhere,
     NotAllowed,
     NotFound,
     PreconditionFailed,
-    StorageError,
 )
 from leveret.pipeline.upstream.stream_client import (
     UNCONFIRMED_MAX,
@@ -107,12 +105,6 @@ def test_nothing_is_fetched_of_another_log_than_is_meant(served: Served, client:
     assert len(list(client.fetch(OUTGOING_STREAM, 0, 5))) == 5
 
 
-def test_a_range_that_begins_in_a_chunk_begins_with_the_next(served: Served, client: StreamClient) -> None:
-    served.fill(4, records=10)
-    ids = [decode_chunk(raw).header.chunk_id for raw in client.fetch(OUTGOING_STREAM, 5, 35)]
-    assert ids == [10, 20, 30]
-
-
 async def test_a_stock_client_gets_the_messages_of_a_log_and_only_them(served: Served) -> None:
     served.fill(2, records=3, body=b"first")
     served.on_loop(lambda: served.log.append([b"a settlement"], kind=ChunkType.TRACKING))
@@ -181,33 +173,6 @@ def test_what_retention_took_is_a_gap_with_its_bounds(served: Served, client: St
     with pytest.raises(GapError, match="offsets 6 to 9 are gone"):
         list(client.fetch(OUTGOING_STREAM, 6, 10))
     assert client.stats(OUTGOING_STREAM)["bytes"] == 0
-
-
-def test_a_vhost_without_an_outgoing_log_has_no_such_stream(served: Served) -> None:
-    with served.client(vhost="plain") as client:
-        with pytest.raises(NotFound):
-            client.stats(OUTGOING_STREAM)
-        assert client.metadata([OUTGOING_STREAM])[0].code == Code.STREAM_DOES_NOT_EXIST
-
-
-def test_a_user_who_may_not_read_the_log_is_refused(served: Served) -> None:
-    served.on_loop(lambda: served.host.unreadable.add(("standby", "/")))
-    with served.client(username="standby") as client:
-        with pytest.raises(AccessRefused, match="code 16"):
-            client.stats(OUTGOING_STREAM)
-        with pytest.raises(AccessRefused):
-            client.declare_publisher("recovery.1", QUEUE)
-
-
-def test_a_damaged_log_ends_its_readers_and_not_the_node(served: Served, client: StreamClient) -> None:
-    served.fill(1)
-    chunks = client.fetch(OUTGOING_STREAM, 0, 4)
-    next(chunks)
-    served.on_loop(lambda: setattr(served.log, "fails_with", StorageError("damaged chunk at byte 7")))
-    served.fill(1)
-    with pytest.raises(NotFound, match="went away"):
-        next(chunks)
-    assert client.query_offset("r", OUTGOING_STREAM) is None
 
 
 def test_a_chunk_damaged_on_the_way_is_found(served: Served, client: StreamClient) -> None:
@@ -279,15 +244,6 @@ def test_a_large_plan_is_published_with_few_runs_under_way(served: Served, clien
     assert [number for number, _ in stored] == list(range(1, count + 1))
 
 
-def test_a_message_larger_than_the_agreed_frame_is_published(served: Served, client: StreamClient) -> None:
-    publisher = client.declare_publisher("recovery.1", QUEUE)
-    publisher.publish(MessageRun.of(1, [b"small", b"L" * 5_000_000]))
-    publisher.publish(MessageRun.of(3, [b"small"]))
-    publisher.wait_confirmed(3, TIMEOUT_S)
-    stored = served.on_loop(lambda: served.host.queues["/", "orders"].stored)
-    assert [len(body) for _, body in stored] == [5, 5_000_000, 5]
-
-
 def test_while_the_disk_is_slow_a_publisher_waits_and_memory_is_bounded(served: Served) -> None:
     queue = served.on_loop(lambda: served.host.recovery_queue("guest", "/", "orders"))
     served.on_loop(queue.hold)
@@ -339,20 +295,6 @@ def test_more_publishers_than_there_are_numbers_are_refused_until_one_is_closed(
 # --- Connections ----------------------------------------------------------------------------------
 
 
-def test_the_first_endpoint_that_answers_is_taken(served: Served) -> None:
-    nobody = free_port()
-    client = connect(
-        [f"{LOOPBACK}:{nobody}", f"{LOOPBACK}:{served.port}"],
-        vhost="/",
-        username="guest",
-        password="guest",
-        timeout_s=TIMEOUT_S,
-    )
-    assert client.connection.peer == f"{LOOPBACK}:{served.port}"
-    client.close()
-    client.close()
-
-
 def test_when_no_endpoint_answers_the_reasons_are_named() -> None:
     with socket.create_server((LOOPBACK, 0)) as silent:
         endpoints = [f"{LOOPBACK}:{free_port()}", f"{LOOPBACK}:{silent.getsockname()[1]}"]
@@ -387,31 +329,6 @@ def test_heartbeats_are_sent_and_a_silent_peer_is_dropped() -> None:
         while (command := peer.next()) is not None:
             assert isinstance(command, wire.Heartbeat)
         peer.socket.close()
-
-
-@pytest.mark.parametrize(
-    ("octets", "code"),
-    [(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", Code.FRAME_TOO_LARGE), (b"\0\0\0\1\0", Code.UNKNOWN_FRAME)],
-)
-def test_who_speaks_another_protocol_is_told_and_dropped(served: Served, octets: bytes, code: Code) -> None:
-    with socket.create_connection((LOOPBACK, served.port), TIMEOUT_S) as stranger:
-        stranger.sendall(octets)
-        answer = stranger.recv(1000)
-        assert answer[4:6] == bytes.fromhex("0016")
-        assert int.from_bytes(answer[12:14], "big") == code
-        assert stranger.recv(1000) == b"", "and dropped even if it never answers"
-    wait_until(lambda: served.peers() == 0, "it to be forgotten", TIMEOUT_S)
-
-
-def test_a_frame_that_lies_about_its_size_ends_the_connection_and_the_node_stays(served: Served) -> None:
-    liar = RawPeer(served.port)
-    liar.socket.sendall(b"\x7f\xff\xff\xff" + bytes(100_000))
-    close = liar.next()
-    assert isinstance(close, wire.Close)
-    assert close.code == Code.FRAME_TOO_LARGE
-    liar.socket.close()
-    with served.client() as client:
-        assert client.stats(OUTGOING_STREAM)["committed_offset"] == 0
 
 
 def test_while_an_alarm_is_in_effect_who_publishes_to_streams_is_not_read_from(served: Served) -> None:

@@ -18,7 +18,6 @@ from leveret.runtime.coordination.etcd import (
     EtcdAway,
     EtcdCompacted,
     EtcdError,
-    EtcdRefused,
     WatchEvents,
 )
 from leveret.testing.simulation.etcd.client import SimulatedEtcdClient
@@ -93,39 +92,6 @@ def test_the_client_has_the_methods_of_the_real_one() -> None:
 def test_without_an_etcd_a_client_says_what_to_do() -> None:
     with pytest.raises(LookupError, match="use_here"):
         SimulatedEtcdClient(ONE, ATTEMPT_S)
-
-
-def test_a_lease_ends_by_the_time_of_the_simulation_with_all_its_keys_in_one_revision() -> None:
-    async def story(etcd: SimulatedEtcd, client: SimulatedEtcdClient) -> None:
-        lease = await client.grant(4)
-        await client.transact(
-            StoreTransaction((), (PutKey("b", b"", True), PutKey("a", b"", True))), lease.id
-        )
-        async with watched(client, "", 2) as seen:
-            for _ in range(5):
-                await asyncio.sleep(2)
-                assert await client.keep_alive(lease.id) == 4
-            assert len((await client.read("")).entries) == 2
-            await asyncio.sleep(4 + EXPIRY_TICK_S)
-            assert await client.keep_alive(lease.id) == 0
-        assert [(batch.revision, [event[:2] for event in batch.events]) for batch in seen] == [
-            (3, [("a", None), ("b", None)])
-        ]
-
-    play(story)
-
-
-def test_a_put_with_a_lease_that_is_over_is_refused_and_does_nothing() -> None:
-    async def story(etcd: SimulatedEtcd, client: SimulatedEtcdClient) -> None:
-        lease = await client.grant(3)
-        etcd.revoke(lease.id)
-        with pytest.raises(EtcdRefused) as refused:
-            await client.transact(put("a", leased=True), lease.id)
-        assert refused.value.code == 5
-        assert await client.read("a") == (1, {})
-        await client.revoke(lease.id)
-
-    play(story)
 
 
 def test_without_an_answer_a_transaction_was_done_or_not_and_may_be_done_later() -> None:
@@ -215,24 +181,6 @@ def test_a_watch_in_a_cut_ends_after_the_time_of_keepalives_and_goes_on_at_its_r
         async with watched(client, "a", 1) as seen:
             pass
         assert [batch.revision for batch in seen] == [2]
-
-    play(story)
-
-
-def test_a_watch_behind_a_compaction_has_to_read_again() -> None:
-    async def story(etcd: SimulatedEtcd, client: SimulatedEtcdClient) -> None:
-        for _ in range(3):
-            etcd.transact(put("a"))
-        etcd.compact(3)
-        with pytest.raises(EtcdCompacted, match="the revisions before 3"):
-            async with watched(client, "a", 1):
-                pass
-        with pytest.raises(EtcdCompacted, match="the revisions before 3"):
-            async with watched(client, "a", 2):
-                pass
-        async with watched(client, "a", 3) as seen:
-            pass
-        assert [batch.revision for batch in seen] == [4]
 
     play(story)
 
@@ -335,12 +283,3 @@ def test_the_same_seed_is_the_same_story() -> None:
         return found
 
     assert once(1) == once(1) != once(2)
-
-
-def test_a_prefix_is_deleted_with_what_is_below_it_and_nothing_is_no_revision() -> None:
-    state = EtcdState()
-    keys = ("a", "a/1", "a/2", "b")
-    state.transact(StoreTransaction((), tuple(PutKey(key, b"") for key in keys)), 0)
-    assert state.transact(StoreTransaction((), (DeleteKey("a/", True),)), 0) == 3
-    assert [event.key for event in state.history[-1].events] == ["a/1", "a/2"]
-    assert state.transact(StoreTransaction((), (DeleteKey("a/", True), DeleteKey("c"))), 0) == 3
