@@ -42,7 +42,7 @@ _SECONDS_MAX: Final = 253_402_300_799
 
 
 class ValueFault(PeerError):
-    """Octets that are no AMQP 1.0 value."""
+    """Octets that are no AMQP 1.0 value, or a value that is nested too deeply to be one."""
 
 
 def _sized(short: int, octets: bytes) -> bytes:
@@ -86,8 +86,13 @@ def map_of(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
     return b"\xd1" + _U32.pack(len(octets)) + octets
 
 
-def encode_value(value: Any) -> bytes:
-    """Any value, by its Python type; a value without a type in AMQP 1.0 is written as its text."""
+def encode_value(value: Any, depth: int = 0) -> bytes:
+    """Any value, by its Python type; a value without a type in AMQP 1.0 is written as its text.
+
+    Raises:
+        ValueFault: it is nested more deeply than `decode_value` reads, from `depth` on.
+    """
+    _check_depth(depth)
     match value:
         case None:
             return b"\x40"
@@ -104,9 +109,11 @@ def encode_value(value: Any) -> bytes:
         case datetime():
             return timestamp(int(value.timestamp() * 1000))
         case list():
-            return list_of(map(encode_value, value))
+            return list_of([encode_value(item, depth + 1) for item in value])
         case dict():
-            return map_of((encode_value(str(key)), encode_value(item)) for key, item in value.items())
+            return map_of(
+                [(encode_value(str(key)), encode_value(item, depth + 1)) for key, item in value.items()]
+            )
     return encode_value(str(value))
 
 

@@ -71,7 +71,7 @@ def encode_before_body(exchange: str, routing_key: str, content_header: bytes, b
     """The AMQP 1.0 message up to its body; the same octets for every message of one shape.
 
     Raises:
-        PeerError: the content header's properties are malformed.
+        PeerError: the content header's properties are malformed, or nested too deeply.
     """
     given = props.decode(content_header)
     headers: dict[str, Any] = dict(given.headers or {})
@@ -81,7 +81,7 @@ def encode_before_body(exchange: str, routing_key: str, content_header: bytes, b
     ]
     if given.message_type:
         annotations.append((symbol("x-basic-type"), encode_value(given.message_type)))
-    annotations += [(symbol(key), encode_value(headers.pop(key))) for key in _annotating(headers)]
+    annotations += [(symbol(key), encode_value(headers.pop(key), 1)) for key in _annotating(headers)]
     sections = [
         _section(_HEADER, _header_of(given)),
         _section(_ANNOTATIONS, map_of(annotations)),

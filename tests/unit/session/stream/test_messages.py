@@ -14,10 +14,11 @@ from rstream import AMQPMessage
 from leveret.core.queues.head import Head, make_head
 from leveret.core.queues.messages import Run, alike
 from leveret.session.stream.messages import entries_of, last_offset_of, runs_of
-from leveret.wire.amqp10_values import encode_value, list_of, map_of, symbol
+from leveret.wire import properties, tables
+from leveret.wire.amqp10_values import DEPTH_MAX, encode_value, list_of, map_of, symbol
 from leveret.wire.chunk import ChunkError
 from leveret.wire.message10 import content_header_of
-from leveret.wire.properties import decode
+from leveret.wire.properties import decode, shortstr
 from leveret.wire.record import content_header
 
 Properties = commands.Basic.Properties
@@ -105,6 +106,16 @@ def test_an_entry_that_is_cut_short_is_an_error() -> None:
 def test_properties_that_do_not_parse_are_lost_and_the_body_is_not() -> None:
     head = make_head(b"e", b"k", content_header(b"\x20\x00" + b"\0\0\0\x03\x01a?", 4))
     (run,) = runs_of(b"".join(entries_of([alike(head, [b"body"])])), 0, 0, b"q")
+    assert shown([run]) == [(0, b"body")]
+
+
+@pytest.mark.parametrize("depth", [1, DEPTH_MAX - 2, DEPTH_MAX - 1, DEPTH_MAX, 100, 300, 400, 600])
+def test_however_deep_headers_are_nested_the_body_is_not_lost(depth: int) -> None:
+    value = b"t\1"
+    for _ in range(depth):
+        value = tables.table_value(shortstr(b"k") + value)
+    header = properties.join({properties.HEADERS: shortstr(b"x-deep") + value}, 4)
+    (run,) = runs_of(b"".join(entries_of([alike(make_head(b"e", b"k", header), [b"body"])])), 0, 0, b"q")
     assert shown([run]) == [(0, b"body")]
 
 
