@@ -6,8 +6,9 @@ No mark on disk answers that for certain: a mark "synced up to here" would itsel
 confirm. So a hole is recognised by its looks:
 
 - a page that did not arrive is zero up to its end, from its begin or from the end of the octets that were written to
-it before, which is the begin of the first chunk that is not whole; - a round of syncs lasts no longer than
-UNSYNCED_MS: if the log went on for longer behind the chunk, the chunk had been synced, and is damaged.
+  it before, which is the begin of the first chunk that is not whole;
+- a round of syncs lasts no longer than UNSYNCED_MS: if the log went on for longer behind the chunk, the chunk had been
+  synced, and is damaged.
 
 A flipped bit, a cut in the middle or octets of another file do not look like a hole. Two kinds of damage do: a lost
 synced page of a log's last seconds, and a flipped bit in one of those chunks when it holds a page of zeros. As with a
@@ -20,11 +21,11 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from leveret.wire.chunk import HEADER_BYTES, MAGIC, Chunk, ChunkError, decode_chunk, decode_header
+from leveret.wire.chunk import HEADER_BYTES, MAGIC, Chunk, ChunkError, ChunkType, decode_chunk, decode_header
 
 PAGE_BYTES: Final = 4096
 UNSYNCED_MS: Final = 10_000
-_BEGIN: Final = re.compile(re.escape(bytes([MAGIC])) + rb"[\x00-\x02]", re.DOTALL)
+_BEGIN: Final = re.compile(re.escape(bytes([MAGIC])) + b"[" + re.escape(bytes(ChunkType)) + b"]")
 
 
 def is_hole(tail: bytes, position: int, since_ms: int | None) -> bool:

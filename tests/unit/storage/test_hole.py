@@ -109,6 +109,22 @@ def test_a_chunk_without_its_header_may_be_as_old_as_the_one_before_it(tmp_path:
         assert len(contents(opened(tmp_path))) == 1
 
 
+@pytest.mark.parametrize("kind", ChunkType)
+def test_a_log_that_went_on_with_any_kind_of_records_had_been_synced(tmp_path: Path, kind: ChunkType) -> None:
+    log = opened(tmp_path)
+    for size in (500, 20_000):
+        append(log, size, at_ms=0)
+    log.append(kind, 1, 1, b"records", UNSYNCED_MS + 1)
+    log.close()
+    (path,) = segments(tmp_path)
+    octets = bytearray(path.read_bytes())
+    octets[2 * PAGE_BYTES : 3 * PAGE_BYTES] = bytes(PAGE_BYTES)
+    path.write_bytes(octets)
+    with pytest.raises(Corrupt, match="CRC of its data"):
+        opened(tmp_path)
+    assert path.read_bytes() == octets
+
+
 def test_a_flipped_bit_before_whole_chunks_is_damage(tmp_path: Path) -> None:
     log = opened(tmp_path)
     for size in (500, 20_000, 500):

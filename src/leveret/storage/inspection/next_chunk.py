@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from leveret.storage.segment import Segment, SegmentState
 from leveret.storage.segment_file import SegmentFile
 from leveret.storage.summary import Summary
-from leveret.wire.chunk import HEADER, HEADER_BYTES, MAGIC, ChunkError
+from leveret.wire.chunk import HEADER, HEADER_BYTES, MAGIC, ChunkError, ChunkType
 
 RECORDS_MAX: Final = 1 << 40
 """No segment holds as many."""
@@ -88,8 +88,9 @@ def _headers_like(ids: range) -> re.Pattern[bytes]:
     first, last = ids[0].to_bytes(8, "big"), ids[-1].to_bytes(8, "big")
     same = next((n for n in range(8) if first[n] != last[n]), 8)
     # A look-ahead, because a header may begin inside octets that only look like a header.
+    kinds = b"[" + re.escape(bytes(ChunkType)) + b"]"
     return re.compile(
-        re.escape(bytes([MAGIC])) + rb"(?=[\x00-\x03].{22}" + re.escape(first[:same]) + rb")", re.DOTALL
+        re.escape(bytes([MAGIC])) + b"(?=" + kinds + b".{22}" + re.escape(first[:same]) + b")", re.DOTALL
     )
 
 
