@@ -587,8 +587,17 @@ class Log(LogReader):
         return [] if self._with_messages else sealed
 
     def sync(self) -> None:
-        """Make all appended chunks durable, here and now."""
-        sync_and_close(self.unsynced())
+        """Make all appended chunks durable, here and now.
+
+        Raises:
+            StorageError: the disk refused it: see `unsynced`, which refuses from then on.
+        """
+        try:
+            sync_and_close(self.unsynced())
+        except OSError as error:
+            # The kernel reports it once, and a later sync of the same octets would succeed.
+            self._sync_failure = error
+            raise storage_error(error, f"log {self.directory}: cannot be synced") from error
         self.synced()
 
     def drop_before(self, offset: int) -> int:

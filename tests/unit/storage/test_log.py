@@ -225,6 +225,26 @@ def test_a_failed_duplicate_loses_no_sync(tmp_path: Path, monkeypatch: pytest.Mo
     sync_and_close(descriptors)
 
 
+def test_what_a_failed_sync_lost_is_not_promised_by_a_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = make(tmp_path).open()
+    append(log, 5)
+
+    def refuse(fd: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", refuse)
+        with pytest.raises(StorageError, match="cannot be synced"):
+            log.sync()
+    # The kernel has reported the loss, and would sync the file now as if there had been none.
+    for sync in (log.sync, log.unsynced):
+        with pytest.raises(StorageError, match="cannot be synced"):
+            sync()
+    assert log.synced_offset == 0
+
+
 def test_descriptors_are_given_back_also_when_the_sync_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -521,10 +521,7 @@ class OutgoingLog(CommittedLog):
         """
         # Before the drop: downstreams' copies of these incarnations must end, and no other record has their
         # positions.
-        try:
-            self.log.sync()
-        except OSError as error:
-            raise StorageError(f"outgoing log {self.log.directory}: cannot be synced: {error}") from error
+        self.log.sync()
         self._checkpoint.begin_anew(self.log.next_offset)
         self.log.empty()
         self._forget_dropped()
@@ -550,7 +547,7 @@ class OutgoingLog(CommittedLog):
         """Close the log; the next opening takes all records in it for durable."""
         try:
             self.log.sync()
-        except OSError as error:
+        except StorageError as error:
             logger.critical("outgoing_fdatasync_failed error=%s action=restart_the_node", error)
             with suppress(StorageError):
                 self.sync_failed()

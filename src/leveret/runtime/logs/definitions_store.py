@@ -224,15 +224,9 @@ class DefinitionsStore:
         self._compact_above_bytes = max(COMPACT_BYTES_MIN, COMPACT_RATIO * live_bytes)
         while self._log.size_bytes > self._compact_above_bytes:
             if self._relog_some():
-                self._sync()
+                self._log.sync()
                 self._drop_old()
                 return
-
-    def _sync(self) -> None:
-        try:
-            self._log.sync()
-        except OSError as error:
-            raise StorageError(f"log {self._log.directory}: cannot be synced: {error}") from error
 
     def _compact_a_little(self) -> None:
         if self._relogged_to is not None:
@@ -286,7 +280,7 @@ class DefinitionsStore:
 
     def close(self) -> None:
         """Sync and close."""
-        self._sync()
+        self._log.sync()
         self._log.close()
 
 
