@@ -348,7 +348,10 @@ class Inbound:
                     return
             files = list(self._followed.files())
             peer.write(pack(Type.INVENTORY, Inventory(part, files, True, delay_ms)))
-        except LeveretError as error:
+        except Exception as error:
+            # Any error ends the link: the leader would wait for the rest of the report for ever.
+            if not isinstance(error, LeveretError):
+                logger.exception("inventory_not_sent peer=%s", peer.address)
             peer.close(error)
 
     def _take_frame(self, link: ReceivingLink, payload: memoryview) -> None:

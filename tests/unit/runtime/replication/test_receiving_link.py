@@ -158,3 +158,27 @@ async def test_a_follower_with_fewer_descriptors_than_its_leader_syncs_no_log_in
 def has_all(follower: FollowerSite, leader: LeaderSite) -> bool:
     ends = {name: log.next_offset for name, log in leader.tree.logs.items()}
     return ends == {name: log.next_offset for name, log in follower.tree.logs.items()}
+
+
+async def test_a_follower_that_cannot_list_its_files_connects_again_and_joins_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader would wait for the rest of its report for ever, on a link that both sides keep alive."""
+    leader = LeaderSite(tmp_path / "leader", random.Random(1))
+    leader.append("queues/1")
+    uri = await leader.start()
+    tries: list[int] = []
+    files = FollowerSite.files
+
+    def listed(site: FollowerSite) -> list[str]:
+        tries.append(1)
+        if len(tries) == 1:
+            raise OSError(24, "Too many open files")
+        return files(site)
+
+    monkeypatch.setattr(FollowerSite, "files", listed)
+    follower = FollowerSite(tmp_path / "follower", uri)
+    await until(lambda: in_sync(leader), "in sync")
+    assert len(tries) == 2
+    await follower.stop()
+    await leader.stop()
