@@ -48,6 +48,9 @@ class Questions:
         Raises:
             Unanswered: the other side reported an error, did not answer in time, or the link ended.
         """
+        if peer.is_closed:
+            # Nobody would be told that no answer comes: `ended` may have been called already.
+            raise Unanswered(f"the link to {peer.address} has ended")
         self._last_number += 1
         number = self._last_number
         waits: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
