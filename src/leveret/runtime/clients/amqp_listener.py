@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from contextlib import suppress
 from typing import Final
@@ -17,6 +18,8 @@ from leveret.runtime.process.clock import elapsed_ms
 from leveret.runtime.sockets.listening import Listening
 from leveret.session.amqp091.remote_queues import ConnectionHost
 from leveret.session.amqp10.server import Amqp10Host
+
+logger = logging.getLogger(__name__)
 
 TICK_S: Final = 0.5
 STOPPING: Final = "broker forced connection closure with reason 'shutdown'"
@@ -90,7 +93,12 @@ class AmqpListener:
             await asyncio.sleep(TICK_S)
             now_ms = elapsed_ms()
             for peer in list(self.peers):
-                peer.tick(now_ms)
+                try:
+                    peer.tick(now_ms)
+                except Exception:
+                    # A bug in one connection must not end the heartbeats and timeouts of all.
+                    logger.exception("connection_failed name=%s action=dropped", peer.name)
+                    peer.abort()
             self._engine.touch()
 
     def stop_reading(self) -> None:

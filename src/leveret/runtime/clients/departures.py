@@ -40,9 +40,10 @@ class Departures:
 
     def _next(self) -> None:
         self._is_planned = False
-        ends = [self._waiting.popleft() for _ in range(min(AT_ONCE, len(self._waiting)))]
-        self._left = AT_ONCE - len(ends)
-        if ends:
+        count = min(AT_ONCE, len(self._waiting))
+        self._left = AT_ONCE - count
+        if count:
             self._plan()
-        for end in ends:
-            end()
+        for _ in range(count):
+            # One by one: if an end fails, the others wait for the next pass.
+            self._waiting.popleft()()

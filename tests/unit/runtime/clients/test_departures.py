@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from functools import partial
+from typing import Any
 
 import pytest
 
+from leveret.runtime.clients import amqp_listener
 from leveret.runtime.clients.amqp_peer import AmqpPeer
 from leveret.runtime.clients.departures import AT_ONCE, Departures
 from leveret.testing.network.waiting import until
@@ -30,6 +33,53 @@ async def test_a_few_end_at_once_and_thousands_in_many_passes_of_the_loop() -> N
     await asyncio.sleep(0)
     departures.add(lambda: ended.append(-1))
     assert ended[-1] == -1, "later ones end at once again"
+
+
+async def test_an_end_that_fails_keeps_no_other_connection_from_its_end() -> None:
+    loop, failures = asyncio.get_running_loop(), list[Any]()
+    loop.set_exception_handler(lambda loop, context: failures.append(context["exception"]))
+    departures, ended = Departures(), list[int]()
+
+    def end(number: int) -> None:
+        if number == AT_ONCE + 3:
+            raise RuntimeError("a bug")
+        ended.append(number)
+
+    for number in range(3 * AT_ONCE):
+        departures.add(partial(end, number))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert len(failures) == 1
+    assert ended == [number for number in range(3 * AT_ONCE) if number != AT_ONCE + 3]
+
+
+async def test_a_connection_whose_tick_fails_is_dropped_and_the_others_are_timed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(amqp_listener, "TICK_S", 0.01)
+    ticks, tick = list[AmqpPeer](), AmqpPeer.tick
+
+    def ticked(peer: AmqpPeer, now_ms: int) -> None:
+        if peer is next(iter(peers)):
+            raise RuntimeError("a bug")
+        ticks.append(peer)
+        tick(peer, now_ms)
+
+    with scratch() as directory:
+        site = Site(directory)
+        await site.start("127.0.0.1:0")
+        peers, port = site.node.amqp.peers, site.node.amqp.addresses[0].port
+        clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(2)]
+        await until(lambda: len(peers) == 2)
+        first, second = peers
+        monkeypatch.setattr(AmqpPeer, "tick", lambda peer, now_ms: ticked(peer, now_ms))
+        await until(lambda: first not in peers)
+        monkeypatch.setattr(AmqpPeer, "tick", lambda peer, now_ms: ticks.append(peer))
+        ticks.clear()
+        await until(lambda: second in ticks)
+        for client in clients:
+            client.close()
+        await site.stop()
 
 
 async def test_the_sockets_of_clients_that_are_lost_together_are_closed_a_few_in_each_pass_of_the_loop(
