@@ -18,6 +18,7 @@ from leveret.core.replication.cluster import Placement, definition_writes, encod
 from leveret.core.replication.election import DeleteKey, PutKey, StoreTransaction
 from leveret.core.replication.transactions import parts
 from leveret.model import definitions as d
+from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.membership.member import ClusterMember
 from leveret.runtime.coordination.etcd import EtcdRefused
 
@@ -62,20 +63,22 @@ class DefinitionsPublication:
             self._task.cancel()
 
     async def _run(self) -> None:
-        while self._waiting:
-            shared, self._waiting = self._waiting, []
-            try:
+        try:
+            while self._waiting:
+                shared, self._waiting = self._waiting, []
                 revision = await self._write([change for each in shared for change in each.changes])
-            except Exception as error:
-                # Whatever the error is: no other node has these changes, and only the others' state counts.
-                self._member.lost(f"definitions could not be shared: {error}")
-                return
-            if revision is None:
-                self._member.lost("another node may change definitions")
-                return
-            await self._member.all_have(revision)
-            for each in shared:
-                each.known()
+                if revision is None:
+                    self._member.lost("another node may change definitions")
+                    return
+                await self._member.all_have(revision)
+                for each in shared:
+                    each.known()
+        except Exception as error:
+            # Whatever the error is: other nodes may lack these changes, and only the others' state counts.
+            is_bug = not isinstance(error, LeveretError)
+            logger.error("definitions_not_shared error=%s", error, exc_info=is_bug)
+            self._member.lost(f"definitions could not be shared: {error}")
+            return
         self._task = None
         self._member.definitions_lock.look()
 

@@ -193,18 +193,20 @@ class Forwarding:
         while self.leaders.wants(leader_client):
             try:
                 peer = await self._dial_link(leader_client.leader, "relay", vhost=leader_client.vhost)
-            except LeveretError as error:
-                level = logging.DEBUG if failures else logging.INFO
-                logger.log(level, "forwarding_not_connected leader=%s error=%s", leader_client.leader, error)
+                failures = 0
+                try:
+                    link = self._links[leader_client] = DialledEnd(self, leader_client, peer)
+                    await link.is_over.wait()
+                finally:
+                    peer.close()
+            except Exception as error:
+                # Any error: without this loop nothing would reach the leader any more.
+                is_bug = not isinstance(error, LeveretError)
+                level = logging.ERROR if is_bug else logging.DEBUG if failures else logging.INFO
+                text = "forwarding_not_connected leader=%s error=%s"
+                logger.log(level, text, leader_client.leader, error, exc_info=is_bug)
                 await asyncio.sleep(delay_s(QUICK_RETRY_S, failures))
                 failures += 1
-                continue
-            failures = 0
-            link = self._links[leader_client] = DialledEnd(self, leader_client, peer)
-            try:
-                await link.is_over.wait()
-            finally:
-                peer.close()
         self.leaders.discard(leader_client)
 
     def link_ended(self, dialled: DialledEnd) -> None:
@@ -241,10 +243,13 @@ class Forwarding:
             now_ms = elapsed_ms()
             if self.leaders.tick(now_ms):
                 self.engine.touch()
-            for accepted in list(self.accepted):
-                accepted.tick(now_ms)
-            for dialled in list(self._links.values()):
-                dialled.tick(now_ms)
+            for end in (*self.accepted, *self._links.values()):
+                try:
+                    end.tick(now_ms)
+                except Exception as error:
+                    # A bug in one link must not end the heartbeats and timeouts of all.
+                    logger.exception("forwarding_failed peer=%s", end.peer.address)
+                    end.peer.close(error)
             self._relieve()
 
     async def stop(self) -> None:

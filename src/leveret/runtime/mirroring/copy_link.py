@@ -94,7 +94,12 @@ class CopyLink:
 
     async def _run(self) -> None:
         while self.copies:
-            await self._once()
+            try:
+                await self._once()
+            except Exception as error:
+                # Any error: without this loop the copies would receive nothing from this leader any more.
+                logger.exception("mirroring_link_failed leader=%s", self.node)
+                self._note_error(str(error) or type(error).__name__)
             if self.copies:
                 self._wanted.clear()
                 with suppress(TimeoutError):

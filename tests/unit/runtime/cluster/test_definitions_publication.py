@@ -15,6 +15,7 @@ from leveret.model import definitions as d
 from leveret.runtime.cluster import definitions_publication
 from leveret.runtime.cluster.definitions_publication import DefinitionsPublication
 from leveret.runtime.coordination.etcd import EtcdRefused
+from leveret.testing.network.waiting import until
 from tests.unit.core.broker.test_broker import no_read
 
 KEYS = ClusterKeys.under("c")
@@ -91,3 +92,28 @@ def test_a_change_waits_for_an_etcd_that_is_full_and_costs_the_node_nothing(
     monkeypatch.setattr(definitions_publication, "_RETRY_S", 0.001)
     [written] = shared(d.Put(d.Vhost(name="v")), refused=3)
     assert {write.key for write in written.writes} == {KEYS.definition("vhosts", ("v",)), KEYS.epoch}
+
+
+async def test_a_failure_behind_the_write_has_the_node_begin_anew_too() -> None:
+    """Otherwise it would publish nothing more, keep the definitions lock, and its clients would wait for ever."""
+    lost: list[str] = []
+
+    async def transact(transaction: StoreTransaction) -> int:
+        return 1
+
+    async def all_have(revision: int) -> None:
+        raise RuntimeError("a bug")
+
+    member: Any = SimpleNamespace(
+        store=SimpleNamespace(transact=transact),
+        state=ClusterState(KEYS),
+        definitions_lock=SimpleNamespace(lock_condition=Unchanged(KEYS.definitions_lock, 3)),
+        all_have=all_have,
+        lost=lost.append,
+    )
+    publication = DefinitionsPublication(
+        member, Broker(no_read), lambda queue: Placement(queue.epoch, "a", "i", 1)
+    )
+    publication.share([d.Put(d.Vhost(name="v"))], lambda: None)
+    await until(lambda: lost)
+    assert lost == ["definitions could not be shared: a bug"]

@@ -181,6 +181,25 @@ def _publish_and_consume(site: Site, bodies: list[bytes]) -> list[bytes]:
     return found
 
 
+async def test_no_error_of_one_link_ends_the_way_to_the_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the loop that keeps the link, publishers would wait for as long as the node runs."""
+    async with sites(QUEUE) as (here, there):
+        dial, tries = here.forwarding._dial_link, 0
+
+        async def failing(*args: Any, **options: Any) -> Any:
+            nonlocal tries
+            tries += 1
+            if tries == 1:
+                raise UnicodeError("label too long")
+            return await dial(*args, **options)
+
+        monkeypatch.setattr(here.forwarding, "_dial_link", failing)
+        bodies = [b"%d" % number for number in range(3)]
+        assert await asyncio.to_thread(_publish_and_consume, here, bodies) == bodies
+        assert tries == 2
+        assert there.queue("q").sequences.logged == {b"run-here": len(bodies)}
+
+
 @pytest.mark.parametrize("count", [80, pytest.param(400, marks=pytest.mark.story)])
 async def test_links_that_end_while_messages_are_published_lose_and_double_nothing(count: int) -> None:
     async with sites(QUEUE) as (here, there):

@@ -7,7 +7,11 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
+from leveret.runtime.mirroring import copy_link
 from leveret.runtime.mirroring.copy_link import CopyLink
+from leveret.testing.network.waiting import until
 from leveret.wire import link as wire
 from leveret.wire.link import ChangeKind, Frame, LogExtent, Type, log_change, name_change, pack
 
@@ -139,4 +143,25 @@ async def test_what_cannot_be_written_is_told_before_anything_is_acked_and_nothi
     shared.durable[0]()
     assert shared.changed == []
     assert peer.said == [Type.COPIES, Type.FAILED, Type.ACK]
+    link.stop()
+
+
+async def test_no_error_of_one_try_ends_the_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its loop the link would be down for as long as the node runs."""
+    monkeypatch.setattr(copy_link, "RETRY_S", (0.0,))
+    peer = Peer()
+    shared, tries = Shared(peer), 0
+
+    async def dial(node: str, kind: str) -> Any:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise UnicodeError("label too long")
+        return peer
+
+    shared.dial = dial  # type: ignore[method-assign]
+    link = CopyLink(cast(Any, shared), "leader")
+    link.add(cast(Any, SimpleNamespace(name=NAME, serial=0, is_busy=False, damage=None)))
+    await until(lambda: peer.said == [Type.COPIES])
+    assert (tries, link.error) == (2, "")
     link.stop()

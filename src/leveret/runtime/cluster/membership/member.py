@@ -17,7 +17,7 @@ import hmac
 import logging
 import random
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -281,8 +281,16 @@ class ClusterMember:
             standby_archive=self._config.standby.shared_place,
         )
 
-    def _spawn(self, work: Any) -> None:
-        self._tasks.append(asyncio.get_running_loop().create_task(work))
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Start a task that lasts as long as the membership, which ends with its failure."""
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.critical("cluster_failed action=begin_anew", exc_info=error)
+            self.lost(f"the definitions lock cannot be moved any more: {error}")
 
     # -- events -------------------------------------------------------------------------------
 

@@ -262,8 +262,8 @@ class QueueRoles:
 
     async def _discard(self, key: QueueKey, name: str) -> None:
         while self._queues.key_of(name) == key and not self._is_named(key, self._me):
-            record = self._queues.records[key]
             try:
+                record = self._queues.records[key]
                 found = await self._ask(record.leader, "may_discard", {"log": name})
                 # An agreement on an older record does not count: this node may since have been added and removed again.
                 if found["may"] and self._queues.records.get(key) is record:
@@ -271,8 +271,11 @@ class QueueRoles:
                         await self._copies.quarantine(name, record.leader, first_epoch(record.lost.term))
                     await self._copies.discard(name)
                     break
-            except LeveretError as error:
-                logger.info("mirror_not_deleted_yet log=%s error=%s", name, error)
+            except Exception as error:
+                # Any error: without this loop the copy would stay for good.
+                is_bug = not isinstance(error, LeveretError)
+                level = logging.ERROR if is_bug else logging.INFO
+                logger.log(level, "mirror_not_deleted_yet log=%s error=%s", name, error, exc_info=is_bug)
             await asyncio.sleep(_ASK_AGAIN_S)
         del self._discarding[name]
 

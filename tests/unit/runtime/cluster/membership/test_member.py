@@ -11,9 +11,15 @@ from leveret.core.replication.cluster import MemberRecord
 from leveret.model.errors import PreconditionFailed
 from leveret.runtime.cluster.membership.member import ClusterMember
 from leveret.storage.secret_file import Secret
+from leveret.testing.network.waiting import until
 
 OWN, OTHER = MemberRecord("rabbit@b", "own data", 0), MemberRecord("rabbit@b", "other data", 0)
 RENAMED = MemberRecord("rabbit@a", "own data", 0)
+SETTINGS = {
+    "nodename": "rabbit@b",
+    "cluster_formation.peer_discovery_backend": "etcd",
+    "cluster.etcd.endpoints": "http://127.0.0.1:1",
+}
 
 
 @pytest.mark.parametrize(
@@ -31,13 +37,8 @@ RENAMED = MemberRecord("rabbit@a", "own data", 0)
 async def test_a_node_is_told_whose_data_it_has_and_never_to_delete_those_of_a_member(
     remembered: str, record: MemberRecord | None, said: str, tmp_path: Path
 ) -> None:
-    settings = {
-        "nodename": "rabbit@b",
-        "cluster_formation.peer_discovery_backend": "etcd",
-        "cluster.etcd.endpoints": "http://127.0.0.1:1",
-    }
     lost: list[str] = []
-    member = ClusterMember(load(None, settings), tmp_path, "own data", Secret(b"s" * 32), lost.append)
+    member = ClusterMember(load(None, SETTINGS), tmp_path, "own data", Secret(b"s" * 32), lost.append)
     member.state.cluster_id = "one"
     member.state.members = {record.name: record} if record else {}
     if said:
@@ -47,3 +48,17 @@ async def test_a_node_is_told_whose_data_it_has_and_never_to_delete_those_of_a_m
         assert ("empty data directory" in str(refused.value)) is (remembered == "one" and record is None)
     else:
         member._check_identity(remembered)
+
+
+async def test_a_node_that_could_not_move_the_definitions_lock_any_more_begins_anew(tmp_path: Path) -> None:
+    """All nodes would wait for the lock as long as this one runs."""
+    lost: list[str] = []
+    member = ClusterMember(load(None, SETTINGS), tmp_path, "own data", Secret(b"s" * 32), lost.append)
+
+    async def fail() -> None:
+        raise RuntimeError("a bug")
+
+    member._spawn(fail())
+    await until(lambda: lost)
+    assert "a bug" in lost[0]
+    await member.leave()
