@@ -587,11 +587,7 @@ class Log(LogReader):
         return [] if self._with_messages else sealed
 
     def sync(self) -> None:
-        """Make all appended chunks durable, here and now.
-
-        Raises:
-            StorageError: the disk refused it: see `unsynced`, which refuses from then on.
-        """
+        """Make all appended chunks durable, here and now. Raises StorageError, and so does every later sync then."""
         try:
             sync_and_close(self.unsynced())
         except OSError as error:
