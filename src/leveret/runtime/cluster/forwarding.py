@@ -243,7 +243,8 @@ class Forwarding:
             now_ms = elapsed_ms()
             if self.leaders.tick(now_ms):
                 self.engine.touch()
-            for end in (*self.accepted, *self._links.values()):
+            ends: list[AcceptedEnd | DialledEnd] = [*self.accepted, *self._links.values()]
+            for end in ends:
                 try:
                     end.tick(now_ms)
                 except Exception as error:
