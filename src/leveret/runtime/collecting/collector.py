@@ -49,7 +49,7 @@ from leveret.runtime.collecting.by_reference import may_be_by_reference
 from leveret.runtime.collecting.held_confirms import HeldConfirms
 from leveret.runtime.collecting.known_downstreams import KnownDownstreams
 from leveret.runtime.collecting.lowest_offsets import Key
-from leveret.runtime.collecting.outgoing_log import OutgoingLog, remove_log
+from leveret.runtime.collecting.outgoing_log import STOPPED, OutgoingLog, remove_log
 from leveret.runtime.collecting.outgoing_sync import FLUSH_INTERVAL_S, OutgoingSync
 from leveret.runtime.collecting.queue_chunks import first_wanted, relocated_chunks, wanted_bytes
 from leveret.runtime.collecting.shared_incarnations import SharedIncarnations
@@ -190,6 +190,9 @@ class Collector:
             for queue in [each for each in self._collected() if each.key[0] == vhost]:
                 self.pause(queue)
             log.close(delete=delete)
+            if log.has_stopped and not delete:
+                # Opened again in this process it would be taken for durable; a start cuts off what may not be.
+                self._broken[vhost] = STOPPED
             self.held_confirms.closed(vhost)
             self.released()
 
@@ -371,9 +374,7 @@ class Collector:
     async def _copy_relocated(
         self, queue: Queue, outgoing: OutgoingLog, log: Log, position: int, first: int
     ) -> int:
-        """Copy the unsettled messages from `position` up to `first`, and settle the rest.
-
-        Return the offset to go on at.
+        """Copy the unsettled messages from `position` up to `first`, settle the rest, and return `first`.
 
         Relocated messages that were settled since then are settled by later records, which are copied next.
 
@@ -435,12 +436,12 @@ class Collector:
         """Stop copying the queue, until `follow` continues at the end of its copy."""
         self._following.discard(queue)
         self._retained.pop(queue, None)
+        self._durable_end.pop(queue, None)
         if queue.key[0] in self.logs:
             self.logs[queue.key[0]].stopped.discard(queue)
             self.logs[queue.key[0]].catching_up.discard(queue)
             self.logs[queue.key[0]].unpin(queue)
-        catching_up = self._catching_up.pop(queue, None)
-        if catching_up is not None:
+        if (catching_up := self._catching_up.pop(queue, None)) is not None:
             catching_up.cancel()
 
     def _end(self, outgoing: OutgoingLog, key: Key, offset: int) -> None:
@@ -551,7 +552,8 @@ class Collector:
                 )
             except StorageError as error:
                 logger.error("retention_failed vhost=%s error=%s", vhost, error)
-            dropped |= log.first_offset > first
+            if log.first_offset > first:
+                dropped = True
             self.known_downstreams.report_overtaken(vhost, log)
         if dropped:
             self.released()
@@ -621,7 +623,7 @@ class Collector:
         missing = log.missing_messages
         try:
             if missing and log.is_transferred_by_others(reference) and self._would_stay(own):
-                self._begin_anew(log, own)
+                self._begin_anew(vhost, own)
                 self.resume(own)
                 logger.info(
                     "collected_anew vhost=%s downstream=%s missing_messages=%d", vhost, reference, missing
@@ -632,20 +634,17 @@ class Collector:
         return log.first_offset
 
     def _would_stay(self, queues: list[Queue]) -> bool:
-        """Whether all records of these queues could be retained for some time.
-
-        Raises:
-            StorageError: the log of a queue cannot be read.
-        """
+        """Whether all records of these queues could be retained for some time. Raises StorageError."""
         size = sum(wanted_bytes(queue, self._queue_log(queue)) for queue in queues)
         return size <= self._retain_bytes_max * ANEW_SHARE
 
-    def _begin_anew(self, log: OutgoingLog, queues: list[Queue]) -> None:
-        """Drop everything in a log; its queues are not collected until `resume`.
+    def _begin_anew(self, vhost: str, queues: list[Queue]) -> None:
+        """Drop everything in a vhost's log; its queues are not collected until `resume`.
 
         Raises:
             StorageError: the disk refused it.
         """
+        log = self.logs[vhost]
         for queue in queues:
             self.pause(queue)
         log.begin_anew()
@@ -680,7 +679,7 @@ class Collector:
         rows = []
         for vhost, log in self.logs.items():
             rows.append({"vhost": vhost, "bytes": log.bytes})
-            self._begin_anew(log, [queue for queue in queues if queue.key[0] == vhost])
+            self._begin_anew(vhost, [queue for queue in queues if queue.key[0] == vhost])
         for path in self._beside(self.logs):
             size = sum(file.stat().st_size for file in path.iterdir())
             rows.append({"vhost": vhost_of_directory(path.name), "bytes": size})

@@ -62,7 +62,7 @@ class OutgoingLogIdentity:
         self.is_new = found.log_id is None or not log.next_offset
         self.log_id = secrets.randbits(ID_BITS) if found.log_id is None or self.is_new else found.log_id
         if self.is_new:
-            self._save()
+            self._save(self._leaderships)
 
     def begin_leadership(self) -> None:
         """Add the log's epoch, before any record is written in it; on disk, and on its way to followers.
@@ -73,8 +73,9 @@ class OutgoingLogIdentity:
         if self._is_reported:
             return
         if not self._leaderships or self._leaderships[-1].epoch != self._log.epoch:
-            self._leaderships.append(_LedFrom(self._log.epoch, self._log.next_offset))
-            self._save()
+            leaderships = [*self._leaderships, _LedFrom(self._log.epoch, self._log.next_offset)]
+            self._save(leaderships)
+            self._leaderships = leaderships
         self._is_reported = True
 
     def epoch_before(self, offset: int) -> int | None:
@@ -82,5 +83,5 @@ class OutgoingLogIdentity:
         at = bisect_left(self._leaderships, offset, key=lambda leadership: leadership.first)
         return self._leaderships[at - 1].epoch if at else None
 
-    def _save(self) -> None:
-        self._file.save(msgspec.to_builtins(_Saved(self.log_id, self._leaderships)))
+    def _save(self, leaderships: list[_LedFrom]) -> None:
+        self._file.save(msgspec.to_builtins(_Saved(self.log_id, leaderships)))

@@ -38,6 +38,7 @@ from leveret.runtime.logs.committed_log import CommittedLog
 from leveret.runtime.logs.queue_store import QueueStore
 from leveret.storage.log import Log
 from leveret.storage.log_reader import Extent
+from leveret.storage.open_segments import OutOfDescriptors
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import (
     Attribute,
@@ -59,6 +60,7 @@ logger = logging.getLogger(__name__)
 
 STATE_FILES: Final = ("lives.json", "failed_sync.json", "identity.json", "downstreams.json", "positions.json")
 """The state files: incarnations, a failed sync, the log's name, and the positions of downstreams and queues."""
+STOPPED: Final = "an fdatasync failed: no more records are served before a restart"
 _UNNAMED_BYTES_MAX: Final = 1024 * 1024
 """The most octets of a queue behind its last reference that do not end the retention of its log."""
 _READ_BYTES: Final = 16 * 1024
@@ -267,9 +269,6 @@ class OutgoingLog(CommittedLog):
         Raises:
             StorageError: the disk refused it.
         """
-        if not self._incarnations_saved:
-            self._incarnations_file.save(self._incarnations)
-            self._incarnations_saved = True
         self.settle_below(
             key, offset, timestamp_ms, at=offset, attributes=[encode_attribute(Attribute.ENDED, b"", 1)]
         )
@@ -369,6 +368,10 @@ class OutgoingLog(CommittedLog):
         kind_of_queue: str = "",
     ) -> None:
         self._identity.begin_leadership()
+        if not self._incarnations_saved:
+            # Before any record of a new incarnation, or a start would give its records to the one before.
+            self._incarnations_file.save(self._incarnations)
+            self._incarnations_saved = True
         trailer = encode_trailer(
             encode_attribute(Attribute.QUEUE_EPOCH, *key),
             encode_attribute(Attribute.QUEUE_OFFSET, kind_of_queue.encode(), offset),
@@ -544,11 +547,16 @@ class OutgoingLog(CommittedLog):
         self.stop_serving()
 
     def _close_log(self) -> None:
-        """Close the log; the next opening takes all records in it for durable."""
+        """Close the log; the next opening takes all records in it for durable, unless a sync has failed."""
         try:
-            self.log.sync()
+            if not self.has_stopped:
+                self.log.sync()
+        except OutOfDescriptors as error:
+            # No octets are lost by that: the next opening syncs them.
+            logger.error("outgoing_log_not_synced error=%s", error)
         except StorageError as error:
             logger.critical("outgoing_fdatasync_failed error=%s action=restart_the_node", error)
+            self.has_stopped = True
             with suppress(StorageError):
                 self.sync_failed()
         with suppress(StorageError):

@@ -13,7 +13,7 @@ from leveret.core.queues.queue import Queue
 from leveret.model.definitions import Policy
 from leveret.model.errors import StorageError
 from leveret.runtime.collecting.collector import Collector
-from leveret.runtime.collecting.outgoing_log import OutgoingLog
+from leveret.runtime.collecting.outgoing_log import STOPPED, OutgoingLog
 from leveret.runtime.logs.log_store import LogStore
 
 logger = logging.getLogger(__name__)
@@ -26,7 +26,6 @@ def _collected(vhost: str, log: OutgoingLog, queues: int) -> dict[str, Any]:
         if end > first:
             oldest_ms = next(log.log.read_raw(first, 1))[0].timestamp_ms
     lags = [max(0, end - each.offset) for each in log.downstreams.by_reference.values()]
-    stopped = "an fdatasync failed: no more records are served before a restart" if log.has_stopped else ""
     return {
         "virtual_host": vhost,
         "queues": queues,
@@ -38,7 +37,7 @@ def _collected(vhost: str, log: OutgoingLog, queues: int) -> dict[str, Any]:
         "downstreams": len(lags),
         "slowest_lag_records": max(lags, default=0),
         "missing_messages": log.missing_messages,
-        "error": stopped,
+        "error": STOPPED if log.has_stopped else "",
     }
 
 

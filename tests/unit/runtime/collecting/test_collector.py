@@ -26,6 +26,7 @@ from leveret.runtime.logs.queue_store import QueueStore
 from leveret.runtime.process.clock import clock_ms
 from leveret.storage.log import Log
 from leveret.storage.segment import Segment
+from leveret.storage.state_file import StateFile
 from leveret.storage.tree import Tree
 from leveret.testing.network.waiting import until
 from leveret.wire.chunk import ChunkType, decode_chunk
@@ -441,6 +442,76 @@ async def test_a_vhost_that_is_deleted_while_the_disk_is_full_ends_no_node(
     assert not site.node.failed.is_set()
 
 
+async def test_a_vhost_that_loses_its_tag_in_a_moment_without_descriptors_ends_no_node(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = await replicating(directory, "q")
+    await site.publish(4)
+    log = site.node.collector.logs["v"]
+    own, second_fd = list(log.log._segments), Segment.second_fd
+
+    def refused(segment: Segment) -> int:
+        if segment in own:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return second_fd(segment)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Segment, "second_fd", refused)
+        await site.apply(d.Put(d.Vhost(name="v")))
+    assert log.is_closed
+    await site.apply(d.Put(TAGGED))
+    assert site.replicated() == {"q": site.contents()}
+    assert not site.node.failed.is_set()
+
+
+async def test_a_log_whose_sync_failed_is_not_opened_again_before_a_restart(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = await replicating(directory, "q")
+    await site.publish(6)
+    log = site.node.collector.logs["v"]
+    await until(lambda: log.committed_offset == 6)
+
+    def refuse(descriptors: list[int]) -> None:
+        for fd in descriptors:
+            os.close(fd)
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(outgoing_module, "sync_and_close", refuse)
+        await site.publish(6)
+        await until((directory / "outgoing" / "v" / "failed_sync.json").exists)
+    for vhost in (d.Vhost(name="v"), TAGGED):
+        await site.apply(d.Put(vhost))
+    assert "v" not in site.node.collector.logs, "what the disk refused would count as durable"
+    await site.restart()
+    assert site.replicated() == {"q": site.contents()}
+
+
+async def test_no_record_is_logged_under_an_incarnation_that_a_start_would_not_know(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = StateFile.save
+
+    def refuse(file: StateFile, state: dict[str, Any]) -> None:
+        if file.path.name == "lives.json":
+            raise StorageError("no space left")
+        save(file, state)
+
+    site = await replicating(directory, "q")
+    await site.publish(4)
+    with monkeypatch.context() as patch:
+        patch.setattr(StateFile, "save", refuse)
+        await site.apply(OFF, d.Put(POLICY))
+        await site.publish(2)
+    await site.restart()
+    assert site.replicated() == {"q": site.contents()}
+    await site.apply(OFF)
+    await site.apply(d.Put(POLICY))
+    assert site.replicated() == {"q": site.contents()}
+    assert len(site.contents()) == 6
+
+
 # -- what is served ---------------------------------------------------------------------------
 
 
@@ -565,6 +636,7 @@ async def test_retention_drops_the_oldest_and_a_queue_is_not_copied_twice_for_it
 
 def test_vhost_names_become_directory_names_that_differ() -> None:
     names = ["/", "a/b", "a%2Fb", ".", "..", "ä", "x" * 300, "x" * 301, ""]
+    names += [directory_name("x" * 300), "sha256-", "%73ha256-"]
     made = [directory_name(name) for name in names]
     assert len(set(made)) == len(names)
     assert not {"", ".", ".."} & set(made)

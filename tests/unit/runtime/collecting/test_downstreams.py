@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from leveret.model import definitions as d
+from leveret.model.errors import StorageError
 from leveret.runtime.collecting.downstreams import DOWNSTREAMS_MAX
 from leveret.runtime.collecting.outgoing_log import OutgoingLog
 from leveret.storage.log_reader import Extent, uncache
@@ -217,6 +219,30 @@ async def test_a_log_says_in_which_epoch_each_record_was_written(directory: Path
     identity.save({"log_id": log.log_id, "reigns": "all"})
     await site.start()
     assert "v" not in site.node.collector.logs
+
+
+async def test_an_epoch_that_the_disk_refused_is_stored_before_the_next_record(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a start would give the records to the epoch before, and downstreams would have another log."""
+    site, log = await collecting(directory, 8)
+    site.epoch = 2
+    await site.restart()
+    save = StateFile.save
+
+    def refuse(file: StateFile, state: dict[str, Any]) -> None:
+        if file.path.name == "identity.json":
+            raise StorageError("no space left")
+        save(file, state)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StateFile, "save", refuse)
+        await site.publish(4)
+    site.node.collector.resume([site.queue()])
+    await site.settle()
+    await site.restart()
+    log = site.node.collector.logs["v"]
+    assert [log.epoch_before(at) for at in (8, log.log.next_offset)] == [1, 2]
 
 
 async def test_nobody_has_more_of_a_log_than_is_in_it(directory: Path) -> None:
