@@ -11,6 +11,7 @@ kept at all (`can_be_met`): without a connected downstream every publisher would
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
 from leveret.core.queues.queue_settings import ALL_DOWNSTREAMS, ANY_DOWNSTREAM
@@ -85,6 +86,15 @@ class DownstreamConfirms(Generic[P]):
     def promise(self, rule: str, end: int, promise: P) -> list[P]:
         """Add a promise, kept once downstreams, by the rule, have the outgoing log up to the offset `end`."""
         return self._promises.promise({rule: end}, promise)
+
+    def keep_only(self, is_due: Callable[[P], bool]) -> None:
+        """Drop the promises that are not due any more, such as those that were answered late."""
+        self._promises.keep_only(is_due)
+
+    @property
+    def waiting(self) -> int:
+        """The number of waiting promises."""
+        return self._promises.waiting
 
     def _join(self, reference: str, offset: int) -> None:
         acks = self._acks[reference] = Acks()

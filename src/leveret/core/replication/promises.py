@@ -8,7 +8,7 @@ of its logs have reached their cuts, by the replicas that are waited for at that
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from leveret.core.replication.replica_set import ReplicaSet
@@ -108,6 +108,11 @@ class Promises(Generic[P]):
         kept: list[P] = []
         self._examine(_Waiting(0, needs, promise), kept)
         return kept
+
+    def keep_only(self, is_due: Callable[[P], bool]) -> None:
+        """Drop the promises that are not due any more for their caller."""
+        for log, waiting in self._waiting.items():
+            self._waiting[log] = [each for each in waiting if is_due(each.promise)]
 
     @property
     def waiting(self) -> int:

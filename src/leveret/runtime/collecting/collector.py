@@ -554,6 +554,7 @@ class Collector:
                 logger.error("retention_failed vhost=%s error=%s", vhost, error)
             if log.first_offset > first:
                 dropped = True
+                self.held_confirms.dropped(vhost, log.first_offset)
             self.known_downstreams.report_overtaken(vhost, log)
         if dropped:
             self.released()
@@ -648,6 +649,7 @@ class Collector:
         for queue in queues:
             self.pause(queue)
         log.begin_anew()
+        self.held_confirms.dropped(vhost, log.first_offset)
         for queue in queues:
             if not isinstance(queue, Stream) and not queue.settling and queue.damage is None:
                 # Settled messages are not collected anew: they would only displace unsettled ones.

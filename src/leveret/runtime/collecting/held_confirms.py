@@ -34,18 +34,22 @@ from leveret.runtime.logs.ports import Part
 logger = logging.getLogger(__name__)
 
 _MS: Final = 1000
+_ANSWERED_MAX: Final = 1000
+"""The number of late confirms that are kept until downstreams have their messages, beside as many as still wait."""
 
 
 class HeldConfirm:
     """The part of one confirm that belongs to one queue."""
 
-    __slots__ = ("_answer", "count", "end", "queue", "rule")
+    __slots__ = ("_answer", "count", "end", "promised_end", "queue", "rule")
 
     def __init__(self, queue: Queue, rule: str, count: int, answer: Callable[[bool], None]) -> None:
         """Hold a confirm of `count` messages, of which the last in this queue is before the present end of its log."""
         self.queue = queue
         self.rule = rule
         self.end = queue.next_offset
+        self.promised_end: int | None = None
+        """The outgoing log's offset behind the copy; None before that."""
         self.count = count
         self._answer: Callable[[bool], None] | None = answer
         queue.remote_confirms.waiting += count
@@ -76,6 +80,8 @@ class HeldConfirms:
         self._numbers = count()
         self._timer: asyncio.TimerHandle | None = None
         self._unmet: set[tuple[str, str]] = set()
+        self._late_ones = 0
+        self._late_max = _ANSWERED_MAX
 
     # -- ports.ConfirmPort -------------------------------------------------------------------
 
@@ -138,7 +144,8 @@ class HeldConfirms:
         while uncopied and uncopied[0].end <= position:
             held = uncopied.popleft()
             if held.is_held and confirms is not None:
-                _keep(confirms.promise(held.rule, log.log.next_offset, held))
+                held.promised_end = log.log.next_offset
+                _keep(confirms.promise(held.rule, held.promised_end, held))
         if not uncopied:
             del self._uncopied[queue]
 
@@ -146,8 +153,18 @@ class HeldConfirms:
         """A downstream's manifest holds everything of the vhost before an offset that the log has committed."""
         confirms = self._confirms.get(vhost)
         if confirms is not None:
+            is_new = reference not in confirms.references
             _keep(confirms.acked(reference, offset))
+            if is_new:
+                # It may be one that had another name before, which nobody is to wait for.
+                self.forget()
             self._tell_met(vhost, confirms)
+
+    def dropped(self, vhost: str, first: int) -> None:
+        """The outgoing log begins at `first` now: a downstream that lacks an earlier record never gets it from here."""
+        for _, _, held in list(self._due):
+            if held.promised_end is not None and held.promised_end <= first and held.queue.key[0] == vhost:
+                self._answer_alone(held, "the outgoing log dropped the messages")
 
     def came(self, vhost: str, reference: str) -> None:
         """A connection of a downstream has begun to report."""
@@ -201,10 +218,23 @@ class HeldConfirms:
         while self._due and (self._due[0][0] <= now_s or not self._due[0][2].is_held):
             held = heappop(self._due)[2]
             if held.is_held:
+                self._late_ones += 1
                 self._answer_alone(held)
+        if self._late_ones > self._late_max:
+            self._let_go_of_late_ones()
         self._arm()
 
-    def _answer_alone(self, held: HeldConfirm) -> None:
+    def _let_go_of_late_ones(self) -> None:
+        """Free the confirms that were answered: a downstream that stays connected and acks nothing frees none."""
+        kept = {queue: deque(filter(_is_held, uncopied)) for queue, uncopied in self._uncopied.items()}
+        self._uncopied = {queue: uncopied for queue, uncopied in kept.items() if uncopied}
+        left = sum(map(len, self._uncopied.values()))
+        for confirms in self._confirms.values():
+            confirms.keep_only(_is_held)
+            left += confirms.waiting
+        self._late_ones, self._late_max = 0, max(_ANSWERED_MAX, left)
+
+    def _answer_alone(self, held: HeldConfirm, reason: str = "no answer in time") -> None:
         """Give the answer that the policy has for a confirm without downstreams, and count it."""
         if not held.is_held:
             return
@@ -220,7 +250,7 @@ class HeldConfirms:
                 "remote_dc_confirm_unmet vhost=%s queue=%s rule=%s reason=%s action=%s",
                 *queue.key,
                 held.rule,
-                self.why_unmet(queue) or "no answer in time",
+                self.why_unmet(queue) or reason,
                 "confirm_by_this_site_alone" if is_confirmed else "nack",
             )
         held.answer(ok=is_confirmed)
@@ -229,6 +259,10 @@ class HeldConfirms:
         for key in [each for each in self._unmet if each[0] == vhost and confirms.can_be_met(each[1])]:
             self._unmet.discard(key)
             logger.info("remote_dc_confirm_met vhost=%s rule=%s", *key)
+
+
+def _is_held(held: HeldConfirm) -> bool:
+    return held.is_held
 
 
 def _keep(kept: list[HeldConfirm]) -> None:

@@ -12,7 +12,8 @@ import pytest
 from leveret.model import definitions as d
 from leveret.runtime.collecting.outgoing_log import OutgoingLog
 from leveret.testing.network.waiting import until
-from tests.unit.runtime.collecting.site import POLICY, Site, replicating, served
+from leveret.wire.record import downstream_reference
+from tests.unit.runtime.collecting.site import POLICY, SEGMENT_BYTES, Site, replicating, served
 
 pytestmark = pytest.mark.usefixtures("collection")
 EU, US = "eu.1", "us.2"
@@ -176,3 +177,54 @@ async def test_nothing_is_held_for_queues_without_the_key_or_that_end_with_their
     assert not port.concerns(site.queue("other"))
     assert site.node.upstream.confirms_of(site.queue("other")) is None
     await asyncio.sleep(0)
+
+
+async def test_a_downstream_with_another_name_is_no_other_one(directory: Path) -> None:
+    site, log = await confirming(directory, remote_dc_confirm="all", remote_dc_confirm_on_timeout="nack")
+    before, now = (downstream_reference(name, "1f") for name in ("eu", "europe"))
+    come(site, before, 0)
+    await site.publish(4)
+    answers = held(site)
+    site.node.stream_server.downstream_left("v", before)
+    come(site, now, 0)
+    more = held(site)
+    assert (answers, more) == ([], [])
+    await committed(log, 4)
+    report(site, now, 4)
+    assert (answers, more) == ([True], [True])
+
+
+async def test_what_retention_dropped_is_not_confirmed_by_a_downstream_that_goes_on_behind_it(
+    directory: Path,
+) -> None:
+    site, log = await confirming(directory, remote_dc_confirm_on_timeout="nack")
+    come(site, EU, 0)
+    await site.publish(4)
+    answers = held(site)
+    while log.log.size_bytes < 4 * SEGMENT_BYTES:
+        await site.publish(4)
+    later = held(site)
+    await served(site)
+    site.node.collector._retain_bytes_max = SEGMENT_BYTES
+    site.node.collector.retain()
+    assert log.first_offset > 4
+    report(site, EU, log.first_offset)
+    assert (answers, later) == ([False], [])
+    report(site, EU, log.committed_offset)
+    assert (answers, later) == ([False], [True])
+
+
+async def test_a_downstream_that_acks_nothing_fills_no_memory(directory: Path) -> None:
+    site, _ = await confirming(directory, remote_dc_confirm_timeout=1)
+    confirms = site.node.collector.held_confirms
+    come(site, EU, 0)
+    await site.publish(1)
+    for is_copied in (True, False):
+        if not is_copied:
+            site.node.collector.pause(site.queue())
+            await site.publish(1)
+        for _ in range(3):
+            answers = [held(site) for _ in range(1001)]
+            await until(lambda answers=answers: all(answers), "the answer to what is late")  # type: ignore[misc]
+    waiting = sum(map(len, confirms._uncopied.values())) + confirms._confirms["v"].waiting
+    assert waiting < 2002
