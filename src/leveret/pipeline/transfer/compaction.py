@@ -43,7 +43,7 @@ class Compaction:
         A failed one has vhost and error instead; the next turn tries again.
 
         Raises:
-            LeveretError: all failed; the transferred data are unchanged, and the next turn tries again.
+            LeveretError, OSError: all failed; the transferred data are unchanged, and the next turn tries again.
         """
         if self._running is not None:
             if not self._running.done():
@@ -94,7 +94,7 @@ class Compaction:
             return {"vhost": vhost, "error": found}
         try:
             manifest.append([found], removed=[each.path for each in files], terms=terms)
-        except LeveretError as error:
+        except (LeveretError, OSError) as error:
             return {"vhost": vhost, "error": str(error)}
         self._garbage += [manifest.data_dir / name for each in files for name in each.names]
         return {

@@ -188,7 +188,8 @@ class Transfer:
         try:
             for row in self._compaction.turn(self._job):
                 self._console.say("compaction_failed" if "error" in row else "compacted", **row)
-        except (LeveretError, StoreFailed) as error:
+        except (LeveretError, OSError) as error:
+            # Such as a full disk, on which the transfer may go on.
             self._console.say("compaction_failed", error=str(error))
 
     def _pause(self, seconds: float) -> None:

@@ -216,9 +216,14 @@ class StandbyDownstream:
                 self._check_may_follow()
                 connected = True
             await self.transfer.stop()
-            await self.decided.decide(lambda site: replace(site, operating_mode=wanted, connected=connected))
-            logger.info("standby_mode_decided mode=%s", wanted)
-            await self.follow()
+            try:
+                await self.decided.decide(
+                    lambda site: replace(site, operating_mode=wanted, connected=connected)
+                )
+                logger.info("standby_mode_decided mode=%s", wanted)
+            finally:
+                # Also by the former decision, if this one is refused.
+                await self.follow()
             if self.member is not None:
                 await self.member.have_all_follow()
 
@@ -261,10 +266,12 @@ class StandbyDownstream:
                 await self.give_up_promotion()
                 return
             follows = self.transfer.runs
-            await self.delete_own_data()
-            await self.give_up_promotion()
-            if follows:
-                await self.start()
+            try:
+                await self.delete_own_data()
+                await self.give_up_promotion()
+            finally:
+                if follows:
+                    await self.transfer.start()
 
     async def delete_own_data(self) -> None:
         """Delete this node's archive, and end its transfer."""

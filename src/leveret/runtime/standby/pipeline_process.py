@@ -56,7 +56,11 @@ class PipelineProcess:
             start_new_session=True,
         )
         running = cls(process)
-        await running.send(job)
+        try:
+            await running.send(job)
+        except asyncio.CancelledError:
+            await running.stop()
+            raise
         return running
 
     async def send(self, line: Mapping[str, Any]) -> None:
@@ -75,7 +79,7 @@ class PipelineProcess:
         while line := await self._line():
             try:
                 event = msgspec.json.decode(line, type=Event)
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise PipelineFailed(f"the pipeline process wrote {line[:100]!r}: {error}") from error
             if event.get("event") == "failed":
                 self.error = str(event.get("error"))

@@ -537,10 +537,13 @@ def reported_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def text_of(timestamp_ms: int | None) -> str:
-    """Return a time in the form of RabbitMQ's summary, UTC; empty for none."""
+    """Return a time in the form of RabbitMQ's summary, UTC; empty for none, the number for a year beyond 9999."""
     if timestamp_ms is None:
         return ""
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return f"{timestamp_ms} ms"
 
 
 def _scratch() -> str:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, Protocol
 
 from msgspec.structs import replace
@@ -110,7 +110,8 @@ class SiteMember:
         self._progress = PromotionProgress()
         self._published = 0
         self._promotions = len(own.decided.promotions)
-        self._suspended = False
+        self._suspended = self._suspends_others = False
+        self._suspended_by = ""
         self._take_overs = TakeOvers()
         self._error = ""
         self._found = FoundArchive(site, own.decided, own.own_archive)
@@ -123,6 +124,7 @@ class SiteMember:
                 "progress": self._answer_progress,
                 "recovered": self._answer_recovered,
                 "suspend": self._answer_suspend,
+                "suspends": self._answer_suspends,
                 "follow": self._answer_follow,
                 "delete_data": self._answer_delete_data,
                 "delete_orphans": self._answer_delete_orphans,
@@ -168,6 +170,7 @@ class SiteMember:
         attempt = decided.promoting
         if attempt is None:
             self._failures = 0
+            await self._end_left_suspension()
             if not self._suspended:
                 if self._own.is_to_follow:
                     await self._found.look()
@@ -248,24 +251,28 @@ class SiteMember:
         if not self._own.is_to_follow:
             return
         for vhost in self._own_vhosts():
-            owner = self.site.owners[vhost]
-            if owner.claimed < owner.term:
+            owner = self._owned(vhost)
+            if owner is not None and owner.claimed < owner.term:
                 await self.site.note(vhost, replace(owner, claimed=owner.term))
 
     async def _note_whole(self) -> None:
         """Record the vhosts of which this node, as the new owner, has all data and no longer needs the holders."""
-        for row in self._own.transfer.rows(self._own_vhosts()):
-            vhost = row["virtual_host"]
-            owner = self.site.owners[vhost]
-            if not owner.holder or not self._is_claimed(owner):
+        for vhost in self._own_vhosts():
+            owner = self._owned(vhost)
+            if owner is None or not owner.holder or not self._is_claimed(owner):
                 continue
+            [row] = self._own.transfer.rows([vhost])
             if self._take_overs.is_done(owner.term, row, holder_runs=owner.holder in self.site.running):
                 await self.site.note(vhost, replace(owner, holder=""))
                 logger.info("standby_vhost_taken_over vhost=%s from=%s", vhost, owner.holder)
 
     def _own_vhosts(self) -> list[str]:
-        me, owners = self.site.name, self.site.owners
-        return [vhost for vhost in self._own.vhosts() if vhost in owners and owners[vhost].node == me]
+        return [vhost for vhost in self._own.vhosts() if self._owned(vhost) is not None]
+
+    def _owned(self, vhost: str) -> VhostOwner | None:
+        """Return the present record of a vhost; None if this node does not own it, or no longer."""
+        owner = self.site.owners.get(vhost)
+        return owner if owner is not None and owner.node == self.site.name else None
 
     # -- promotion --------------------------------------------------------------------------------
 
@@ -472,15 +479,27 @@ class SiteMember:
         """
         if not self.site.is_shared:
             await self._all_members()
-        await self.parts.of_all("suspend", suspended=True)
-        try:
+        async with self._all_suspended():
             if self.site.is_shared:
                 await self._own.delete_own_data()
                 await self._own.decided.decide(lambda site: replace(site, archive_id="", misplaced=[]))
             else:
                 await self.parts.of_all("delete_data")
             await self.site.forget([*self.site.owners], keep=self._own.vhosts())
+
+    @asynccontextmanager
+    async def _all_suspended(self) -> AsyncIterator[None]:
+        """Have no node transfer meanwhile.
+
+        Raises:
+            LeveretError: a node does not answer.
+        """
+        self._suspends_others = True
+        try:
+            await self.parts.of_all("suspend", suspended=True, by=self.site.name)
+            yield
         finally:
+            self._suspends_others = False
             await self.parts.of_those_that_answer("suspend", suspended=False)
 
     async def delete_orphaned_data(self) -> list[dict[str, Any]]:
@@ -506,11 +525,8 @@ class SiteMember:
         wanted = self._own.vhosts()
         if not await self._own.own_archive.orphans(wanted):
             return []
-        await self.parts.of_all("suspend", suspended=True)
-        try:
+        async with self._all_suspended():
             found = await self._own.delete_own_orphans(wanted)
-        finally:
-            await self.parts.of_those_that_answer("suspend", suspended=False)
         return [{"node": self.site.name, **row} for row in found]
 
     async def _all_members(self) -> None:
@@ -559,9 +575,24 @@ class SiteMember:
 
     async def _answer_suspend(self, about: Mapping[str, Any]) -> None:
         """Suspend the transfer, or end the suspension."""
-        self._suspended = bool(about["suspended"])
+        self._suspended, self._suspended_by = bool(about["suspended"]), about.get("by", "")
         if self._suspended:
             await self._own.transfer.stop()
+
+    async def _answer_suspends(self, about: Mapping[str, Any]) -> bool:
+        return self._suspends_others
+
+    async def _end_left_suspension(self) -> None:
+        """End a suspension that its node can no longer end: that node was lost, or was not heard here."""
+        by = self._suspended_by
+        if not self._suspended or not by:
+            return
+        try:
+            goes_on = bool(await self.parts.of(by, "suspends"))
+        except LeveretError:
+            goes_on = by in self.site.running
+        if not goes_on and self._suspended_by == by:
+            self._suspended, self._suspended_by = False, ""
 
     async def _answer_delete_data(self, about: Mapping[str, Any]) -> None:
         await self._own.delete_own_data()

@@ -231,3 +231,23 @@ async def test_a_mode_that_is_set_does_not_take_away_what_a_rehearsal_works_with
     await rehearsal
     await standby.start()
     assert node.applied == [Delete("vhosts", scratch.key)], "nobody works with it any more"
+
+
+@pytest.mark.parametrize("refused", ["mode", "deletion"])
+async def test_a_refused_command_leaves_the_transfer_as_it_was(
+    standby: StandbyDownstream, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    def refuse(octets: bytes) -> None:
+        raise StorageError("no space left")
+
+    async def fail() -> None:
+        raise PipelineFailed("the store does not answer")
+
+    await standby.follow()
+    monkeypatch.setattr(standby.decided._state_file, "replace", refuse)
+    monkeypatch.setattr(standby.own_archive, "delete_all", fail)
+    with pytest.raises((StorageError, PipelineFailed)):
+        await (standby.set_mode("upstream") if refused == "mode" else standby.delete_all_data())
+    assert standby.transfer.runs
+    assert standby.mode is OperatingMode.DOWNSTREAM
+    await standby.transfer.stop()

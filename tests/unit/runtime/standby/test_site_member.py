@@ -1,0 +1,131 @@
+"""A node's part in a downstream cluster, with the cluster and the node's own downstream played by the test."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from leveret.core.replication.standby_site import SiteDecisions
+from leveret.core.replication.vhost_owners import VhostOwner
+from leveret.model.errors import LeveretError
+from leveret.runtime.standby.site_member import OwnDownstream, SiteMember
+
+
+class Cluster:
+    """The nodes n1 (the tested one) and n2, and the owners of vhosts."""
+
+    name = "n1"
+    is_shared = False
+
+    def __init__(self) -> None:
+        self.owners: dict[str, VhostOwner] = {}
+        self.running = ["n1", "n2"]
+        self.noted: list[str] = []
+        self.answers: dict[str, Any] = {}
+
+    async def note(self, vhost: str, owner: VhostOwner) -> None:
+        """Another node deletes the data of all vhosts at the same time."""
+        self.noted.append(vhost)
+        self.owners.clear()
+
+    async def ask(self, node: str, about: dict[str, Any]) -> dict[str, Any]:
+        if about["name"] not in self.answers:
+            raise LeveretError(f"{node} does not answer")
+        return {"found": self.answers[about["name"]]}
+
+    async def forget(self, vhosts: Collection[str], *, keep: Collection[str] = ()) -> None:
+        """Nothing to forget."""
+
+
+class Own:
+    """The node's own downstream."""
+
+    is_to_follow = True
+
+    def __init__(self) -> None:
+        self.decided = SimpleNamespace(
+            promotions=[], promoting=None, site=SiteDecisions(), copy=lambda: None, decide=None
+        )
+        self.own_archive = SimpleNamespace(is_shared=False)
+        self.own_recoveries = SimpleNamespace()
+        self.promotion = SimpleNamespace()
+        self.transfer = SimpleNamespace(rows=self.rows, stop=self.stop)
+        self.is_following = False
+        self.replicated = ["v", "w"]
+
+    def vhosts(self) -> list[str]:
+        return self.replicated
+
+    def rows(self, vhosts: list[str]) -> list[dict[str, Any]]:
+        nothing = {
+            "heard_ago_ms": 1,
+            "missing_records": 0,
+            "missing_messages": 0,
+            "error": "",
+            "lag_records": 0,
+        }
+        return [{"virtual_host": vhost, "state": "connected", "nodes": [], **nothing} for vhost in vhosts]
+
+    async def follow(self) -> None:
+        self.is_following = True
+
+    async def stop(self) -> None:
+        self.is_following = False
+
+    async def delete_own_data(self) -> None:
+        """There are none."""
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+@pytest.fixture
+def own() -> Own:
+    return Own()
+
+
+@pytest.fixture
+def member(cluster: Cluster, own: Own) -> SiteMember:
+    return SiteMember(cast(Any, cluster), cast(OwnDownstream, cast(Any, own)))
+
+
+@pytest.mark.parametrize(
+    "owner", [VhostOwner("n1", 2), VhostOwner("n1", 2, holder="n2", claimed=2)], ids=["to claim", "whole"]
+)
+async def test_a_record_that_goes_while_another_is_written_ends_nothing(
+    cluster: Cluster, own: Own, member: SiteMember, owner: VhostOwner
+) -> None:
+    cluster.owners |= {"v": owner, "w": owner}
+    await member._obey()
+    assert cluster.noted == ["v"]
+    assert own.is_following
+
+
+async def test_a_deletion_that_a_node_does_not_answer_leaves_nobody_suspended(
+    own: Own, member: SiteMember
+) -> None:
+    with pytest.raises(LeveretError, match="n2 does not answer"):
+        await member.delete_all_data()
+    await member._obey()
+    assert own.is_following
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+async def test_a_suspension_ends_with_the_deletion_whatever_becomes_of_its_node(
+    cluster: Cluster, own: Own, member: SiteMember, *, is_running: bool
+) -> None:
+    await member.parts.answer({"name": "suspend", "suspended": True, "by": "n2"})
+    for cluster.answers in ({"suspends": True}, {}):
+        await member._obey()
+        assert not own.is_following, "n2 still deletes, or is not heard for a moment"
+    if is_running:
+        cluster.answers = {"suspends": False}
+    else:
+        cluster.running = ["n1"]
+    await member._obey()
+    assert own.is_following
