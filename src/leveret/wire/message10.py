@@ -47,6 +47,8 @@ _APPLICATION: Final = 0x74
 _DATA: Final = 0x75
 _FOOTER: Final = 0x78
 _NULL: Final = b"\x40"
+_NAME_BYTES_MAX: Final = 128
+"""The longest name in a field table (spec 4.2.5.5)."""
 _DOUBLE: Final = struct.Struct(">d")
 
 
@@ -211,7 +213,7 @@ def _message(sections: dict[int, Any], body: bytes) -> Message091:
     properties = commands.Basic.Properties(
         content_type=_short(fields[6]),
         content_encoding=_short(fields[7]),
-        headers={key: _plain(value) for key, value in {**application, **annotations}.items()},
+        headers=_table({**application, **annotations}),
         delivery_mode=mode if isinstance(mode, int) and mode in (1, 2) else None,
         priority=_octet(old_priority if priority is None else priority),
         correlation_id=_short(fields[5]),
@@ -257,9 +259,16 @@ def _plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, list):
         return [_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return value
+    return _table(value) if isinstance(value, dict) else value
+
+
+def _table(entries: dict[str, Any]) -> dict[str, Any]:
+    """A table with names of at most the length that 0-9-1 allows: its encoder logs each longer one, whole."""
+    return {_name(key): _plain(value) for key, value in entries.items()}
+
+
+def _name(key: str) -> str:
+    return key if len(key) * 4 <= _NAME_BYTES_MAX else key.encode()[:_NAME_BYTES_MAX].decode(errors="ignore")
 
 
 def content_header_of(properties: commands.Basic.Properties, body_bytes: int) -> bytes:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pamqp import commands
 
 from leveret.wire.message10 import content_header_of, decode_message10, encode_before_body
+from leveret.wire.properties import decode
 
 Properties = commands.Basic.Properties
 short = st.text(max_size=40).filter(bool) | st.none()
@@ -103,6 +104,16 @@ def test_a_body_that_is_no_data_comes_as_its_section(body: Any) -> None:
     again = proton.Message()
     again.decode(got.body)
     assert again.body == body
+
+
+def test_names_that_are_too_long_for_a_table_are_cut_and_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    long = "é" * 100
+    message = proton.Message(properties={long: 1, "map": {long: 2}}, body=b"x")
+    message.inferred = True
+    got = decode_message10(bytes(message.encode()))
+    header = content_header_of(got.properties, 1)
+    assert decode(header).headers == {long[:64]: 1, "map": {long[:64]: 2}}
+    assert not caplog.records
 
 
 def test_the_annotations_of_older_brokers_are_properties() -> None:
