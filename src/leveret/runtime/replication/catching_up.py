@@ -7,6 +7,7 @@ step reads a megabyte or so, and the next step waits until the socket has taken 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count as count_from
 from itertools import islice
@@ -33,6 +34,8 @@ from leveret.wire.link import (
     name_change,
     whole_change,
 )
+
+logger = logging.getLogger(__name__)
 
 STEP_BYTES: Final = 1024 * 1024
 STEP_LOGS: Final = 64
@@ -344,7 +347,12 @@ class CatchUpPlan:
                 continue
             number = self._number(name)
             self._flush(frame)
-            self._prefixes[name] = read_prefix(frame, number, log, at, bytes_max - frame.octets)
+            try:
+                self._prefixes[name] = read_prefix(frame, number, log, at, bytes_max - frame.octets)
+            except StorageError as error:
+                # The log's owner finds the damage; the copy continues without the prefix.
+                logger.error("prefix_not_sent log=%s error=%s", name, error)
+                del self._prefixes[name]
 
     def _read(self, frame: Frame, name: str, log: Log, bytes_max: int, records_max: int) -> None:
         number = self._number(name)

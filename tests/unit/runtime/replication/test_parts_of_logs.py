@@ -1,0 +1,103 @@
+"""What single changes of logs cost a copy, and what damage in a leader's prefix costs it; without a link."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from leveret.runtime.replication.applier import Applier
+from leveret.runtime.replication.catching_up import CatchUpPlan
+from leveret.runtime.replication.prefix_segment import CopiedPrefix
+from leveret.storage.log import Log
+from leveret.storage.tree import Tree
+from leveret.wire.chunk import HEADER_BYTES, ChunkType, decode_chunk, encode_entry
+from leveret.wire.link import ChangeKind, LogChange
+
+NAME = "queues/0000000000000001"
+
+
+def written(root: Path, chunks: int) -> tuple[Tree, Log]:
+    """A tree with a log whose segments hold a few of these chunks each."""
+    tree = Tree(root)
+    log = tree.log(root / NAME, segment_bytes_max=300).open()
+    for _ in range(chunks):
+        log.append(ChunkType.USER, 1, 1, encode_entry(b"x" * 100), 0)
+    log.sync()
+    return tree, log
+
+
+def test_a_damaged_prefix_keeps_no_follower_from_catching_up(tmp_path: Path) -> None:
+    tree, log = written(tmp_path, 9)
+    top = log.newest_segment
+    first = next(iter(log.directory.glob("*0.sealed.segment")))
+    octets = bytearray(first.read_bytes())
+    octets[HEADER_BYTES + 9] ^= 1
+    first.write_bytes(octets)
+    plan = CatchUpPlan(tree, {NAME: log.next_offset}, set(), lambda name, error: pytest.fail(str(error)))
+    plan.precede(NAME, top)
+    for _ in range(9):
+        plan.step(1 << 20)
+    assert plan.is_nothing
+
+
+def test_a_segment_is_moved_in_front_only_once_this_copy_of_it_is_on_disk(tmp_path: Path) -> None:
+    """A copy that was forgotten before its sync had ended stands for no later one."""
+    leader, log = written(tmp_path / "leader", 9)
+    top = log.newest_segment
+    start = log.segment_before(top)
+    assert start is not None
+    synced: list[Callable[[], None]] = []
+    commits: Any = SimpleNamespace(
+        appended=lambda log: None, forget=lambda log: None, when_durable=synced.append
+    )
+    tree = Tree(tmp_path / "mirror")
+    copy = tree.log(tree.root / NAME).open(first_offset=top)
+    prefix = CopiedPrefix(NAME, tree, commits, lambda error: pytest.fail(str(error)))
+
+    def sent() -> None:
+        for segment, header, octets in log.read_segments(start, 1 << 20):
+            if segment == start and header.next_offset <= top:
+                prefix.append(start, decode_chunk(octets), octets)
+
+    sent()
+    prefix.forget()
+    sent()
+    first, second = synced
+    first()
+    assert copy.first_offset == top
+    second()
+    assert copy.first_offset == start
+    leader.close()
+
+
+def test_each_dropped_log_is_looked_at_for_itself(tmp_path: Path) -> None:
+    """One frame may drop segments of thousands of logs."""
+    looks: list[str] = []
+
+    class Unsynced:
+        first_offset = 0
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def want_sync(self) -> int:
+            return 1
+
+        @property
+        def synced_offset(self) -> int:
+            looks.append(self.name)
+            return 0
+
+    names = [f"queues/{number}" for number in range(300)]
+    tree = Tree(tmp_path)
+    tree.logs = cast(Any, {name: Unsynced(name) for name in names})
+    applier = Applier(
+        tree, cast(Any, SimpleNamespace(appended=lambda log: None)), lambda name, log, chunk: None
+    )
+    for name in names:
+        applier.apply(LogChange(ChangeKind.DROP, name, 1))
+    assert looks == names
