@@ -364,7 +364,7 @@ class Applier:
             # Relocated messages of the dropped segments may be here, but not on disk yet.
             self._drops[name] = first_offset, log.want_sync()
             self._commits.appended(log)
-            self.drop_due()
+            self._drop_if_due(name)
 
     def drop_due(self) -> None:
         """Drop the segments that the leader dropped; a drop that still waits for a sync is left to the next call.
@@ -372,14 +372,18 @@ class Applier:
         Raises:
             StorageError: the disk refuses it.
         """
-        for name, (first_offset, on_disk) in list(self._drops.items()):
-            log = self.tree.logs.get(name)
-            if log is not None:
-                if log.synced_offset < on_disk:
-                    continue
-                log.drop_before(first_offset)
-            if log is None or log.first_offset >= first_offset:
-                del self._drops[name]
+        for name in list(self._drops):
+            self._drop_if_due(name)
+
+    def _drop_if_due(self, name: str) -> None:
+        first_offset, on_disk = self._drops[name]
+        log = self.tree.logs.get(name)
+        if log is not None:
+            if log.synced_offset < on_disk:
+                return
+            log.drop_before(first_offset)
+        if log is None or log.first_offset >= first_offset:
+            del self._drops[name]
 
     def _delete(self, name: str) -> None:
         log = self.tree.logs.get(name)

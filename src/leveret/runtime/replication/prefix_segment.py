@@ -10,6 +10,7 @@ the segment or without it, and the copied part of the segment remains for the co
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -185,13 +186,14 @@ class CopiedPrefix:
             self._whole.append(piece)
             self._piece = None
             # The piece is moved in before the ack of this frame, which the next `when_durable` sends.
-            self._commits.when_durable(self._take_in)
+            self._commits.when_durable(partial(self._take_in, piece))
 
-    def _take_in(self) -> None:
-        """Move the first of the whole pieces, which is durable now, into the log."""
-        if not self._whole:
+    def _take_in(self, piece: PrefixPiece) -> None:
+        """Move a whole piece, which is durable now, into the log, unless it was forgotten meanwhile."""
+        if piece not in self._whole:
             return
-        piece, log = self._whole.pop(0), self._tree.logs.get(self._name)
+        self._whole.remove(piece)
+        log = self._tree.logs.get(self._name)
         try:
             until = piece.next_offset
             if log is not None and self._dropped_to < until == log.first_offset:
