@@ -393,10 +393,18 @@ def qos(channel: int, prefetch: int, *, for_channel: bool) -> bytes:
 def consume(
     channel: int, queue: bytes, tag: bytes, *, no_ack: bool, exclusive: bool, arguments: dict[str, Any]
 ) -> bytes:
-    """basic.consume."""
+    """basic.consume.
+
+    Raises:
+        SyntaxFault: the arguments are nested too deeply.
+    """
     bits = no_ack << 1 | exclusive << 2
     names = b"\0\0" + shortstr(queue) + shortstr(tag)
-    return _method(channel, BASIC_CONSUME + names + bytes((bits,)) + _table(arguments)[1:])
+    try:
+        table = _table(arguments)
+    except RecursionError:
+        raise SyntaxFault("the arguments of a consumer are nested too deeply") from None
+    return _method(channel, BASIC_CONSUME + names + bytes((bits,)) + table[1:])
 
 
 def cancel(channel: int, tag: bytes) -> bytes:

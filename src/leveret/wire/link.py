@@ -257,7 +257,7 @@ def decode(kind: Type, payload: memoryview, struct_: type[_Struct]) -> _Struct:
         raise LinkError(f"the check of a message {kind.name} differs")
     try:
         return msgspec.msgpack.decode(octets, type=struct_)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise LinkError(f"{struct_.__name__} is malformed: {error}") from None
 
 
@@ -392,6 +392,9 @@ def decode_frame(
     rest = payload[FRAME_HEAD.size :]
     if head.flags & _COMPRESSED:
         try:
+            # A claim of the peer, which the decompressor would make room for, whatever the limit.
+            if zstandard.frame_content_size(rest) > MESSAGE_BYTES_MAX:
+                raise LinkError(f"a frame of more than {MESSAGE_BYTES_MAX} octets")
             rest = memoryview(
                 zstandard.ZstdDecompressor().decompress(rest, max_output_size=MESSAGE_BYTES_MAX)
             )

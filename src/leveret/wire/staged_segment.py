@@ -55,7 +55,7 @@ class StagedSegment(msgspec.Struct, frozen=True, array_like=True):
         """
         try:
             found = msgspec.msgpack.decode(octets, type=cls)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise PeerError(f"announcement of a staged segment: {error}") from None
         if not found.directory.isalnum() or found.base < 0 or not 0 < found.first <= found.last:
             raise PeerError(f"announcement of a staged segment: {found} names none")

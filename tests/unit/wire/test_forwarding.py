@@ -116,3 +116,11 @@ def test_publishes_of_one_head_are_frames_as_any_client_sends_them(size: int, co
             )
             position += length + 8
     assert position == len(octets)
+
+
+def test_arguments_nested_beyond_reason_are_an_error_of_their_own() -> None:
+    nested: dict[str, Any] = {}
+    for _ in range(2000):
+        nested = {"k": nested}
+    with pytest.raises(SyntaxFault, match="too deeply"):
+        forwarding.consume(7, b"q", b"c", no_ack=True, exclusive=False, arguments=nested)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from isal.isal_zlib import crc32
 
 from leveret.model.errors import PeerError
+from leveret.wire import link
 from leveret.wire.chunk import Chunk, ChunkType, decode_chunk, encode_entry, encode_header
 from leveret.wire.link import (
     Acked,
@@ -16,6 +18,7 @@ from leveret.wire.link import (
     LogChange,
     LogNames,
     Number,
+    Question,
     Type,
     decode,
     decode_frame,
@@ -31,8 +34,6 @@ MESSAGE_HEAD_BYTES = 5
 
 
 def chunk(offset: int, bodies: list[bytes]) -> bytes:
-    from isal.isal_zlib import crc32
-
     data = b"".join(map(encode_entry, bodies))
     count = len(bodies)
     return encode_header(ChunkType.USER, count, count, 1, 1, offset, crc32(data), len(data)) + data
@@ -154,6 +155,27 @@ def test_octets_that_are_no_frame_are_refused(octets: bytes) -> None:
         assert all(isinstance(change, LogChange) for change in found())
     except PeerError:
         pass
+
+
+def test_a_frame_that_would_fill_the_memory_is_refused_before_it_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A compressed frame says how long its content is, and a thousandth of that is enough to make it."""
+    monkeypatch.setattr(link, "MESSAGE_BYTES_MAX", 1 << 20)
+    frame = Frame()
+    frame.add(file_change("f.json", bytes(1 << 21)))
+    octets = b"".join(map(bytes, frame.message(1, 0, 0, compress=True)))
+    assert len(octets) < 1 << 12
+    with pytest.raises(LinkError, match="more than 1048576 octets"):
+        decode_frame(memoryview(octets)[MESSAGE_HEAD_BYTES:], {})
+
+
+@pytest.mark.parametrize("value", [b"\x91" * 100_000 + b"\xc0", b"\xa2\xff\xfe"], ids=["deep", "no text"])
+def test_values_that_are_none_are_refused_however_deep(value: bytes) -> None:
+    payload = b"\x93\x01\xa1q\x81\xa1k" + value
+    check = crc32(payload, Type.QUESTION).to_bytes(4, "big")
+    with pytest.raises(LinkError, match="Question is malformed"):
+        decode(Type.QUESTION, memoryview(payload + check), Question)
 
 
 def test_a_frame_cut_short_anywhere_is_refused() -> None:
