@@ -73,7 +73,7 @@ class Node:
 
     async def enter(self, incarnation: str = "i1") -> None:
         await self.store.start()
-        await self.store.announce(self.presence(incarnation))
+        await self.store.announce(lambda: self.presence(incarnation))
 
     async def put(self, key: str, value: bytes = b"1", *conditions: Unchanged) -> int | None:
         return await self.store.transact(

@@ -66,10 +66,10 @@ async def test_what_happens_before_a_node_is_announced_waits_until_then(shared_e
         await b.store.start()
         await a.put("later")
         assert [len(events) for _, events in b.reported] == [1]
-        await b.store.announce(b.presence())
+        await b.store.announce(b.presence)
         await until(lambda: b.keys_now == a.keys_now)
         again = Presence("i1", "tcp://elsewhere:1", "", 0, "1")
-        await b.store.announce(again)
+        await b.store.announce(lambda: again)
         await until(lambda: a.state.alive.get("b") == again)
         await b.store.stop()
 

@@ -131,7 +131,7 @@ class ClusterMember:
         self._file.begin()
         remembered = self._file.cluster_id
         await self.store.start()
-        await self.store.announce(self._presence(""))
+        await self.store.announce(lambda: self._presence(""))
         self._spawn(self.definitions_lock.run())
         if not self.state.cluster_id:
             if remembered:
@@ -233,7 +233,7 @@ class ClusterMember:
     async def serve(self, links: MemberLinks, uri: str) -> None:
         """Announce this node's address: other nodes wait for it from now on."""
         self._links, self._uri = links, uri
-        await self.store.announce(self._presence(uri))
+        await self._announce()
 
     async def set_draining(self, draining: bool) -> None:
         """Announce that this node is in maintenance, or no longer.
@@ -242,7 +242,7 @@ class ClusterMember:
             LeveretError: etcd does not answer.
         """
         self._draining = draining
-        await self.store.announce(self._presence(self._uri))
+        await self._announce()
 
     async def set_streams(self, place: tuple[str, int] | None, tls_place: tuple[str, int] | None) -> None:
         """Announce the listeners for stream clients: host and port, without TLS and with it.
@@ -251,7 +251,10 @@ class ClusterMember:
             LeveretError: etcd does not answer.
         """
         self._streams, self._streams_tls = place, tls_place
-        await self.store.announce(self._presence(self._uri))
+        await self._announce()
+
+    async def _announce(self) -> None:
+        await self.store.announce(lambda: self._presence(self._uri))
 
     async def leave(self) -> None:
         """Leave: no other node needs to wait for this one any more."""

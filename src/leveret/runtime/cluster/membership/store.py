@@ -144,10 +144,11 @@ class ClusterStore:
             raise
         logger.info("cluster_lease ttl_s=%g endpoint=%s", self._ttl_s, self._etcd.endpoint)
 
-    async def announce(self, presence: Presence) -> None:
+    async def announce(self, presence: Callable[[], Presence]) -> None:
         """Add this node to the living ones, or change its presence; then report events.
 
-        Waits for the end of the lease of another incarnation, which may have been killed.
+        `presence` is called before each write, so of two changes under way neither undoes the other. Waits for the end
+        of the lease of another incarnation, which may have been killed.
 
         Raises:
             NameTaken: that incarnation lives on: it is another node with this name.
@@ -166,7 +167,7 @@ class ClusterStore:
                 continue
             if entry is None or entry.lease == lease.id:
                 seen = Unchanged(key, entry.modified if entry else 0)
-                put = PutKey(key, encode(presence), leased=True)
+                put = PutKey(key, encode(presence()), leased=True)
                 if await self.transact(StoreTransaction((seen,), (put,))) is not None:
                     break
             elif self._clock_s() > give_up_s:

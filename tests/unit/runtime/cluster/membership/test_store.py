@@ -7,11 +7,12 @@ from collections.abc import AsyncGenerator
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from leveret.config import build, gather
 from leveret.core.replication.cluster import ClusterKeys, ClusterState, Placement, Presence, encode
-from leveret.core.replication.election import StoredValue, StoreTransaction
+from leveret.core.replication.election import PutKey, StoredValue, StoreTransaction
 from leveret.runtime.cluster.membership.store import ClusterStore, LeaseLost
 from leveret.runtime.coordination.etcd import Snapshot, WatchEvents
 
@@ -73,10 +74,37 @@ async def test_what_others_did_before_a_node_was_announced_is_known_before_it_se
     store._etcd = cast(Any, SimpleNamespace(read=answer, watch=watch, endpoint="e"))
     store.transact = cast(Any, transact)  # type: ignore[method-assign]
     await store._look()
-    await store.announce(Presence("a1", "uri", "", 0, ""))
+    await store.announce(lambda: Presence("a1", "uri", "", 0, ""))
     assert state.placements[("/", "q")].placement == taken_over
     assert store._following is not None
     store._following.cancel()
+
+
+async def test_of_two_changes_of_a_nodes_record_under_way_neither_undoes_the_other() -> None:
+    store, state, _ = made()
+    key = state.keys.alive("a@h")
+    written: list[Presence] = []
+    now = Presence("a1", "uri", "", 0, "", draining=True)
+
+    async def answer(prefix: str) -> Snapshot:
+        return Snapshot(1, {key: StoredValue(b"", 1, 3)})
+
+    async def transact(transaction: StoreTransaction) -> int | None:
+        nonlocal now
+        [put] = transaction.writes
+        assert isinstance(put, PutKey)
+        written.append(msgspec.json.decode(put.value, type=Presence))
+        if len(written) == 1:
+            # Meanwhile the other change was written: the condition does not hold.
+            now = msgspec.structs.replace(now, streams=("h", 5552))
+            return None
+        return 2
+
+    store._etcd = cast(Any, SimpleNamespace(read=answer, endpoint="e"))
+    store._following = cast(Any, SimpleNamespace())
+    store.transact = cast(Any, transact)  # type: ignore[method-assign]
+    await store.announce(lambda: now)
+    assert (written[-1].draining, written[-1].streams) == (True, ("h", 5552))
 
 
 def void(value: object) -> None:
