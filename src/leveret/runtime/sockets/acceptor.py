@@ -156,6 +156,9 @@ class Acceptor:
         except OSError as error:
             # TLS errors are of this kind, too.
             logger.warning("tls_refused peer=%s reason=%s", peer, handshake_failure(error))
+        except Exception:
+            # Also a bug in a protocol must not keep the connection's place in the budget.
+            logger.exception("connection_failed listener=%s peer=%s action=dropped", self._kind, peer)
         else:
             return
         accepted.close()

@@ -190,6 +190,23 @@ def test_who_is_gone_is_not_counted_however_it_went(
     run(visit())
 
 
+def test_who_meets_a_bug_is_not_counted() -> None:
+    def make(accepted: acceptor.Accepted) -> asyncio.BaseProtocol:
+        raise RuntimeError("a bug")
+
+    async def visit() -> None:
+        sockets = Sockets(divide(LEAST))
+        tally = sockets.tallies[ListenerKind.STREAM]
+        listening = listen(LOOPBACK, 0)
+        server = Acceptor(listening, make, ListenerKind.STREAM, timeout_s=10, sockets=sockets)
+        with connect(listening) as peer:
+            assert await asyncio.to_thread(end_of, peer) == b""
+        await until(lambda: tally.count == 0, "to be let go")
+        server.close()
+
+    asyncio.run(visit())
+
+
 @pytest.mark.process
 def test_who_fails_at_tls_is_not_counted(tmp_path: Path) -> None:
     if available() is not None:
