@@ -16,19 +16,10 @@ if TYPE_CHECKING:
     from tests.unit.management.conftest import Client, FakeNode
 
 
-def test_an_unknown_path_is_not_found(admin: Client) -> None:
-    reply = admin.get("/api/nosuch")
-    assert (reply.status_code, reply.json()) == (404, {"error": "Object Not Found", "reason": "Not Found"})
-
-
 def test_a_method_a_resource_does_not_have_is_answered_with_those_it_has(admin: Client) -> None:
     reply = admin.request("PATCH", "/api/vhosts/%2F")
     assert (reply.status_code, reply.headers["allow"]) == (405, "HEAD, GET, PUT, DELETE, OPTIONS")
     assert admin.request("OPTIONS", "/api/overview").headers["allow"] == "HEAD, GET, OPTIONS"
-
-
-def test_head_answers_as_get_without_a_body(admin: Client) -> None:
-    assert admin.request("HEAD", "/api/overview").status_code == 200
 
 
 @pytest.mark.parametrize("body", [b"{bad", b"\xff", b"[1]", b"[" * 100_000])
@@ -74,11 +65,6 @@ def test_a_field_of_the_wrong_kind_is_named(admin: Client) -> None:
     assert "`$.durable`" in reply.json()["reason"]
 
 
-def test_a_truth_in_quotes_is_taken_as_rabbitmq_takes_it(admin: Client, node: FakeNode) -> None:
-    assert admin.put("/api/queues/%2F/q", durable="false").status_code == 201
-    assert node.broker.queue("/", "q").definition.durable is False
-
-
 @pytest.mark.parametrize("announced", [True, False])
 def test_a_body_that_is_too_large_is_refused(admin: Client, node: FakeNode, announced: bool) -> None:
     async def pieces() -> AsyncIterator[bytes]:
@@ -93,12 +79,6 @@ def test_a_body_that_is_too_large_is_refused(admin: Client, node: FakeNode, anno
         400,
         True,
     )
-
-
-def test_names_in_a_path_may_hold_any_character(admin: Client, node: FakeNode) -> None:
-    assert admin.put("/api/queues/%2F/a%2Fb%20%C3%A4%25").status_code == 201
-    assert ("/", "a/b ä%") in node.broker.queues
-    assert admin.get("/api/queues/%2F/a%2Fb%20%C3%A4%25").json()["name"] == "a/b ä%"
 
 
 def test_a_bug_in_a_handler_is_answered_without_its_details(

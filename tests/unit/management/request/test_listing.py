@@ -36,11 +36,6 @@ def names(items: list[Row]) -> list[str]:
     return [item["name"] for item in items]
 
 
-def test_a_list_has_an_order_of_its_own() -> None:
-    assert names(listed("")) == ["q0", "q1", "q2", "q3", "q4"]
-    assert names(listed("sort_reverse=true")) == ["q4", "q3", "q2", "q1", "q0"]
-
-
 def test_columns_are_chosen_and_those_that_are_not_there_left_out() -> None:
     assert listed("columns=name,nothing")[0] == {"name": "q0"}
     assert listed("columns=name,message_stats.publish")[1] == {"name": "q1", "message_stats": {"publish": 1}}
@@ -61,29 +56,11 @@ def test_a_list_is_sorted_by_numbers_of_any_size() -> None:
     assert names(msgspec.json.decode(reply.body))[:2] == ["q1", "q3"]
 
 
-def test_a_page_tells_how_many_there_are() -> None:
-    page = listed("page=2&page_size=2&columns=name")
-    assert page["items"] == [{"name": "q2"}, {"name": "q3"}]
-    assert (page["page_count"], page["total_count"], page["filtered_count"]) == (3, 5, 5)
-    assert (page["page"], page["page_size"], page["item_count"]) == (2, 2, 2)
-
-
 def test_only_the_rows_of_a_page_are_made() -> None:
     for query in ("page=2&page_size=2", "page=1&page_size=1&sort=messages&sort_reverse=true"):
         rows = Rows()
         page = listed(query, rows)
         assert rows.made == names(page["items"])
-
-
-def test_a_page_is_filtered_by_name_in_any_case() -> None:
-    assert listed("page=1&name=Q3")["filtered_count"] == 1
-    assert listed("page=1&name=[12]&use_regex=true")["filtered_count"] == 2
-    assert listed("page=1&name=[12]")["filtered_count"] == 0
-
-
-def test_without_a_page_nothing_is_filtered_and_a_list_without_pages_has_none() -> None:
-    assert len(listed("name=q3")) == len(listed("page_size=2")) == 5
-    assert len(listed("page=1&page_size=2", in_pages=False)) == 5
 
 
 def test_the_first_page_of_nothing_is_empty() -> None:

@@ -59,15 +59,6 @@ def test_what_is_published_and_got_is_counted(admin: Client, node: FakeNode) -> 
     assert node.broker.counters.publish == 1
 
 
-def test_topic_permissions_hold_for_what_is_published(admin: Client, node: FakeNode) -> None:
-    admin.put("/api/topic-permissions/%2F/guest", exchange="amq.topic", write="^mine", read="")
-    refused = admin.post("/api/exchanges/%2F/amq.topic/publish", **message(routing_key="theirs"))
-    assert (refused.status_code, "topic 'theirs'" in refused.json()["reason"]) == (400, True)
-    assert (
-        admin.post("/api/exchanges/%2F/amq.topic/publish", **message(routing_key="mine")).status_code == 200
-    )
-
-
 @pytest.mark.parametrize(
     ("properties", "field"),
     [

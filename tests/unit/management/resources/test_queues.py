@@ -2,28 +2,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leveret.model.definitions import Permission, Put, Queue
+from leveret.model.definitions import Queue
 from leveret.runtime.integrity.log_copies import CopyRole, CopyState, LogCopy
 from leveret.runtime.logs.log_store import log_name
 from tests.unit.management.fake_replication import follower
 
 if TYPE_CHECKING:
     from tests.unit.management.conftest import Client, FakeNode
-
-
-def test_a_queue_is_declared_once_and_again(admin: Client) -> None:
-    assert admin.put("/api/queues/%2F/q", durable=True).status_code == 201
-    assert admin.put("/api/queues/%2F/q", durable=True).status_code == 204
-
-
-def test_a_queue_that_is_different_is_refused_in_rabbitmqs_words(admin: Client) -> None:
-    admin.put("/api/queues/%2F/q", durable=True)
-    reply = admin.put("/api/queues/%2F/q", durable=False)
-    assert reply.status_code == 400
-    assert reply.json() == {
-        "error": "bad_request",
-        "reason": "inequivalent arg 'durable' for queue 'q' in vhost '/': received 'false' but current is 'true'",
-    }
 
 
 def test_a_queue_shows_its_counts(admin: Client, node: FakeNode) -> None:
@@ -131,22 +116,3 @@ def test_an_exclusive_queue_belongs_to_its_connection(admin: Client, node: FakeN
     assert admin.get("/api/queues/%2F/mine").json()["exclusive"] is True
     assert admin.delete("/api/queues/%2F/mine").status_code == 400
     assert admin.delete("/api/queues/%2F/mine/contents").status_code == 400
-
-
-def test_names_that_are_reserved_are_refused(admin: Client) -> None:
-    assert admin.put("/api/queues/%2F/amq.mine").status_code == 401
-
-
-def test_an_unknown_vhost_is_not_found(admin: Client) -> None:
-    reply = admin.put("/api/queues/nowhere/q")
-    assert (reply.status_code, reply.json()["reason"]) == (404, "vhost 'nowhere' does not exist")
-
-
-def test_an_administrator_needs_permissions_to_change_a_queue(admin: Client, node: FakeNode) -> None:
-    none = Permission(user="guest", vhost="/", configure="^mine", write="", read="")
-    node.broker.apply(Put(none))
-    reply = admin.put("/api/queues/%2F/theirs")
-    assert reply.status_code == 401
-    assert reply.json()["reason"] == "access to queue 'theirs' in vhost '/' refused for user 'guest'"
-    assert admin.put("/api/queues/%2F/mine").status_code == 201
-    assert admin.delete("/api/queues/%2F/mine/contents").status_code == 401

@@ -41,15 +41,6 @@ def test_a_vhost_counts_the_messages_of_its_queues(
     assert admin.get("/api/vhosts/%2F").json()["messages_ready"] == 3
 
 
-def test_a_deleted_vhost_takes_its_queues_along(admin: Client, node: FakeNode) -> None:
-    admin.put("/api/vhosts/v")
-    admin.put("/api/queues/v/q")
-    assert admin.delete("/api/vhosts/v").status_code == 204
-    assert ("v", "q") not in node.broker.queues
-    assert admin.delete("/api/vhosts/v").status_code == 404
-    assert admin.get("/api/vhosts/v").status_code == 404
-
-
 @pytest.mark.parametrize("path", ["/api/vhosts", "/api/vhosts/v"])
 def test_a_vhost_that_is_deleted_while_others_are_asked_breaks_no_answer(
     admin: Client, node: FakeNode, monkeypatch: pytest.MonkeyPatch, path: str

@@ -19,21 +19,6 @@ def test_permissions_are_set_shown_and_cleared(admin: Client, node: FakeNode) ->
     assert admin.get("/api/permissions/%2F/u").status_code == 404
 
 
-def test_permissions_of_nobody_or_nowhere_are_refused(admin: Client) -> None:
-    for path in ("/api/permissions/%2F/nobody", "/api/permissions/nowhere/guest"):
-        reply = admin.put(path, **ALL)
-        assert (reply.status_code, reply.json()["reason"]) == (400, "vhost_or_user_not_found")
-
-
-def test_a_pattern_that_is_no_regular_expression_is_refused(admin: Client) -> None:
-    reply = admin.put("/api/permissions/%2F/guest", **(ALL | {"write": "("}))
-    assert (reply.status_code, reply.json()["reason"]) == (400, "'write' is not a regular expression: '('")
-
-
-def test_a_missing_pattern_is_named(admin: Client) -> None:
-    assert "`write`" in admin.put("/api/permissions/%2F/guest", configure="").json()["reason"]
-
-
 def test_topic_permissions_are_set_shown_and_cleared(admin: Client) -> None:
     body = {"exchange": "e", "write": "^a", "read": "^b"}
     assert admin.put("/api/topic-permissions/%2F/guest", **body).status_code == 201

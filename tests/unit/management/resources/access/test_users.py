@@ -56,23 +56,6 @@ def test_a_user_that_makes_no_sense_is_refused(
     assert ("u",) not in node.broker.definitions.by_kind["users"]
 
 
-def test_a_deleted_user_loses_its_permissions(admin: Client, node: FakeNode) -> None:
-    node.add_user("u", vhost="/")
-    assert admin.delete("/api/users/u").status_code == 204
-    assert ("/", "u") not in node.broker.definitions.by_kind["permissions"]
-    assert admin.delete("/api/users/u").status_code == 404
-
-
-def test_several_users_are_deleted_at_once(admin: Client, node: FakeNode) -> None:
-    node.add_user("a")
-    node.add_user("b")
-    refused = admin.post("/api/users/bulk-delete", users=["a", "nobody"])
-    assert (refused.status_code, "nobody" in refused.json()["reason"]) == (400, True)
-    assert admin.get("/api/users/a").status_code == 200
-    assert admin.post("/api/users/bulk-delete", users=["a", "b"]).status_code == 204
-    assert [user["name"] for user in admin.get("/api/users").json()] == ["guest"]
-
-
 def test_users_come_in_pages_where_that_is_asked_for(admin: Client, node: FakeNode) -> None:
     assert isinstance(admin.get("/api/users").json(), list)
     page = admin.get("/api/users?page=1&page_size=1").json()
