@@ -269,13 +269,7 @@ def _left(
         node.cluster.set_policy(POLICY, PATTERN, {"ha-mode": "all", "ha-sync-mode": "automatic"})
     connection = Connection(leader.amqp_port)
     connection.declare_queue(QUEUE, arguments=arguments)
-    if arguments and node.cluster.kind == RABBITMQ:
-        # RabbitMQ does not report their members as mirrors. The queue is empty, so no member lacks a message.
-        node.cluster.wait_placed(QUEUE, leader, mirrors=None, timeout_s=READY_TIMEOUT_S)
-    else:
-        node.cluster.wait_placed(
-            QUEUE, leader, mirrors=others, synchronised=others, timeout_s=READY_TIMEOUT_S
-        )
+    node.cluster.wait_placed(QUEUE, leader, mirrors=others, synchronised=others, timeout_s=READY_TIMEOUT_S)
     try:
         yield
     finally:

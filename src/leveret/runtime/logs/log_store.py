@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -170,14 +170,17 @@ class LogStore:
         """Restore a queue from its log."""
         self._kinds[queue.log_kind].recover(queue)
 
-    def show(self) -> None:
+    def show(self, expected: Set[str] | None) -> None:
         """Recover queues for their counts only, because another node serves them; `replayed` follows it.
 
-        That node also marks the queues that have a log: here nothing may be appended but what it sends.
+        That node also marks the queues that have a log: here nothing may be appended but what it sends. `expected` are
+        the logs that are a loss if they are missing; None for all marked ones.
         """
         self.queues.replays = {}
         for home in self._homes:
             home.record_existence = home.record_existence_once_synced = record_nothing
+            if expected is not None:
+                home.expect_only(expected)
 
     def replayed(self, queue: Queue, log: Log, chunk: Chunk) -> None:
         """Take a chunk appended to the log of a queue that another node serves."""
@@ -236,12 +239,17 @@ class LogStore:
         """Whether any durable queue has a log."""
         return any(home.has_logs() for home in self._homes)
 
-    def missing(self, marked: Iterable[int]) -> set[int]:
-        """The epochs among these whose log is not here: neither open nor on disk."""
-        return {epoch for epoch in marked if not any(self._is_here(home, epoch) for home in self._homes)}
+    def missing(self, marked: Iterable[int], expected: Set[str] | None) -> set[int]:
+        """The epochs among these whose log is not here, neither open nor on disk; see `show` for `expected`."""
+        return {
+            epoch
+            for epoch in marked
+            if not any(self._is_here(home, epoch) for home in self._homes)
+            and (expected is None or any(home.name(epoch) in expected for home in self._homes))
+        }
 
     def _is_here(self, home: LogHome, epoch: int) -> bool:
-        if f"{home.directory.name}/{directory_of(epoch)}" in self._tree.logs:
+        if home.name(epoch) in self._tree.logs:
             return True
         with suppress(FileNotFoundError, NotADirectoryError):
             return has_segments(home.place(epoch))

@@ -177,6 +177,7 @@ class Node:
             epochs=Epochs(self._epochs.reserve),
         )
         self._handed_out = HandedOut(data_dir, tree.epoch)
+        self._expected_logs: Callable[[], Set[str] | None] = lambda: None
         self.read_only_view = ReadOnlyView(tree, self.broker, self.log_store, self._definitions)
         self._boot_definitions = BootDefinitions(
             config.definitions, tree.file(data_dir / "boot_definitions.json")
@@ -418,12 +419,14 @@ class Node:
         elif not stored.by_kind["users"] and not stored.by_kind["vhosts"]:
             seed(self.broker, self.config.access)
 
-    def show(self) -> None:
+    def show(self, expected_logs: Callable[[], Set[str] | None]) -> None:
         """Recover everything for the read-only view, instead of `start`: another node leads these data.
 
-        From now on, the caller reports each chunk appended to the tree's logs to `read_only_view`.
+        From now on, the caller reports each chunk appended to the tree's logs to `read_only_view`. `expected_logs`
+        returns the logs that are a loss if they are missing; None for all that the definitions mark.
         """
-        self.read_only_view.begin()
+        self._expected_logs = expected_logs
+        self.read_only_view.begin(expected_logs())
         self.alarms.probe()
 
     async def stop(self) -> None:
@@ -539,7 +542,7 @@ class Node:
 
     def missing_logs(self) -> frozenset[int]:
         """Return the epochs of the queues that have a log, as the definitions record, and whose log is not here."""
-        return frozenset(self.log_store.missing(self._definitions.marked))
+        return frozenset(self.log_store.missing(self._definitions.marked, self._expected_logs()))
 
     def definitions_of(self, epochs: Set[int]) -> list[d.Queue]:
         """Return the definitions of the queues of these epochs."""

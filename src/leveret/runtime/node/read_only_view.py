@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Set
 from typing import Final
 
 from leveret.core.broker.broker import Broker
@@ -38,9 +39,9 @@ class ReadOnlyView:
         self._again: set[str] = set()
         self._reading: asyncio.Task[None] | None = None
 
-    def begin(self) -> None:
-        """Read all stored data."""
-        self._stores.show()
+    def begin(self, expected: Set[str] | None) -> None:
+        """Read all stored data; `expected` are the logs that are a loss if they are missing, None for all."""
+        self._stores.show(expected)
         self._definitions.restore(self._broker)
         for queue in self._broker.queues.values():
             self._stores.recover(queue)

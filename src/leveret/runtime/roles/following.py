@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from leveret.config import Config
@@ -242,7 +243,7 @@ class FollowerRole:
         self.node = holding.build_anew(self.node)
         self.node.loop_watch = self._loop_watch
         self._took(self.node)
-        self.node.show()
+        self.node.show(partial(holding.expected_logs, self.node.tree, self._identity.identity))
 
     # -- to be promoted -----------------------------------------------------------------------
 

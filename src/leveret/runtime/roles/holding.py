@@ -15,9 +15,10 @@ from typing import Final
 
 from leveret.config import Config
 from leveret.model.errors import Corrupt, StorageError
+from leveret.runtime.cluster.placement.complete_copies import complete_copies
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.node.node import Node, make_commits
-from leveret.runtime.replication.identity import StoredLogs
+from leveret.runtime.replication.identity import NodeIdentity, StoredLogs
 from leveret.runtime.sockets.connection_budget import process_sockets
 from leveret.storage.tree import Tree, put_log_away
 
@@ -92,7 +93,9 @@ def build_anew(old: Node) -> Node:
     )
 
 
-def show(node: Node, *, note_incomplete: NoteIncomplete, is_ones_own: bool = False) -> None:
+def show(
+    node: Node, identity: NodeIdentity, note_incomplete: NoteIncomplete, *, is_ones_own: bool = False
+) -> None:
     """Read all logs of a node.
 
     A damaged log is moved away, because it comes anew from a leader; until then this node is no copy of what was
@@ -102,13 +105,27 @@ def show(node: Node, *, note_incomplete: NoteIncomplete, is_ones_own: bool = Fal
     Raises:
         StorageError: a damaged log cannot be moved away.
     """
-    node.show()
+    node.show(lambda: expected_logs(node.tree, identity))
     for name, damage in node.tree.open_all().items():
         if is_ones_own:
             logger.error("damaged_log log=%s error=%s action=left", name, damage)
             continue
         note_incomplete()
         put_away(node.data_dir, name, damage)
+
+
+def expected_logs(tree: Tree, identity: NodeIdentity) -> frozenset[str] | None:
+    """The logs that are lost if they are missing; None for all that the definitions mark.
+
+    A node of a cluster has marks of all queues, and logs of those only that it leads or mirrors. So has its copy.
+    """
+    if not identity.cluster:
+        return None
+    try:
+        return complete_copies(tree)
+    except StorageError as error:
+        logger.error("complete_copies_not_read error=%s action=expect_all_logs", error)
+        return None
 
 
 def stored_logs(node: Node) -> StoredLogs:

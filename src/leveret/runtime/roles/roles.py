@@ -420,7 +420,7 @@ class Roles:
             cluster=clustered.suspended() if clustered is not None else None,
         )
         self._take(node, role)
-        holding.show(node, note_incomplete=self._note_incomplete, is_ones_own=clustered is not None)
+        holding.show(node, self.identity, self._note_incomplete, is_ones_own=clustered is not None)
         self._note_lost_logs(node)
         if role == "follower" and self._settings.bind is not None:
             await self._listen(self._settings.bind, recorded=frozenset(), unreadable=set())

@@ -27,20 +27,38 @@ from leveret.testing.sites.mirror_cluster import ClusterNode, MirrorCluster, Que
 CALL_TIMEOUT_S: Final = 5.0
 _NONE: Final = "-"
 
-# A line for each queue: name, leader, mirrors, synchronised mirrors, state, messages, policy.
+# A line for each queue: name, leader, mirrors, synchronised mirrors, state, messages, policy. The mirrors of a quorum
+# queue are its members, and those that are online count as synchronised. Of a stream all replicas do: a node that was
+# killed does not tell which of them are online.
 _REPORT: Final = """
-Nodes = fun('') -> "-"; (Pids) -> lists:flatten(["="] ++ lists:join(",", [atom_to_list(node(P)) || P <- Pids])) end,
+Nodes = fun('') -> "-"; (Names) -> lists:flatten(["="] ++ lists:join(",", [atom_to_list(N) || N <- Names])) end,
 Word = fun(W) when is_tuple(W) -> atom_to_list(element(1, W)); (W) when is_atom(W) -> atom_to_list(W);
           (W) when is_integer(W) -> integer_to_list(W); (W) -> binary_to_list(iolist_to_binary(W)) end,
 Keys = [name, pid, slave_pids, synchronised_slave_pids, state, messages, policy],
+Places = fun(Row) ->
+    {ok, Q} = rabbit_amqqueue:lookup(proplists:get_value(name, Row)),
+    case amqqueue:get_type(Q) of
+      rabbit_classic_queue ->
+        At = fun(Key) -> case proplists:get_value(Key, Row, '') of '' -> ''; Pids -> [node(P) || P <- Pids] end end,
+        Pid = proplists:get_value(pid, Row, none),
+        Leader = case is_pid(Pid) of true -> atom_to_list(node(Pid)); false -> "-" end,
+        {Leader, At(slave_pids), At(synchronised_slave_pids)};
+      rabbit_stream_queue ->
+        #{nodes := Replicas} = amqqueue:get_type_state(Q),
+        Writer = node(amqqueue:get_pid(Q)),
+        {atom_to_list(Writer), Replicas -- [Writer], Replicas -- [Writer]};
+      rabbit_quorum_queue ->
+        [{leader, First}, {members, Members}, {online, Online}] = rabbit_amqqueue:info(Q, [leader, members, online]),
+        case First of '' -> {"-", Members, Online};
+          _ -> {atom_to_list(First), Members -- [First], Online -- [First]} end
+    end
+  end,
 Lines = [begin
     [{name, {resource, _, queue, Name}} | Rest] = Row,
     Get = fun(Key, Else) -> proplists:get_value(Key, Rest, Else) end,
-    Pid = Get(pid, none),
-    Leader = case is_pid(Pid) of true -> atom_to_list(node(Pid)); false -> "-" end,
-    lists:join("\t", [binary_to_list(Name), Leader, Nodes(Get(slave_pids, '')),
-        Nodes(Get(synchronised_slave_pids, '')), Word(Get(state, down)), Word(Get(messages, '')),
-        Word(Get(policy, ''))])
+    {Leader, Mirrors, Synchronised} = Places(Row),
+    lists:join("\t", [binary_to_list(Name), Leader, Nodes(Mirrors), Nodes(Synchronised),
+        Word(Get(state, down)), Word(Get(messages, '')), Word(Get(policy, ''))])
   end || Row <- rabbit_amqqueue:info_all(<<"VHOST">>, Keys)],
 base64:encode_to_string(lists:flatten(lists:join("\n", Lines))).
 """

@@ -156,7 +156,7 @@ async def test_who_serves_a_queue_marks_its_log_and_who_shows_it_does_not(
     marked: list[int] = []
     store.use_existence_records(lambda epoch: False, marked.append, marked.append)
     if shows:
-        store.show()
+        store.show(None)
     store.recover(queue)
     assert marked == ([] if shows else [queue.epoch])
     store.close()

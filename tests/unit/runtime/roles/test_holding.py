@@ -12,7 +12,7 @@ from leveret.config import load
 from leveret.core.queues.queue import Queue
 from leveret.model import definitions as d
 from leveret.runtime.node.node import Node
-from leveret.runtime.replication.identity import IdentityFile
+from leveret.runtime.replication.identity import IdentityFile, NodeIdentity
 from leveret.runtime.roles import holding
 from leveret.runtime.roles.operations import ReplicationCommands
 from leveret.runtime.roles.roles import Roles
@@ -58,7 +58,7 @@ async def shown(
         damaged=lambda commits, error: None,
         note_incomplete=note_incomplete,
     )
-    holding.show(node, note_incomplete=note_incomplete, is_ones_own=is_ones_own)
+    holding.show(node, NodeIdentity(), note_incomplete, is_ones_own=is_ones_own)
     return node
 
 

@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -131,6 +132,26 @@ async def test_a_log_that_the_leader_lacked_as_well_stops_no_follower(directory:
     outcome = await roles.node.replication.promote(dry_run=False, force=False, apply_until_ms=None)
     assert outcome["promoted"]
     assert roles.node.broker.queues["v", "q"].damage is not None
+    await roles.stop()
+
+
+@pytest.mark.parametrize("is_listed", [False, True], ids=["left to other nodes", "held"])
+async def test_a_copy_of_a_clusters_node_lacks_the_logs_that_its_node_left_to_others_and_loses_those_it_holds(
+    directory: Path, is_listed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The definitions of all nodes mark the logs of all queues, wherever they are."""
+    await whole_follower(directory)
+    listed = [f"queues/{queue_log(directory).name}"] if is_listed else []
+    (directory / "complete_copies.json").write_text(json.dumps({"logs": listed}))
+    file = IdentityFile(directory)
+    file.identity.cluster = "c"
+    file.save()
+    remove_queue(directory)
+    roles = follower(directory)
+    await roles.start()
+    assert roles.is_torn is is_listed
+    assert ("log_lost vhost=v queue=q" in caplog.text) is is_listed
+    assert (roles.node.broker.queues["v", "q"].damage is not None) is is_listed
     await roles.stop()
 
 
