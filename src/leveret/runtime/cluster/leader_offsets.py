@@ -26,6 +26,8 @@ _ASK_AGAIN_S: Final = 0.2
 _ASKED_S: Final = 5.0
 """The time, in seconds, for which the leader is asked for an offset, also while there is no leader."""
 AskNode = Callable[[str, str, Any], Awaitable[Any]]
+StreamKey = tuple[str, str, int]
+"""Vhost, name and epoch: a stream of the same name that was made since then has offsets of its own."""
 
 
 class _Unstored:
@@ -50,8 +52,8 @@ class LeaderOffsets:
         self._broker = node.broker
         self._engine = node.engine
         self._streams = node.log_store.streams
-        self._waiting: dict[QueueKey, _Unstored] = {}
-        self._sent: dict[QueueKey, _Unstored] = {}
+        self._waiting: dict[StreamKey, _Unstored] = {}
+        self._sent: dict[StreamKey, _Unstored] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
@@ -66,14 +68,14 @@ class LeaderOffsets:
 
     # -- at the reader's node -----------------------------------------------------------------
 
-    def store(self, key: QueueKey, reference: str, offset: int) -> None:
+    def store(self, key: StreamKey, reference: str, offset: int) -> None:
         """Store an offset at the leader, soon, and repeat while there is no leader."""
         self._waiting.setdefault(key, _Unstored()).offsets[reference] = offset
         if key not in self._sent:
             self._sent[key] = _Unstored()
             self._begin(self._send(key))
 
-    def once_stored(self, key: QueueKey, then: Callable[[], None]) -> None:
+    def once_stored(self, key: StreamKey, then: Callable[[], None]) -> None:
         """Call when the offsets that came before are stored, in the order of these calls; at once if they are."""
         unstored = self._waiting.get(key) or self._sent.get(key)
         if unstored is None:
@@ -81,14 +83,14 @@ class LeaderOffsets:
         else:
             unstored.behind.append(then)
 
-    async def _send(self, key: QueueKey) -> None:
-        """Send offsets until all are stored; of each reader only the newest."""
+    async def _send(self, key: StreamKey) -> None:
+        """Send offsets until all are stored, or their stream is gone; of each reader only the newest."""
         try:
             while unstored := self._waiting.pop(key, None):
                 self._sent[key] = unstored
-                queue = self._broker.queues.get(key)
+                queue = self._broker.queues.get(key[:2])
                 try:
-                    if queue is not None:
+                    if queue is not None and queue.epoch == key[2]:
                         await self._store_at(queue, key, unstored.offsets)
                 except LeveretError:
                     later = self._waiting.setdefault(key, _Unstored())
@@ -101,20 +103,20 @@ class LeaderOffsets:
         finally:
             del self._sent[key]
 
-    async def _store_at(self, queue: Queue, key: QueueKey, offsets: dict[str, int]) -> None:
+    async def _store_at(self, queue: Queue, key: StreamKey, offsets: dict[str, int]) -> None:
         if isinstance(queue, RemoteQueue):
-            about = {"vhost": key[0], "name": key[1], "offsets": offsets}
+            about = {"vhost": key[0], "name": key[1], "epoch": key[2], "offsets": offsets}
             await self._ask_node(queue.leader, "store_offsets", about)
         else:
-            self.store_here(key, offsets)
+            self.store_here(key[:2], key[2], offsets)
 
-    def ask(self, key: QueueKey, reference: str, then: OffsetFound) -> None:
+    def ask(self, key: StreamKey, reference: str, then: OffsetFound) -> None:
         """Call back with the last offset that a reader stored."""
         for known in (self._waiting.get(key), self._sent.get(key)):
             if known is not None and reference in known.offsets:
                 then(known.offsets[reference])
                 return
-        self._begin(self._find("stored_offset", key, reference, then))
+        self._begin(self._find("stored_offset", key[:2], reference, then))
 
     def ask_sequence(self, key: QueueKey, reference: str, then: OffsetFound) -> None:
         """Call back with the last publishing id of a publisher."""
@@ -145,20 +147,22 @@ class LeaderOffsets:
 
     # -- at the leader ------------------------------------------------------------------------
 
-    def store_here(self, key: QueueKey, offsets: dict[str, int]) -> Stream:
-        """Store offsets in a stream that this node leads, with its next flush.
+    def store_here(self, key: QueueKey, epoch: int | None, offsets: dict[str, int]) -> Stream:
+        """Store offsets in a stream that this node leads, with its next flush; None: nodes before had no `epoch`.
 
         Raises:
-            LedElsewhere, NotFound: this node does not lead the stream.
+            LedElsewhere, NotFound: this node does not lead the stream, or one with another epoch.
         """
         stream = self._led(key)
+        if epoch not in (None, stream.epoch):
+            raise LedElsewhere(f"stream '{key[1]}' in vhost '{key[0]}' was made anew")
         for reference, offset in offsets.items():
             stream.store_offset(reference.encode(), int(offset))
         self._broker.dirty[stream] = None
         self._engine.touch()
         return stream
 
-    async def store_safely(self, key: QueueKey, offsets: dict[str, int]) -> None:
+    async def store_safely(self, key: QueueKey, epoch: int | None, offsets: dict[str, int]) -> None:
         """Store offsets, and return when they are where a confirm has to have them.
 
         Raises:
@@ -166,7 +170,7 @@ class LeaderOffsets:
             StorageError: the disk refused them; the next flush tries again.
             LeveretError: too few replicas have them after some time; they may still be stored.
         """
-        stream = self.store_here(key, offsets)
+        stream = self.store_here(key, epoch, offsets)
         # Behind the messages so far, in one chunk with the last of them.
         self._engine.append_now(stream)
         self._streams.append_settlements(stream)

@@ -20,7 +20,7 @@ from leveret.core.queues.stream import EmptyLog, StreamBatch
 from leveret.model.errors import LedElsewhere, LeveretError
 from leveret.runtime.clients.stream_host import OffsetFound, ServedLog, StreamGroups
 from leveret.runtime.cluster.forwarding import Forwarding
-from leveret.runtime.cluster.leader_offsets import LeaderOffsets
+from leveret.runtime.cluster.leader_offsets import LeaderOffsets, StreamKey
 from leveret.runtime.cluster.membership.member import ClusterMember
 from leveret.runtime.cluster.placement.local_queues import QueueKey
 from leveret.runtime.cluster.placement.queue_locations import QueueLocations
@@ -143,6 +143,7 @@ class StreamReplica:
         self.groups = groups
         self.is_readable = copy is not None
         self._queue = queue
+        self._stream: StreamKey = *_key(queue), queue.epoch
         self._forwarding = forwarding
         self._offsets = offsets
 
@@ -170,15 +171,15 @@ class StreamReplica:
         if queue is None or queue.is_down:
             batch.done(self._elsewhere())
         else:
-            self._forwarding.publish_batch(queue, batch, partial(self._offsets.once_stored, _key(queue)))
+            self._forwarding.publish_batch(queue, batch, partial(self._offsets.once_stored, self._stream))
 
     def store_offset(self, reference: str, offset: int) -> None:
         """See StreamHandle."""
-        self._offsets.store(_key(self._queue), reference, offset)
+        self._offsets.store(self._stream, reference, offset)
 
     def ask_offset(self, reference: str, then: OffsetFound) -> None:
         """See StreamHandle."""
-        self._offsets.ask(_key(self._queue), reference, then)
+        self._offsets.ask(self._stream, reference, then)
 
     def ask_sequence(self, reference: str, then: OffsetFound) -> None:
         """See StreamHandle."""
@@ -242,7 +243,7 @@ class StreamReplicas:
         """
         key = str(about["vhost"]), str(about["name"])
         if what == "store_offsets":
-            await self.offsets.store_safely(key, about["offsets"])
+            await self.offsets.store_safely(key, about.get("epoch"), about["offsets"])
             return {}
         return {"offset": self.offsets.found_here(what, key, str(about["reference"]))}
 

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from leveret.core.queues.queue import Queue
@@ -17,8 +18,10 @@ from leveret.model import definitions as d
 from leveret.model.errors import LedElsewhere, LeveretError, StorageError
 from leveret.runtime.cluster import leader_offsets
 from leveret.runtime.cluster.leader_offsets import LeaderOffsets
+from leveret.testing.network.waiting import until
 
 KEY = ("/", "s")
+STREAM = (*KEY, 0)
 DEFINITION = d.Queue(name="s", vhost="/")
 Ask = Callable[[str, str, Any], Awaitable[Any]]
 
@@ -89,7 +92,7 @@ async def play(seed: int) -> None:
                 due, True
             )
 
-        offsets.once_stored(KEY, pass_on)
+        offsets.once_stored(STREAM, pass_on)
 
     count = 0
     for offset in range(200):
@@ -97,7 +100,7 @@ async def play(seed: int) -> None:
             case "store":
                 name = chance.choice("ab")
                 newest[name] = offset
-                offsets.store(KEY, name, offset)
+                offsets.store(STREAM, name, offset)
             case "publish":
                 publish(count)
                 count += 1
@@ -133,10 +136,10 @@ def test_offsets_that_keep_coming_hold_up_no_publish() -> None:
 
         offsets = Logs(RemoteQueue(DEFINITION, "n2")).offsets(ask)
         done: list[int] = []
-        offsets.store(KEY, "r", 1)
+        offsets.store(STREAM, "r", 1)
         await settle()
-        offsets.once_stored(KEY, lambda: done.append(1))
-        offsets.store(KEY, "r", 2)
+        offsets.once_stored(STREAM, lambda: done.append(1))
+        offsets.store(STREAM, "r", 2)
         answers[0].set_result(None)
         await settle()
         assert done == [1]
@@ -146,13 +149,43 @@ def test_offsets_that_keep_coming_hold_up_no_publish() -> None:
     asyncio.run(story())
 
 
+def test_a_stream_that_is_made_anew_gets_no_offset_of_the_one_before() -> None:
+    """Its readers would begin behind messages that they have never seen."""
+
+    async def story() -> None:
+        asked: list[Any] = []
+
+        async def ask(node: str, what: str, about: Any) -> Any:
+            asked.append(about)
+            raise LeveretError("it has no leader now")
+
+        logs = Logs(RemoteQueue(DEFINITION, "n2"))
+        offsets = logs.offsets(ask)
+        offsets.store(STREAM, "r", 1_000_000)
+        await settle()
+        logs.broker.queues[KEY] = RemoteQueue(msgspec.structs.replace(DEFINITION, epoch=1), "n2")
+        offsets.store((*KEY, 1), "r", 3)
+        await until(lambda: len(asked) >= 3)
+        assert [(each["epoch"], each["offsets"]) for each in asked[:3]] == [
+            (0, {"r": 1_000_000}),
+            (1, {"r": 3}),
+            (1, {"r": 3}),
+        ]
+        offsets.stop()
+
+    asyncio.run(story())
+    leader = Logs(Stream(msgspec.structs.replace(DEFINITION, epoch=1), lambda queue, offset: []))
+    with pytest.raises(LedElsewhere, match="made anew"):
+        leader.offsets(nobody).store_here(KEY, 0, {"r": 1_000_000})
+
+
 def test_a_stream_that_is_deleted_holds_nothing_up() -> None:
     async def story() -> None:
         logs = Logs(RemoteQueue(DEFINITION, "n2"))
         offsets = logs.offsets(nobody)
         done: list[int] = []
-        offsets.store(KEY, "r", 1)
-        offsets.once_stored(KEY, lambda: done.append(1))
+        offsets.store(STREAM, "r", 1)
+        offsets.once_stored(STREAM, lambda: done.append(1))
         logs.broker.queues.clear()
         await settle()
         assert done == [1]
@@ -163,7 +196,7 @@ def test_a_stream_that_is_deleted_holds_nothing_up() -> None:
 def test_a_leader_answers_when_a_confirm_could_go_out() -> None:
     async def story() -> None:
         logs = Logs(stream())
-        answer = asyncio.create_task(logs.offsets(nobody).store_safely(KEY, {"r": 7}))
+        answer = asyncio.create_task(logs.offsets(nobody).store_safely(KEY, 0, {"r": 7}))
         await settle()
         assert logs.appended == {b"r": 7}
         assert not answer.done()
@@ -180,7 +213,7 @@ def test_a_leader_that_is_replaced_says_so(queue: Queue, monkeypatch: pytest.Mon
 
     async def story() -> None:
         logs = Logs(stream())
-        answer = asyncio.create_task(logs.offsets(nobody).store_safely(KEY, {"r": 7}))
+        answer = asyncio.create_task(logs.offsets(nobody).store_safely(KEY, 0, {"r": 7}))
         await settle()
         logs.broker.queues[KEY] = queue
         with pytest.raises(LedElsewhere):
@@ -196,7 +229,7 @@ def test_offsets_that_are_not_safe_in_time_or_refused_by_the_disk_are_an_error(
     monkeypatch.setattr(leader_offsets, "_ASKED_S", 0.005)
     logs = Logs(stream())
     with pytest.raises(LeveretError, match="not safe in time"):
-        asyncio.run(logs.offsets(nobody).store_safely(KEY, {"r": 7}))
+        asyncio.run(logs.offsets(nobody).store_safely(KEY, 0, {"r": 7}))
     logs.refusal = StorageError("no space")
     with pytest.raises(StorageError):
-        asyncio.run(logs.offsets(nobody).store_safely(KEY, {"r": 8}))
+        asyncio.run(logs.offsets(nobody).store_safely(KEY, 0, {"r": 8}))
