@@ -45,6 +45,8 @@ class Promises(Generic[P]):
         self.replicas: dict[str, ReplicaSet] = {}
         self._waiting: dict[str, list[_Waiting[P]]] = {}
         """By the awaited log, in order of cuts."""
+        self._mixed: set[str] = set()
+        """The logs of these whose promises may need other logs, too."""
         self._then: dict[str, tuple[int, P]] = {}
 
     def lead(self, log: str) -> None:
@@ -55,16 +57,19 @@ class Promises(Generic[P]):
         """Drop the promises that need a log which another node leads now; return their number."""
         self.replicas.pop(log, None)
         self._then.pop(log, None)
-        before = self.waiting
-        self._waiting.pop(log, None)
-        for other, waiting in self._waiting.items():
+        self._mixed.discard(log)
+        dropped = len(self._waiting.pop(log, ()))
+        for other in self._mixed:
+            waiting = self._waiting[other]
             self._waiting[other] = [each for each in waiting if log not in each.needs]
-        return before - self.waiting
+            dropped += len(waiting) - len(self._waiting[other])
+        return dropped
 
     def deleted(self, log: str) -> list[P]:
         """Remove a deleted log: no promise waits for it any more."""
         self.replicas.pop(log, None)
         self._then.pop(log, None)
+        self._mixed.discard(log)
         kept: list[P] = []
         for each in self._waiting.pop(log, ()):
             self._examine(each, kept)
@@ -127,6 +132,8 @@ class Promises(Generic[P]):
         due = bisect_right(waiting, self.replicas[log].reached(_LAST), key=_cut)
         if due < len(waiting):
             self._waiting[log] = waiting[due:] if due else waiting
+        else:
+            self._mixed.discard(log)
         for each in waiting[:due]:
             self._examine(each, kept)
         return kept
@@ -137,5 +144,7 @@ class Promises(Generic[P]):
             replicas = self.replicas.get(name)
             if replicas is not None and not replicas.reaches(cut):
                 insort(self._waiting.setdefault(name, []), each._replace(cut=cut), key=_cut)
+                if len(each.needs) > 1:
+                    self._mixed.add(name)
                 return
         kept.append(each.promise)

@@ -86,6 +86,21 @@ def test_a_log_that_is_led_elsewhere_takes_its_promises_with_it_and_a_deleted_on
         promises.wait_for("r", [frozenset({A})], 0)
 
 
+def test_a_log_that_is_led_elsewhere_costs_the_promises_of_no_other_log() -> None:
+    """A node that stops hands over thousands of logs, each with promises under way."""
+
+    class Needs(dict[str, int]):
+        def __contains__(self, log: object) -> bool:
+            raise AssertionError(f"a promise of another log is looked at for {log}")
+
+    site = Site("q", "r")
+    for log in "qr":
+        site.promises.wait_for(log, [frozenset({A})], 0)
+        assert site.promises.promise(Needs({log: 1}), log) == []
+    assert site.promises.cease("q") == 1
+    assert site.acked(A, 1) == ["r"]
+
+
 def test_an_ack_counts_for_the_logs_that_have_joined_and_for_no_other() -> None:
     """One ack for all logs of a link: of one that is still copied from disk it says nothing."""
     site = Site("q")
