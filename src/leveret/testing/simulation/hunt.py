@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -15,13 +16,12 @@ from leveret.testing.simulation.worlds.single import SingleWorld
 from leveret.testing.simulation.worlds.world import RunFailure, RunReport, SimulatedWorld
 
 
-def _sites(name: str) -> Callable[..., SimulatedWorld]:
+def _of_sites(module: str, name: str) -> Callable[..., SimulatedWorld]:
     """Return what makes a world that needs the pipeline's packages, and greenlet."""
 
     def make(*given: Any, **named: Any) -> SimulatedWorld:
-        from leveret.testing.simulation.worlds import sites
-
-        world: SimulatedWorld = getattr(sites, name)(*given, **named)
+        worlds = import_module(f"leveret.testing.simulation.worlds.{module}")
+        world: SimulatedWorld = getattr(worlds, name)(*given, **named)
         return world
 
     return make
@@ -32,8 +32,9 @@ WORLDS: Final[dict[str, Callable[..., SimulatedWorld]]] = {
     "cluster": ClusterWorld,
     "followers": FollowerWorld,
     "delayed": DelayedWorld,
-    "sites": _sites("SitesWorld"),
-    "shared": _sites("SharedArchiveWorld"),
+    "sites": _of_sites("sites", "SitesWorld"),
+    "shared": _of_sites("sites", "SharedArchiveWorld"),
+    "returns": _of_sites("returns", "ReturningWorld"),
 }
 _TRIES_MAX: Final = 60
 

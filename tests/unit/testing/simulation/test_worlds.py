@@ -99,6 +99,13 @@ def test_a_promoted_standby_has_all_up_to_the_covered_moment_whatever_happens() 
 
 
 @pytest.mark.story
+def test_two_sites_that_take_turns_keep_what_they_promised_and_list_the_rest() -> None:
+    summary = simulate("returns", 1, 2, 5)
+    assert summary["failed"] == 0
+    assert summary["faults"]["divergent"] > 0
+
+
+@pytest.mark.story
 def test_a_run_is_its_seed_alone() -> None:
     summaries = [simulate("cluster", 5, 1, 5), simulate("cluster", 5, 1, 5)]
     for summary in summaries:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from leveret.testing.applications.run_books import BookedMessage, RunBooks
 
@@ -13,6 +13,7 @@ class SiteBooks(RunBooks):
     Attributes:
         clock: returns the present time in seconds.
         confirmed_at_both: the queues whose confirms wait for the other site.
+        doubtful: the messages whose confirms the last fail-over has put in doubt.
     """
 
     def __init__(self) -> None:
@@ -20,6 +21,7 @@ class SiteBooks(RunBooks):
         super().__init__()
         self.clock: Callable[[], float] = float
         self.confirmed_at_both: set[str] = set()
+        self.doubtful: list[BookedMessage] = []
         self._confirmed_s: dict[int, float] = {}
         self._settled_s: dict[int, float] = {}
 
@@ -35,26 +37,30 @@ class SiteBooks(RunBooks):
         self._settled_s.setdefault(id(message), self.clock())
         super().settle(message)
 
-    def fail_over(self, covered_s: float) -> tuple[int, int]:
+    def fail_over(self, covered_s: float, unsure: Collection[str] = ()) -> tuple[int, int]:
         """Note that another site takes over, which has all that was promised before a moment, and perhaps more.
 
         Later confirmed messages may be lost, unless the confirm waited for that site; later settled ones may be back;
-        and all may be delivered once more without a mark.
+        and all may be delivered once more without a mark. Of the queues in `unsure` all is in doubt.
 
         Returns:
             The numbers of confirms and of settlements that the site may lack.
         """
-        unconfirmed = unsettled = 0
+        self.doubtful, back = [], 0
         for message in self.messages.values():
             message.is_first_delivered = False
-            is_late = self._confirmed_s.pop(id(message), 0.0) >= covered_s
-            if message.is_confirmed and is_late and message.queue not in self.confirmed_at_both:
+            confirmed_s = self._confirmed_s.pop(id(message), None)
+            settled_s = self._settled_s.pop(id(message), 0.0)
+            is_unsure = message.queue in unsure
+            waited = confirmed_s is not None and message.queue in self.confirmed_at_both
+            is_late = is_unsure or ((confirmed_s or 0.0) >= covered_s and not waited)
+            if message.is_confirmed and is_late:
                 message.is_confirmed = False
-                unconfirmed += 1
-            if message.is_settled and self._settled_s.pop(id(message), 0.0) >= covered_s:
+                self.doubtful.append(message)
+            if message.is_settled and (is_unsure or settled_s >= covered_s):
                 # It stays tried: it may be there, and need not.
                 message.is_settled = False
-                unsettled += 1
-        self.confirmed -= unconfirmed
-        self.settled -= unsettled
-        return unconfirmed, unsettled
+                back += 1
+        self.confirmed -= len(self.doubtful)
+        self.settled -= back
+        return len(self.doubtful), back

@@ -246,6 +246,17 @@ class SimulatedWorld:
             application.on_promise = partial(self.moment, "promise")
             application.on_publish = partial(self.moment, "publish")
             application.start()
+        await self.harm(seconds)
+        if self.often:
+            # The applications were at work for these faults; the rest of the run only counts.
+            self._stop_applications()
+        await self.heal()
+        return await self._operator.spawn(self._count())
+
+    # -- faults -----------------------------------------------------------------------------------
+
+    async def harm(self, seconds: float) -> None:
+        """Cause faults for this time, and wait until they are over."""
         until_s = self.loop.time() + seconds
         while self.loop.time() < until_s:
             await asyncio.sleep(self.random.expovariate(1 / self.pause_s))
@@ -254,13 +265,6 @@ class SimulatedWorld:
         self._ambushes.clear()
         await self.until(lambda: not self._under_way(), "all faults are over")
         self.story.note("-- all heals")
-        if self.often:
-            # The applications were at work for these faults; the rest of the run only counts.
-            self._stop_applications()
-        await self.heal()
-        return await self._operator.spawn(self._count())
-
-    # -- faults -----------------------------------------------------------------------------------
 
     def _under_way(self) -> list[asyncio.Task[None]]:
         """Return the faults in progress; raise the exception of an ended one that failed."""
