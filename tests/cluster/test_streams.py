@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -349,28 +348,6 @@ def test_a_stream_has_the_copies_that_it_asks_for_and_operators_change_them(site
     assert "replica" in status.stdout
 
 
-@pytest.mark.story
-def test_a_replica_that_was_away_gets_what_it_lacks_and_what_retention_dropped_is_dropped_there_too(
-    site: ClusterSite,
-) -> None:
-    leader, other, away = site.members
-    size = {"x-max-length-bytes": 400_000, "x-stream-max-segment-size-bytes": 100_000}
-    declare(site, leader, "kept", **size)
-    wait_replicated(site, "kept", leader)
-    away.kill9()
-    with site.channel(other) as channel:
-        for _ in range(COUNT):
-            channel.basic_publish("", "kept", bytes(10_000), PERSISTENT)
-    site.start(away)
-    site.wait_members()
-    wait_replicated(site, "kept", leader)
-
-    def first_offsets() -> set[int]:
-        return {row["first_offset"] for row in site.api("GET", "queues/%2F/kept/replicas", at=other)}
-
-    wait_until(lambda: len(first_offsets()) == 1 and min(first_offsets()) > 0, "equal begins", WAIT_S)
-
-
 SINGLE = {"single-active-consumer": "true", "name": "app"}
 
 
@@ -440,20 +417,3 @@ def test_of_a_group_at_several_nodes_one_reads_and_another_follows_it_or_the_lea
         member.talker.socket.close()
     site.start(leader)
     site.wait_members()
-
-
-@pytest.mark.story
-def test_the_partitions_of_a_super_stream_are_led_by_different_nodes(site: ClusterSite) -> None:
-    talker = StreamTalker(site.members[0].process.stream_port)
-    assert talker.enter() == Code.OK
-    names = ["flights-0", "flights-1", "flights-2"]
-    asked = wire.CreateSuperStream(8, "flights", names, ["0", "1", "2"], {})
-    assert talker.ask(asked, wire.CreateSuperStreamResponse).code == Code.OK
-    talker.socket.close()
-    before = {name: shown(site, name, site.members[1]) for name in names}
-    led = Counter(row["node"] for row in site.api("GET", "queues", at=site.members[1]))
-    fewest = min(led[each.node] for each in site.members)
-    assert all(led[row["leader"]] <= fewest + 1 for row in before.values()), (
-        "each went to a node that led fewest"
-    )
-    assert all(len(row["members"]) == 3 for row in before.values())

@@ -78,34 +78,6 @@ def test_only_the_node_that_was_named_is_spoken_to(node: LeveretProcess) -> None
     )
 
 
-def test_a_memory_limit_raises_an_alarm_at_once_and_lifts_it(node: LeveretProcess) -> None:
-    banner = node.ctl("set_vm_memory_high_watermark", "absolute", "1MB").stdout
-    assert banner == "Setting memory threshold on leveret@here to 1MB bytes ...\n"
-    try:
-        assert "Memory alarm on node leveret@here" in node.ctl("alarms").stdout
-        assert failed(node, "check_local_alarms")[0] == 69
-    finally:
-        node.ctl("set_vm_memory_high_watermark", "0.4")
-    assert node.ctl("check_local_alarms").returncode == 0
-
-
-def test_a_disk_limit_raises_an_alarm_at_once_and_lifts_it(node: LeveretProcess) -> None:
-    node.ctl("set_disk_free_limit", "mem_relative", "100000")
-    try:
-        assert "Free disk space alarm on node leveret@here" in node.ctl("alarms").stdout
-    finally:
-        node.ctl("set_disk_free_limit", "50MB")
-    assert node.ctl("check_alarms").returncode == 0
-    assert failed(node, "set_disk_free_limit", "much")[0] == 65
-
-
-def test_the_settings_in_force_are_shown_without_secrets(node: LeveretProcess) -> None:
-    shown = document(node, "environment")
-    assert shown["nodename"] == "leveret@here"
-    assert shown["listeners.tcp.1"] == f"127.0.0.1:{node.amqp_port}"
-    assert "default_pass" not in shown
-
-
 def test_the_log_is_located_read_and_made_louder(node: LeveretProcess) -> None:
     file = str(node.data_dir / "log" / "leveret.log")
     assert file in node.ctl("log_location").stdout.splitlines()
@@ -193,16 +165,6 @@ def test_definitions_that_are_there_already_are_not_imported_again(
     assert {"name": "defined"} in document(node, "list_vhosts")
 
 
-def test_vhost_metadata_is_changed_field_by_field(node: LeveretProcess) -> None:
-    node.ctl("add_vhost", "described", "--description", "before", "--tags", "a,b")
-    node.ctl("update_vhost_metadata", "described", "--description", "after")
-    assert {"name": "described", "description": "after", "tags": ["a", "b"]} in document(
-        node, "list_vhosts", "name", "description", "tags"
-    )
-    assert failed(node, "update_vhost_metadata", "described")[0] == 64
-    assert failed(node, "update_vhost_metadata", "nosuch", "--tags", "x")[0] == 65
-
-
 def test_policies_that_would_apply_to_a_name_are_found(node: LeveretProcess) -> None:
     node.ctl("set_policy", "low", "^tmp", '{"max-length": 1}')
     node.ctl("set_policy", "high", "tmp", '{"max-length": 2}', "--priority", "5")
@@ -232,20 +194,6 @@ def test_a_super_stream_is_an_exchange_with_its_streams(node: LeveretProcess) ->
     node.ctl("delete_super_stream", "invoices")
     assert not [each for each in document(node, "list_queues") if each["name"].startswith("invoices")]
     assert failed(node, "delete_super_stream", "invoices")[0] == 70
-
-
-def test_a_stream_that_asks_for_more_copies_than_it_gets_says_so_everywhere(node: LeveretProcess) -> None:
-    """A node alone takes it, as RabbitMQ does, so that definitions of a cluster load; but not in silence."""
-    arguments = {"x-queue-type": "stream", "x-initial-cluster-size": 3}
-    with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", node.amqp_port)) as connection:
-        connection.channel().queue_declare("three", durable=True, arguments=arguments)
-    wait_until(lambda: "stream_with_fewer_copies" in node.log_text(), "the warning", 20)
-    assert "stream 'three' in vhost '/' is to have 3 copies" in node.log_text()
-    [listed] = [
-        each for each in document(node, "list_queues", "name", "copies_missing") if each["name"] == "three"
-    ]
-    assert (listed["copies_missing"], document(node, "stream_status", "three")[0]["copies_missing"]) == (2, 2)
-    node.ctl("delete_queue", "three")
 
 
 def test_a_report_has_the_output_of_every_listing(node: LeveretProcess) -> None:

@@ -56,31 +56,6 @@ def test_definitions_are_there_when_the_first_client_comes_and_no_guest_is(
         assert depth(node, "app", "shop", "orders") == 0
 
 
-def test_a_directory_of_definitions_is_imported_in_the_order_of_names(tmp_path: Path) -> None:
-    directory = tmp_path / "definitions"
-    directory.mkdir()
-    first = {kind: DEFINITIONS[kind] for kind in ("users", "vhosts")}
-    second = {kind: DEFINITIONS[kind] for kind in ("permissions", "queues")}
-    (directory / "1.json").write_text(json.dumps(first))
-    (directory / "2.json").write_text(json.dumps(second))
-    with LeveretProcess(data_dir=tmp_path / "data", config={"load_definitions": str(directory)}) as node:
-        assert depth(node, "app", "shop", "orders") == 0
-
-
-def test_unchanged_definitions_are_passed_over_where_that_is_wanted(
-    tmp_path: Path, definitions: Path
-) -> None:
-    config = {"load_definitions": str(definitions), "definitions.skip_if_unchanged": "true"}
-    with LeveretProcess(data_dir=tmp_path / "data", config=config) as node:
-        assert "definitions_unchanged" not in node.log_text()
-        node.restart()
-        assert node.log_text().count("definitions_imported") == 1
-        assert "definitions_unchanged" in node.log_text()
-        definitions.write_text(json.dumps({**DEFINITIONS, "queues": [*DEFINITIONS["queues"], queue("more")]}))
-        node.restart()
-        assert depth(node, "app", "shop", "more") == 0
-
-
 def queue(name: str) -> dict[str, Any]:
     return {**DEFINITIONS["queues"][0], "name": name}
 
@@ -119,12 +94,6 @@ def test_wrong_definitions_stop_the_start_with_file_and_entity_and_leave_nothing
     with LeveretProcess(data_dir=tmp_path / "data") as node:
         listed = node.ctl("--formatter", "json", "list_users").stdout
         assert [row["user"] for row in json.loads(listed)] == ["guest"]
-
-
-def test_definitions_that_are_no_json_stop_the_start(tmp_path: Path, definitions: Path) -> None:
-    definitions.write_text("{")
-    ended = refused(tmp_path, f"load_definitions={definitions}")
-    assert (ended.returncode, str(definitions) in ended.stderr) == (78, True)
 
 
 @pytest.mark.parametrize(
@@ -178,13 +147,6 @@ def test_the_log_file_is_opened_anew_on_sighup_and_holds_what_the_console_does(t
         assert second[-1] == "stopped"
         assert "level=" not in node.log_text()
         assert os.stat(file).st_mode & 0o077 == 0
-
-
-def test_a_log_directory_that_cannot_be_used_stops_the_start(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    ended = refused(tmp_path, f"log.dir={tmp_path / 'file'}", "log.file=leveret.log")
-    assert ended.returncode == 78
-    assert ended.stderr.startswith(f"leveret: log.file: cannot open {tmp_path / 'file' / 'leveret.log'}: ")
 
 
 def test_a_disk_that_takes_nothing_ends_the_start_with_one_line_that_says_where(tmp_path: Path) -> None:
