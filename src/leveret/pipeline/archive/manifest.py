@@ -269,6 +269,8 @@ class Manifest:
         self.terms: dict[str, int] = {}
         self.named_plans: set[str] = set()
         self._files: dict[str, StoredFile] = {}
+        self._in_order: dict[str, list[StoredFile]] | None = {}
+        """The present files by log; None after a change."""
         self._writer = secrets.token_hex(4)
         directory = data_dir / "manifest"
         self._log: ManifestLog = (
@@ -284,7 +286,15 @@ class Manifest:
 
     def files(self) -> list[StoredFile]:
         """The present files, in order of vhost, log and offset."""
-        return sorted(self._files.values(), key=lambda file: (file.vhost, file.node, file.first))
+        return [file for files in self._by_log().values() for file in files]
+
+    def _by_log(self) -> dict[str, list[StoredFile]]:
+        """The present files by log, in order; sorted once after a change, and not for each of many logs."""
+        if self._in_order is None:
+            self._in_order = {}
+            for file in sorted(self._files.values(), key=lambda file: (file.vhost, file.node, file.first)):
+                self._in_order.setdefault(file.log, []).append(file)
+        return self._in_order
 
     @property
     def vhosts(self) -> list[str]:
@@ -297,7 +307,7 @@ class Manifest:
 
     def files_of_log(self, log: str) -> list[StoredFile]:
         """The present files of one log, in order of offset."""
-        return [file for file in self.files() if file.log == log]
+        return list(self._by_log().get(log, ()))
 
     def files_of(self, vhost: str) -> list[StoredFile]:
         """The present files of one vhost: each log's in order of offset, several logs' about as their records came."""
@@ -307,7 +317,7 @@ class Manifest:
     def last_chunk(self, log: str) -> LastChunk:
         """The last stored chunk of a log."""
         end = self.next_by_log.get(log)
-        last = (file for file in self._files.values() if (file.log, file.next) == (log, end))
+        last = (file for file in self._by_log().get(log, ()) if file.next == end)
         return next((LastChunk(file.mark, file.epoch) for file in last), LastChunk(0, 0))
 
     def ever_added(self, vhost: str, up_to: int) -> Iterator[StoredFile]:
@@ -503,6 +513,7 @@ class Manifest:
         return True
 
     def _take(self, entry: ManifestEntry) -> None:
+        self._in_order = None
         if entry.state is not None:
             self.entries.clear()
             self._files = {file.path: file for file in entry.state.files}

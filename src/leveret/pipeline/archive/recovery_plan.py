@@ -118,6 +118,13 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
             totals[part.queue] = totals.get(part.queue, 0) + part.rows
         return totals
 
+    def parts_by_queue(self) -> dict[str, list[RunPart]]:
+        """The parts of each queue with messages, in their order."""
+        found: dict[str, list[RunPart]] = {}
+        for part in self.parts:
+            found.setdefault(part.queue, []).append(part)
+        return found
+
     @property
     def reference(self) -> str:
         """The publisher reference under which the broker stores the plan's progress."""
@@ -319,12 +326,10 @@ class PlanDirectory:
             raise _unreadable(path, error) from error
 
     def _keep_identities(self, totals: dict[str, int]) -> None:
-        tables = []
-        by_queue: dict[str, list[RunPart]] = {}
-        for part in self.load().parts:
-            by_queue.setdefault(part.queue, []).append(part)
-        for queue, parts in by_queue.items():
-            tables.append(_ranges_of(queue, read_order(self.runs, parts), totals.get(queue, 0)))
+        tables = [
+            _ranges_of(queue, read_order(self.runs, parts), totals.get(queue, 0))
+            for queue, parts in self.load().parts_by_queue().items()
+        ]
         table = pa.concat_tables(tables) if tables else RECOVERED.empty_table()
         write_table(self.path / _RECOVERED, table.unify_dictionaries(), compressed=False)
 

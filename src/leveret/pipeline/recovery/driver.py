@@ -36,7 +36,6 @@ from leveret.pipeline.archive.recovery_plan import (
     PlanOutcome,
     QueueOutcome,
     RecoveryPlan,
-    RunPart,
     clear_scratch,
     covered_number,
     delete_forgotten,
@@ -226,7 +225,7 @@ class RecoveryRun:
         """
         published: list[QueueOutcome] = []
         client: IngestClient | None = None
-        left = 0
+        left, parts = 0, plan.parts_by_queue()
         try:
             for index, queue in enumerate(plan.queues):
                 if index % PUBLISHERS_PER_CLIENT == 0:
@@ -234,7 +233,7 @@ class RecoveryRun:
                         client.close()
                     client = client_of(self._job, plan.vhost, directory, sends=False)
                 assert client is not None
-                order = read_order(directory.runs, [part for part in plan.parts if part.queue == queue])
+                order = read_order(directory.runs, parts.get(queue, []))
                 last = last_there(client, directory, plan, queue)
                 left += len(order) - last
                 published.append(queue_outcome(queue, order, last))
@@ -511,9 +510,7 @@ class RecoveryRun:
 
     def _estimate(self, directory: PlanDirectory, plan: RecoveryPlan) -> PlanOutcome:
         """The outcome that publishing a plan would have."""
-        parts: dict[str, list[RunPart]] = {}
-        for part in plan.parts:
-            parts.setdefault(part.queue, []).append(part)
+        parts = plan.parts_by_queue()
         queues = [queue_outcome(name, read_order(directory.runs, mine)) for name, mine in parts.items()]
         return outcome_of(plan, queues)
 

@@ -10,7 +10,7 @@ of one plan put each message there once, in order.
 from __future__ import annotations
 
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -95,10 +95,8 @@ class PlanReader:
 
     def orders(self, queues: Iterable[str]) -> dict[str, QueueOrder]:
         """The order of each of these queues."""
-        parts = defaultdict(list)
-        for part in self.plan.parts:
-            parts[part.queue].append(part)
-        return {queue: read_order(self._directory.runs, parts[queue]) for queue in queues}
+        parts = self.plan.parts_by_queue()
+        return {queue: read_order(self._directory.runs, parts.get(queue, [])) for queue in queues}
 
     def pass_on(self, orders: Mapping[str, QueueOrder], publishers: Sequence[IngestPublisher]) -> None:
         """Pass the rests of these queues to their publishers, one a queue, until each message is confirmed.
@@ -196,15 +194,18 @@ class PlanPublisher:
         """
         reader = PlanReader(self._directory, self._note, numbers_streams=self._numbers_streams)
         orders = reader.orders(queues)
+        publishers: list[IngestPublisher] = []
         try:
-            publishers = [
-                self._declare(index, reader.plan.reference, queue) for index, queue in enumerate(queues)
-            ]
+            for index, queue in enumerate(queues):
+                publishers.append(self._declare(index, reader.plan.reference, queue))
             reader.pass_on(orders, publishers)
             for publisher in publishers:
                 if isinstance(publisher, SegmentPublisher):
                     publisher.finish()
         finally:
+            for publisher in publishers:
+                if isinstance(publisher, SegmentPublisher):
+                    publisher.close()
             for client in self._clients:
                 client.close()
         self._report(now=True)

@@ -173,7 +173,7 @@ class SegmentPublisher:
         self._await_announced()
 
     def close(self) -> None:
-        """Remove an unfinished segment."""
+        """Close an unfinished segment, which counts for nothing."""
         if self._file is not None:
             self._file.close()
             self._file = None

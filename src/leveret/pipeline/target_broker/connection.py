@@ -391,10 +391,10 @@ class AmqpConnection:
             return None
         kind, channel, size = FRAME_HEAD.unpack_from(self._buffer)
         end = FRAME_HEAD.size + size
+        if size > FRAME_BYTES_MAX or (len(self._buffer) > end and self._buffer[end] != FRAME_END):
+            self._lose("the peer does not speak AMQP 0-9-1")
         if len(self._buffer) <= end:
             return None
-        if self._buffer[end] != FRAME_END:
-            self._lose("the peer does not speak AMQP 0-9-1")
         payload = bytes(self._buffer[FRAME_HEAD.size : end])
         del self._buffer[: end + 1]
         return kind, channel, payload

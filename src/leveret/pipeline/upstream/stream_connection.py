@@ -30,6 +30,7 @@ from leveret.model.errors import (
     PreconditionFailed,
     Refusal,
 )
+from leveret.model.whole_number import whole_number
 from leveret.wire.stream.codec import Code, CommandKey, Response, StreamCommand, StreamRequest
 from leveret.wire.stream.commands import (
     Close,
@@ -55,6 +56,7 @@ LOOK_AHEAD_BYTES: Final = 65536
 BLOCK_BYTES: Final = 16_000_000
 """The size of the blocks of memory for adjacent frames; a larger frame has one of its own."""
 CLOSE_TIMEOUT_S: Final = 2.0
+_VERSION_MAX: Final = 999_999
 _SIZE: Final = struct.Struct(">I")
 _OTHERS: Final = {b"AMQP": "an AMQP listener", b"HTTP": "an HTTP listener"}
 """Protocols by the octets with which their answers begin."""
@@ -144,8 +146,9 @@ class StreamConnection:
     @property
     def server_version(self) -> tuple[int, ...]:
         """Major and minor number of the server's version; (0, 0) if it has no numbers."""
-        numbers = self.server_properties.get("version", "").split(".")[:2]
-        return tuple(map(int, numbers)) if all(map(str.isdecimal, numbers)) else (0, 0)
+        texts = self.server_properties.get("version", "").split(".")[:2]
+        numbers = [whole_number(each, most=_VERSION_MAX) for each in texts]
+        return (0, 0) if None in numbers else tuple(each for each in numbers if each is not None)
 
     def next_id(self) -> int:
         """A correlation id for a request."""

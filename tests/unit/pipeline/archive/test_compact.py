@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow.parquet as pq
 import pytest
@@ -18,6 +19,7 @@ from leveret.pipeline.archive.manifest import Manifest, StoredFile
 from leveret.pipeline.archive.recovery_plan import pinned
 from leveret.pipeline.files.files import Place
 from leveret.pipeline.jobs.job import Selection
+from leveret.pipeline.transfer.compaction import Compaction
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 from tests.unit.memory import scratch
 from tests.unit.pipeline.recovery.test_unsettled import QUEUES, VHOST, Standby, expected, play, steps
@@ -66,6 +68,23 @@ def test_what_comes_back_is_what_would_without_it(
         for count in counts:
             compact_oldest(standby, count)
         assert standby.promote() == 0, "what was recovered stays so"
+
+
+def test_a_full_disk_fails_one_compaction_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upstream, standby = StandbyUpstream(), Standby(tmp_path, 2)
+    upstream.publish(VHOST, "q", [stored_message(b"1")])
+    standby.transfer(upstream)
+    files = standby.manifest.files()
+    made = compact(tmp_path, files)
+
+    def refuse(*given: object, **more: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(standby.manifest, "append", refuse)
+    row = Compaction(cast(Any, None))._replace(standby.manifest, files, made)
+    assert row == {"vhost": files[0].vhost, "error": "[Errno 28] no space left"}
 
 
 @given(played=steps)

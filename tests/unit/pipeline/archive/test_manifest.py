@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.model.errors import StorageError
+from leveret.pipeline.archive import manifest as manifest_module
 from leveret.pipeline.archive import manifest_storage as module
 from leveret.pipeline.archive.manifest import ForgottenSince, Manifest, QueuePart, StoredFile, TransferGap
 from leveret.pipeline.archive.manifest_storage import ManifestDamaged, delete_manifest
@@ -254,6 +255,32 @@ def test_vhosts_are_independent(data_dir: Place) -> None:
     manifest.append([stored(data_dir, 0, 10), stored(data_dir, 90, 95, vhost="b")])
     manifest.append([stored(data_dir, 95, 99, vhost="b")])
     assert manifest.next_by_log == {"/": 10, "b": 99}
+
+
+def test_files_are_put_in_order_once_and_not_for_each_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A promotion of many vhosts asks for the files of each, several times."""
+    manifest = Manifest(tmp_path)
+    vhosts = [f"v{number:02}" for number in range(20)]
+    manifest.append([stored(tmp_path, 0, 10, vhost) for vhost in reversed(vhosts)])
+    looked_at: list[str] = []
+    log_name = manifest_module.log_name
+
+    def noted(vhost: str, label: str) -> str:
+        looked_at.append(vhost)
+        return log_name(vhost, label)
+
+    monkeypatch.setattr(manifest_module, "log_name", noted)
+    for vhost in vhosts:
+        assert [file.vhost for file in manifest.files_of(vhost)] == [vhost]
+        assert manifest.last_chunk(vhost) == (0, 0)
+    assert [file.vhost for file in manifest.files()] == vhosts
+    assert len(looked_at) == len(vhosts)
+    manifest.append([stored(tmp_path, 10, 20, vhosts[3])])
+    assert [file.first for file in manifest.files_of(vhosts[3])] == [0, 10]
+    manifest.forget([vhosts[3]])
+    assert manifest.files_of(vhosts[3]) == []
 
 
 def test_a_vhost_that_was_forgotten_never_was_there(data_dir: Place) -> None:

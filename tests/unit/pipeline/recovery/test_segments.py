@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from leveret.model.errors import NotFound, StorageError
+from leveret.pipeline.recovery import publish as publish_module
 from leveret.pipeline.recovery import segments as module
+from leveret.pipeline.recovery.publish import PlanPublisher
 from leveret.pipeline.recovery.segments import MESSAGES_MIN, Intake, SegmentPublisher, StagingClient
 from leveret.storage.segment import Segment
 from leveret.wire.chunk import Chunk, seal_of
@@ -147,6 +151,32 @@ def test_a_disk_that_is_full_ends_it_and_another_attempt_writes_files_of_its_own
     again.finish()
     assert node.taken[-1][1] == 40
     assert [first for first, _ in node.taken] == [1, *(end + 1 for _, end in node.taken[:-1])]
+
+
+def test_a_task_that_fails_leaves_no_descriptor_of_a_segment(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process of Spark's runs many tasks."""
+    publisher = publisher_of(node)
+
+    class Failing:
+        plan = SimpleNamespace(reference="recovery.p")
+
+        def __init__(self, *given: object, **more: object) -> None:
+            """Read nothing."""
+
+        def orders(self, queues: list[str]) -> dict[str, object]:
+            return {}
+
+        def pass_on(self, orders: object, publishers: object) -> None:
+            publish(publisher, range(1, 3))
+            raise StorageError("a file is damaged")
+
+    monkeypatch.setattr(publish_module, "PlanReader", Failing)
+    client = SimpleNamespace(declare_publisher=lambda reference, stream: publisher, close=lambda: None)
+    with pytest.raises(StorageError, match="is damaged"):
+        PlanPublisher(cast(Any, None), lambda: cast(Any, client), lambda count: None).publish(["q"])
+    assert publisher._file is None
 
 
 class FakeClient:

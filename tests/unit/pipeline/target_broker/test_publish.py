@@ -18,7 +18,7 @@ from pamqp.exceptions import UnmarshalingException
 
 from leveret.pipeline.jobs.job import AmqpTarget, LoginCredentials
 from leveret.pipeline.target_broker.connection import AmqpConnectionLost
-from leveret.pipeline.target_broker.publish import AmqpClient, progress_path, read_progress
+from leveret.pipeline.target_broker.publish import AmqpClient, connect, progress_path, read_progress
 from leveret.pipeline.target_broker.streams import MessageDeclined
 from leveret.testing.network.ports import LOOPBACK, wait_until
 from leveret.testing.sites.standby_upstream import stored_message
@@ -215,6 +215,30 @@ def test_a_broker_that_blocks_its_publishers_and_reads_nothing_is_waited_for_in_
         publisher.wait_confirmed(4, TIMEOUT_S)
         assert read_progress(progress_path(tmp_path, "a")).confirmed == 4
     assert said == ["low on memory", ""]
+
+
+def test_a_listener_that_announces_a_frame_beyond_any_is_given_up_at_once() -> None:
+    """As a proxy does that speaks HTTP: its first octets are a frame of more than a gigabyte."""
+    with socket.create_server((LOOPBACK, 0)) as listener:
+        target = AmqpTarget(
+            host=LOOPBACK,
+            port=listener.getsockname()[1],
+            credentials=LoginCredentials(username="guest", password="guest"),
+        )
+        held: list[socket.socket] = []
+
+        def serve() -> None:
+            held.append(listener.accept()[0])
+            held[0].sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        begun_s = time.monotonic()
+        with pytest.raises(AmqpConnectionLost, match="does not speak AMQP 0-9-1"):
+            connect(target, "/", TIMEOUT_S, waits=False)
+        assert time.monotonic() - begun_s < TIMEOUT_S, "nothing more was waited for"
+        thread.join()
+        held[0].close()
 
 
 def test_a_broker_that_reads_nothing_without_a_reason_is_given_up(tmp_path: Path) -> None:

@@ -55,9 +55,9 @@ class Line:
     def say(self, *commands: StreamCommand) -> None:
         self.peer.sendall(b"".join(command.encode() for command in commands))
 
-    def handshake(self, mechanisms: tuple[str, ...] = ("PLAIN",)) -> None:
+    def handshake(self, mechanisms: tuple[str, ...] = ("PLAIN",), version: str = "4.0.0+rc") -> None:
         self.hear()
-        self.say(wire.PeerPropertiesResponse(1, Code.OK, {"product": "Other", "version": "4.0.0+rc"}))
+        self.say(wire.PeerPropertiesResponse(1, Code.OK, {"product": "Other", "version": version}))
         self.hear()
         self.say(wire.SaslHandshakeResponse(2, Code.OK, list(mechanisms)))
         if "PLAIN" not in mechanisms:
@@ -100,6 +100,16 @@ def connection(port: int, timeout_s: float = TIMEOUT_S) -> StreamConnection:
 
 def query(link: StreamConnection) -> wire.QueryOffset:
     return wire.QueryOffset(link.next_id(), "r", "s")
+
+
+@pytest.mark.parametrize(
+    "version",
+    ["", "4", "4.x", "9" * 5000 + ".1", "1." + "9" * 5000, "\u0664.0"],
+    ids=["none", "one number", "a text", "long", "long in its second number", "another script"],
+)
+def test_a_version_that_is_none_is_no_failure(version: str) -> None:
+    with server(lambda line: line.handshake(version=version)) as port, closing(connection(port)) as link:
+        assert link.server_version in ((0, 0), (4,))
 
 
 def test_a_server_without_plain_is_not_logged_in_to() -> None:
