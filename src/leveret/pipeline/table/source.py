@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, Final
@@ -54,6 +54,7 @@ FORMAT: Final = "leveret"
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 WAIT_S: Final = 1.0
 POLL_S: Final = 0.1
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def register(spark: SparkSession) -> None:
@@ -189,7 +190,8 @@ def narrowed(request: TableRequest, condition: Filter) -> TableRequest:
     if column == ("state",) and isinstance(condition, EqualTo) and value in STATES and not request.state:
         return msgspec.structs.replace(request, state=value)
     if column == ("timestamp",) and isinstance(value, datetime) and value.tzinfo is not None:
-        return _narrowed_by_time(request, condition, int(value.timestamp() * 1000 // 1))
+        # A number of seconds is inexact for some milliseconds.
+        return _narrowed_by_time(request, condition, (value - _EPOCH) // timedelta(milliseconds=1))
     return request
 
 

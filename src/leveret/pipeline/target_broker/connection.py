@@ -56,6 +56,7 @@ T = TypeVar("T", bound=base.Frame)
 
 CLOSE_TIMEOUT_S: Final = 2.0
 FRAME_BYTES_MAX: Final = 131_072
+CHANNELS_MAX: Final = 65_535
 LOOK_S: Final = 1.0
 """A connection that waits for octets, or for room, looks so often whether the broker blocks its publishers."""
 KEEPALIVE_S: Final = 30
@@ -147,6 +148,7 @@ class AmqpConnection:
         self._buffer = bytearray()
         self._answers: deque[base.Frame] = deque()
         self._frame_max_bytes = FRAME_BYTES_MAX
+        self._channels_max = CHANNELS_MAX
         self._blocked_by = ""
         self._socket = _connected(target, timeout_s)
         self._socket.settimeout(min(timeout_s, LOOK_S))
@@ -169,6 +171,10 @@ class AmqpConnection:
         if on_settled is not None:
             self.request(number, marshal(commands.Confirm.Select(), number), commands.Confirm.SelectOk)
         return channel
+
+    def has_room(self, channels: int) -> bool:
+        """Whether the broker takes so many further channels on this connection."""
+        return len(self.channels) + channels <= self._channels_max
 
     def close_channel(self, channel: ClientChannel) -> None:
         """Close a channel, which frees its number."""
@@ -493,6 +499,7 @@ class AmqpConnection:
         except AccessRefused as error:
             raise AuthenticationFailed(f"user '{who.username}': {error}") from None
         self._frame_max_bytes = min(tune.frame_max or FRAME_BYTES_MAX, FRAME_BYTES_MAX)
+        self._channels_max = tune.channel_max or CHANNELS_MAX
         self.send(marshal(commands.Connection.TuneOk(tune.channel_max or 0, self._frame_max_bytes, 0), 0))
         opening = struct.pack(">HH", 10, 40) + shortstr(vhost.encode()) + b"\0\0"
         self.request(0, frame(FRAME_METHOD, 0, opening), commands.Connection.OpenOk)

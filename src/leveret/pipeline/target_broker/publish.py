@@ -63,6 +63,8 @@ SETTLED_S: Final = 1.0
 _LOOKS: Final = 5
 _RETRY_S: Final = 0.25
 _NAME_CHARS_MAX: Final = 120
+_CHANNELS: Final = 3
+"""The most channels that are open at once for one more queue."""
 
 
 class QueueProgress(msgspec.Struct, kw_only=True):
@@ -123,13 +125,24 @@ class AmqpClient:
         self._timeout_s = timeout_s
         self._sends = sends
         self._publishers: list[AmqpPublisher] = []
+        self._on_blocked = on_blocked
+        self._connections: list[AmqpConnection] = []
         make_directory(progress)
-        self._connection = connect(target, vhost, timeout_s, on_blocked=on_blocked)
+        self._connection = self._connect()
+
+    def _connect(self) -> AmqpConnection:
+        """One more connection, which has the channels and the locks of the next publishers."""
+        made = connect(self._target, self._vhost, self._timeout_s, on_blocked=self._on_blocked)
+        self._connections.append(made)
+        return made
 
     def declare_publisher(self, reference: str, stream: str) -> AmqpPublisher:
         """Lock a queue, made if it is missing, and find its progress."""
         queue = stream.removeprefix(RECOVERY_STREAM_PREFIX)
         digest = hashlib.sha256(queue.encode()).hexdigest()[:12]
+        if self._connection.channels and not self._connection.has_room(_CHANNELS):
+            # Some brokers allow few channels on a connection.
+            self._connection = self._connect()
         name = f"leveret.{reference}.{digest}"
         self._lock(f"leveret.recovery.{digest}.lock", queue)
         ready, consumers, is_new = self._find(queue)
@@ -154,14 +167,16 @@ class AmqpClient:
 
     def close(self) -> None:
         """Release the locks of this client."""
-        self._connection.wait_for_no_alarm()
+        for connection in self._connections:
+            connection.wait_for_no_alarm()
         try:
             for publisher in self._publishers:
                 publisher.close()
         except LeveretError:
             pass  # The connection is gone with its locks; the next publisher cleans up.
         finally:
-            self._connection.close()
+            for connection in self._connections:
+                connection.close()
 
     def _lock(self, name: str, queue: str) -> None:
         deadline = time.monotonic() + self._timeout_s
@@ -272,7 +287,9 @@ class AmqpClient:
     def _end_span(self, name: str, progress: ProgressFile, exchange: str) -> None:
         """Delete an exchange, if another one is used from now on."""
         if exchange != span_name(name, progress.now.span):
-            self._connection.delete_exchange(self._connection.open_channel(), exchange)
+            channel = self._connection.open_channel()
+            self._connection.delete_exchange(channel, exchange)
+            self._connection.close_channel(channel)
 
 
 class Count(NamedTuple):

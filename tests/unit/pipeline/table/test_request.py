@@ -66,6 +66,10 @@ def test_what_is_no_option_or_no_value_is_refused(options: dict[str, str], text:
         (LessThan(("timestamp",), NOON), {"to_ms": NOON_MS + 1}),
         (LessThanOrEqual(("timestamp",), NOON), {"to_ms": NOON_MS + 1}),
         (EqualTo(("timestamp",), NOON), {"from_ms": NOON_MS, "to_ms": NOON_MS + 1}),
+        (
+            EqualTo(("timestamp",), datetime(2039, 1, 9, 1, 20, 24, 732000, tzinfo=UTC)),
+            {"from_ms": 2178148824732, "to_ms": 2178148824733},
+        ),
         (GreaterThan(("timestamp",), NOON.replace(tzinfo=None)), {}),
         (GreaterThan(("settled_at",), NOON), {}),
         (EqualTo(("headers", "queue"), "q"), {}),

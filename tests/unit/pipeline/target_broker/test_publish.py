@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -215,6 +215,49 @@ def test_a_broker_that_blocks_its_publishers_and_reads_nothing_is_waited_for_in_
         publisher.wait_confirmed(4, TIMEOUT_S)
         assert read_progress(progress_path(tmp_path, "a")).confirmed == 4
     assert said == ["low on memory", ""]
+
+
+class FewChannels(ScriptedBroker):
+    """Allows four channels on a connection, and notes the highest number of one."""
+
+    highest = 0
+
+    def _answer(self, channel: int, found: object) -> None:
+        FewChannels.highest = max(FewChannels.highest, channel)
+        if isinstance(found, commands.Connection.StartOk):
+            self.say(channel, commands.Connection.Tune(4, 131_072, 0))
+        else:
+            super()._answer(channel, found)
+
+
+def test_a_broker_that_allows_few_channels_on_a_connection_gets_more_connections(tmp_path: Path) -> None:
+    queues = [f"q{number}" for number in range(10)]
+    with socket.create_server((LOOPBACK, 0)) as listener, ExitStack() as connections:
+        target = AmqpTarget(
+            host=LOOPBACK,
+            port=listener.getsockname()[1],
+            credentials=LoginCredentials(username="guest", password="guest"),
+        )
+        served: list[threading.Thread] = []
+
+        def accept() -> None:
+            with suppress(OSError):
+                while True:
+                    connected = connections.enter_context(listener.accept()[0])
+                    served.append(threading.Thread(target=FewChannels(connected).serve))
+                    served[-1].start()
+
+        accepting = threading.Thread(target=accept)
+        accepting.start()
+        client = AmqpClient(target, "/", tmp_path, dict.fromkeys(queues, MESSAGES), TIMEOUT_S)
+        for name in queues:
+            client.declare_publisher("recovery.p", RECOVERY_STREAM_PREFIX + name)
+        client.close()
+        listener.shutdown(socket.SHUT_RDWR)
+        for thread in (accepting, *served):
+            thread.join()
+    assert len(served) > 1
+    assert FewChannels.highest <= 4
 
 
 def test_a_listener_that_announces_a_frame_beyond_any_is_given_up_at_once() -> None:
