@@ -55,7 +55,8 @@ def due(
     """
     files = manifest.files_of_log(log)
     size = sum(file.bytes for file in files)
-    of_vhost = sum(file.bytes for file in manifest.files() if file.vhost == vhost_of(log)) or 1
+    beside = (each for other in manifest.logs_of(vhost_of(log)) for each in manifest.files_of_log(other))
+    of_vhost = sum(file.bytes for file in beside) or 1
     over = 0 if bytes_max is None else size - bytes_max * size // of_vhost
     older_ms = -1 if retain_ms is None else now_ms - retain_ms
 

@@ -249,11 +249,12 @@ class StandbyDownstream:
             await self.recoveries.check_wanted(wanted)
             if self.member is not None:
                 await self.member.check_promotion(wanted)
+            before = self.decided.promotions[-1:]
             attempt = PromotionAttempt(begun_ms=clock_ms(), wanted=wanted)
             await self.decided.decide(lambda site: site.promotes(attempt))
             logger.info("standby_promotion_begun data_dir=%s", self.own_archive.place["data_dir"])
             if self.member is not None:
-                await self.member.wait_promoted(report)
+                await self.member.wait_promoted(report, before)
             else:
                 await self._promote_alone(report)
             return reported_rows(self.decided.promotions[-1].summary)

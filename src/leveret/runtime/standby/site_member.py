@@ -109,7 +109,7 @@ class SiteMember:
         self._report: Report | None = None
         self._progress = PromotionProgress()
         self._published = 0
-        self._promotions = len(own.decided.promotions)
+        self._promoted = own.decided.promotions[-1:]
         self._suspended = self._suspends_others = False
         self._suspended_by = ""
         self._take_overs = TakeOvers()
@@ -136,7 +136,7 @@ class SiteMember:
 
     def start(self) -> None:
         """Begin to obey."""
-        self._promotions = len(self._own.decided.promotions)
+        self._promoted = self._own.decided.promotions[-1:]
         self._task = asyncio.create_task(self._run(), name="standby site")
 
     async def stop(self) -> None:
@@ -193,10 +193,11 @@ class SiteMember:
 
     def _note_promoted(self, site: SiteDecisions) -> None:
         """Log a finished promotion, and restart the expiry of queues."""
-        if len(site.promotions) > self._promotions:
+        # Not their number, because only the last ones are kept.
+        before, self._promoted = self._promoted, site.promotions[-1:]
+        if self._promoted and self._promoted != before:
             self._own.touch_queues()
             report_promotion(site.promotions[-1])
-        self._promotions = len(site.promotions)
 
     async def have_all_follow(self) -> None:
         """Return once all running nodes obey the last decision; a node that does not answer obeys later."""
@@ -342,18 +343,19 @@ class SiteMember:
         if is_first and not attempt.remaining(self.site.owners):
             await self._own.decided.decide(self._finished)
 
-    async def wait_promoted(self, report: Report) -> None:
+    async def wait_promoted(self, report: Report, before: list[PromotionAttempt]) -> None:
         """Wait for the end of the running promotion, and report its progress at all nodes.
+
+        `before` has the last promotion that was finished when this one began, if there was one.
 
         Raises:
             PipelineFailed: the promotion failed at a node, or was given up, or a node with data was lost.
         """
-        before = len(self._own.decided.promotions)
         seen: dict[str, tuple[set[str], int]] = {}
         self._report, missing_since_s = report, 0.0
         loop = asyncio.get_running_loop()
         try:
-            while len(self._own.decided.promotions) <= before:
+            while self._own.decided.promotions[-1:] == before:
                 attempt = self._own.decided.promoting
                 if attempt is None:
                     raise PipelineFailed("the promotion was cancelled meanwhile")

@@ -15,7 +15,7 @@ from leveret.model.errors import PreconditionFailed, StorageError
 from leveret.pipeline.archive import compact as module
 from leveret.pipeline.archive.compact import compact, due, known_since_ms
 from leveret.pipeline.archive.contents import contents
-from leveret.pipeline.archive.manifest import Manifest, StoredFile
+from leveret.pipeline.archive.manifest import Manifest, ManifestEntry, StoredFile
 from leveret.pipeline.archive.recovery_plan import pinned
 from leveret.pipeline.files.files import Place
 from leveret.pipeline.jobs.job import Selection
@@ -125,6 +125,13 @@ def test_moments_before_it_are_not_known_any_more(data_dir: Place) -> None:
     assert Manifest(data_dir).history_from_ms("other") == 0
 
 
+def manifest_of(data_dir: Path, files: list[StoredFile]) -> Manifest:
+    """A manifest that names these files, which need not exist."""
+    manifest = Manifest(data_dir)
+    manifest._take(ManifestEntry(number=1, at_ms=1, added=files))
+    return manifest
+
+
 def files_of(*sizes: int, history: int = 0, settled: int = 0) -> list[StoredFile]:
     """Files of so many octets, one a millisecond."""
     return [
@@ -166,9 +173,8 @@ def test_what_is_beyond_a_limit_is_due_when_it_is_worth_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "FILES_MIN", 3)
-    manifest = Manifest(tmp_path)
     files = files_of(*sizes, history=history)
-    monkeypatch.setattr(manifest, "files", lambda: files)
+    manifest = manifest_of(tmp_path, files)
     both = {"bytes_max": None, "retain_ms": None} | limits
     assert due(manifest, VHOST, 10, **both) == files[:count]
     assert due(manifest, "other", 10, **both) == []
@@ -185,10 +191,9 @@ def test_a_clock_that_was_wrong_for_a_moment_neither_keeps_all_history_nor_gives
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, max_ms: int, count: int, since_ms: int
 ) -> None:
     monkeypatch.setattr(module, "FILES_MIN", 3)
-    manifest = Manifest(tmp_path)
     files = files_of(*(10,) * 10)
     files[number].max_ms = max_ms
-    monkeypatch.setattr(manifest, "files", lambda: files)
+    manifest = manifest_of(tmp_path, files)
     found = due(manifest, VHOST, 10, bytes_max=None, retain_ms=5)
     assert found == files[:count]
     assert known_since_ms(manifest, found, 10) == since_ms

@@ -16,6 +16,7 @@ from leveret.pipeline.archive import manifest_storage as module
 from leveret.pipeline.archive.manifest import ForgottenSince, Manifest, QueuePart, StoredFile, TransferGap
 from leveret.pipeline.archive.manifest_storage import ManifestDamaged, delete_manifest
 from leveret.pipeline.files.files import Place, make_directory, sync_directory
+from leveret.wire import log_name as names
 
 
 def stored(data_dir: Place, first: int, after: int, vhost: str = "/", settled: bool = False) -> StoredFile:
@@ -265,7 +266,7 @@ def test_files_are_put_in_order_once_and_not_for_each_log(
     vhosts = [f"v{number:02}" for number in range(20)]
     manifest.append([stored(tmp_path, 0, 10, vhost) for vhost in reversed(vhosts)])
     looked_at: list[str] = []
-    log_name = manifest_module.log_name
+    log_name = names.log_name
 
     def noted(vhost: str, label: str) -> str:
         looked_at.append(vhost)

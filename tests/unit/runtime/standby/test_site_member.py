@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from leveret.core.replication.standby_site import SiteDecisions
+from leveret.core.replication.standby_site import PROMOTIONS_MAX, PromotionAttempt, SiteDecisions
 from leveret.core.replication.vhost_owners import VhostOwner
 from leveret.model.errors import LeveretError
 from leveret.runtime.standby.site_member import OwnDownstream, SiteMember
@@ -36,6 +37,9 @@ class Cluster:
             raise LeveretError(f"{node} does not answer")
         return {"found": self.answers[about["name"]]}
 
+    async def wait(self, timeout_s: float) -> None:
+        await asyncio.sleep(0)
+
     async def forget(self, vhosts: Collection[str], *, keep: Collection[str] = ()) -> None:
         """Nothing to forget."""
 
@@ -54,6 +58,7 @@ class Own:
         self.promotion = SimpleNamespace()
         self.transfer = SimpleNamespace(rows=self.rows, stop=self.stop)
         self.is_following = False
+        self.touched = 0
         self.replicated = ["v", "w"]
 
     def vhosts(self) -> list[str]:
@@ -74,6 +79,9 @@ class Own:
 
     async def stop(self) -> None:
         self.is_following = False
+
+    def touch_queues(self) -> None:
+        self.touched += 1
 
     async def delete_own_data(self) -> None:
         """There are none."""
@@ -129,3 +137,28 @@ async def test_a_suspension_ends_with_the_deletion_whatever_becomes_of_its_node(
         cluster.running = ["n1"]
     await member._obey()
     assert own.is_following
+
+
+async def test_the_end_of_a_promotion_is_seen_although_no_more_of_them_are_kept(
+    cluster: Cluster, own: Own, member: SiteMember
+) -> None:
+    site = SiteDecisions()
+    for begun_ms in range(PROMOTIONS_MAX):
+        site = site.promotes(PromotionAttempt(begun_ms=begun_ms)).finished(begun_ms)
+
+    def decide(decided: SiteDecisions) -> None:
+        own.decided.site, own.decided.promotions = decided, decided.promotions
+        own.decided.promoting = decided.promoting
+
+    decide(site)
+    before = site.promotions[-1:]
+    member._note_promoted(site)
+    touched = own.touched
+    decide(site.promotes(PromotionAttempt(begun_ms=100)))
+    waiting = asyncio.create_task(member.wait_promoted(lambda event: None, before))
+    await asyncio.sleep(0)
+    decide(own.decided.site.finished(200))
+    await waiting
+    assert len(own.decided.promotions) == PROMOTIONS_MAX
+    assert own.touched == touched + 1, "the queues' expiry begins anew"
+    await member.wait_promoted(lambda event: None, before)
