@@ -245,12 +245,13 @@ class Collector:
         """As `catch_up`, but never fails: the queue's log has everything, and `resume` tries again."""
         try:
             await self.catch_up(queue)
-        except StorageError as error:
+        except Exception as error:
             self._report_stopped(queue, error)
 
-    def _report_stopped(self, queue: Queue, error: StorageError) -> None:
+    def _report_stopped(self, queue: Queue, error: Exception) -> None:
         """Note that collecting stopped; `resume` continues it from the queue's log."""
-        logger.error("collection_stopped vhost=%s queue=%s error=%s", *queue.key, error)
+        is_bug = not isinstance(error, StorageError)
+        logger.error("collection_stopped vhost=%s queue=%s error=%s", *queue.key, error, exc_info=is_bug)
         if queue.key[0] in self.logs:
             self.logs[queue.key[0]].stopped.add(queue)
 
@@ -266,8 +267,7 @@ class Collector:
         outgoing = self.open_vhost(queue.key[0])
         log = self._queue_log(queue)
         await self._prepare(queue, outgoing, log)
-        key = outgoing.pin(queue)
-        position = outgoing.position_of(queue)
+        key, position = outgoing.pin(queue), outgoing.position_of(queue)
         last_position = outgoing.last_position_of(key)
         if last_position is not None and last_position > log.next_offset:
             # The queue's log lost its end with the power (durability = os) and gives those offsets to other messages.
@@ -345,12 +345,12 @@ class Collector:
             try:
                 await self.incarnations.renew(queues)
                 break
-            except StorageError as error:
-                if str(error) != refused:
-                    refused = str(error)
-                    logger.error(
-                        "end_of_queues_not_known queues=%d error=%s action=retry", len(queues), error
-                    )
+            except Exception as error:
+                # Any error: until then the queues are not collected again.
+                if repr(error) != refused:
+                    refused = repr(error)
+                    text = "end_of_queues_not_known queues=%d error=%s action=retry"
+                    logger.error(text, len(queues), error, exc_info=not isinstance(error, StorageError))
                 await asyncio.sleep(FLUSH_INTERVAL_S)
         for queue in queues:
             self._ending.pop(queue, None)
@@ -474,7 +474,7 @@ class Collector:
             return
         try:
             self.logs[queue.key[0]].copy(queue, header, data, trailer, by_name=self._by_name)
-        except StorageError as error:
+        except Exception as error:
             self._following.discard(queue)
             self._report_stopped(queue, error)
 

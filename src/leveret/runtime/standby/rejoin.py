@@ -198,8 +198,10 @@ class Rejoin:
                 async with self._lock:
                     await self._go_on()
                     await self._node.maintenance.revive()
-            except FAILURES as error:
-                logger.error("rejoin_failed error=%s retry_s=%g", error, RETRY_S)
+            except Exception as error:
+                # Any error: no client is admitted before it is done.
+                is_bug = not isinstance(error, FAILURES)
+                logger.error("rejoin_failed error=%s retry_s=%g", error, RETRY_S, exc_info=is_bug)
             else:
                 self._retrying = None
                 return

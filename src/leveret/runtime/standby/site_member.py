@@ -154,9 +154,11 @@ class SiteMember:
             try:
                 await self._obey()
                 self._error = ""
-            except LeveretError as error:
+            except Exception as error:
+                # Any error: without this task the node would obey no decision any more.
+                is_bug = not isinstance(error, LeveretError)
                 if str(error) != self._error:
-                    logger.warning("standby_site_not_obeyed error=%s", error)
+                    logger.warning("standby_site_not_obeyed error=%s", error, exc_info=is_bug)
                 self._error = str(error)
             await self.site.wait(LOOK_S)
 
@@ -309,11 +311,13 @@ class SiteMember:
                 lambda site: self._finished(with_part(site, attempt, part, left_out))
             )
             self._failures = 0
-        except LeveretError as error:
+        except Exception as error:
+            # Any error: who waits for the promotion is to be told.
             self._failures += 1
             is_calm = self.site.running == running
-            reason = f"{self.site.name}: {error}"
-            logger.warning("standby_part_failed vhosts=%s error=%s", ",".join(vhosts), error)
+            is_bug = not isinstance(error, LeveretError)
+            reason = f"{self.site.name}: {error!r}" if is_bug else f"{self.site.name}: {error}"
+            logger.warning("standby_part_failed vhosts=%s error=%s", ",".join(vhosts), error, exc_info=is_bug)
             if self._failures >= (2 if is_calm else ATTEMPTS_MAX):
                 self._failures = 0
                 await self._own.decided.decide(

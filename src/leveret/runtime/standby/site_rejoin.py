@@ -260,9 +260,11 @@ class SiteRejoin:
         while (returning := self._returning) is not None:
             try:
                 await self._finish(returning)
-            except FAILURES as error:
-                self._error = str(error)
-                logger.error("rejoin_failed error=%s retry_s=%g", error, RETRY_S)
+            except Exception as error:
+                # Any error: no client is admitted before it is done.
+                is_bug = not isinstance(error, FAILURES)
+                self._error = repr(error) if is_bug else str(error)
+                logger.error("rejoin_failed error=%s retry_s=%g", error, RETRY_S, exc_info=is_bug)
                 await asyncio.sleep(RETRY_S)
         self._error, self._finishing = "", None
 

@@ -231,16 +231,20 @@ class TransferSupervisor:
     async def _supervise(self) -> None:
         backoff_s = BACKOFF_MIN_S
         while True:
-            job, why_not = self._wanted_job()
-            self.error = why_not or self._ended_by
-            if job is None:
-                await asyncio.sleep(WATCH_INTERVAL_S)
-                continue
             begun_s = time.monotonic()
             try:
+                job, why_not = self._wanted_job()
+                self.error = why_not or self._ended_by
+                if job is None:
+                    await asyncio.sleep(WATCH_INTERVAL_S)
+                    continue
                 await self._run(job)
             except (LeveretError, OSError) as error:
                 self.error = str(error)
+            except Exception as error:
+                # Without this task nothing would be transferred any more, and nobody would be told.
+                self.error = repr(error)
+                logger.exception("standby_transfer_failed")
             if self._draining:
                 return
             # Shown until the next process works: most of that time is Spark's start.
@@ -272,18 +276,22 @@ class TransferSupervisor:
 
     async def _watch(self, process: PipelineProcess) -> None:
         """Send changes by an operator, or by the schema sync, to the process."""
-        while True:
-            await asyncio.sleep(WATCH_INTERVAL_S)
-            job, why_not = self._wanted_job()
-            if job is None and self._job is not None:
-                # No vhost to transfer, such as after the deletion of the last one; Spark stays warm meanwhile.
-                job = self._job | {"vhosts": []}
-            if job is not None and job != self._job:
-                self._begin_job(job)
-                await process.send({"command": "job", "job": job})
-            self.error = why_not or self._ended_by
-            self._log_lags(time.monotonic())
-            self._log_silence()
+        try:
+            while True:
+                await asyncio.sleep(WATCH_INTERVAL_S)
+                job, why_not = self._wanted_job()
+                if job is None and self._job is not None:
+                    # No vhost to transfer, such as after the deletion of the last one; Spark stays warm meanwhile.
+                    job = self._job | {"vhosts": []}
+                if job is not None and job != self._job:
+                    self._begin_job(job)
+                    await process.send({"command": "job", "job": job})
+                self.error = why_not or self._ended_by
+                self._log_lags(time.monotonic())
+                self._log_silence()
+        except Exception:
+            logger.exception("standby_transfer_watch_failed action=restart")
+            await process.stop()
 
     def _begin_job(self, job: Job) -> None:
         """Begin a job: reports about other endpoints may concern another upstream."""

@@ -442,6 +442,25 @@ async def test_a_vhost_that_is_deleted_while_the_disk_is_full_ends_no_node(
     assert not site.node.failed.is_set()
 
 
+@pytest.mark.parametrize("is_caught_up", [True, False])
+async def test_a_bug_in_the_copy_of_one_queue_stops_that_queue_and_no_node(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, *, is_caught_up: bool
+) -> None:
+    site = await replicating(directory, "q")
+    log, queue = site.node.collector.logs["v"], site.queue()
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "copy", lambda *given, **more: 1 / 0)
+        if not is_caught_up:
+            site.node.collector.pause(queue)
+            site.node.collector.resume([queue])
+        await site.publish(2)
+    assert log.uncollected == 2
+    assert not site.node.failed.is_set()
+    site.node.collector.resume([queue])
+    await site.settle()
+    assert site.replicated() == {"q": site.contents()}
+
+
 async def test_a_vhost_that_loses_its_tag_in_a_moment_without_descriptors_ends_no_node(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

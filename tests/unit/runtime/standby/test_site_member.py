@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,7 +12,9 @@ import pytest
 from leveret.core.replication.standby_site import PROMOTIONS_MAX, PromotionAttempt, SiteDecisions
 from leveret.core.replication.vhost_owners import VhostOwner
 from leveret.model.errors import LeveretError
+from leveret.runtime.standby import site_member
 from leveret.runtime.standby.site_member import OwnDownstream, SiteMember
+from leveret.testing.network.waiting import until
 
 
 class Cluster:
@@ -36,6 +38,9 @@ class Cluster:
         if about["name"] not in self.answers:
             raise LeveretError(f"{node} does not answer")
         return {"found": self.answers[about["name"]]}
+
+    async def all_know(self) -> None:
+        """All do."""
 
     async def wait(self, timeout_s: float) -> None:
         await asyncio.sleep(0)
@@ -137,6 +142,47 @@ async def test_a_suspension_ends_with_the_deletion_whatever_becomes_of_its_node(
         cluster.running = ["n1"]
     await member._obey()
     assert own.is_following
+
+
+async def test_a_bug_in_one_look_ends_no_later_one(
+    own: Own, member: SiteMember, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    obey, looks = member._obey, 0
+
+    async def fails_at_first() -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            raise KeyError("v")
+        await obey()
+
+    monkeypatch.setattr(member, "_obey", fails_at_first)
+    member.start()
+    await until(lambda: own.is_following, "the next look")
+    await member.stop()
+    assert "standby_site_not_obeyed error='v'" in caplog.text
+    assert "Traceback" in caplog.text
+
+
+async def test_a_bug_in_a_recovery_is_told_to_who_waits_for_the_promotion(
+    cluster: Cluster, own: Own, member: SiteMember, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*given: object) -> None:
+        raise KeyError("summary")
+
+    async def decide(change: Callable[[SiteDecisions], SiteDecisions]) -> None:
+        own.decided.site = change(own.decided.site)
+        own.decided.promoting = own.decided.site.promoting
+
+    monkeypatch.setattr(site_member, "RETRY_S", 0.0)
+    own.promotion.recover = fails
+    cluster.owners |= {"v": VhostOwner("n1", 1)}
+    own.decided.decide = decide
+    await decide(lambda site: site.promotes(PromotionAttempt(begun_ms=1)))
+    attempt = own.decided.promoting
+    for _ in range(2):
+        await member._recover(attempt, ["v"])
+    assert own.decided.promoting.error == "n1: KeyError('summary')"
 
 
 async def test_the_end_of_a_promotion_is_seen_although_no_more_of_them_are_kept(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import AsyncIterator
 
 import pytest
 
 from leveret.runtime.standby import transfer as standby_transfer
 from leveret.runtime.standby.pipeline_process import Event
 from leveret.runtime.standby.transfer import LAG_LOG_INTERVAL_S, SILENT_S, TransferSupervisor
+from leveret.testing.network.waiting import until
 
 LINK = {"event": "link", "vhost": "v", "log": "v", "state": "connected", "endpoint": "a:5552"}
 
@@ -221,3 +223,48 @@ def test_why_nothing_is_stored_is_told_until_something_is_or_nothing_is_left() -
         assert reported() == ("connected", "No space left on device")
         transfer._take({**works, "transferred": 50} if works["event"] == "link" else works)
         assert reported() == ("connected", "")
+
+
+@pytest.mark.parametrize("where", ["start", "watch"])
+async def test_a_bug_ends_the_process_and_not_the_transfer(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: str
+) -> None:
+    """Its task would end unseen, and nothing be transferred any more."""
+    started: list[FakeProcess] = []
+
+    class FakeProcess:
+        error = ""
+
+        def __init__(self) -> None:
+            self.is_over = asyncio.Event()
+
+        @classmethod
+        async def start(cls, task: str, job: dict[str, object]) -> FakeProcess:
+            started.append(cls())
+            if where == "start" and len(started) == 1:
+                raise KeyError("event")
+            return started[-1]
+
+        async def events(self) -> AsyncIterator[Event]:
+            await self.is_over.wait()
+            nothing: list[Event] = []
+            for event in nothing:
+                yield event
+
+        async def send(self, line: dict[str, object]) -> None:
+            raise KeyError("job")
+
+        async def stop(self) -> None:
+            self.is_over.set()
+
+    jobs = iter(range(1_000_000))
+    job: dict[str, object] = {"endpoints": [], "vhosts": []}
+    monkeypatch.setattr(standby_transfer, "PipelineProcess", FakeProcess)
+    monkeypatch.setattr(standby_transfer, "BACKOFF_MIN_S", 0.001)
+    monkeypatch.setattr(standby_transfer, "WATCH_INTERVAL_S", 0.001)
+    transfer = TransferSupervisor(lambda: ({**job, "number": next(jobs) if where == "watch" else 0}, ""))
+    await transfer.start()
+    await until(lambda: len(started) > 1, "another process")
+    assert transfer.runs
+    await transfer.stop()
+    assert "Traceback" in caplog.text

@@ -1,0 +1,59 @@
+"""The retries of a rejoin: no client is admitted before it is done, so no error may end them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from leveret.core.replication.standby_site import SiteDecisions, SiteReturn
+from leveret.runtime.standby import rejoin, site_rejoin
+from leveret.storage.state_file import StateFile
+
+PATIENCE_S = 60.0
+
+
+async def test_a_bug_in_one_try_of_a_node_ends_no_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admitted, tries = asyncio.Event(), 0
+
+    async def revive() -> None:
+        admitted.set()
+
+    async def go_on() -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise KeyError("queue")
+
+    node = SimpleNamespace(maintenance=SimpleNamespace(revive=revive))
+    found = rejoin.Rejoin(cast(Any, node), StateFile(tmp_path / "rejoin.json"))
+    monkeypatch.setattr(rejoin, "RETRY_S", 0.0)
+    monkeypatch.setattr(found, "_go_on", go_on)
+    found._retry_later()
+    await asyncio.wait_for(admitted.wait(), PATIENCE_S)
+    await found.stop()
+
+
+async def test_a_bug_in_one_try_of_a_cluster_ends_no_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    decided = SimpleNamespace(site=SiteDecisions(returning=SiteReturn(begun_ms=1)))
+    node = SimpleNamespace(standby=SimpleNamespace(decided=decided))
+    parts = SimpleNamespace(add=lambda answers, works: None)
+    found = site_rejoin.SiteRejoin(cast(Any, node), cast(Any, parts))
+    tries = 0
+
+    async def finish(returning: SiteReturn) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise KeyError("queue")
+        decided.site = SiteDecisions()
+
+    monkeypatch.setattr(site_rejoin, "RETRY_S", 0.0)
+    monkeypatch.setattr(found, "_finish", finish)
+    await asyncio.wait_for(found._finish_later(), PATIENCE_S)
+    assert tries == 2
