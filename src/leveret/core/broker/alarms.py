@@ -16,6 +16,7 @@ DISK: Final = "disk"
 REPLICAS: Final = "in-sync followers"
 _LOW: Final = "low on "
 _AND: Final = " & "
+_BYTES_MAX: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,8 @@ class Watermark:
         """The limit in bytes, None for none."""
         if self.bytes_ is not None:
             return self.bytes_
-        return None if self.ratio is None else int(self.ratio * total_bytes)
+        # A ratio may be so large that the product is no finite number.
+        return None if self.ratio is None else int(min(self.ratio * total_bytes, _BYTES_MAX))
 
 
 class Alarms:

@@ -15,6 +15,8 @@ from leveret.model.errors import InvalidCommand
 
 SAMPLES_MAX: Final = 500
 """The most samples of one answer, as in RabbitMQ."""
+_SECONDS_MAX: Final = 10**9
+"""The longest range and the longest step: with longer ones, times are numbers that JSON's readers do not take."""
 
 Values = tuple[int, ...]
 T = TypeVar("T")
@@ -72,8 +74,9 @@ def _range_of(kind: str, parameters: Mapping[str, str]) -> Range | None:
         age_s, step_s = int(parameters[f"{kind}_age"]), int(parameters[f"{kind}_incr"])
     except (KeyError, ValueError):
         return None
-    if age_s <= 0 or step_s <= 0 or age_s // step_s > SAMPLES_MAX:
-        raise InvalidCommand(f"Invalid range parameters: age {age_s}, incr {step_s}")
+    if not (0 < age_s <= _SECONDS_MAX and 0 < step_s <= _SECONDS_MAX) or age_s // step_s > SAMPLES_MAX:
+        shown = [str(number)[:20] for number in (age_s, step_s)]
+        raise InvalidCommand(f"Invalid range parameters: age {shown[0]}, incr {shown[1]}")
     return Range(age_s * 1000, step_s * 1000)
 
 

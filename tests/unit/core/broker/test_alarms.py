@@ -43,6 +43,13 @@ def test_a_limit_may_be_a_size_or_a_part_of_memory_or_none() -> None:
     assert not unlimited.measure(100 * GB, 0)
 
 
+def test_a_part_of_memory_beyond_all_numbers_is_no_alarm_of_memory_and_one_of_the_disk() -> None:
+    endless = Watermark(ratio=1e308)
+    one = alarms(endless, endless)
+    assert one.measure(100 * GB, 100 * GB)
+    assert (one.mem_alarm, one.disk_free_alarm) == (False, True)
+
+
 def test_another_limit_counts_at_once() -> None:
     one = alarms()
     one.measure(GB, GB)
