@@ -9,7 +9,7 @@ waits while this node does not hold the definitions lock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from leveret.core.broker.chores import Chores
@@ -41,7 +41,8 @@ class Deletions:
         self._unbind = unbind
         self._delete_queue = delete_queue
         self._forget_routes = forget_routes
-        self._unneeded: dict[Queue, Callable[[int], None]] = {}
+        self._unneeded: dict[Queue, list[Callable[[int], None]]] = {}
+        """Hidden queues, each with the functions to call when it is deleted: several clients may wait for that."""
         self._unused: set[ExchangeState] = set()
 
     def __bool__(self) -> bool:
@@ -70,7 +71,7 @@ class Deletions:
         """
         check_deletion(queue, if_unused=if_unused, if_empty=if_empty)
         if if_unused or if_empty:
-            self._delete_unneeded({queue: then})
+            self._delete_unneeded([queue], [then])
             self._forget_routes()
         else:
             self._change(self._queue_deletion(queue, then))
@@ -101,11 +102,12 @@ class Deletions:
 
         Until then they are hidden.
         """
-        self._delete_unneeded(dict.fromkeys(queues, _tell_nobody))
+        self._delete_unneeded(queues)
 
-    def _delete_unneeded(self, queues: dict[Queue, Callable[[int], None]]) -> None:
+    def _delete_unneeded(self, queues: Iterable[Queue], then: Sequence[Callable[[int], None]] = ()) -> None:
         is_under_way = bool(self._unneeded)
-        self._unneeded |= {queue: then for queue, then in queues.items() if queue not in self._unneeded}
+        for queue in queues:
+            self._unneeded.setdefault(queue, []).extend(then)
         if not is_under_way:
             self._change(self._deletion_of_unneeded())
 
@@ -125,7 +127,8 @@ class Deletions:
 
     def _unneeded_gone(self, queue: Queue, count: int) -> None:
         """Call back for a hidden queue that is deleted, unless a lookup deleted it earlier."""
-        self._unneeded.pop(queue, _tell_nobody)(count)
+        for then in self._unneeded.pop(queue, ()):
+            then(count)
 
     def _queue_deletion(self, queue: Queue, then: Callable[[int], None]) -> Iterator[None]:
         def is_there() -> bool:
@@ -174,10 +177,6 @@ class Deletions:
             self._definitions_lock.when_here(lambda: self._change(work))
 
         self._chores.begin(steps())
-
-
-def _tell_nobody(count: int) -> None:
-    """Do nothing."""
 
 
 def check_deletion(queue: Queue, *, if_unused: bool, if_empty: bool) -> None:

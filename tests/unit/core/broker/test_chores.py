@@ -163,6 +163,17 @@ def test_who_looks_for_a_queue_that_goes_on_a_condition_does_not_find_it_and_its
     assert broker.queue("/", "q") is again
 
 
+def test_all_who_delete_a_queue_on_a_condition_hear_of_its_end() -> None:
+    """A request whose answer was late is sent again, and finds a queue that nobody else finds any more."""
+    broker, gone = make_broker(), list[str]()
+    queue = bound(broker, MANY)
+    broker.deletions.delete_when_writable([queue])
+    for name in ("one", "two"):
+        broker.deletions.delete_queue(queue, lambda _, name=name: gone.append(name), if_unused=True)  # type: ignore[misc]
+    finish(broker)
+    assert gone == ["one", "two"]
+
+
 def test_a_condition_that_does_not_hold_changes_nothing() -> None:
     broker = make_broker()
     queue = bound(broker, MANY)
