@@ -13,7 +13,7 @@ def settings_in_force(config: Config) -> Iterator[tuple[str, str]]:
     """Return key and text of every setting, in the order of the reference, without secrets."""
     for one, value in declared_values(config):
         if not one.is_secret:
-            yield from (line for line in _lines(one, value) if not one.hides(line[1]))
+            yield from (line for line in _lines(one, value) if not one.hides(*line))
 
 
 def _lines(one: Setting, value: Any) -> Iterator[tuple[str, str]]:

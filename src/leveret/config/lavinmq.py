@@ -111,7 +111,9 @@ def _lines(text: str, name: str) -> list[Line]:
             continue
         key, equals, value = (part.strip() for part in row.partition("="))
         if not equals or not section:
-            raise ConfigError(f"{place}: '{key}' is not a setting of the form 'key = value' in a [section]")
+            # Without a `=`, a secret may stand behind the key.
+            word = key.split()[0] if key else "="
+            raise ConfigError(f"{place}: '{word}' is not a setting of the form 'key = value' in a [section]")
         if not value:
             raise ConfigError(f"{place}: [{section}] {key} has no value: name one, or remove the line")
         found.append(Line(section, key, value, place))

@@ -17,6 +17,7 @@ from leveret.config.kinds import NONE, OptionalText, SettingKind, TextKind
 from leveret.config.syntax import Given
 from leveret.config.uris import ArchivePlace, Endpoints
 from leveret.model.errors import ConfigError
+from leveret.model.secrets import names_secret
 
 _METADATA: Final = "leveret.setting"
 _PREFIX: Final = "leveret.prefix"
@@ -63,9 +64,15 @@ class Setting:
         """Return whether the value is never shown."""
         return isinstance(self.kind, TextKind | OptionalText) and self.kind.secret
 
-    def hides(self, text: str) -> bool:
-        """Return whether this text is hidden: every text of a secret, and URLs with a password."""
-        return self.is_secret or (isinstance(self.kind, Endpoints | ArchivePlace) and self.kind.hides(text))
+    def hides(self, key: str, text: str) -> bool:
+        """Return whether the text of this key is hidden.
+
+        Hidden are every text of a secret, URLs with a password, and texts of a family whose free words name a secret,
+        such as those of Spark's own settings.
+        """
+        if isinstance(self.kind, Endpoints | ArchivePlace):
+            return self.kind.hides(text)
+        return self.is_secret or (isinstance(self.kind, TextKind) and names_secret(self.name_in(key) or ""))
 
     @property
     def allowed(self) -> str:
@@ -106,7 +113,7 @@ class Setting:
                 members[str(self.name_in(key))] = self._parse(key, text)
             elif text.text != NONE:
                 raise _malformed(
-                    key, text, f"none, or lines {self.key} = VALUE", is_hidden=self.hides(text.text)
+                    key, text, f"none, or lines {self.key} = VALUE", is_hidden=self.hides(key, text.text)
                 )
             else:
                 members.clear()
@@ -122,7 +129,7 @@ class Setting:
         try:
             return cast(object, self.kind.parse(given.text))
         except ValueError:
-            raise _malformed(key, given, self.allowed, is_hidden=self.hides(given.text)) from None
+            raise _malformed(key, given, self.allowed, is_hidden=self.hides(key, given.text)) from None
 
 
 def _malformed(key: str, given: Given, allowed: str, *, is_hidden: bool) -> ConfigError:

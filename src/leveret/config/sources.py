@@ -99,12 +99,13 @@ def unknown_variables(environ: Mapping[str, str], known: frozenset[str]) -> list
 
 
 def _check_not_in_sight(given: Mapping[str, Given]) -> None:
-    for one in SETTINGS:
-        text = given.get(one.key)
-        if text is not None and text.origin == OVERRIDE and one.hides(text.text):
+    for key, text in given.items():
+        one = next(each for each in SETTINGS if each.takes(key))
+        if text.origin == OVERRIDE and one.hides(key, text.text):
+            or_else = "" if one.is_family else f" or as {_variable_of(key)}"
             raise ConfigError(
-                f"{OVERRIDE}: {one.key} is a secret, and the command line is visible to all users: "
-                f"give it in the file or as {_variable_of(one.key)}"
+                f"{OVERRIDE}: {key} is a secret, and the command line is visible to all users: "
+                f"give it in the file{or_else}"
             )
 
 
@@ -171,7 +172,7 @@ def _lines(one: Setting, given: Mapping[str, Given]) -> list[tuple[str, str]]:
 
 
 def _line(one: Setting, key: str, text: str) -> str:
-    if one.hides(text):
+    if one.hides(key, text):
         return f"# {key} is not shown"
     if "$" in key:
         return f"# {key}"

@@ -55,9 +55,10 @@ def parse_lines(
             continue
         match = _LINE.fullmatch(line)
         if match is None:
-            start = line.split("=", 1)[0].strip()
+            # Without a `=`, a secret may stand behind the key.
+            first = line.split("=", 1)[0].split()
             raise ConfigError(
-                f"{name}:{number}: '{start}' is not a setting of the form 'key = value' "
+                f"{name}:{number}: '{first[0] if first else '='}' is not a setting of the form 'key = value' "
                 "(a value with # goes into single quotes)"
             )
         key = match["key"].replace("\\.", ".")

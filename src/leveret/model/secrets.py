@@ -11,12 +11,16 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+import msgspec
+
 MASK: Final = "(secret)"
 _SECRET_KEY: Final = re.compile(
     r"passw(or)?d|passphrase|secret|token|credential|(private|access|account|api|shared).?key", re.IGNORECASE
 )
-_USER_INFO: Final = re.compile(r"(?P<before>[A-Za-z][A-Za-z0-9+.-]*://[^/?#@\s:]*:)(?!\d{1,5}[/?#])\S+(?=@)")
-"""Generous: a stricter reader may not take this for a password, for instance one with a slash."""
+_WORD: Final = re.compile(r"\S+")
+_BEFORE_PASSWORD: Final = re.compile(r"(?<=[A-Za-z0-9+.-])://[^/?#@\s:]*:(?!\d{1,5}[/?#])")
+"""What stands before a password in a URI; a number in its place may be a port. Values may be as long as a request's
+body, and events of the whole node wait: so no expression here looks at a character more than a few times."""
 _QUERY: Final = re.compile(r"(?P<before>[?&](?:password|sig|signature|token|secret)=)[^&#\s]+", re.IGNORECASE)
 
 
@@ -24,18 +28,35 @@ class Masked(ValueError):
     """A value has a mask, and no existing secret belongs there."""
 
 
+def names_secret(name: str) -> bool:
+    """Return whether a field or a setting of this name may hold a password or a key."""
+    return _SECRET_KEY.search(name) is not None
+
+
 def masked(value: Any) -> Any:
     """Return the value without its secrets: fields with secret names, and passwords in URIs."""
     if isinstance(value, dict):
         return {
-            key: MASK if _SECRET_KEY.search(str(key)) and _is_text(each) else masked(each)
+            key: MASK if names_secret(str(key)) and _is_text(each) else masked(each)
             for key, each in value.items()
         }
     if isinstance(value, list | tuple):
         return [masked(each) for each in value]
     if isinstance(value, str):
-        return _QUERY.sub(rf"\g<before>{MASK}", _USER_INFO.sub(rf"\g<before>{MASK}", value))
+        without = _WORD.sub(_without_password, value) if "://" in value else value
+        return _QUERY.sub(rf"\g<before>{MASK}", without)
     return value
+
+
+def _without_password(word: re.Match[str]) -> str:
+    """Return a word without the password of the URI in it.
+
+    Generous: a stricter reader may not take this for a password, for instance one with a slash.
+    """
+    text = word[0]
+    end = text.rfind("@")
+    begin = next((each.end() for each in _BEFORE_PASSWORD.finditer(text)), end)
+    return f"{text[:begin]}{MASK}{text[end:]}" if begin < end else text
 
 
 def unmasked(value: Any, existing: Any) -> Any:
@@ -55,14 +76,16 @@ def unmasked(value: Any, existing: Any) -> Any:
             for key, each in value.items()
         }
     if isinstance(value, list):
-        known_items = existing if isinstance(existing, list) else []
-        return [_of_items(each, known_items) for each in value]
+        # Items may have moved.
+        items = existing if isinstance(existing, list) else []
+        known_items = {_octets(masked(each)): each for each in reversed(items)}
+        return [unmasked(each, known_items.get(_octets(each))) for each in value]
     raise Masked
 
 
-def _of_items(value: Any, existing: list[Any]) -> Any:
-    """Return the existing item for one item of a list, which may have moved."""
-    return unmasked(value, next((each for each in existing if masked(each) == value), None))
+def _octets(item: Any) -> bytes:
+    """Return the same octets for equal items."""
+    return msgspec.json.encode(item, order="deterministic")
 
 
 def _known(existing: Any) -> str:

@@ -88,6 +88,30 @@ def test_a_mask_for_what_nobody_knows_is_refused(value: Any, existing: Any) -> N
         unmasked(value, existing)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a" * 4_000_000,
+        "a://b:" * 500_000,
+        "a://b:1/" * 500_000,
+        "@" * 2_000_000 + "a://b:",
+        "?token=" * 500_000,
+    ],
+    ids=["a word", "beginnings of URIs", "ports", "ends of users", "queries"],
+)
+def test_a_text_as_long_as_a_request_takes_no_time_that_grows_with_its_square(text: str) -> None:
+    """It would be hours, in which the node does nothing else."""
+    assert len(masked({"value": text})["value"]) <= len(text)
+
+
+def test_a_long_list_of_items_that_moved_is_looked_through_once() -> None:
+    existing = [f"amqp://u:{number}@h{number}" for number in range(30_000)]
+    assert unmasked([masked(each) for each in reversed(existing)] + ["amqp://c"], existing) == [
+        *reversed(existing),
+        "amqp://c",
+    ]
+
+
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 KEYS = st.sampled_from(["password", "uri", "name", "a"])
 URIS = st.builds(lambda user, password: f"amqp://{user}:{password}@host", TEXT, TEXT)
