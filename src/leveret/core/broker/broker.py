@@ -616,7 +616,7 @@ class Broker:
     def policies_of_queue(self, queue: Queue) -> EffectivePolicy:
         """The policy and the operator policy that apply to a queue, with their merged definition."""
         vhost, name = queue.key
-        return policies_of(self.topology(vhost), name)
+        return policies_of(self.topologies.get(vhost), name)
 
     def _put_policy(self, entity: d.Policy | d.Parameter) -> None:
         self.topologies[entity.vhost].policies.put(entity)

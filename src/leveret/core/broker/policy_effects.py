@@ -91,9 +91,9 @@ def refresh_replicated(topology: Topology, *, tagged: bool) -> list[Queue]:
     return [each for each in queues if _sets_replicated(each, policies_of(topology, each.key[1]), tagged)]
 
 
-def policies_of(topology: Topology, name: str) -> EffectivePolicy:
-    """The policies that apply to the queue `name`."""
-    return topology.queue_policies.get(name, NOTHING_APPLIES)
+def policies_of(topology: Topology | None, name: str) -> EffectivePolicy:
+    """The policies that apply to the queue `name`; none to one whose vhost is gone."""
+    return NOTHING_APPLIES if topology is None else topology.queue_policies.get(name, NOTHING_APPLIES)
 
 
 def _apply(topology: Topology, queue: Queue, applied: EffectivePolicy, *, tagged: bool) -> list[Queue]:

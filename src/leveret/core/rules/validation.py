@@ -18,6 +18,7 @@ from leveret.model.definitions import (
     Parameter,
     Policy,
     Queue,
+    User,
 )
 from leveret.model.errors import InvalidCommand, PreconditionFailed
 from leveret.model.stream import interval_ms
@@ -90,6 +91,8 @@ def check_nesting(entity: AnyEntity) -> None:
             free = entity.definition
         case Parameter() | GlobalParameter():
             free = entity.value
+        case User():
+            free = entity.limits
         case _:
             return
     if _is_deeper(free, NESTING_MAX):

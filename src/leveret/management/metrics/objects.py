@@ -193,8 +193,8 @@ class ObjectFamilies:
 
     def _exchanges(self) -> Iterator[tuple[tuple[tuple[str, str], ...], int]]:
         """The exchanges with a name that clients may publish to."""
-        for vhost, topology in self._broker.topologies.items():
-            for name, state in topology.exchanges.items():
+        for vhost, topology in list(self._broker.topologies.items()):
+            for name, state in list(topology.exchanges.items()):
                 if name and not state.definition.internal:
                     labels = (("vhost", vhost), ("exchange", name), ("type", state.definition.type))
                     yield labels, len(state.bindings)

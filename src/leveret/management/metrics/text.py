@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-_ROWS_AT_ONCE: Final = 500
+ROWS_AT_ONCE: Final = 500
 
 Number = int | float
 Labels = tuple[tuple[str, str], ...]
@@ -50,13 +50,13 @@ def render(prefix: str, metrics: Sequence[Metric], rows: Iterable[Row]) -> Itera
     taken: list[tuple[str, Sequence[Number | None]]] = []
     for count, row in enumerate(rows, 1):
         taken.append((label_text(row.labels), row.values))
-        if not count % _ROWS_AT_ONCE:
+        if not count % ROWS_AT_ONCE:
             yield ""
     for column, metric in enumerate(metrics):
         name = prefix + metric.name
         yield f"# TYPE {name} {metric.kind}\n# HELP {name} {metric.help}\n"
-        for start in range(0, len(taken), _ROWS_AT_ONCE):
-            block = taken[start : start + _ROWS_AT_ONCE]
+        for start in range(0, len(taken), ROWS_AT_ONCE):
+            block = taken[start : start + ROWS_AT_ONCE]
             yield "".join(
                 [
                     f"{name}{labels} {value}\n"
@@ -76,7 +76,7 @@ def summed(
         labels = row.labels if by_labels else ()
         before = sums.get(labels, nothing)
         sums[labels] = [total + (value or 0) for total, value in zip(before, row.values, strict=True)]
-        if not count % _ROWS_AT_ONCE:
+        if not count % ROWS_AT_ONCE:
             yield ""
     yield from render(prefix, metrics, [Row(labels, values) for labels, values in sums.items()])
 

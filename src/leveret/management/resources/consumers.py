@@ -33,10 +33,10 @@ async def _list(call: Call, vhosts: set[str]) -> Response:
         if each.queue.key[0] in vhosts
     ]
     rows += [
-        partial(stream_consumer_json, call.node, connection, number)
+        partial(stream_consumer_json, call.node, connection, number, subscription)
         for connection in stream_connections(call.node)
         if connection.vhost in vhosts
-        for number in connection.subscriptions
+        for number, subscription in connection.subscriptions.items()
     ]
     return await whole_list(call, Listing(rows, lambda row: row(), order=lambda row: 0, row_order=()))
 

@@ -105,9 +105,11 @@ def exchange_json(call: Call, state: ExchangeState) -> dict[str, Any]:
 
 
 async def _list(call: Call, vhosts: list[str]) -> Response:
+    # A vhost may be deleted before other nodes have answered.
+    states = [state for vhost in vhosts for state in call.broker.topology(vhost).exchanges.values()]
     others = await sums_of(call, _KEY)
     listing = Listing(
-        [state for vhost in vhosts for state in call.broker.topology(vhost).exchanges.values()],
+        states,
         lambda state: with_sum(exchange_json(call, state), others.get(state.definition.key, ()), _SUMMED),
         order=lambda state: state.definition.key,
         name=lambda state: state.definition.name,

@@ -11,6 +11,7 @@ from leveret.session.amqp091.connection import ClientConnection
 from leveret.session.amqp091.delivery import ChannelConsumer, DeliveryChannel
 from leveret.session.certificate import TlsPeer
 from leveret.session.forwarding.leader_server import ForwardedChannelConsumer, ForwardedConsumer
+from leveret.session.stream.types import Subscription
 
 Json = dict[str, Any]
 
@@ -121,9 +122,8 @@ def _forwarded(client: ForwardedConsumer) -> Json:
     return _channel_details(client.connection, client.number, client.user, client.node)
 
 
-def stream_consumer_json(node: ManagedNode, connection: Any, number: int) -> Json:
+def stream_consumer_json(node: ManagedNode, connection: Any, number: int, subscription: Subscription) -> Json:
     """A consumer of the stream protocol, in the form of AMQP 0-9-1's."""
-    subscription = connection.subscriptions[number]
     own = _connection(node, connection)
     return {
         "queue": {"name": subscription.stream, "vhost": connection.vhost},

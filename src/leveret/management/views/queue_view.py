@@ -145,7 +145,10 @@ def _alone(call: Call, queue: Queue, node: str, *, is_up: bool) -> Json:
 
 def _missing(call: Call, queue: Queue, copies: int) -> Json:
     """The number of copies that a stream asks for and does not have, if there is one."""
-    missing, _ = call.broker.topology(queue.key[0]).missing_copies(queue.definition, copies)
+    topology = call.broker.topologies.get(queue.key[0])
+    if topology is None:  # the vhost was deleted while the list was made
+        return {}
+    missing, _ = topology.missing_copies(queue.definition, copies)
     return {"copies_missing": missing} if missing else {}
 
 

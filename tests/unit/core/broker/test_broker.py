@@ -197,6 +197,8 @@ def test_what_is_nested_deeper_than_the_log_can_be_read_again_is_refused_whoever
             one.apply(d.Put(entity))
     with pytest.raises(InvalidCommand, match="queues 'v q' is nested"):
         one.declare_queue(d.Queue(vhost="v", name="q", arguments={"a": nested(NESTING_MAX + 1)}))
+    with pytest.raises(InvalidCommand, match="users 'u' is nested"):
+        one.apply(d.Put(d.User(name="u", password_hash="", limits={"max-channels": nested(1000)})))
     assert not any(one.definitions.by_kind[kind] for kind in ("global_parameters", "exchanges", "queues"))
     for entity in too_deep(NESTING_MAX + 1):
         one.apply(d.Put(entity))

@@ -67,8 +67,9 @@ async def show_user(call: Call) -> Response:
 
 async def put_user(call: Call) -> Response:
     """Set a limit of a user."""
-    user = _known_user(call)
     wanted = await call.body(LimitBody)
+    # Only now: the user may have got another password, or been deleted, before the body was here.
+    user = _known_user(call)
     limits: Any = {**user.limits, call.path("name"): wanted.value}
     await call.apply(Put(msgspec.structs.replace(user, limits=limits)))
     return done()
