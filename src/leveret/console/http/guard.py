@@ -16,6 +16,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from leveret.model.whole_number import whole_number
+
 BODY_BYTES_MAX: Final = 64 * 1024
 _SAFE: Final = ("GET", "HEAD")
 POLICY: Final = "; ".join(
@@ -85,7 +87,7 @@ class Guard:
         if headers.get("content-type", "").partition(";")[0].strip() != "application/json":
             return "the request carries no JSON"
         length = headers.get("content-length", "")
-        if not (length.isascii() and length.isdigit()) or int(length) > BODY_BYTES_MAX:
+        if whole_number(length, most=BODY_BYTES_MAX) is None:
             return f"the request must say how long it is, up to {BODY_BYTES_MAX} octets"
         return ""
 

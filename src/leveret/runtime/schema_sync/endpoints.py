@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from leveret.model.errors import InvalidCommand
+from leveret.model.whole_number import whole_number
 
 SCHEMES: Final = ("amqp", "amqps", "http", "https")
 FORM: Final = '{"endpoints": ["host:port", ...], "username": "...", "password": "..."}'
@@ -95,21 +96,23 @@ def _endpoint(index: int, text: str, schemes: Sequence[str]) -> UpstreamEndpoint
     rest, slash, path = rest.partition("/")
     host, colon, port = rest.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    is_place = colon and bare and not (":" in bare and bare == host) and "@" not in host and _is_port(port)
-    if not is_place or (separator and scheme not in schemes) or (slash and scheme not in ("http", "https")):
+    number = whole_number(port, least=1, most=65535)
+    is_place = colon and bare and not (":" in bare and bare == host) and "@" not in host
+    if (
+        number is None
+        or not is_place
+        or (separator and scheme not in schemes)
+        or (slash and scheme not in ("http", "https"))
+    ):
         before = ", ".join(f"{name}://" for name in schemes)
         raise InvalidCommand(
             f"upstream endpoints: field `endpoints[{index}]`: '{_shown(text)}' is not host:port"
             + (f", with one of {before} before it or none" if before else "")
         )
-    return UpstreamEndpoint(bare, int(port), scheme, f"/{path}".rstrip("/"))
+    return UpstreamEndpoint(bare, number, scheme, f"/{path}".rstrip("/"))
 
 
 def _shown(text: str) -> str:
     """Return the text without any part that may be a password."""
     before, at, host = text.rpartition("@")
     return f"...@{host}" if at and before else text
-
-
-def _is_port(text: str) -> bool:
-    return text.isascii() and text.isdigit() and 0 < int(text) < 65536

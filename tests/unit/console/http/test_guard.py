@@ -76,6 +76,8 @@ def test_a_change_that_a_page_of_the_console_sent_is_done() -> None:
 
 def test_a_body_beyond_all_needs_is_refused() -> None:
     assert ask("POST", "127.0.0.1:15680", OWN, body=b" " * (BODY_BYTES_MAX + 1)).status_code == 403
+    announced = {**OWN, "content-length": "9" * 5000}
+    assert ask("POST", "127.0.0.1:15680", announced).status_code == 403
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:15680", "evil.example"])
