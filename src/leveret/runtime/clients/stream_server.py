@@ -327,7 +327,7 @@ class StreamServer:
             for binding in bindings
             if binding.destination_type == "queue" and self._is_stream(vhost, binding.destination)
         ]
-        found.sort(key=lambda binding: binding.arguments.get(PARTITION_ORDER, 0))
+        found.sort(key=_order_of)
         return [binding.destination for binding in found]
 
     def _is_stream(self, vhost: str, name: str) -> bool:
@@ -440,6 +440,12 @@ def _no_other_node(name: str, tls: bool) -> tuple[str, int] | None:
 def _is_stream(queue: Queue) -> bool:
     """Whether a queue is a stream, led here or elsewhere."""
     return queue_type(queue.definition.arguments) == STREAM
+
+
+def _order_of(partition: d.Binding) -> int:
+    """The place of a partition; an application may have bound the stream, with anything in that argument."""
+    order = partition.arguments.get(PARTITION_ORDER, 0)
+    return order if isinstance(order, int) else 0
 
 
 def _leader(queue: Queue) -> str:

@@ -45,6 +45,26 @@ def batch(*bodies: bytes) -> StreamBatch:
     return StreamBatch(b"", range(len(bodies)), entries, len(bodies), None)
 
 
+def test_a_partition_that_an_application_bound_has_some_place_whatever_its_arguments() -> None:
+    async def script(site: Site, follower_server: StreamServer) -> None:
+        partitions = {"s-0": "0", "s-1": "1"}
+        assert follower_server.create_super_stream("guest", "v", "s", partitions, {})
+        assert follower_server.create_stream("guest", "v", "other", {})
+        binding = d.Binding(
+            vhost="v",
+            source="s",
+            destination="other",
+            destination_type="queue",
+            routing_key="x",
+            arguments={"x-stream-partition-order": "first"},
+        )
+        site.node.broker.apply(d.Put(binding))
+        assert sorted(follower_server.partitions("v", "s")) == ["other", "s-0", "s-1"]
+        follower_server.delete_super_stream("guest", "v", "s")
+
+    on_a_node(script)
+
+
 def test_a_stream_is_served_as_the_listener_relies_on() -> None:
     async def script(site: Site, follower_server: StreamServer) -> None:
         assert follower_server.create_stream("guest", "v", "s", {"max-age": "7D"})
