@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _ASK_AGAIN_S: Final = 0.2
 _ASKED_S: Final = 5.0
 """The time, in seconds, for which the leader is asked for an offset, also while there is no leader."""
+_ASKED_MAX: Final = 4096
+"""The most questions of clients under way: each may last _ASKED_S, and a client may ask thousands in a second."""
 AskNode = Callable[[str, str, Any], Awaitable[Any]]
 StreamKey = tuple[str, str, int]
 """Vhost, name and epoch: a stream of the same name that was made since then has offsets of its own."""
@@ -55,6 +57,12 @@ class LeaderOffsets:
         self._waiting: dict[StreamKey, _Unstored] = {}
         self._sent: dict[StreamKey, _Unstored] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def _ask(self, what: str, key: StreamKey, reference: str, then: OffsetFound) -> None:
+        if len(self._tasks) < _ASKED_MAX:
+            self._begin(self._find(what, key[:2], reference, then))
+        else:
+            then(LeveretError(f"{_ASKED_MAX} questions wait for the leaders of streams"))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -116,11 +124,11 @@ class LeaderOffsets:
             if known is not None and reference in known.offsets:
                 then(known.offsets[reference])
                 return
-        self._begin(self._find("stored_offset", key[:2], reference, then))
+        self._ask("stored_offset", key, reference, then)
 
-    def ask_sequence(self, key: QueueKey, reference: str, then: OffsetFound) -> None:
+    def ask_sequence(self, key: StreamKey, reference: str, then: OffsetFound) -> None:
         """Call back with the last publishing id of a publisher."""
-        self._begin(self._find("publisher_sequence", key, reference, then))
+        self._ask("publisher_sequence", key, reference, then)
 
     async def _find(self, what: str, key: QueueKey, reference: str, then: OffsetFound) -> None:
         found: int | LeveretError | None = None

@@ -183,7 +183,7 @@ class StreamReplica:
 
     def ask_sequence(self, reference: str, then: OffsetFound) -> None:
         """See StreamHandle."""
-        self._offsets.ask_sequence(_key(self._queue), reference, then)
+        self._offsets.ask_sequence(self._stream, reference, then)
 
 
 class StreamReplicas:

@@ -149,6 +149,22 @@ def test_offsets_that_keep_coming_hold_up_no_publish() -> None:
     asyncio.run(story())
 
 
+def test_clients_that_ask_without_end_get_an_error_and_fill_no_memory() -> None:
+    async def story() -> None:
+        async def ask(node: str, what: str, about: Any) -> Any:
+            await asyncio.Event().wait()
+
+        offsets = Logs(RemoteQueue(DEFINITION, "n2")).offsets(ask)
+        found: list[Any] = []
+        for _ in range(leader_offsets._ASKED_MAX + 2):
+            offsets.ask(STREAM, "r", found.append)
+        offsets.ask_sequence(STREAM, "r", found.append)
+        assert [type(each) for each in found] == [LeveretError] * 3
+        offsets.stop()
+
+    asyncio.run(story())
+
+
 def test_a_stream_that_is_made_anew_gets_no_offset_of_the_one_before() -> None:
     """Its readers would begin behind messages that they have never seen."""
 
