@@ -114,8 +114,9 @@ class StagedDirectory:
             raise StorageError(f"{segment.path}: {error}") from error
 
     def discard(self, segment: Segment) -> None:
-        """Remove the file of a segment whose messages are in a log."""
-        self._removed.remove(segment.path)
+        """Remove the file of a segment whose messages are in a log; one that stays goes with the directory."""
+        with suppress(OSError):
+            self._removed.remove(segment.path)
 
 
 def _damaged(segment: Segment, position: int) -> StorageError:

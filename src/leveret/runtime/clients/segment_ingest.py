@@ -14,6 +14,7 @@ again asks for the number of the last message, and goes on behind it: what is in
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from leveret.core.broker.broker import Broker
@@ -27,6 +28,8 @@ from leveret.runtime.logs.queue_store import QueueStore
 from leveret.storage.segment import Segment
 from leveret.wire.chunk import Attribute, Chunk, decode_trailer
 from leveret.wire.staged_segment import LogEnd, StagedSegment
+
+logger = logging.getLogger(__name__)
 
 CLOCK_DIFFERENCE_MS_MAX = 10_000
 """The greatest difference of the times of a segment's messages, which begin their time to live, from the present."""
@@ -89,6 +92,10 @@ class SegmentIngest:
                 await self._take_in(reference, announced, done)
             except LeveretError as error:
                 failed(error)
+            except Exception:
+                # The segments behind it wait for this task, and the recovery for an outcome.
+                logger.exception("segment_not_taken_in vhost=%s queue=%s", *self._key)
+                failed(StorageError(f"queue '{self._key[1]}': a segment is not taken in; see the node's log"))
 
         self._running = asyncio.get_running_loop().create_task(run(), name="staged segment")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from leveret.model.errors import LeveretError, NotFound, PreconditionFailed, Sto
 from leveret.pipeline.recovery.segments import StagedFile
 from leveret.runtime.clients.segment_ingest import CLOCK_DIFFERENCE_MS_MAX, SegmentIngest
 from leveret.storage.inspection.scrub import Scrub
+from leveret.storage.removed import RemovedFiles
 from leveret.wire.chunk import HEADER_BYTES
 from leveret.wire.record import content_header, message_head
 from leveret.wire.staged_segment import LogEnd, StagedSegment
@@ -165,6 +167,56 @@ async def test_a_segment_that_no_longer_fits_is_appended_message_for_message(dir
     assert site.contents() == [*early, *between, *(body(n) for n in range(1, 20))]
     await site.restart()
     assert site.contents() == [*early, *between, *(body(n) for n in range(1, 20))]
+
+
+async def test_an_error_of_one_segment_holds_up_no_other(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = await site_with(directory)
+    ingest, numbers = ingest_of(site), (range(1, 8), range(8, 20))
+    ended = [asyncio.get_running_loop().create_future() for _ in range(2)]
+    take_in, tries = site.node.log_store.queues.take_in, 0
+
+    def failing(*args: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise RuntimeError("a bug")
+        return take_in(*args)
+
+    monkeypatch.setattr(site.node.log_store.queues, "take_in", failing)
+    announced, behind = write(site, numbers[0], LogEnd.of(ingest.end().statistics()))
+    later, _ = write(site, numbers[1], behind)
+    for each, outcome in zip((announced, later), ended, strict=True):
+        ingest.take_in(REFERENCE, each, partial(outcome.set_result, None), outcome.set_exception)
+    for outcome in ended:
+        with pytest.raises(LeveretError):
+            await asyncio.wait_for(outcome, 30)
+    for each in numbers:
+        await take_in_again(site, each)
+    assert site.contents() == [body(n) for n in range(1, 20)]
+
+
+async def test_a_file_that_cannot_be_removed_keeps_no_segment_out(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = await site_with(directory)
+    late = stage(site, range(1, 20))
+    early = await site.publish(2)
+    remove = RemovedFiles.remove
+
+    def refused(removed: RemovedFiles, path: Path) -> None:
+        if "staged" in path.parts and path.suffix == ".segment":
+            raise OSError(1, "Operation not permitted")
+        remove(removed, path)
+
+    monkeypatch.setattr(RemovedFiles, "remove", refused)
+    await take_in(site, late)
+    assert site.contents() == [*early, *(body(n) for n in range(1, 20))]
+
+
+async def take_in_again(site: Site, numbers: range) -> None:
+    await take_in(site, stage(site, numbers, directory=f"b{numbers.start}"))
 
 
 async def test_a_segment_written_in_advance_fits_once_the_one_before_it_is_in_the_log(
