@@ -192,8 +192,8 @@ async def test_an_error_of_one_segment_holds_up_no_other(
     for outcome in ended:
         with pytest.raises(LeveretError):
             await asyncio.wait_for(outcome, 30)
-    for each in numbers:
-        await take_in_again(site, each)
+    for some in numbers:
+        await take_in(site, stage(site, some, directory=f"b{some.start}"))
     assert site.contents() == [body(n) for n in range(1, 20)]
 
 
@@ -213,10 +213,6 @@ async def test_a_file_that_cannot_be_removed_keeps_no_segment_out(
     monkeypatch.setattr(RemovedFiles, "remove", refused)
     await take_in(site, late)
     assert site.contents() == [*early, *(body(n) for n in range(1, 20))]
-
-
-async def take_in_again(site: Site, numbers: range) -> None:
-    await take_in(site, stage(site, numbers, directory=f"b{numbers.start}"))
 
 
 async def test_a_segment_written_in_advance_fits_once_the_one_before_it_is_in_the_log(
