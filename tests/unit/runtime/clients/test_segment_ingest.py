@@ -175,14 +175,14 @@ async def test_an_error_of_one_segment_holds_up_no_other(
     site = await site_with(directory)
     ingest, numbers = ingest_of(site), (range(1, 8), range(8, 20))
     ended = [asyncio.get_running_loop().create_future() for _ in range(2)]
-    take_in, tries = site.node.log_store.queues.take_in, 0
+    original, tries = site.node.log_store.queues.take_in, 0
 
     def failing(*args: Any) -> Any:
         nonlocal tries
         tries += 1
         if tries == 1:
             raise RuntimeError("a bug")
-        return take_in(*args)
+        return original(*args)
 
     monkeypatch.setattr(site.node.log_store.queues, "take_in", failing)
     announced, behind = write(site, numbers[0], LogEnd.of(ingest.end().statistics()))
