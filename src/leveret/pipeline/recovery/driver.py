@@ -45,7 +45,7 @@ from leveret.pipeline.archive.recovery_plan import (
 )
 from leveret.pipeline.archive.stored_positions import StoredPositions, stored_positions_at
 from leveret.pipeline.archive.sweep import RECOVERY_LOCK
-from leveret.pipeline.files.files import locked, make_directory
+from leveret.pipeline.files.files import delete_tree, locked, make_directory
 from leveret.pipeline.jobs.console import Console
 from leveret.pipeline.jobs.job import RecoverJob
 from leveret.pipeline.jobs.progress import Inbox, report
@@ -187,9 +187,12 @@ class RecoveryRun:
             for each in unfinished(job.root, plans, job.owned):
                 # Some of the vhosts with plans may have another target in this job.
                 vhost = each.load().vhost
-                # One that does not count was frozen by a previous owner, after this one's claim.
-                is_counted = self._manifest.counts(vhost, each.path.name)
-                if is_counted and self._wanted(vhost) and job.plans_of(vhost) == plans:
+                if not self._manifest.counts(vhost, each.path.name):
+                    # A previous owner froze it after this one's claim, or an attempt was killed before it named it.
+                    # Nobody carries it out, and it would pin its files for ever.
+                    if not job.scratch and each.term <= (job.terms or {}).get(vhost, -1):
+                        delete_tree(each.path)
+                elif self._wanted(vhost) and job.plans_of(vhost) == plans:
                     left.append(each)
         if left and job.scratch:
             raise PreconditionFailed(

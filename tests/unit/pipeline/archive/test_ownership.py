@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -11,17 +12,23 @@ from leveret.pipeline.archive import manifest_storage
 from leveret.pipeline.archive.contents import unfinished_plans
 from leveret.pipeline.archive.manifest import Manifest, Superseded
 from leveret.pipeline.archive.ownership import MARK, claim, identify
-from leveret.pipeline.archive.recovery_plan import PlanDirectory, RecoveryPlan, delete_unfrozen
+from leveret.pipeline.archive.recovery_plan import PlanDirectory, RecoveryPlan, delete_unfrozen, pinned
 from leveret.pipeline.archive.store import delete_orphans
 from leveret.pipeline.archive.sweep import sweep
 from leveret.pipeline.files.files import Place, make_directory
-from leveret.pipeline.jobs.job import SCRATCH
+from leveret.pipeline.jobs.job import SCRATCH, LoginCredentials, RecoverJob
+from leveret.pipeline.jobs.progress import Inbox
+from leveret.pipeline.recovery.driver import RecoveryRun
 from tests.unit.pipeline.archive.test_manifest import stored
 
 
-def frozen(data_dir: Place, vhost: str = "/") -> PlanDirectory:
-    directory = PlanDirectory.new(data_dir, vhost)
-    directory.freeze(RecoveryPlan(plan_id=directory.path.name, vhost=vhost, number=1, files=[], parts=[]))
+def frozen(data_dir: Place, vhost: str = "/", term: int = 0, file: str = "") -> PlanDirectory:
+    directory = PlanDirectory.new(data_dir, vhost, term=term)
+    directory.freeze(
+        RecoveryPlan(
+            plan_id=directory.path.name, vhost=vhost, number=1, files=[file] if file else [], parts=[]
+        )
+    )
     return directory
 
 
@@ -107,6 +114,25 @@ def test_a_plan_that_a_paused_owner_freezes_too_late_does_not_count(data_dir: Pl
     with pytest.raises(Superseded):
         paused.name_plans({late.path.name: "/"}, {"/": 1})
     assert [row["plan_id"] for row in unfinished_plans(data_dir)] == [mine.path.name]
+
+
+def test_a_plan_that_nobody_carries_out_keeps_no_files(data_dir: Place, tmp_path: Path) -> None:
+    """A promotion was killed between the two steps, or its node was only paused; a later owner's plan is not ours."""
+    manifest = Manifest(data_dir)
+    claim(manifest, {"/": 2})
+    manifest.append([stored(data_dir, 0, 10)], terms={"/": 2})
+    named = frozen(data_dir, term=2, file="named")
+    manifest.name_plans({named.path.name: "/"}, {"/": 2})
+    for term in (1, 2, 3):
+        frozen(data_dir, term=term, file=f"of term {term}")
+    nobody = LoginCredentials(username="", password="")
+    job = RecoverJob(
+        data_dir=str(data_dir), work_dir=str(tmp_path), endpoint="", credentials=nobody, terms={"/": 2}
+    )
+    with Inbox() as inbox:
+        left = RecoveryRun(job, cast(Any, None), inbox)._left()
+    assert [each.path.name for each in left] == [named.path.name]
+    assert pinned(data_dir) == {"named", "of term 3"}
 
 
 def test_a_plan_that_was_named_before_the_owner_was_lost_is_the_next_owners_to_finish(
