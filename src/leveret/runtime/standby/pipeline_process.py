@@ -58,7 +58,7 @@ class PipelineProcess:
         running = cls(process)
         try:
             await running.send(job)
-        except asyncio.CancelledError:
+        except BaseException:
             await running.stop()
             raise
         return running

@@ -285,8 +285,11 @@ class SiteMember:
         Raises:
             PreconditionFailed: a node with data does not run.
         """
-        for vhost, owner in sorted(self.site.owners.items()):
-            if vhost in wanted.exclude or not owner.has_data or owner.recoverer in self.site.running:
+        for vhost in sorted(self.site.owners):
+            owner = self.site.owners.get(vhost)  # Records change while another one is written.
+            if owner is None or vhost in wanted.exclude or not owner.has_data:
+                continue
+            if owner.recoverer in self.site.running:
                 continue
             if self.site.is_shared:
                 continue  # Another node takes the vhost over, and recovers it.
@@ -297,8 +300,7 @@ class SiteMember:
 
     def _remaining(self, attempt: PromotionAttempt) -> list[str]:
         """Return the vhosts that this node has not recovered yet."""
-        mine = self.recovered_vhosts()
-        return attempt.remaining(mine)
+        return attempt.remaining(self.recovered_vhosts())
 
     async def _recover(self, attempt: PromotionAttempt, vhosts: list[str]) -> None:
         """Recover vhosts, and record that; a recovery that a lost node may have failed is retried."""

@@ -9,7 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from leveret.core.replication.standby_site import PROMOTIONS_MAX, PromotionAttempt, SiteDecisions
+from leveret.core.replication.standby_site import (
+    PROMOTIONS_MAX,
+    PromotionAttempt,
+    RecoveryRequest,
+    SiteDecisions,
+)
 from leveret.core.replication.vhost_owners import VhostOwner
 from leveret.model.errors import LeveretError
 from leveret.runtime.standby import site_member
@@ -27,12 +32,15 @@ class Cluster:
         self.owners: dict[str, VhostOwner] = {}
         self.running = ["n1", "n2"]
         self.noted: list[str] = []
+        self.notes: list[VhostOwner] = []
+        self.meanwhile: Callable[[], None] = self.owners.clear
         self.answers: dict[str, Any] = {}
 
     async def note(self, vhost: str, owner: VhostOwner) -> None:
-        """Another node deletes the data of all vhosts at the same time."""
+        """Another node changes all records at the same time."""
         self.noted.append(vhost)
-        self.owners.clear()
+        self.notes.append(owner)
+        self.meanwhile()
 
     async def ask(self, node: str, about: dict[str, Any]) -> dict[str, Any]:
         if about["name"] not in self.answers:
@@ -117,6 +125,22 @@ async def test_a_record_that_goes_while_another_is_written_ends_nothing(
     await member._obey()
     assert cluster.noted == ["v"]
     assert own.is_following
+
+
+async def test_a_promotion_gives_up_the_holders_in_the_records_as_they_are(
+    cluster: Cluster, member: SiteMember
+) -> None:
+    """A record written back as it was before would deny that its owner has data by now."""
+    lost = VhostOwner("n1", 2, holder="gone", claimed=0)
+    cluster.owners |= {"v": lost, "w": lost, "x": lost}
+
+    def change() -> None:
+        cluster.owners["w"] = VhostOwner("n1", 2, holder="gone", claimed=2)
+        cluster.owners.pop("x", None)
+
+    cluster.meanwhile = change
+    await member.check_promotion(RecoveryRequest(all_available=True))
+    assert cluster.notes == [VhostOwner("n1", 2), VhostOwner("n1", 2, claimed=2)]
 
 
 async def test_a_deletion_that_a_node_does_not_answer_leaves_nobody_suspended(
