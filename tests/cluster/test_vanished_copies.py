@@ -108,34 +108,6 @@ def test_a_copy_that_vanishes_under_traffic_is_fetched_again(
     site.wait_members()
 
 
-@pytest.mark.story
-def test_an_idle_copy_whose_directory_vanishes_is_fetched_again(site: ClusterSite, queue: str) -> None:
-    mirror = site.members[1]
-    pid, said = mirror.process.pid, len(mirror.log_text())
-    remove(mirror, "directory")
-    wait_whole(site, queue, said)
-    assert (mirror.alive, mirror.process.pid) == (True, pid)
-
-
-@pytest.mark.story
-def test_an_idle_copy_that_lost_a_sealed_segment_is_found_by_a_scrub_and_fetched_again(
-    site: ClusterSite, queue: str
-) -> None:
-    mirror = site.members[1]
-    pid, said = mirror.process.pid, len(mirror.log_text())
-    assert mirror.ctl("scrub").returncode == 0
-    sealed = sorted(directory(mirror).glob("*.segment*"))
-    assert len(sealed) > 3
-    sealed[1].unlink()
-    scrubbed = mirror.ctl("scrub", check=False)
-    assert scrubbed.returncode != 0
-    assert "fetched again from its leader" in scrubbed.stdout + scrubbed.stderr
-    wait_whole(site, queue, said)
-    assert (mirror.alive, mirror.process.pid) == (True, pid)
-    assert put_away(mirror)
-    assert mirror.ctl("scrub").returncode == 0
-
-
 def put_away(node: SiteNode) -> bool:
     """Whether what is left of the copy is kept."""
     name = directory(node).name

@@ -15,7 +15,6 @@ from typing import Any, Final
 import pika
 import pytest
 
-from leveret.model.errors import LeveretError
 from leveret.pipeline.archive.recovery_plan import PlanDirectory
 from leveret.pipeline.recovery import file_shares
 from leveret.pipeline.recovery.file_shares import FileShare, queue_begins, shares_of, write_share
@@ -141,21 +140,6 @@ def segments(node: LeveretProcess) -> int:
     return len(list((node.data_dir / "queues").rglob("*.segment")))
 
 
-@pytest.mark.story
-def test_what_queues_hold_comes_first_then_what_was_recovered_and_segments_pass_a_scrub(
-    node: LeveretProcess, tmp_path: Path, way: Way
-) -> None:
-    plan = planned(tmp_path / "standby")
-    recovered(node, plan, way)
-    assert segments(node) > 2 * len(QUEUES), "they were published"
-    said = node.ctl("scrub").stdout
-    assert "Damaged: 0" in said, said
-    node.kill9()
-    node.start()
-    recovered(node, plan, way)
-    assert taken(node) == expected()
-
-
 def test_killed_at_any_moment_and_run_again_nothing_is_lost_doubled_altered_or_out_of_order(
     node: LeveretProcess, tmp_path: Path, way: Way
 ) -> None:
@@ -190,61 +174,3 @@ def test_killed_at_any_moment_and_run_again_nothing_is_lost_doubled_altered_or_o
             resource.prlimit(node.pid, resource.RLIMIT_FSIZE, limits)
     recovered(node, plan, way)
     assert taken(node) == expected()
-
-
-@pytest.mark.story
-def test_consumers_and_publishers_go_on_and_each_message_comes_once_in_order(
-    node: LeveretProcess, tmp_path: Path, way: Way
-) -> None:
-    """Acks and publishes move the logs' ends, so that some segments fit no more."""
-    plan = planned(tmp_path / "standby")
-    with StagedDirectory(node.data_dir, RemovedFiles(node.data_dir)).open() as staging:
-        arguments = (plan, node.stream_port, Path(staging), list(QUEUES))
-        child = multiprocessing.get_context("fork").Process(target=way, args=arguments)
-        child.start()
-        found: list[bytes] = []
-        with closing(pika.BlockingConnection(parameters(node.amqp_port, "/"))) as connection:
-            channel = connection.channel()
-            channel.basic_qos(prefetch_count=200)
-            for method, _, body in channel.consume("q0", inactivity_timeout=PATIENCE_S):
-                assert method is not None, f"nothing after {len(found)} messages"
-                found.append(body)
-                channel.basic_ack(method.delivery_tag)
-                if len(found) % 500 == 0:
-                    channel.basic_publish("", "q0", b"live", pika.BasicProperties(delivery_mode=2))
-                if len([each for each in found if each != b"live"]) == HELD + MESSAGES:
-                    break
-        child.join(PATIENCE_S)
-        assert child.exitcode == 0
-    assert [each for each in found if each != b"live"] == [body for _, _, body in expected()["q0"]]
-    rest = taken(node)
-    assert {each for _, _, each in rest["q0"]} <= {b"live"}
-    assert {queue: rest[queue] for queue in QUEUES[1:]} == {queue: expected()[queue] for queue in QUEUES[1:]}
-
-
-@pytest.mark.story
-def test_a_task_on_a_full_disk_ends_with_the_path_and_can_be_run_again(
-    node: LeveretProcess, tmp_path: Path, way: Way
-) -> None:
-    plan = planned(tmp_path / "standby")
-    with StagedDirectory(node.data_dir, RemovedFiles(node.data_dir)).open() as staging:
-        arguments = (plan, node.stream_port, Path(staging), list(QUEUES))
-        told = multiprocessing.get_context("fork").Queue()
-        child = multiprocessing.get_context("fork").Process(
-            target=_on_a_full_disk, args=(told, way, arguments)
-        )
-        child.start()
-        said = told.get(timeout=PATIENCE_S)
-        child.join(PATIENCE_S)
-    assert "staged" in said
-    assert "cannot be written" in said
-    recovered(node, plan, way)
-    assert taken(node) == expected()
-
-
-def _on_a_full_disk(told: Any, way: Way, arguments: tuple[Any, ...]) -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
-    try:
-        way(*arguments)
-    except LeveretError as error:
-        told.put(str(error))

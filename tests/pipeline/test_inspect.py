@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from leveret.model.errors import StorageError
-from leveret.pipeline.archive.compact import compact
 from leveret.pipeline.archive.manifest import Manifest
-from leveret.pipeline.archive.sweep import sweep
 from leveret.pipeline.jobs.progress import Inbox
 from leveret.pipeline.table.inspect import count_messages
 from leveret.testing.sites.standby_archive import transfer
@@ -72,31 +68,6 @@ def test_how_far_it_is_is_told_while_it_counts(spark: SparkSession, manifest: Ma
     assert progress[0] == {"event": "counting", "messages": 17}
     assert {event["event"] for event in progress[1:]} == {"counted"}
     assert sum(event["messages"] for event in progress[1:]) == 17
-
-
-@pytest.mark.story
-def test_a_damaged_file_is_named(spark: SparkSession, manifest: Manifest) -> None:
-    path = manifest.data_dir / manifest.files()[1].path
-    path.write_bytes(b"PAR1 torn PAR1")
-    with pytest.raises(StorageError, match=re.escape(str(path))):
-        count_messages(spark, manifest)
-
-
-@pytest.mark.story
-def test_what_was_compacted_meanwhile_is_counted_where_it_is_then(
-    spark: SparkSession, manifest: Manifest, tmp_path: Path
-) -> None:
-    """The manifest is read, Spark starts, and the transfer, which knows of nobody that reads, sweeps."""
-    transferring = Manifest(tmp_path)
-    files = [file for file in transferring.files() if file.vhost == "/"]
-    transferring.append([compact(tmp_path, files)], removed=[file.path for file in files])
-    sweep(transferring, tmp_path)
-    with Inbox() as inbox:
-        rows = [tuple(row.values()) for row in count_messages(spark, manifest, inbox.address)]
-        progress = inbox.wait(0)
-    assert rows == [("/", "q", "ex", "k0", 7), ("/", "q", "ex", "k1", 5), ("b", "p", "", "\ufffd", 2)]
-    at = max(number for number, event in enumerate(progress) if event["event"] == "counting")
-    assert progress[at]["messages"] == sum(event["messages"] for event in progress[at + 1 :]) == 14
 
 
 def test_without_data_spark_is_not_started(

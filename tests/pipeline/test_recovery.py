@@ -11,9 +11,6 @@ import pytest
 from pyspark.errors import PySparkException
 
 from leveret.model.errors import LeveretError
-from leveret.pipeline.archive.decode import RECORDS
-from leveret.pipeline.archive.tables import messages_in
-from leveret.pipeline.files.files import opened
 from leveret.testing.sites.standby_archive import transfer
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 from tests.pipeline.conftest import OF_THEIR_OWN
@@ -132,41 +129,6 @@ def test_what_stands_in_the_way_is_said_and_can_be_mended(
             recover(recover_job(port) | changes)
         recover(recover_job(port))
     assert_recovered_once_in_order(upstream, node)
-
-
-@pytest.mark.story
-def test_a_recovery_that_meets_damage_half_way_goes_on_with_all_that_can_be_read(
-    start_pipeline: Start, recover: Recover, recover_job: Job, tmp_path: Path
-) -> None:
-    upstream, node = busy_upstream(), StandbyUpstream()
-    manifest = transfer(upstream, tmp_path / "standby")
-    file = manifest.files()[5]
-    path = tmp_path / "standby" / file.path
-    whole = path.read_bytes()
-    with opened(path) as source, messages_in(source, dictionaries=()) as messages:
-        bodies = messages.metadata.row_group(0).column(RECORDS.get_field_index("body"))
-    harmed = bytearray(whole)
-    harmed[bodies.data_page_offset + bodies.total_compressed_size // 2] ^= 4
-    path.write_bytes(harmed)
-    queues = [f"q{index}" for index in range(5)]
-    with node.serving() as port:
-        child = start_pipeline("recover", recover_job(port))
-        assert child.wait() == 1
-        assert f"{path}: a page of column body at byte" in child.events[-1]["error"]
-        assert "add --all-available" in child.events[-1]["error"]
-        before = sum(len(node.recovered("/", queue)) for queue in queues)
-        assert 0 < before < sum(len(upstream.unsettled("/", queue)) for queue in queues)
-        (row,) = recover(recover_job(port, all_available=True))[-1]["summary"]
-        assert row["unreadable_records"] == file.records
-        assert row["message_count"] == sum(len(node.recovered("/", queue)) for queue in queues)
-        for queue in queues:
-            rest = iter(upstream.unsettled("/", queue))
-            assert all(message in rest for message in node.recovered("/", queue)), "each once and in order"
-        path.write_bytes(whole)
-        (row,) = recover(recover_job(port))[-1]["summary"]
-        assert (row["unreadable_records"], row["message_count"] > 0) == (0, True)
-    for queue in queues:
-        assert sorted(node.recovered("/", queue)) == sorted(upstream.unsettled("/", queue))
 
 
 @OF_THEIR_OWN

@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 
 from leveret.model.errors import PreconditionFailed
 from leveret.pipeline.archive.manifest import Manifest
-from leveret.pipeline.jobs.job import AmqpTarget, LoginCredentials, RecoverJob, Selection
+from leveret.pipeline.jobs.job import AmqpTarget, LoginCredentials, RecoverJob
 from leveret.pipeline.recovery.publish import PlanPublisher
 from leveret.pipeline.recovery.targets import client_of
 from leveret.pipeline.target_broker.publish import progress_path, read_progress
@@ -154,32 +154,6 @@ def test_a_queue_that_is_refused_is_left_out_by_naming_the_others(
             recover(job)
         connection.channel().queue_delete("events")
     assert taken(node, "shop") == list(range(10))
-
-
-@pytest.mark.story
-def test_from_scratch_what_damage_stopped_goes_on_with_all_that_can_be_read(
-    recover: Recover, tmp_path: Path
-) -> None:
-    here = StandbyUpstream(["/"])
-    upstream = StandbyUpstream(["/"])
-    for first in range(0, 1000, 100):
-        upstream.publish("/", "q", [stored_message(b"%d" % number) for number in range(first, first + 100)])
-    upstream.settle("/", "q", [(0, 1000)])
-    manifest = transfer(upstream, tmp_path, chunks_per_file=1)
-    path = tmp_path / manifest.files()[3].path
-    plan = freeze_plan(manifest, "/", Selection(start_from_scratch=True))
-    assert plan is not None
-    path.write_bytes(path.read_bytes()[:-20])
-    with here.serving() as port:
-        job = RecoverJob(
-            data_dir=str(tmp_path), endpoint=f"{LOOPBACK}:{port}", credentials=GUEST, start_from_scratch=True
-        )
-        with pytest.raises(PySparkException, match="add --all-available"):
-            recover(job)
-        assert 0 < len(here.recovered("/", "q")) < 900
-        [row] = recover(msgspec.structs.replace(job, all_available=True))
-        assert (row["message_count"], row["unreadable_records"]) == (900, 100)
-        assert len(set(here.recovered("/", "q"))) == len(here.recovered("/", "q")) == 900
 
 
 @pytest.mark.story

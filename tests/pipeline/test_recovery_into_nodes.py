@@ -165,25 +165,6 @@ def test_what_came_of_a_vhost_since_a_rehearsal_began_goes_nowhere(
         assert (numbers(node, "/"), numbers(node, "late")) == ([], [])
 
 
-@pytest.mark.story
-def test_a_queue_that_would_not_keep_what_is_recovered_is_named_and_made_anew_once_it_is_gone(
-    node: LeveretProcess, tmp_path: Path
-) -> None:
-    plan = freeze_plan(filled(tmp_path / "standby", {"/": 100}), "/")
-    assert plan is not None
-    with closing(pika.BlockingConnection(parameters(node.amqp_port, "/"))) as connection:
-        connection.channel().queue_declare("q", durable=False)
-    with pytest.raises(
-        PreconditionFailed, match=r"queue 'q' in vhost '/' is not durable, or exclusive.*delete it"
-    ):
-        publish(node, plan, "/")
-    with closing(pika.BlockingConnection(parameters(node.amqp_port, "/"))) as connection:
-        connection.channel().queue_delete("q")
-    publish(node, plan, "/")
-    node.restart()
-    assert numbers(node, "/") == list(range(100))
-
-
 def test_a_broker_that_is_killed_and_started_while_it_is_recovered_into(
     node: LeveretProcess, recover: Recover, recover_job: Job, tmp_path: Path
 ) -> None:

@@ -106,26 +106,6 @@ def test_what_cannot_be_answered_is_a_sentence(
 
 
 @pytest.mark.story
-def test_what_is_no_archive_or_has_damage_is_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
-    register(spark)
-    upstream = StandbyUpstream()
-    upstream.publish("/", "q", [stored_message(b"x")])
-    [file] = transfer(upstream, tmp_path).files()
-
-    def error(place: str) -> str:
-        with pytest.raises(PySparkException) as caught:
-            spark.read.format("leveret").load(place).collect()
-        assert "Traceback" not in str(caught.value)
-        return str(caught.value)
-
-    (tmp_path / file.path).write_bytes(b"PAR1 torn PAR1")
-    assert f"{tmp_path / file.path}: it is damaged" in error(str(tmp_path))
-    assert "there is no archive here" in error(str(tmp_path / "data"))
-    assert "'ftp://x/y' is in no store that an archive can be kept in" in error("ftp://x/y")
-    assert "is no absolute path and no URI" in error("archive")
-
-
-@pytest.mark.story
 def test_a_stream_has_each_message_once_over_restarts_and_a_compaction(
     spark: SparkSession, upstream: StandbyUpstream, tmp_path: Path
 ) -> None:

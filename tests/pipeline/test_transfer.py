@@ -26,12 +26,10 @@ from leveret.pipeline.archive.store import delete_orphans
 from leveret.pipeline.files.files import Place, matching, name_in, opened, place_of
 from leveret.pipeline.jobs.job import TransferJob
 from leveret.pipeline.jobs.progress import Inbox
-from leveret.pipeline.recovery.forget import forget_vhosts
 from leveret.pipeline.transfer.compaction import Compaction
 from leveret.pipeline.transfer.driver import Transfer, Trouble
 from leveret.pipeline.transfer.sink import StoreSink
 from leveret.pipeline.transfer.source import UpstreamSource
-from leveret.testing.network.link_proxy import Direction, LinkProxy
 from leveret.testing.network.ports import wait_until
 from leveret.testing.servers.certificates import CertificateAuthority, Issued
 from leveret.testing.sites.standby_archive import transfer
@@ -209,69 +207,6 @@ def test_the_upstream_may_restart_and_the_first_reachable_endpoint_is_used(
     assert_all_is_there_once(tmp_path / "standby", upstream)
 
 
-@pytest.mark.story
-def test_over_a_link_that_is_slow_and_cut_again_and_again_everything_arrives_once(
-    spark: SparkSession, transfer_job: Job, tmp_path: Path
-) -> None:
-    upstream = StandbyUpstream()
-    rng = random.Random(4)
-    with (
-        upstream.serving() as port,
-        LinkProxy(port) as link,
-        transferring(spark, transfer_job(link.port)) as said,
-    ):
-        for _ in range(4):
-            link.limit_bytes_s, link.delay_s = rng.choice([(20_000.0, 0.0), (None, 0.05)])
-            link.cut_after(rng.randrange(5_000), Direction.BACK, abruptly=rng.random() < 0.5)
-            publish_some(upstream, 10, rng)
-            wait_until(lambda: link.faults == 0, "the cut", TIMEOUT_S)
-        link.heal()
-        end = upstream.logs["/"].committed_offset
-        wait_until(lambda: said.last("stored").get("next") == end, "everything", TIMEOUT_S)
-        assert link.cuts >= 4
-    assert_all_is_there_once(tmp_path / "standby", upstream)
-
-
-@pytest.mark.story
-def test_a_large_backlog_is_cut_into_batches_and_slices(
-    spark: SparkSession, transfer_job: Job, tmp_path: Path
-) -> None:
-    upstream = StandbyUpstream()
-    for _ in range(60):
-        upstream.publish("/", "a", [stored_message(b"x" * 10_000)] * 50)
-    job = transfer_job(0, batch_bytes_max=20_000_000)
-    with upstream.serving() as port, transferring(spark, job | {"endpoints": [f"127.0.0.1:{port}"]}) as said:
-        wait_until(lambda: said.last("stored").get("next") == 3000, "the backlog", TIMEOUT_S)
-    manifest = Manifest(tmp_path / "standby")
-    assert len(manifest.entries) == 2
-    assert [len(entry.added) for entry in manifest.entries] == [2, 1]
-    assert_all_is_there_once(tmp_path / "standby", upstream)
-
-
-@pytest.mark.story
-def test_what_came_before_the_upstream_went_away_is_kept(
-    spark: SparkSession, transfer_job: Job, tmp_path: Path
-) -> None:
-    upstream = StandbyUpstream()
-    for _ in range(20):
-        upstream.publish("/", "a", [stored_message(b"x" * 100_000)] * 10)
-    log = upstream.logs["/"]
-    with upstream.serving() as port:
-        reads = log.read
-
-        def read(offset: int, bytes_max: int) -> list[bytes]:
-            if offset >= 100:
-                raise OSError("the disk of the upstream is gone")
-            return reads(offset, min(bytes_max, 1_000_000))
-
-        log.read = read  # type: ignore[method-assign]  # fails half-way
-        with transferring(spark, transfer_job(port)) as said:
-            wait_until(lambda: said.last("stored").get("next") == 100, "the first half", TIMEOUT_S)
-            log.read = reads  # type: ignore[method-assign]  # works again
-            wait_until(lambda: said.last("stored").get("next") == 200, "the second half", TIMEOUT_S)
-    assert_all_is_there_once(tmp_path / "standby", upstream)
-
-
 def test_what_fails_for_days_is_tried_again_once_a_minute() -> None:
     trouble, holds = None, []
     for _ in range(2000):
@@ -415,30 +350,6 @@ def _server(issued: Issued) -> ssl.SSLContext:
 
 
 @pytest.mark.story
-def test_an_upstream_with_another_log_is_told_and_nothing_of_it_is_taken_for_the_old_one(
-    spark: SparkSession, transfer_job: Job, tmp_path: Path
-) -> None:
-    data_dir = tmp_path / "standby"
-    upstream = StandbyUpstream()
-    upstream.publish("/", "a", [stored_message(b"old")] * 10)
-    with upstream.serving() as port, transferring(spark, transfer_job(port)) as said:
-        wait_until(lambda: said.last("stored").get("next") == 10, "the first", TIMEOUT_S)
-    upstream = StandbyUpstream()
-    upstream.logs["/"].log_id = 8
-    upstream.publish("/", "a", [stored_message(b"new")] * 30)
-    with upstream.serving() as port:
-        with transferring(spark, transfer_job(port)) as said:
-            wait_until(lambda: said.last("link").get("state") == "recover", "the other log", TIMEOUT_S)
-            assert "is another one" in said.last("link")["error"]
-        assert contents(data_dir)["vhosts"][0]["is_replaced"]
-        assert Manifest(data_dir).next_by_log == {"/": 10}
-        assert forget_vhosts(data_dir, data_dir, ["/"])[0]["vhost"] == "/"
-        with transferring(spark, transfer_job(port)) as said:
-            wait_until(lambda: said.last("stored").get("next") == 30, "all of the other", TIMEOUT_S)
-    assert_all_is_there_once(data_dir, upstream)
-
-
-@pytest.mark.story
 def test_a_vhost_that_is_deleted_mid_way_takes_nothing_of_the_others_with_it(
     spark: SparkSession, transfer_job: Job, tmp_path: Path
 ) -> None:
@@ -532,43 +443,6 @@ def test_it_ends_with_its_parent(start_pipeline: Callable[..., Any], transfer_jo
     child.wait_for(lambda event: event["event"] == "started")
     child.process.stdin.close()
     assert child.wait() == 0
-
-
-@pytest.mark.story
-def test_what_is_beyond_the_retention_is_compacted_while_more_comes(
-    spark: SparkSession, transfer_job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("leveret.pipeline.archive.compact.FILES_MIN", 2)
-    data_dir = tmp_path / "standby"
-    upstream = StandbyUpstream()
-    job = transfer_job(0, retain_ms_max=1, compact_interval_s=0.2)
-    with upstream.serving() as port, transferring(spark, job | {"endpoints": [f"127.0.0.1:{port}"]}) as said:
-        for turn in range(4):
-            upstream.publish("/", "a", [stored_message(b"%d" % turn)] * 50)
-            upstream.settle("/", "a", [(turn * 51, 45)])
-            end = upstream.logs["/"].committed_offset
-            wait_until(lambda end=end: said.last("stored").get("next") == end, "all", TIMEOUT_S)  # type: ignore[misc]
-        wait_until(lambda: bool(said.last("compacted")), "a compaction", TIMEOUT_S)
-        first = said.last("compacted")
-        assert (first["vhost"], first["files"] >= 2, first["records"] % 5) == ("/", True, 0)
-        upstream.publish("/", "a", [stored_message(b"last")])
-        end = upstream.logs["/"].committed_offset
-        wait_until(lambda: said.last("stored").get("next") == end, "what came since", TIMEOUT_S)
-        wait_until(
-            lambda: _on_disk(data_dir) == _known(Manifest(data_dir)), "what was replaced to go", TIMEOUT_S
-        )
-    manifest = Manifest(data_dir)
-    assert manifest.next_by_log == {"/": end}
-    kept = [
-        row["body"]
-        for file in manifest.files()
-        for row in pq.read_table(data_dir / file.path, partitioning=None).to_pylist()
-        if row["kind"] == 0
-    ]
-    assert kept[-1] == b"last"
-    assert len(kept) < 4 * 50
-    for turn in range(4):
-        assert kept.count(b"%d" % turn) >= 5
 
 
 def test_a_vhost_that_cannot_be_compacted_keeps_no_other_from_it(
