@@ -11,6 +11,7 @@ from random import Random
 from typing import Any, Final
 from unittest import mock
 
+from leveret.storage.dirty_memory import DIRTY_BYTES_MAX
 from leveret.testing.simulation.etcd.client import SimulatedEtcdClient
 from leveret.testing.simulation.etcd.companion import SimulatedCompanion
 from leveret.testing.simulation.machine.loop import SimulatedExecutor, SimulatedSyncThreads, VirtualLoop
@@ -35,6 +36,8 @@ _CLOCKS_BY_NAME: Final = {
     "leveret.runtime.schema_sync.schema_sync": ("monotonic", "time"),
     "leveret.runtime.schema_sync.downstream": ("time",),
 }
+_DIRTY_BYTES: Final = (0, 0, 0, 2 * DIRTY_BYTES_MAX)
+"""What a sync of the whole file system would have to write, at a moment."""
 _ETCD: Final = ("leveret.runtime.cluster.membership.store", "leveret.runtime.coordination.election")
 
 
@@ -67,6 +70,9 @@ def simulated(loop: VirtualLoop, rng: Random) -> Iterator[None]:
         replace("leveret.runtime.node.node.keep_freed_memory", lambda: None)
         replace("leveret.runtime.node.node.freeze_objects", lambda: None)
         replace("leveret.runtime.node.node.gc", mock.Mock())
+        # The system's own figure changes with the work of other programs.
+        dirty = Random(f"dirty {rng.random()}")
+        replace("leveret.storage.dirty_memory.dirty_bytes", lambda memory: dirty.choice(_DIRTY_BYTES))
         # The numbers are in names of files, and the disk goes by the order of names.
         replace("leveret.storage.removed._numbers", count())
         state = random.getstate()

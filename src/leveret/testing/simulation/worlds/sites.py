@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import inf
 from random import Random
 from typing import Any, Final, NamedTuple, cast
 
@@ -55,6 +56,8 @@ _PASSWORD: Final = "a password"
 _LOOK_S: Final = 0.1
 FOLLOW_TIMEOUT_S: Final = 120.0
 _AFTERWARDS_S: Final = 10.0
+_REJECTED_S: Final = 20.0
+"""The longest time from a consumer's reject to the settlement, as through a pause and a start of a node."""
 _CLUSTER: Final = {
     "cluster.etcd.endpoints": "http://127.0.0.1:2379",
     "cluster.etcd.lease_ttl": "2s",
@@ -105,7 +108,7 @@ class SitesWorld(SimulatedWorld):
         self.chance = Random(f"disaster {self.seed}")
         self._serving: list[SimulatedNode] = []
         self._switched: list[CoveredMoment] = []
-        """The moments at which some queues began not to be replicated."""
+        """The latest moments at which some queues were not replicated, and the logs' ends before that."""
         self._is_switched = self._is_lost = self._is_etcd_down = False
         self.operator = SimulatedOperator(
             self._serving, self.network, self.books, Random(f"operator {self.seed}")
@@ -340,10 +343,12 @@ class SitesWorld(SimulatedWorld):
         if self._is_switched or not ends:
             return
         self._is_switched = True
-        self._switched.append(CoveredMoment(self.loop.time(), ends))
+        # A node without its lease may take a change much later.
+        self._switched.append(CoveredMoment(inf, ends))
         await self._change(*(d.Delete("policies", each.key) for each in switched))
         await asyncio.sleep(self.random.choice((0.1, 1.0, 4.0)))
         await self._change(*map(d.Put, switched))
+        self._switched[-1] = CoveredMoment(self.loop.time(), ends)
         self._is_switched = False
 
     async def _change(self, *changes: d.Put | d.Delete) -> None:
@@ -439,7 +444,10 @@ class SitesWorld(SimulatedWorld):
             for each in self._switched
         )
         # The end of the queues' incarnations is in the archive, and perhaps not what was collected anew.
-        doubtful, back = self.books.fail_over(covered_s, SWITCHED if is_ended else ())
+        unsure = SWITCHED if is_ended else ()
+        # A dead letter and the settlement of its original are in logs of different nodes, and one may come later.
+        since_s = covered_s - _REJECTED_S if self.upstream.is_cluster else inf
+        doubtful, back = self.books.fail_over(covered_s, unsure, rejected_since_s=since_s)
         self.story.note(
             f"-- promoted; covered up to {covered_s:.2f}; {doubtful} confirms and {back} settlements are in doubt"
         )
