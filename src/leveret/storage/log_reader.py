@@ -220,7 +220,7 @@ class LogReader:
             Corrupt: a chunk on the way cannot be read back.
         """
         for segment in self._segments:
-            if segment.last_timestamp_ms >= timestamp_ms:
+            if segment.top_ms >= timestamp_ms:
                 for found in self._walk_segment(segment, segment.offset_before_time(timestamp_ms)):
                     if found.header.timestamp_ms >= timestamp_ms:
                         return found.header.chunk_id

@@ -222,6 +222,14 @@ class Segment:
             self.user_records += header.records
             self.user_bytes += header.data_bytes
 
+    @property
+    def top_ms(self) -> int:
+        """The latest time of its chunks; the clock may have been set back behind it.
+
+        A segment with a summary may have a later one behind the last step of its index.
+        """
+        return max(self._top_ms, self.last_timestamp_ms)
+
     def written_ms(self) -> int:
         """The time of the last write to the file.
 
@@ -242,6 +250,7 @@ class Segment:
         self._index_ids = array("Q", ids)
         self._index_positions = array("Q", positions)
         self._index_tops_ms = array("Q", tops_ms)
+        self._top_ms = tops_ms[-1] if tops_ms else 0
 
     def place_before(self, offset: int) -> tuple[int, int]:
         """Id and position of a chunk at or before the one with `offset`, at most an index step before it."""

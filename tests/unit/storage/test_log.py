@@ -22,6 +22,7 @@ from leveret.wire.chunk import (
     Header,
     decode_chunk,
     encode_attribute,
+    encode_entry,
     encode_trailer,
 )
 from tests.unit.storage.logs import SIZES, append, contents, files, make, recovered, scratch, segments
@@ -420,6 +421,18 @@ def test_an_offset_is_found_by_time(tmp_path: Path, segment_bytes_max: int) -> N
     for _ in range(3):
         append(log, 10)
     assert [log.offset_at(stamp) for stamp in (0, 1000, 1001, 1002, 1003)] == [0, 0, 1, 2, 3]
+
+
+def test_an_offset_is_found_by_time_also_before_the_clock_was_set_back(tmp_path: Path) -> None:
+    log = make(tmp_path, segment_bytes_max=100).open()
+    for stamp in (1000, 2000, 3000, 10, 20, 30, 40):
+        log.append(ChunkType.USER, 1, 1, encode_entry(b"x" * 20), stamp)
+    assert len(segments(tmp_path)) > 2
+    found = [log.offset_at(stamp) for stamp in (1000, 1500, 3000, 3001)]
+    assert found == [0, 1, 2, log.next_offset]
+    log.sync()
+    log.close()
+    assert [make(tmp_path).open().offset_at(stamp) for stamp in (1000, 1500, 3000, 3001)] == found
 
 
 def test_an_offset_is_found_by_time_among_many_chunks_also_after_a_restart(tmp_path: Path) -> None:
