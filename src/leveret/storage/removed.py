@@ -23,6 +23,8 @@ AT_ONCE_BYTES_MAX: Final = 1024 * 1024
 """A file of up to so many octets is removed in place: freeing it costs no more than a renaming."""
 
 _BLOCK_BYTES: Final = 512
+_RUN: Final = os.urandom(4).hex()
+"""In a container each process has the same number, and what the one before left may still be there."""
 _numbers: Final = count()
 
 
@@ -51,7 +53,7 @@ class RemovedFiles:
         if not stat.S_ISDIR(found.st_mode) and found.st_blocks * _BLOCK_BYTES <= AT_ONCE_BYTES_MAX:
             path.unlink(missing_ok=True)
             return
-        target = self.directory / f"{os.getpid()}-{next(_numbers)}"
+        target = self.directory / f"{os.getpid()}-{_RUN}-{next(_numbers)}"
         try:
             if not self.directory.exists():
                 self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)

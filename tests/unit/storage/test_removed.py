@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from leveret.storage import removed as removed_module
 from leveret.storage.removed import AT_ONCE_BYTES_MAX, DIRECTORY, RemovedFiles
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import ChunkType
@@ -110,3 +112,19 @@ def test_where_a_file_cannot_be_renamed_it_is_removed_in_place(
     removed.remove(large)
     removed.remove(directory)
     assert (large.exists(), directory.exists(), left) == (False, False, [])
+
+
+def test_what_a_former_process_of_the_same_number_left_has_its_place(tmp_path: Path) -> None:
+    """Otherwise what is removed after a restart in a container would be freed in the event loop."""
+    left: list[Path] = []
+    for run in range(2):
+        spec = importlib.util.spec_from_file_location(f"run_{run}", removed_module.__file__)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        files = module.RemovedFiles(tmp_path)
+        files.free = left.append
+        files.remove(made(tmp_path / "log" / f"{run}", b"octets").parent)
+    assert len({*left}) == 2
+    assert [len(list(path.iterdir())) for path in left] == [1, 1]
