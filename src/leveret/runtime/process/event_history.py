@@ -149,6 +149,8 @@ class EventHistory:
     def _keep(self, event: dict[str, Any], is_withdrawn: bool) -> None:
         """Append an event, and remove the entry of its begin."""
         with self._saving:
+            # A file that cannot be read now, for want of a descriptor, is not replaced by a history of one event.
+            self._file.octets()
             kept = [
                 each
                 for each in msgspec.to_builtins(self._load())

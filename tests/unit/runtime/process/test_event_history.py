@@ -93,3 +93,19 @@ async def test_a_damaged_file_and_a_disk_that_refuses_stop_nobody(tmp_path: Path
     await history.add("rejoin", "ops")
     assert [row["kind"] for row in history.rows()] == ["rejoin"]
     await opened(tmp_path / "nowhere", clock).add("rejoin", "ops")
+
+
+async def test_a_file_that_cannot_be_read_for_a_while_loses_no_event(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = opened(tmp_path, clock)
+    await history.add("rejoin", "ops")
+
+    def refuse(path: Path) -> bytes:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", refuse)
+        await history.add("promotion", "ops")
+    await history.add("rehearsal", "ops")
+    assert [row["kind"] for row in history.rows()] == ["rehearsal", "rejoin"]
