@@ -21,11 +21,11 @@ that has applied whole frames is at a prefix of the whole node.
     5 CUT     u32 number | u64 offset             what the follower has from here on is divergent: quarantined
     6 FILE    u16 length | name | u32 length | octets      a state file holds this now
     7 REMOVE  u16 length | name                   a state file is gone
-    8 ASIDE   u32 number                          the whole log is divergent: quarantined
+    8 QUARANTINE  u32 number                      the whole log is divergent: quarantined
     9 CURSOR  u32 number | u64 offset             messages before it may have been handed to consumers
-    10 HEAD   u32 number | u64 segment | chunk    the next chunk of the segment in front of what the mirror has
+    10 HEAD   u32 number | u64 segment | chunk    the next chunk of the segment in front of what the copy has
 
-The last two are for mirrors only, which follow single logs: a link carries those that one node mirrors of another.
+CURSOR is for mirrors only, which follow single logs: a link carries those that one node mirrors of another.
 
 The number of a cut counts octets of changes since the leader began (core.replication.replica_set). Frames that are read
 from disk for a mirror have numbers of their own, between the cuts, and are acked, too. Frames that are read from disk
@@ -364,7 +364,7 @@ def log_change(kind: ChangeKind, number: int, offset: int) -> bytes:
 
 
 def whole_change(kind: ChangeKind, number: int) -> bytes:
-    """DELETE, ASIDE."""
+    """DELETE, QUARANTINE."""
     return _WHOLE.pack(kind, number)
 
 

@@ -7,12 +7,15 @@ after a while. Each side is read only while the other one takes what comes.
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Final, Protocol, cast
 
 from leveret.model.errors import LeveretError
 from leveret.runtime.sockets.acceptor import Accepted
 from leveret.runtime.sockets.connection_budget import ConnectionSlot
 from leveret.wire.proxy_protocol import Proxied
+
+logger = logging.getLogger(__name__)
 
 FIRST_OCTETS_S: Final = 10.0
 """The time for a client's first octets, as at the listeners of a leader."""
@@ -136,6 +139,11 @@ class ProxiedClient(asyncio.Protocol):
                 far, slot = await self._leader.reach(self)
         except (OSError, TimeoutError, LeveretError) as error:
             self._refuse(str(error) or f"the leader did not answer within {PASS_ON_TIMEOUT_S:.0f} s")
+            return
+        except Exception as bug:
+            # The client would keep its connection, which nobody reads.
+            logger.exception("connection_not_passed_on name=%s", self.name)
+            self._refuse(f"{type(bug).__name__}; see the node's log")
             return
         if self._transport.is_closing():
             # This node leads by now, or follows another leader.

@@ -51,7 +51,7 @@ class FrameDecoder:
 
         Raises:
             FrameTooLarge: a size beyond `frame_max_bytes`.
-            FrameError: a size below 4.
+            StreamFrameError: a size below 4.
         """
         octets: bytes | memoryview = data
         if self._buffer:

@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -107,3 +107,15 @@ async def test_a_leader_that_changes_in_the_middle_of_a_handshake_gets_nothing_o
     assert await received(leaders_end) == b""
     assert not leader.asked[0].is_passed_on
     assert leader.refused == []
+
+
+async def test_no_error_on_the_way_to_the_leader_leaves_a_client_waiting() -> None:
+    class Failing(SlowLeader):
+        async def reach(self, client: ProxiedClient) -> tuple[asyncio.Transport, ConnectionSlot]:
+            raise UnicodeError("label too long")
+
+    leader = Failing(cast(asyncio.Transport, None))
+    client = await connected(lambda accepted: ProxiedClient(leader, "amqp", accepted, 0))
+    await asyncio.get_running_loop().sock_sendall(client, b"AMQP\0\0\x09\x01")
+    assert await received(client) == b""
+    assert leader.refused == ["UnicodeError; see the node's log"]
