@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -119,24 +118,3 @@ def test_a_cluster_follows_is_promoted_and_is_followed(elsewhere: LeveretProcess
         first.kill9()
         declare(third.amqp_port, "after")
         comes("after", elsewhere.management_port)
-
-
-@pytest.mark.story
-def test_a_node_that_was_promoted_founds_a_cluster_that_is(tmp_path: Path) -> None:
-    """Whoever joins next has a configuration that says downstream, too."""
-    if reason := cluster_site.available():
-        pytest.skip(reason)
-    with ExitStack() as stack:
-        site = ClusterSite(tmp_path, 2, config=FOLLOWS)
-        stack.callback(site.close)
-        first, second = site.members
-        with LeveretProcess(
-            first.data_dir, {"nodename": first.node, **FOLLOWS}, parent_dir=tmp_path
-        ) as alone:
-            alone.ctl("set_schema_replication_mode", "upstream")
-        site.start_etcd()
-        site.start(first)
-        site.start(second)
-        for node in site.members:
-            status = status_at(node)
-            assert (status["operating_mode"], status["operating_mode_source"]) == ("upstream", "run time")

@@ -91,21 +91,6 @@ def test_unacked_messages_return_after_kill9(node: LeveretProcess, chance: rando
     assert take_all(node) == bodies
 
 
-def test_messages_delivered_to_a_consumer_return_after_kill9(
-    node: LeveretProcess, chance: random.Random
-) -> None:
-    bodies = numbered(0, chance.randint(50, 500))
-    with connected(node) as peer:
-        publish_confirmed(peer, bodies)
-        peer.call(1, commands.Basic.Consume(queue=QUEUE), commands.Basic.ConsumeOk)
-        for _ in range(chance.randint(1, len(bodies))):
-            peer.expect(1, commands.Basic.Deliver)
-            peer.expect_content(1)
-        node.kill9()
-    node.start()
-    assert take_all(node) == bodies
-
-
 def test_acked_messages_never_return_after_kill9(node: LeveretProcess, chance: random.Random) -> None:
     """Round after round: publish, ack some out of order, requeue some, crash, compare."""
     left: list[bytes] = []
@@ -203,25 +188,3 @@ class Publisher:
                 self.confirmed = ack.delivery_tag
         except (Closed, OSError):
             return
-
-
-def test_durable_definitions_survive_kill9_and_others_do_not(
-    node: LeveretProcess, chance: random.Random
-) -> None:
-    exchange, transient = f"exchange-{chance.random()}", f"transient-{chance.random()}"
-    with connected(node) as peer:
-        declare = commands.Exchange.Declare(exchange=exchange, exchange_type="topic", durable=True)
-        peer.call(1, declare, commands.Exchange.DeclareOk)
-        peer.call(1, commands.Queue.Declare(queue=transient), commands.Queue.DeclareOk)
-        bind = commands.Queue.Bind(queue=QUEUE, exchange=exchange, routing_key="JFK.#")
-        peer.call(1, bind, commands.Queue.BindOk)
-        node.kill9()
-    node.start()
-    with connected(node) as peer:
-        peer.publish(1, b"bound", exchange=exchange, routing_key="JFK.UA", properties=PERSISTENT)
-        expect_confirms(peer, {1})
-        message = take(peer)
-        assert message is not None
-        assert message[2] == b"bound"
-        peer.send(1, commands.Queue.Declare(queue=transient, passive=True))
-        assert peer.expect_channel_close(1)[0] == 404

@@ -103,20 +103,6 @@ def test_a_follower_that_joins_under_load_gets_everything_and_publishers_go_on(s
     assert site.assert_identical() > 7 * MIB
 
 
-@pytest.mark.story
-def test_a_follower_that_has_everything_is_sent_next_to_nothing(pair: FollowerSite) -> None:
-    [follower] = pair.followers
-    fill(pair.leader, "bulk", 8 * MIB)
-    pair.wait_even()
-    follower.node.stop()
-    follower.follow(pair.leader)
-    pair.wait_in_sync()
-    row = pair.leader.row(follower)
-    assert row is not None
-    assert row["sent_bytes"] < 20_000
-    assert pair.assert_identical() > 7 * MIB
-
-
 def test_a_follower_that_was_away_is_sent_what_it_missed_and_no_more(pair: FollowerSite) -> None:
     [follower] = pair.followers
     fill(pair.leader, "bulk", 8 * MIB)
@@ -131,28 +117,6 @@ def test_a_follower_that_was_away_is_sent_what_it_missed_and_no_more(pair: Follo
     assert row is not None
     assert MIB * 0.9 < row["sent_bytes"] < 2 * MIB
     assert pair.assert_identical() > 8 * MIB
-
-
-@pytest.mark.story
-@pytest.mark.parametrize("direction", Direction)
-def test_a_join_that_breaks_at_any_octet_goes_on_where_it_was(
-    site: FollowerSite, direction: Direction, chance: random.Random
-) -> None:
-    [follower] = site.followers
-    fill(site.leader, "bulk", 12 * MIB, seed=1)
-    fill(site.leader, "other", 4 * MIB, seed=2)
-    cuts = 6
-    for number in range(1, cuts + 1):
-        within = 3 * MIB if direction is Direction.BACK else 2000
-        follower.link.cut_after(chance.randrange(within), direction, abruptly=chance.random() < 0.5)
-        if number == 1:
-            follower.follow(site.leader)
-        wait_until(lambda n=number: follower.link.cuts >= n or in_sync(site), "the cut", PATIENCE_S)  # type: ignore[misc]  # a default is how a loop variable is bound
-    follower.link.heal()
-    site.wait_in_sync()
-    # What was under way at each cut may be sent again.
-    assert follower.link.passed(Direction.BACK) < 16 * MIB + cuts * 2 * MIB
-    assert site.assert_identical() > 15 * MIB
 
 
 def in_sync(site: FollowerSite) -> bool:
@@ -219,24 +183,6 @@ def refused(follower: FollowerSiteNode, leader: FollowerSiteNode) -> str:
     return last
 
 
-@pytest.mark.story
-def test_a_follower_without_the_secret_ends_with_a_sentence(site: FollowerSite) -> None:
-    [follower] = site.followers
-    follower.data_dir.mkdir(mode=0o700)
-    text = refused(follower, site.leader)
-    assert str(follower.data_dir / SECRET_FILE) in text
-    assert "copy" in text
-
-
-@pytest.mark.story
-def test_a_follower_whose_secret_others_can_read_ends_with_a_sentence(site: FollowerSite) -> None:
-    [follower] = site.followers
-    follower.take_secret(site.leader)
-    (follower.data_dir / SECRET_FILE).chmod(0o440)
-    text = refused(follower, site.leader)
-    assert "chmod 400" in text
-
-
 def test_a_follower_with_another_secret_ends_with_a_sentence_and_has_nothing(site: FollowerSite) -> None:
     [follower] = site.followers
     declare(site.leader, "private")
@@ -250,17 +196,6 @@ def test_a_follower_with_another_secret_ends_with_a_sentence_and_has_nothing(sit
     assert "secrets differ" in text
     assert not logs_of(follower.data_dir)
     assert octets.decode().strip() not in site.leader.node.log_text() + follower.node.log_text()
-
-
-@pytest.mark.story
-def test_the_leader_makes_its_secret_once_and_for_itself(site: FollowerSite) -> None:
-    secret = site.leader.data_dir / SECRET_FILE
-    assert secret.stat().st_mode & 0o777 == 0o400
-    octets = secret.read_bytes()
-    assert len(octets.strip()) >= 32
-    site.leader.node.stop()
-    site.leader.lead()
-    assert secret.read_bytes() == octets
 
 
 @pytest.mark.story
@@ -349,14 +284,6 @@ def test_both_sides_tell_of_each_other(pair: FollowerSite) -> None:
     assert theirs["leader"]["error"] in (None, "")
 
 
-@pytest.mark.story
-def test_a_leader_that_is_verified_live_finds_its_follower_the_same(pair: FollowerSite) -> None:
-    live(pair.leader)
-    pair.wait_even()
-    for arguments in (["replication_verify"], ["replication_verify", "--deep"]):
-        assert pair.leader.node.ctl(*arguments).returncode == 0
-
-
 # -- the link -------------------------------------------------------------------------------------
 
 
@@ -374,16 +301,6 @@ def test_a_bit_that_turns_on_the_way_is_noticed_and_nothing_wrong_is_written(
 
 
 # -- more than one --------------------------------------------------------------------------------
-
-
-@pytest.mark.story
-def test_two_followers_have_the_same(tmp_path: Path) -> None:
-    with FollowerSite(tmp_path, followers=2, config=SEGMENTS) as site:
-        site.start()
-        live(site.leader)
-        site.wait_even()
-        assert sorted(site.leader.status()["in_sync"]) == sorted(each.node_name for each in site.followers)
-        assert site.assert_identical() > 10_000
 
 
 @pytest.mark.story

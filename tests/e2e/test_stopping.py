@@ -124,27 +124,6 @@ def test_a_second_signal_ends_a_node_that_waits_for_a_client(tmp_path: Path) -> 
         assert "stop_forced" in node.log_text()
 
 
-def test_a_stock_client_learns_why_the_node_goes_and_finds_its_messages_later(node: LeveretProcess) -> None:
-    parameters = pika.ConnectionParameters("127.0.0.1", node.amqp_port)
-    connection = pika.BlockingConnection(parameters)
-    channel = connection.channel()
-    channel.confirm_delivery()
-    channel.queue_declare(QUEUE, durable=True)
-    channel.basic_publish("", QUEUE, b"one", pika.BasicProperties(delivery_mode=2))
-    unacked, _, _ = channel.basic_get(QUEUE)
-    assert unacked is not None
-    stopping = threading.Thread(target=node.stop)
-    stopping.start()
-    with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as closed:
-        connection.process_data_events(20)
-    stopping.join(20)
-    assert closed.value.reply_code == 320
-    node.start()
-    with pika.BlockingConnection(parameters) as again:
-        _, _, body = again.channel().basic_get(QUEUE, auto_ack=True)
-        assert body == b"one"
-
-
 @pytest.fixture(params=["refuses", "says nothing"])
 def unhelpful(request: pytest.FixtureRequest) -> Iterator[int]:
     """The port of a server that does not help: nobody listens there, or who does says nothing."""

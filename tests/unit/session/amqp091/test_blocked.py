@@ -11,7 +11,7 @@ from leveret.model.definitions import Binding
 from leveret.session.amqp091 import connection as module
 from leveret.session.amqp091.blocked import BlockedReason
 from leveret.session.amqp091.connection import AmqpState, ClientConnection
-from tests.unit.session.amqp091.fakes import HANDSHAKE, FakeNode, connect, frame, publish, take
+from tests.unit.session.amqp091.fakes import FakeNode, connect, frame, publish, take
 
 ALARMED, CALM = Watermark(ratio=0.0), Watermark()
 
@@ -125,18 +125,6 @@ def test_answers_are_made_only_as_fast_as_they_go(monkeypatch: pytest.MonkeyPatc
         rounds += 1
     assert (answers, session.blocked_reason) == (50, None)
     assert rounds >= 9
-
-
-def test_a_large_frame_in_many_reads_is_put_together_once() -> None:
-    node = FakeNode()
-    session = ClientConnection(node, peer="test", from_loopback=True, now_ms=0)
-    session.receive(b"".join([*HANDSHAKE, frame(commands.Channel.Open())]), 0)
-    session.receive(frame(commands.Queue.Declare(queue="q")), 0)
-    octets = b"".join(publish(b"x" * 4000) + publish(b"y" * 10))
-    for at in range(0, len(octets), 7):
-        session.receive(octets[at : at + 7], 0)
-    node.flush(session)
-    assert [body for _, _, body in node.messages()["q"]] == [b"x" * 4000, b"y" * 10]
 
 
 def test_of_what_takes_long_no_more_is_taken_in_a_row_than_a_turn_has() -> None:

@@ -19,7 +19,6 @@ from leveret.session.stream.types import (
     CODES,
     Append,
     AskSequence,
-    KeepOffset,
     StreamConnectionState,
     Subscribed,
     code_of,
@@ -470,18 +469,6 @@ def test_a_log_that_cannot_be_read_any_more_ends_its_subscription(peer: Peer, er
     peer.session.stream_gone(OUTGOING_STREAM, error)
     assert peer.output() == [wire.MetadataUpdate(Code.STREAM_NOT_AVAILABLE, OUTGOING_STREAM)]
     assert peer.session.subscriptions == {}
-
-
-def test_offsets_are_kept_by_reference(peer: Peer) -> None:
-    assert peer.send(wire.StoreOffset("dc2", OUTGOING_STREAM, 17), wire.StoreOffset("dc2", "other", 1)) == []
-    assert peer.effects == [KeepOffset("dc2", 17)]
-    peer.host.store_offset("/", "dc2", 17)
-    assert peer.send(wire.QueryOffset(1, "dc2", OUTGOING_STREAM)) == [
-        wire.QueryOffsetResponse(1, Code.OK, 17)
-    ]
-    assert peer.send(wire.QueryOffset(2, "dc3", OUTGOING_STREAM)) == [
-        wire.QueryOffsetResponse(2, Code.NO_OFFSET, 0)
-    ]
 
 
 def test_an_offset_is_told_by_the_very_read_that_brought_it(peer: Peer) -> None:

@@ -76,19 +76,6 @@ def test_streams_that_other_nodes_lead_are_found_there(peer: Peer) -> None:
     )
 
 
-def test_what_is_refused_is_answered_at_once(peer: Peer) -> None:
-    assert peer.send(
-        wire.Create(1, "s", {}),
-        wire.Create(2, "n", {"max-length-bytes": "many"}),
-        wire.DeleteStream(3, "missing"),
-    ) == [
-        wire.CreateResponse(1, Code.STREAM_EXISTS),
-        wire.CreateResponse(2, Code.PRECONDITION_FAILED),
-        wire.DeleteResponse(3, Code.STREAM_DOES_NOT_EXIST),
-    ]
-    assert peer.effects == []
-
-
 def test_making_and_deleting_needs_the_configure_permission(peer: Peer) -> None:
     peer.host.refused = {("guest", "configure", "s"), ("guest", "configure", "n")}
     assert peer.send(wire.Create(1, "n", {}), wire.DeleteStream(2, "s")) == [
