@@ -8,11 +8,12 @@ divergent messages of the one that came back.
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
 from pamqp import commands
 
 from leveret.model import definitions as d
+from leveret.model.errors import PreconditionFailed
 from leveret.runtime.integrity.divergent import divergent_messages
 from leveret.testing.applications.run_books import BookedMessage, BooksFault
 from leveret.testing.simulation.applications.application import ANSWER_TIMEOUT_S
@@ -85,9 +86,7 @@ class ReturningWorld(SitesWorld):
         policies = map(d.Put, self.policies(returning))
         await self.at(returning.opened[0], lambda node: change_at(node, *policies))
         await self.point(returning.opened[0])
-        command = SiteCommand(
-            self, returning, "return", lambda node: node.rejoin.rejoin(), returning.has_returned, self.chance
-        )
+        command = SiteCommand(self, returning, "return", _rejoin, returning.has_returned, self.chance)
         await command.run()
         await self.until(
             lambda: returning.follows(len(QUEUES)), "the site that came back follows", FOLLOW_TIMEOUT_S
@@ -107,6 +106,17 @@ class ReturningWorld(SitesWorld):
         if absent:
             first = ", ".join(f"{each.number} of {each.queue}" for each in absent[:10])
             raise BooksFault(f"not listed: {len(absent)} messages that only the lost site had, first {first}")
+
+
+async def _rejoin(node: Any) -> None:
+    """Give the command as an operator does who reads why it is refused."""
+    try:
+        await node.rejoin.rejoin()
+    except PreconditionFailed as error:
+        if "--set-all-aside" not in str(error):
+            raise
+        # The other site was promoted before it had any record of this one.
+        await node.rejoin.rejoin(set_all_aside=True)
 
 
 async def _got(client: SimulatedClient, queue: str) -> object:

@@ -43,6 +43,7 @@ from leveret.testing.simulation.worlds.site import (
     change_at,
 )
 from leveret.testing.simulation.worlds.site_command import STEPS_MAX, SiteCommand
+from leveret.testing.simulation.worlds.site_situations import SITUATIONS, SiteSituations
 from leveret.testing.simulation.worlds.world import START_TIMEOUT_S, PossibleFault, SimulatedWorld
 
 QUEUES: Final = ("q1", "q2", "dead", "letters")
@@ -106,6 +107,7 @@ class SitesWorld(SimulatedWorld):
         self.etcd.use_here()
         self.moments_covered: list[CoveredMoment] = []
         self.chance = Random(f"disaster {self.seed}")
+        self._situations = SiteSituations(self)
         self._serving: list[SimulatedNode] = []
         self._switched: list[CoveredMoment] = []
         """The latest moments at which some queues were not replicated, and the logs' ends before that."""
@@ -279,6 +281,7 @@ class SitesWorld(SimulatedWorld):
             faults.append(PossibleFault("switch policy", self._switch_policy))
             if self.upstream.is_cluster:
                 faults.append(PossibleFault("move", self._move))
+        faults += [PossibleFault(name, partial(act, self._situations)) for name, act in SITUATIONS.items()]
         for node in self.nodes:
             faults += self._faults_of(node)
         for process in self.downstream.pipelines():

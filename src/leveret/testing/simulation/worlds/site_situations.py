@@ -1,0 +1,103 @@
+"""Sequences of faults at two sites: conditions that come about one after the other, where single faults seldom meet.
+
+A wrong order of steps mostly shows when something is late and something else is lost just then (ADR 44).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from random import Random
+from typing import Any, Final, Protocol
+
+from leveret.testing.simulation.nodes.node import SimulatedNode
+from leveret.testing.simulation.worlds.site import Site
+
+_LATE_S: Final = 1.0
+_MOMENT_S: Final = 2.0
+_TAKEN_OVER_S: Final = 4.0
+
+
+class SituatedSites(Protocol):
+    """The world, as this module uses it; see SitesWorld."""
+
+    random: Random
+    loop: Any
+    upstream: Site
+    downstream: Site
+
+    async def until_moment(self, timeout_s: float, moment: str | None = None) -> None:
+        """Wait for a critical moment."""
+
+
+class SiteSituations:
+    """See the module; each public method is one sequence."""
+
+    def __init__(self, world: SituatedSites) -> None:
+        """Begin without a fault."""
+        self._world = world
+        self._random = world.random
+
+    async def transfer_late(self) -> None:
+        """Batches take long, so each reads much; then all of the pipeline is killed in the middle of one."""
+        for _ in range(3):
+            late = [each for each in self._world.downstream.pipelines() if "worker" in each.title]
+            for process in late:
+                process.pause()
+            await asyncio.sleep(self._random.uniform(2.0, 8.0))
+            for process in late:
+                self._world.loop.resume(process)
+            await asyncio.sleep(self._random.uniform(0.05, 0.5))
+        for process in self._world.downstream.pipelines():
+            process.end(-9)
+
+    async def upstream_late(self) -> None:
+        """A node of the upstream whose disk is late loses its power at a promise."""
+        opened = self._world.upstream.opened
+        if opened:
+            node = self._random.choice(opened)
+            before_s, node.disk_delay_s = node.disk_delay_s, _LATE_S
+            await asyncio.sleep(1.0)
+            await self._world.until_moment(_MOMENT_S, "promise")
+            node.lose_power(self._random)
+            node.disk_delay_s = before_s
+            await asyncio.sleep(self._random.uniform(0.1, 1.0))
+            _start(node)
+
+    async def mirrors_late(self) -> None:
+        """The disks of all nodes but one are late, and that one is lost shortly after a publish."""
+        site = self._world.upstream
+        if site.is_cluster and site.opened:
+            lost = self._random.choice(site.opened)
+            before = {node: node.disk_delay_s for node in site.nodes}
+            for node in site.nodes:
+                node.disk_delay_s = 0.0 if node is lost else _LATE_S
+            await asyncio.sleep(1.0)
+            await self._world.until_moment(_MOMENT_S, "publish")
+            await asyncio.sleep(self._random.uniform(0.1, 0.6))
+            lost.kill()
+            await asyncio.sleep(_TAKEN_OVER_S)
+            for node, delay_s in before.items():
+                node.disk_delay_s = delay_s
+            _start(lost)
+
+    async def owner_suspended(self) -> None:
+        """The owner is suspended, its pipeline goes on, and another node takes the vhost over."""
+        owners = [node for node in self._world.downstream.nodes if node.process is not None]
+        owners = [node for node in owners if node.process is not None and node.process.children]
+        if self._world.downstream.is_cluster and owners:
+            node = self._random.choice(owners)
+            node.pause()
+            await asyncio.sleep(self._random.uniform(2.0, 8.0))
+            node.resume()
+
+
+def _start(node: SimulatedNode) -> None:
+    if not node.is_up:
+        node.start()
+
+
+Situation = Callable[[SiteSituations], Coroutine[Any, Any, None]]
+SITUATIONS: Final[Mapping[str, Situation]] = {
+    name.replace("_", " "): act for name, act in vars(SiteSituations).items() if not name.startswith("_")
+}
