@@ -370,10 +370,16 @@ class Applier:
         """Drop the segments that the leader dropped; a drop that still waits for a sync is left to the next call.
 
         Raises:
-            StorageError: the disk refuses it.
+            StorageError: the disk refuses one of them; all others are made.
         """
+        refused: StorageError | None = None
         for name in list(self._drops):
-            self._drop_if_due(name)
+            try:
+                self._drop_if_due(name)
+            except StorageError as error:
+                refused = error
+        if refused is not None:
+            raise refused
 
     def _drop_if_due(self, name: str) -> None:
         first_offset, on_disk = self._drops[name]

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from leveret.model.errors import StorageError
 from leveret.runtime.replication.applier import Applier
 from leveret.runtime.replication.catching_up import CatchUpPlan
 from leveret.runtime.replication.prefix_segment import CopiedPrefix
@@ -101,3 +102,36 @@ def test_each_dropped_log_is_looked_at_for_itself(tmp_path: Path) -> None:
     for name in names:
         applier.apply(LogChange(ChangeKind.DROP, name, 1))
     assert looks == names
+
+
+def test_a_log_whose_segments_cannot_be_dropped_keeps_no_others(tmp_path: Path) -> None:
+    dropped: list[str] = []
+
+    class Dropping:
+        first_offset = synced_offset = 0
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def want_sync(self) -> int:
+            return 1
+
+        def drop_before(self, offset: int) -> None:
+            if self.name == "queues/0":
+                raise StorageError("segment cannot be deleted")
+            dropped.append(self.name)
+
+    names = [f"queues/{number}" for number in range(3)]
+    tree = Tree(tmp_path)
+    logs = {name: Dropping(name) for name in names}
+    tree.logs = cast(Any, logs)
+    applier = Applier(
+        tree, cast(Any, SimpleNamespace(appended=lambda log: None)), lambda name, log, chunk: None
+    )
+    for name in names:
+        applier.apply(LogChange(ChangeKind.DROP, name, 1))
+    for log in logs.values():
+        log.synced_offset = 1
+    with pytest.raises(StorageError, match="cannot be deleted"):
+        applier.drop_due()
+    assert dropped == names[1:]
