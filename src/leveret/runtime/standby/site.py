@@ -104,6 +104,7 @@ class SiteParts:
         self._answers = dict(answers)
         self._works = dict(works)
         self._running: dict[int, _RunningWork] = {}
+        self._timer: asyncio.TimerHandle | None = None
         self._numbers = itertools.count(1)
 
     def add(
@@ -218,6 +219,8 @@ class SiteParts:
             case "begin":
                 number = next(self._numbers)
                 self._running[number] = _RunningWork(self._works[about["work"]], about["about"])
+                if self._timer is None:
+                    self._look_after()
                 return {"found": number}
             case "look":
                 running = self._running.get(int(about["number"]))
@@ -236,6 +239,12 @@ class SiteParts:
             raise NotFound(f"a node of this version does not know the request '{about['name']}'")
         return {"found": await answer(about)}
 
+    def _look_after(self) -> None:
+        """End work whose caller is gone, also when no other node asks anything."""
+        self._end_unseen()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(UNSEEN_S, self._look_after) if self._running else None
+
     def _end_unseen(self) -> None:
         now_s = time.monotonic()
         for number, running in list(self._running.items()):
@@ -245,6 +254,8 @@ class SiteParts:
 
     def stop(self) -> None:
         """End all work."""
+        if self._timer is not None:
+            self._timer.cancel()
         for running in self._running.values():
             running.end()
         self._running.clear()

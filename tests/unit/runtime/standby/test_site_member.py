@@ -17,7 +17,7 @@ from leveret.core.replication.standby_site import (
 )
 from leveret.core.replication.vhost_owners import VhostOwner
 from leveret.model.errors import LeveretError
-from leveret.runtime.standby import site_member
+from leveret.runtime.standby import site, site_member
 from leveret.runtime.standby.site_member import OwnDownstream, SiteMember
 from leveret.testing.network.waiting import until
 
@@ -212,19 +212,19 @@ async def test_a_bug_in_a_recovery_is_told_to_who_waits_for_the_promotion(
 async def test_the_end_of_a_promotion_is_seen_although_no_more_of_them_are_kept(
     cluster: Cluster, own: Own, member: SiteMember
 ) -> None:
-    site = SiteDecisions()
+    kept = SiteDecisions()
     for begun_ms in range(PROMOTIONS_MAX):
-        site = site.promotes(PromotionAttempt(begun_ms=begun_ms)).finished(begun_ms)
+        kept = kept.promotes(PromotionAttempt(begun_ms=begun_ms)).finished(begun_ms)
 
     def decide(decided: SiteDecisions) -> None:
         own.decided.site, own.decided.promotions = decided, decided.promotions
         own.decided.promoting = decided.promoting
 
-    decide(site)
-    before = site.promotions[-1:]
-    member._note_promoted(site)
+    decide(kept)
+    before = kept.promotions[-1:]
+    member._note_promoted(kept)
     touched = own.touched
-    decide(site.promotes(PromotionAttempt(begun_ms=100)))
+    decide(kept.promotes(PromotionAttempt(begun_ms=100)))
     waiting = asyncio.create_task(member.wait_promoted(lambda event: None, before))
     await asyncio.sleep(0)
     decide(own.decided.site.finished(200))
@@ -232,3 +232,22 @@ async def test_the_end_of_a_promotion_is_seen_although_no_more_of_them_are_kept(
     assert len(own.decided.promotions) == PROMOTIONS_MAX
     assert own.touched == touched + 1, "the queues' expiry begins anew"
     await member.wait_promoted(lambda event: None, before)
+
+
+async def test_work_of_a_caller_that_is_gone_ends_although_nobody_asks(
+    member: SiteMember, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_over = asyncio.Event()
+
+    async def work(about: object, report: object) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            is_over.set()
+
+    monkeypatch.setattr(site, "UNSEEN_S", 0.01)
+    member.parts.add({}, {"long": work})
+    begun = await member.parts.answer({"name": "begin", "work": "long", "about": {}})
+    await asyncio.wait_for(is_over.wait(), 60)
+    assert begun["found"] not in member.parts._running
+    await until(lambda: member.parts._timer is None, "the end of the looks")
