@@ -47,6 +47,8 @@ ACKNOWLEDGE_INTERVAL_S: Final = 10.0
 SLICE_BYTES_MIN: Final = 8_000_000
 RECORD_BYTES: Final = 1_000
 """The assumed size of a record, until the upstream has reported its own."""
+_STATISTICS: Final = frozenset({"first_chunk_id", "committed_offset", "committed_timestamp_ms", "bytes"})
+"""What every upstream says of its outgoing log; other brokers have streams, too, and may have one of its name."""
 _UNCOLLECTED: Final = (
     "vhost '{}': the upstream could not add {} records of its queues to its outgoing log, for example on a full disk: "
     "see collection_stopped in its log"
@@ -269,6 +271,11 @@ class UpstreamReader(DataSourceStreamReader):
             # It may collect dropped messages anew, and so change the answer to the next request.
             client.query_offset(BEGINNING_PREFIX + self._job.reference, OUTGOING_STREAM)
         stats = client.stats(OUTGOING_STREAM)
+        if not stats.keys() >= _STATISTICS:
+            raise PreconditionFailed(
+                f"{title_of(log)}: the node at {link.endpoint} serves a stream of the name {OUTGOING_STREAM} that is "
+                "no outgoing log of Leveret: set the endpoints to those of an upstream"
+            )
         first, end = stats["first_chunk_id"], stats["committed_offset"]
         if stats.get("is_downstream"):
             raise PreconditionFailed(

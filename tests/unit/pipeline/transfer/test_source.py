@@ -12,6 +12,7 @@ from leveret.pipeline.jobs.job import LoginCredentials, TransferJob
 from leveret.pipeline.jobs.progress import Inbox
 from leveret.pipeline.transfer.sink import StoreWriter
 from leveret.pipeline.transfer.source import Slices, TransferOptions, UpstreamReader
+from leveret.pipeline.upstream.stream_client import StreamClient
 from leveret.testing.network.ports import wait_until
 from leveret.testing.sites.standby_archive import transfer
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
@@ -165,6 +166,19 @@ def test_nothing_is_taken_from_a_node_that_is_a_downstream_itself(tmp_path: Path
         assert "committed" not in reported, "nothing is known of an upstream"
         upstream.host.is_downstream = False
         assert reader.latestOffset({"/": 0}, LIMIT) == {"/": 30}
+
+
+def test_another_brokers_stream_of_the_same_name_is_no_outgoing_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statistics = {"first_chunk_id": 0, "committed_chunk_id": 9}
+    monkeypatch.setattr(StreamClient, "stats", lambda client, stream: statistics)
+    with upstream_of(2).serving() as port, Inbox() as inbox:
+        reader = UpstreamReader(options_of(tmp_path, port, inbox.address))
+        assert reader.latestOffset({}, LIMIT) == {}
+        event = next(each for each in inbox.wait(1.0) if each["event"] == "link")
+    assert event["state"] == "recover"
+    assert "is no outgoing log of Leveret" in event["error"]
 
 
 def test_a_known_gap_is_told_while_the_upstream_is_away_too(tmp_path: Path) -> None:
