@@ -16,7 +16,6 @@ from proton import (
     Delivery,
     Event,
     Message,
-    ProtonException,
     Receiver,
     Sender,
     Session,
@@ -26,7 +25,7 @@ from proton import (
 
 from leveret.core.schema.delta import SCHEMA_VHOST
 from leveret.model.errors import AuthenticationFailed, LeveretError, PeerError, Refusal
-from leveret.session.amqp10.engine import INCOMING_BYTES_MAX, Amqp10Transport, data_of
+from leveret.session.amqp10.engine import INCOMING_BYTES_MAX, UNREADABLE, Amqp10Transport, data_of
 from leveret.session.amqp10.server import CONDITION, NOTICE, REQUEST_ADDRESS, VHOST_PREFIX
 from leveret.wire.schema_sync import REPLY_BYTES_MAX
 
@@ -140,8 +139,7 @@ class SchemaLinkClient:
         try:
             for event in events:
                 self._handle(event)
-        except (UnicodeError, ProtonException, TypeError, RecursionError) as error:
-            # proton decodes names, addresses and maps lazily, and maps with keys of any type and depth.
+        except UNREADABLE as error:
             self.failure = self.failure or SchemaLinkError(f"the upstream does not speak AMQP 1.0: {error}")
             self._engine.connection.close()
 
@@ -205,7 +203,7 @@ class SchemaLinkClient:
         message = Message()
         try:
             message.decode(octets)
-        except (ProtonException, ValueError, TypeError, LookupError, RecursionError) as error:
+        except UNREADABLE as error:
             self.outcome = SchemaLinkError(f"the reply is no AMQP 1.0 message: {error}")
             return
         if message.correlation_id is None and message.subject == NOTICE:

@@ -13,7 +13,18 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from proton import Collector, Condition, Connection, Delivery, Event, Link, Message, Sender, Transport
+from proton import (
+    Collector,
+    Condition,
+    Connection,
+    Delivery,
+    Event,
+    Link,
+    Message,
+    ProtonException,
+    Sender,
+    Transport,
+)
 
 FRAME_BYTES_MAX: Final = 64 * 1024
 IDLE_TIMEOUT_S: Final = 60
@@ -22,6 +33,11 @@ INCOMING_BYTES_MAX: Final = 4 * 1024 * 1024
 """The octets of messages that proton holds for a session until its owner reads them."""
 SENDING_BYTES_MAX: Final = 4 * FRAME_BYTES_MAX
 """The octets of a message that proton holds while the peer's window is shut."""
+TICK_MS_MIN: Final = 50
+"""The least time between two ticks: a peer may ask for a heartbeat each millisecond."""
+UNREADABLE: Final = (ProtonException, ValueError, TypeError, LookupError, ArithmeticError, RecursionError)
+"""What proton raises for a peer's values, which it decodes lazily: names that are no UTF-8, characters beyond Unicode,
+maps with keys of any type and depth."""
 
 
 class Amqp10Transport:
@@ -98,12 +114,15 @@ class Amqp10Transport:
     def next_tick_ms(self, now_ms: int) -> int | None:
         """The latest time for the next `output`, if no octets arrive before."""
         deadline_s = self.transport.tick(now_ms / 1000)
-        return round(deadline_s * 1000) if deadline_s else None
+        return max(round(deadline_s * 1000), now_ms + TICK_MS_MIN) if deadline_s else None
 
     @property
     def condition(self) -> Condition | None:
-        """The reason why the transport, or the peer, ended the connection; None without an error."""
-        return self.transport.condition or self.connection.remote_condition
+        """The reason why the transport, or the peer, ended the connection; None without one that can be read."""
+        try:
+            return self.transport.condition or self.connection.remote_condition
+        except UNREADABLE:
+            return None
 
 
 class _Sending:

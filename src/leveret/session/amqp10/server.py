@@ -28,7 +28,6 @@ from proton import (
     Event,
     Link,
     Message,
-    ProtonException,
     Receiver,
     Sender,
     Session,
@@ -48,7 +47,7 @@ from leveret.model.errors import (
     ResourceLocked,
     Unsupported,
 )
-from leveret.session.amqp10.engine import INCOMING_BYTES_MAX, Amqp10Transport, data_of
+from leveret.session.amqp10.engine import INCOMING_BYTES_MAX, UNREADABLE, Amqp10Transport, data_of
 from leveret.wire.amqp10 import (
     HEADER_BYTES,
     SASL_HEADER,
@@ -161,7 +160,8 @@ class Amqp10Session:
         self._deadline_ms: int | None = None
         self._next_tick_ms: int | None = None
         self._engine = Amqp10Transport(server=True)
-        self._links = 0
+        self._links: list[Link] = []
+        self._attached = 0
         self._partial: dict[str, bytearray] = {}
         self._waiting: deque[tuple[Receiver, Delivery, bytes]] = deque()
         self._replies: dict[str, Sender] = {}
@@ -274,8 +274,7 @@ class Amqp10Session:
         try:
             for event in self._engine.feed(octets):
                 self._handle(event, now_ms)
-        except (UnicodeError, ProtonException, TypeError, RecursionError) as error:
-            # proton decodes names, addresses and maps lazily, and maps with keys of any type and depth.
+        except UNREADABLE as error:
             self._end_connection(_Declined("amqp:decode-error", f"not AMQP 1.0: {error}"), now_ms)
 
     def _end_connection(self, declined: _Declined, now_ms: int) -> None:
@@ -298,9 +297,7 @@ class Amqp10Session:
             case Event.SESSION_REMOTE_OPEN, Session() as session:
                 self._begin(session)
             case Event.SESSION_REMOTE_CLOSE, Session() as session:
-                self.sessions -= 1
-                session.close()
-                session.free()
+                self._end_session(session)
             case Event.LINK_REMOTE_OPEN, (Receiver() | Sender()) as link:
                 self._attach(link)
             case ((Event.LINK_REMOTE_CLOSE | Event.LINK_REMOTE_DETACH), (Receiver() | Sender()) as link):
@@ -336,7 +333,7 @@ class Amqp10Session:
         said = self._engine.connection.remote_properties
         if said is not None and not isinstance(said, dict):
             raise _Declined("amqp:invalid-field", "the properties of an open are a map")
-        found = {str(key): value for key, value in (said or {}).items() if isinstance(value, str)}
+        found = {_text(key): _text(value) for key, value in (said or {}).items() if isinstance(value, str)}
         self.peer_properties = found
         self.peer_properties["connection_name"] = self._engine.connection.remote_container or ""
 
@@ -345,10 +342,19 @@ class Amqp10Session:
         session.incoming_capacity = INCOMING_BYTES_MAX
         session.open()
 
+    def _end_session(self, session: Session) -> None:
+        """Section 2.5.8: a session's links end with it."""
+        for link in [each for each in self._links if each.session == session]:
+            self._forget(link)
+        self.sessions -= 1
+        session.close()
+        session.free()
+
     def _attach(self, link: Receiver | Sender) -> None:
         try:
-            self._links += 1
-            if self._links > LINKS_MAX:
+            self._attached += 1
+            self._links.append(link)
+            if len(self._links) > LINKS_MAX:
                 raise _Declined(
                     "amqp:resource-limit-exceeded", f"more than {LINKS_MAX} links in a connection"
                 )
@@ -374,7 +380,9 @@ class Amqp10Session:
     def _attach_replies(self, link: Sender) -> None:
         source = link.remote_source
         address = (
-            f"{REPLY_PREFIX}{self.user}/{self._links}/{link.name}" if source.dynamic else source.address or ""
+            f"{REPLY_PREFIX}{self.user}/{self._attached}/{link.name}"
+            if source.dynamic
+            else source.address or ""
         )
         if not address.startswith(REPLY_PREFIX):
             text = f"no node '{address}': replies come from a dynamic source or one below '{REPLY_PREFIX}'"
@@ -392,20 +400,28 @@ class Amqp10Session:
         link.close()
 
     def _detach(self, link: Link) -> None:
-        self._links -= 1
+        self._forget(link)
+        link.close()
+        link.free()
+
+    def _forget(self, link: Link) -> None:
+        self._links = [each for each in self._links if each != link]
         self._partial.pop(link.name, None)
         self._waiting = deque(each for each in self._waiting if each[0] != link)
         for address in [a for a, sender in self._replies.items() if sender == link]:
             del self._replies[address]
             self._reported.pop(address, None)
         self._engine.forget(link)
-        link.close()
-        link.free()
 
     # -- requests -----------------------------------------------------------------------------
 
     def _deliver(self, link: Receiver, delivery: Delivery) -> None:
         if link.state & Endpoint.LOCAL_CLOSED or not delivery.readable:
+            return
+        if delivery.aborted:
+            self._partial.pop(link.name, None)
+            delivery.settle()
+            link.flow(1)
             return
         octets = self._partial.setdefault(link.name, bytearray())
         octets += link.recv(delivery.pending) or b""
@@ -417,6 +433,11 @@ class Amqp10Session:
             return
         del self._partial[link.name]
         link.advance()
+        if sum(each[0] == link for each in self._waiting) >= CREDIT:
+            # proton does not count a peer's messages; they would fill the memory while the node prepares.
+            text = f"more than the {CREDIT} requests for which there was credit"
+            self._end_link(link, _Declined("amqp:link:transfer-limit-exceeded", text))
+            return
         self._waiting.append((link, delivery, bytes(octets)))
         self._answer_waiting()
 
@@ -426,18 +447,17 @@ class Amqp10Session:
             self._answer(*self._waiting.popleft())
 
     def _answer(self, link: Receiver, delivery: Delivery, octets: bytes) -> None:
-        if not delivery.aborted:
-            try:
-                self._reply(octets)
-            except _Declined as declined:
-                if delivery.settled:
-                    # The client wants no outcome for its messages: only the link can carry the refusal.
-                    self._end_link(link, declined)
-                    return
-                delivery.local.condition = declined.condition
-                delivery.update(Delivery.REJECTED)
-            else:
-                delivery.update(Delivery.ACCEPTED)
+        try:
+            self._reply(octets)
+        except _Declined as declined:
+            if delivery.settled:
+                # The client wants no outcome for its messages: only the link can carry the refusal.
+                self._end_link(link, declined)
+                return
+            delivery.local.condition = declined.condition
+            delivery.update(Delivery.REJECTED)
+        else:
+            delivery.update(Delivery.ACCEPTED)
         delivery.settle()
         link.flow(1)
 
@@ -478,10 +498,15 @@ class Amqp10Session:
                 self._reported[address] = state
 
 
+def _text(value: object) -> str:
+    """A plain text of a key or value: of a symbol, or with a half of a surrogate pair, JSON cannot be written."""
+    return str(value).encode("utf-8", "replace").decode()
+
+
 def _message(octets: bytes) -> Message:
     message = Message()
     try:
         message.decode(octets)
-    except (ProtonException, ValueError, TypeError, LookupError, RecursionError) as error:
+    except UNREADABLE as error:
         raise _Declined("amqp:decode-error", f"not an AMQP 1.0 message: {error}") from None
     return message

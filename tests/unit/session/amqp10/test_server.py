@@ -5,18 +5,32 @@ from __future__ import annotations
 from typing import Any
 
 import cproton  # type: ignore[import-untyped]  # what proton has of C, which ships no types
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from proton import Connection, Data, Delivery, Endpoint, Message, Receiver, Sender, Transport, ulong
+from proton import (
+    Connection,
+    Data,
+    Delivery,
+    Endpoint,
+    Message,
+    Receiver,
+    Sender,
+    Transport,
+    char,
+    symbol,
+    ulong,
+)
 
 from leveret.core.schema.delta import SCHEMA_VHOST
 from leveret.model import errors
 from leveret.model.errors import AccessRefused, AuthenticationFailed, InvalidCommand, NotFound, Refusal
-from leveret.session.amqp10.engine import data_of
+from leveret.session.amqp10.engine import TICK_MS_MIN, data_of
 from leveret.session.amqp10.server import (
     CLIENT_CLOSED,
     CONDITION,
+    CREDIT,
     LINKS_MAX,
     LOGIN_TIMEOUT_MS,
     MESSAGE_BYTES_MAX,
@@ -257,7 +271,7 @@ def test_a_client_that_leaves_is_let_go() -> None:
 
 
 def test_what_a_connection_is_can_be_seen() -> None:
-    client = Client(properties={"product": "leveret", "version": 3})
+    client = Client(properties={"product": symbol("leveret"), symbol("half"): char("\ud800"), "version": 3})
     assert (client.session.state, client.session.user, client.session.vhost) == (Amqp10State.STARTING, "", "")
     client.pump()
     assert (client.session.state, client.session.user, client.session.vhost) == (
@@ -265,7 +279,9 @@ def test_what_a_connection_is_can_be_seen() -> None:
         "replicator",
         SCHEMA_VHOST,
     )
-    assert client.session.peer_properties == {"product": "leveret", "connection_name": "eu.2"}
+    # As operators get them: JSON has neither symbols nor halves of characters.
+    shown = msgspec.json.decode(msgspec.json.encode(client.session.peer_properties))
+    assert shown == {"product": "leveret", "half": "?", "connection_name": "eu.2"}
     assert client.session.sessions == 1
     client.amqp_session.close()
     client.pump()
@@ -431,6 +447,25 @@ def test_a_message_that_is_nested_without_end_is_rejected() -> None:
     assert client.host.requests == [("replicator", b"abc")]
 
 
+@pytest.mark.parametrize("number", [0x110000, 0xFFFFFFFF])
+def test_characters_beyond_unicode_end_the_connection_or_reject_the_message(number: int) -> None:
+    octets = b"\x73" + number.to_bytes(4, "big")
+    client = Client()
+    sender = client.requests()
+    sender.delivery("1")
+    sender.send(b"\x00\x53\x77" + octets)
+    sender.advance()
+    client.pump()
+    assert client.session.state is Amqp10State.RUNNING
+    properties = Data(cproton.pn_connection_properties((client := Client()).connection._impl))
+    properties.put_map()
+    properties.enter()
+    properties.put_symbol("a")
+    cproton.pn_data_put_char(properties._data, number)
+    client.pump()
+    assert condition_of(client.connection)[0] == "amqp:decode-error"
+
+
 @pytest.mark.parametrize("is_deep", [False, True])
 def test_properties_that_cannot_be_read_end_the_connection(is_deep: bool) -> None:
     client = Client()
@@ -445,6 +480,58 @@ def test_properties_that_cannot_be_read_end_the_connection(is_deep: bool) -> Non
     client.pump()
     assert condition_of(client.connection)[0] == "amqp:decode-error"
     assert client.session.vhost == ""
+
+
+def transfer(number: int, message: Message) -> bytes:
+    """The frame of a whole message on the second link of a session, whatever the credit."""
+    fields = b"\x52\x01\x52%c\xa0\x01%c" % (number, number)
+    octets = b"\x00\x53\x14\xc0" + bytes([len(fields) + 1, 3]) + fields + message.encode()
+    return (8 + len(octets)).to_bytes(4, "big") + b"\x02\x00\x00\x00" + octets
+
+
+def test_requests_without_credit_end_their_link_and_do_not_fill_the_memory_while_the_node_prepares() -> None:
+    client = Client()
+    replies, sender = client.replies(), client.requests()
+    client.host.is_ready = False
+    message = request(b"x" * 1000, replies.remote_source.address)
+    for number in range(20):
+        client._hear(client.session.receive(transfer(number, message), 0))
+    assert condition_of(sender)[0] == "amqp:link:transfer-limit-exceeded"
+    assert len(client.session._waiting) == CREDIT
+
+
+def test_an_aborted_message_is_dropped_alone() -> None:
+    client = Client()
+    replies, sender = client.replies(), client.requests()
+    for _ in range(2 * CREDIT):
+        delivery = sender.delivery(sender.delivery_tag())
+        sender.stream(b"x" * 100)
+        client.pump()
+        delivery.abort()
+        client.pump()
+    client.send(sender, request(b"abc", replies.remote_source.address))
+    assert client.host.requests == [("replicator", b"abc")]
+
+
+def test_the_links_of_a_session_end_with_it() -> None:
+    client = Client()
+    for _ in range(LINKS_MAX):
+        replies, sender = client.replies(f"{REPLY_PREFIX}mine"), client.requests()
+        client.send(sender, request(b"abc", f"{REPLY_PREFIX}mine"))
+        assert take(replies) == (1, b"cba")
+        client.amqp_session.close()
+        client.amqp_session = client.connection.session()
+        client.amqp_session.open()
+        client.pump()
+
+
+def test_a_client_cannot_ask_for_a_heartbeat_in_each_pass_of_the_loop() -> None:
+    client = Client()
+    client.transport.idle_timeout = 0.002
+    client.pump()
+    for now_ms in (1000, 1001):
+        client.session.tick(now_ms)
+    assert client.session.next_deadline_ms() == 1001 + TICK_MS_MIN
 
 
 def test_a_request_that_is_too_large_ends_its_link() -> None:
