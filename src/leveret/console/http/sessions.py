@@ -95,8 +95,9 @@ class Sessions:
             LoginFailed: no site accepts this user and password, no site answers, or too many sessions are open.
         """
         await self.end_old()
-        watches = [self._pool.take(site, user, password) for site in self._sites]
+        watches: list[SiteWatch] = []
         try:
+            watches += (self._pool.take(site, user, password) for site in self._sites)
             errors = await asyncio.gather(*(_identified(watch) for watch in watches))
             if None not in errors:
                 raise _failed(self._sites, errors)
@@ -119,16 +120,23 @@ class Sessions:
         """Watch one site of a session as another user.
 
         Raises:
-            LoginFailed: there is no such site, or it does not accept this user and password, or does not answer.
+            LoginFailed: there is no such site, or it does not accept this user and password, or does not answer; or
+                the session ended meanwhile.
         """
         site = next((site for site in self._sites if site.name == name), None)
         if site is None:
             raise LoginFailed(f"there is no site {name}", is_refused=False)
         watch = self._pool.take(site, user, password)
-        error = await _identified(watch)
-        if error is not None:
+        try:
+            error = await _identified(watch)
+            if error is not None:
+                raise _failed([site], [error])
+            # A log-out meanwhile has given the session's watches back, and would not give this one back.
+            if session not in self._by_token.values():
+                raise LoginFailed("the session has ended: log in again", is_refused=False)
+        except BaseException:
             await self._pool.give_back(watch)
-            raise _failed([site], [error])
+            raise
         watch.start()
         before, session.watches[name] = session.watches[name], watch
         await self._pool.give_back(before)

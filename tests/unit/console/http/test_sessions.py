@@ -6,7 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from leveret.console.http.sessions import IDLE_S, WHOLE_S, ConsoleSession
+from leveret.console.http.sessions import IDLE_S, WHOLE_S, ConsoleSession, LoginFailed, Sessions
+from leveret.console.settings import ConsoleSettings, SiteAddress
+from leveret.console.sites.watch import SiteWatch
 from tests.unit.console.facts import NOW_MS, queue, upstream
 
 
@@ -52,3 +54,33 @@ def test_a_list_of_queues_that_has_come_is_judged_at_once() -> None:
     [row] = session.rows()
     assert row.queue == "new"
     assert session.rows() is session.rows()
+
+
+async def test_a_log_in_at_a_site_that_is_late_for_its_session_leaves_no_watch_with_the_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody would stop it: it would ask the site for ever, as a user who has logged out."""
+    has_come, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def identify(watch: SiteWatch) -> None:
+        if watch.client.user == "other":
+            has_come.set()
+            await may_answer.wait()
+
+    monkeypatch.setattr(SiteWatch, "identify", identify)
+    monkeypatch.setattr(SiteWatch, "start", lambda watch: None)
+    site = SiteAddress("eu", ("http://127.0.0.1:1",))
+    sessions = Sessions(ConsoleSettings((site,), "127.0.0.1", 0))
+    token = await sessions.log_in("guest", "guest")
+    kept = await sessions.log_in("guest", "guest")
+    session = sessions.of(token)
+    assert session is not None
+    late = asyncio.create_task(sessions.log_in_at(session, "eu", "other", "secret"))
+    await has_come.wait()
+    await sessions.log_out(token)
+    may_answer.set()
+    with pytest.raises(LoginFailed, match="the session has ended"):
+        await late
+    assert list(sessions._pool._watches) == [("eu", "guest", "guest")]
+    await sessions.log_out(kept)
+    assert not sessions._pool._watches

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from leveret.console.jobs.jobs import Jobs, SiteJob
 from leveret.console.settings import SiteAddress
 from leveret.console.sites.watch import SiteWatch, WatchPool, clock_ms
 from leveret.model.errors import InvalidCommand
-from tests.unit.console.facts import upstream
+from tests.unit.console.facts import downstream, upstream
 
 EU = SiteAddress("eu", ("http://127.0.0.1:1",))
 
@@ -62,3 +63,22 @@ def test_a_password_in_the_uri_of_another_broker_is_shown_to_nobody() -> None:
         assert "secret" not in str(refused.value)
         assert "se%63ret" not in str(refused.value)
     assert recovery.body({"uri": "amqp://ops@b:5672", "password": "p"})["to"]["password"] == "p"
+
+
+async def test_a_report_that_nobody_expected_does_not_pass_for_the_end_of_the_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool = WatchPool()
+    watch = watching(pool)
+    watch.facts = downstream()
+
+    async def lines(*_: Any) -> AsyncIterator[bytes]:
+        yield b'{"progress": {"event": "planned", "queues": {"q": "three"}}}'
+
+    monkeypatch.setattr(watch.client, "lines", lines)
+    begun = Jobs(pool)
+    job = begun.begin(BY_NAME["dry_run"], watch, {}, "")
+    await _ended(job)
+    assert "the site may continue the job" in job.error
+    await begun.close()
+    await pool.give_back(watch)
