@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 
 import httpx
 import msgspec
 
 from leveret.cli import exits
+from leveret.model.path_part import path_part
 
 CONTROL_SOCKET: Final = "control.sock"
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -161,7 +161,7 @@ class Api:
                 response.read()
                 _check(response)
             for line in _lines(response.iter_bytes()):
-                yield msgspec.json.decode(line)
+                yield _read(line)
 
     def _send(self, method: str, parts: tuple[str, ...], **options: Any) -> httpx.Response:
         response = self._request(method, parts, **options)
@@ -228,10 +228,12 @@ def connect(data_dir: Path | None, url: str | None, timeout_s: float | None = No
 def _client(url: str) -> httpx.Client:
     try:
         parsed = httpx.URL(url)
-    except httpx.InvalidURL as error:
-        raise CtlError(exits.USAGE, f"--url: {error}") from None
+    except httpx.InvalidURL:
+        parsed = httpx.URL()
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise CtlError(exits.USAGE, "--url: expected http://USER:PASSWORD@HOST:PORT")
+        # The text of httpx's error may have a part of the password in it.
+        form = "http://USER:PASSWORD@HOST:PORT, with special characters of a password as %XX"
+        raise CtlError(exits.USAGE, f"--url: expected {form}")
     return httpx.Client(base_url=parsed, trust_env=False, verify=parsed.scheme == "https")
 
 
@@ -257,7 +259,7 @@ def _path(parts: tuple[str, ...]) -> str:
     if "" in parts:
         # An empty name would leave the parent's path: all users instead of one.
         raise NotFoundByApi(exits.DATA, "a name must not be empty")
-    return "/api/" + "/".join(quote(part, safe="") for part in parts)
+    return "/api/" + "/".join(map(path_part, parts))
 
 
 def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -274,7 +276,15 @@ def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _document(response: httpx.Response) -> Any:
-    return msgspec.json.decode(response.content) if response.content else None
+    return _read(response.content) if response.content else None
+
+
+def _read(octets: bytes) -> Any:
+    try:
+        return msgspec.json.decode(octets)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        text = f"the answer is no JSON ({error}): is this the address of an HTTP API?"
+        raise CtlError(exits.DATA, text) from None
 
 
 def _check(response: httpx.Response) -> None:

@@ -27,6 +27,35 @@ def test_names_go_into_paths_encoded() -> None:
     assert paths == ["/api/queues/%2F/a%2Fb%20%C3%A4%3F%23%25"]
 
 
+@pytest.mark.parametrize("name", [".", ".."])
+def test_a_name_of_dots_does_not_lead_to_another_object(name: str) -> None:
+    """The client would leave it out: a purge of the queue `.` would delete the queue `contents`."""
+    paths: list[bytes] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        paths.append(request.url.raw_path)
+        return httpx.Response(204)
+
+    api(answer).delete("queues", "v", name, "contents")
+    assert paths == [b"/api/queues/v/" + name.replace(".", "%2E").encode() + b"/contents"]
+
+
+def test_an_answer_that_is_no_json_is_told() -> None:
+    with pytest.raises(CtlError, match="is this the address of an HTTP API"):
+        api(lambda request: httpx.Response(200, text="<html>")).get("overview")
+    with pytest.raises(CtlError, match="is this the address of an HTTP API"):
+        list(api(lambda request: httpx.Response(200, text="<html>")).get_lines("divergent"))
+
+
+@pytest.mark.parametrize(
+    "url", ["http://user:hun/ter2@host:1", "http://user:hun#ter2@host:1", "user:hunter2@host"]
+)
+def test_a_url_that_is_none_is_not_repeated_because_it_may_have_a_password(url: str) -> None:
+    with pytest.raises(CtlError, match="--url: expected") as caught, connect(None, url):
+        pass
+    assert "hun" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("code", "status"),
     [(400, 65), (401, 77), (403, 77), (404, 65), (405, 65), (409, 65), (500, 70), (503, 69), (599, 70)],

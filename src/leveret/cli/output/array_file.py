@@ -1,10 +1,11 @@
-"""A JSON array in a file, written item by item, so that their number costs no memory."""
+"""Files that only their owner may read: documents, and JSON arrays, written item by item."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,16 +28,27 @@ def write_array(path: Path | None, items: Iterable[Any]) -> int:
     path = path.resolve()
     if path.exists() and not path.is_file():
         raise CtlError(exits.DATA, f"Bad argument: {path} is not a file")
+    with private_file(path) as out:
+        return _write(out, items)
+
+
+@contextmanager
+def private_file(path: Path) -> Iterator[IO[bytes]]:
+    """A new file that only its owner may read; it takes the place of an existing one at the end of the context.
+
+    Raises:
+        OSError: it cannot be written; the existing one stays.
+    """
+    path = path.resolve()
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with open(descriptor, "wb") as out:
-            count = _write(out, items)
+            yield out
         part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-    return count
 
 
 def _write(out: IO[bytes], items: Iterable[Any]) -> int:

@@ -29,6 +29,7 @@ from leveret.console.sites.documents import (
 )
 from leveret.console.sites.watch import SiteWatch, clock_ms
 from leveret.model.errors import InvalidCommand
+from leveret.model.path_part import path_part
 
 Json = dict[str, Any]
 
@@ -110,7 +111,7 @@ async def messages(session: ConsoleSession, wanted: MessagesWanted) -> Json:
 
 
 async def _in_queue(watch: SiteWatch, wanted: MessagesWanted, count: int) -> AsyncIterator[ShownMessage]:
-    path = f"/api/queues/{quote(wanted.vhost, safe='')}/{quote(wanted.queue, safe='')}/get"
+    path = f"/api/queues/{path_part(wanted.vhost)}/{path_part(wanted.queue)}/get"
     body = {
         "count": count,
         "ackmode": "ack_requeue_true",

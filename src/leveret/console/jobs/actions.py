@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from leveret.console.jobs import forecasts, readings, refusals
 from leveret.console.sites.facts import SiteFacts
 from leveret.model.errors import InvalidCommand
 from leveret.model.moment import moment_ms
+from leveret.model.path_part import path_part
 
 TEXT_CHARACTERS_MAX: Final = 2000
 ADMINISTRATOR: Final = "administrator"
@@ -145,7 +146,7 @@ def _led_to(given: Given) -> dict[str, Any]:
 
 
 def _queue_of(given: Given) -> str:
-    return f"{quote(given['vhost'], safe='')}/{quote(given['queue'], safe='')}"
+    return f"{path_part(given['vhost'])}/{path_part(given['queue'])}"
 
 
 def _at(path: str) -> Callable[[Given], str]:

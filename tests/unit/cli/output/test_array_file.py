@@ -4,11 +4,15 @@ import json
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
+import httpx
 import pytest
 
-from leveret.cli.api import CtlError
+from leveret.cli.api import Api, CtlError
+from leveret.cli.command import Session
+from leveret.cli.commands.broker.definitions import export_definitions
 from leveret.cli.output.array_file import write_array
 
 
@@ -48,3 +52,19 @@ def test_a_link_is_followed(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(target)
     write_array(tmp_path / "link", [1])
     assert json.loads(target.read_text()) == [1]
+
+
+def test_exported_definitions_are_for_their_owner_alone_also_in_place_of_a_file_for_all(
+    tmp_path: Path,
+) -> None:
+    """They have the hashes of passwords."""
+    answer = httpx.MockTransport(lambda request: httpx.Response(200, json={"users": []}))
+    node = Api(httpx.Client(transport=answer, base_url="http://node"), "the node")
+    ctl = Session(open=lambda: nullcontext(node), stack=ExitStack(), quiet=True)
+    file = tmp_path / "definitions.json"
+    file.write_text("of yesterday")
+    file.chmod(0o644)
+    export_definitions.action(ctl, str(file))
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert json.loads(file.read_text()) == {"users": []}
+    assert [*tmp_path.iterdir()] == [file]

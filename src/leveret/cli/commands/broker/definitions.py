@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -14,6 +13,7 @@ from typer import Argument, Option
 from leveret.cli import exits
 from leveret.cli.api import CtlError
 from leveret.cli.command import Session, command
+from leveret.cli.output.array_file import private_file
 from leveret.cli.output.values import MessageLine, TextDocument
 from leveret.cli.secrets import IncludeSecrets, secrets_query
 
@@ -34,7 +34,9 @@ def export_definitions(
     if file == _PIPE:
         return TextDocument(document.decode())
     ctl.announce(f'Exporting definitions in JSON to a file at "{file}" ...')
-    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+    path = Path(file)
+    # A pipe or a terminal has no contents to protect.
+    with path.open("wb") if path.exists() and not path.is_file() else private_file(path) as out:
         out.write(document + b"\n")
     return None
 
