@@ -16,6 +16,7 @@ import msgspec
 from leveret.cli import exits
 from leveret.cli.api import CtlError
 from leveret.cli.data_dir import claimed
+from leveret.cli.output.array_file import private_file
 from leveret.config import Config, build, gather
 from leveret.core.replication.rebuilding import DescribedCopy, RebuiltQueue
 from leveret.model.errors import ConfigError, LeveretError, StorageError
@@ -64,7 +65,7 @@ def describe(data_dir: Path, node: str, file: Path) -> dict[str, Any]:
         with claimed(data_dir):
             copy = rebuilding.describe(data_dir, node, clock_ms())
         # It has users with the hashes of their passwords.
-        with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+        with private_file(file) as out:
             out.write(msgspec.json.encode(copy))
     except LeveretError as error:
         raise CtlError(exits.UNAVAILABLE, str(error)) from None
