@@ -21,9 +21,8 @@ HEAD, TAIL, ACKED = 100, 50, 10
 
 
 @pytest.fixture
-def site(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ClusterSite]:
-    config = {"cluster.etcd.lease_ttl": "2s", **getattr(request, "param", {})}
-    with ClusterSite(tmp_path, 3, config) as site:
+def site(tmp_path: Path) -> Iterator[ClusterSite]:
+    with ClusterSite(tmp_path, 3, {"cluster.etcd.lease_ttl": "2s"}) as site:
         yield site
 
 

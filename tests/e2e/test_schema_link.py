@@ -20,13 +20,10 @@ from leveret.model.definitions import (
     Vhost,
 )
 from leveret.model.errors import AccessRefused, InvalidCommand, NotAllowed
-from leveret.session.amqp10.server import Amqp10Session
 from leveret.testing.network.waiting import until
 from tests.e2e.schema_pair import (
     SOME,
-    TIMING,
     Node,
-    Pair,
     a_refused_port,
     endpoints,
     garbage,
@@ -122,14 +119,6 @@ async def test_a_wrong_password_is_reported_and_the_right_one_taken_up(tmp_path:
         assert link.status["last_error"] is None
 
 
-async def test_an_upstream_without_the_vhost_is_reported(tmp_path: Path) -> None:
-    async with pair(tmp_path) as link:
-        link.upstream.broker.apply(Delete("vhosts", (SCHEMA_VHOST,)))
-        await link.follow()
-        status = await link.failed(f"vhost '{SCHEMA_VHOST}' does not exist")
-        assert status["state"] == "recover"
-
-
 async def test_a_user_without_permissions_is_reported(tmp_path: Path) -> None:
     async with pair(tmp_path) as link:
         link.upstream.broker.apply(Delete("permissions", (SCHEMA_VHOST, "replicator")))
@@ -172,24 +161,6 @@ async def test_tls_that_only_one_side_speaks_is_told(tmp_path: Path) -> None:
         await link.failed("TLS: the other side speaks no TLS there")
 
 
-async def test_a_lost_link_is_taken_up_again(tmp_path: Path) -> None:
-    upstream = Node(tmp_path, "up", operating_mode="upstream")
-    await upstream.schema_sync.add_user("replicator", "secret")
-    downstream = Node(tmp_path, "down", operating_mode="downstream")
-    link = Pair(upstream, downstream, 0)
-    try:
-        async with listening(upstream.serve) as first:
-            await link.follow(endpoints(first))
-            await until(lambda: link.status["state"] == "syncing", "a first sync")
-        await until(lambda: link.status["state"] in ("disconnected", "connecting"), "the loss of the link")
-        upstream.put(Queue(vhost="/", name="meanwhile"))
-        async with listening(upstream.serve) as second:
-            await downstream.schema_sync.set_endpoints(endpoints(second))
-            await until(lambda: ("/", "meanwhile") in downstream.broker.queues, "the second link")
-    finally:
-        await downstream.schema_sync.stop()
-
-
 async def test_an_upstream_that_is_disabled_is_asked_again_until_it_serves(tmp_path: Path) -> None:
     async with pair(tmp_path, minimum_sync_interval_ms=100) as link:
         await link.upstream.schema_sync.disable()
@@ -209,23 +180,6 @@ async def test_an_upstream_that_serves_again_says_so(tmp_path: Path) -> None:
         await link.failed("schema replication is disabled on this node")
         await link.upstream.schema_sync.enable()
         await until(lambda: link.status["state"] == "syncing", "a sync although the next one is far off")
-
-
-async def test_an_upstream_that_stops_answering_is_given_up(tmp_path: Path) -> None:
-    async with pair(tmp_path, TIMING._replace(reply_timeout_s=0.3)) as link:
-
-        async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            """Lets the link open, and swallows the reply and all that follows."""
-            session = Amqp10Session(link.upstream, from_loopback=True)
-            while octets := await reader.read(65_536):
-                answer = session.receive(octets, 0)
-                if not link.upstream.schema_sync.status()["requests_served"]:
-                    writer.write(answer)
-
-        async with listening(deaf) as port:
-            await link.follow(endpoints(port))
-            await link.failed("did not reply within 0.3 s")
-            assert link.status["syncs"] == 0
 
 
 # -- modes and commands ---------------------------------------------------------------------------
