@@ -57,6 +57,7 @@ _PASSWORD: Final = "a password"
 _LOOK_S: Final = 0.1
 FOLLOW_TIMEOUT_S: Final = 120.0
 _AFTERWARDS_S: Final = 10.0
+_BUSY: Final = PublishingPace(0.008)
 _REJECTED_S: Final = 20.0
 """The longest time from a consumer's reject to the settlement, as through a pause and a start of a node."""
 _CLUSTER: Final = {
@@ -126,7 +127,7 @@ class SitesWorld(SimulatedWorld):
 
     async def set_up(self) -> None:
         """See SimulatedWorld."""
-        truncates = str(self.habits.random() < 0.5).lower()
+        truncates = str(self.habits.random() < 0.5 or bool(self.often)).lower()
         common = {"segment_bytes_max": "65536", _TRUNCATES: truncates}
         self.upstream = self._add_site("a", self.clusters_upstream, {**common, **FOLLOWS})
         self.downstream = self._add_site("b", self.clusters, {**common, **DOWNSTREAM})
@@ -248,7 +249,15 @@ class SitesWorld(SimulatedWorld):
                 users.consumer("dead", ConsumingHabit(0.5, 0.2)),
             ),
         ]
-        self.employ(crews)
+        if self.often:
+            # There are promises at each moment, and segments of the outgoing logs are soon full.
+            self.applications += [
+                users.publisher(("q1", "q2"), _BUSY),
+                users.publisher(("q2",), _BUSY),
+                users.consumer("q1"),
+            ]
+        else:
+            self.employ(crews)
 
     async def _watch(self) -> None:
         """Note covered moments: the ends count once they are durable in the outgoing logs."""
