@@ -30,6 +30,7 @@ _SUB_BATCH: Final = struct.Struct(">BHII")
 _OFFSET: Final = struct.Struct(">q")
 _OFFSET_PLACE: Final = b"\x7foffset?"
 """Replaces the offset in a header until it is known."""
+_OTHER_PLACE: Final = b"\x70OTHERS!"
 
 
 def entries_of(gathered: list[Messages]) -> list[bytes]:
@@ -116,20 +117,36 @@ class _Shape(Shape10):
         """Take the shape of an AMQP 1.0 message in the queue of this name."""
         super().__init__(octets)
         message = self.message
-        header = _header_with_offset(message)
-        self._header = len(header).to_bytes(4, "big") + header
+        header, at = _header_with_offset(message)
+        self._before_offset = len(header).to_bytes(4, "big") + header[:at]
+        self._after_offset = header[at + _OFFSET.size :]
         key = queue if message.routing_key is None else message.routing_key.encode()
         self.route = shortstr((message.exchange or "").encode()) + shortstr(key)
 
     def header(self, offset: int) -> bytes:
         """The content header at an offset, behind its length."""
-        return self._header.replace(_OFFSET_PLACE, _OFFSET.pack(offset), 1)
+        return self._before_offset + _OFFSET.pack(offset) + self._after_offset
 
 
-def _header_with_offset(message: Message091) -> bytes:
-    """The content header, with a placeholder for the offset."""
+def _header_with_offset(message: Message091) -> tuple[bytes, int]:
+    """The content header, with a placeholder for the offset, and its position."""
+    header = _header_with(message, _OFFSET_PLACE)
+    if header.count(_OFFSET_PLACE) == 1:
+        return header, header.index(_OFFSET_PLACE)
+    # The publisher wrote the same octets somewhere: with another placeholder only its own place differs.
+    other, begin, end = _header_with(message, _OTHER_PLACE), 0, len(header)
+    while begin < end:
+        middle = (begin + end) // 2
+        if header[begin : middle + 1] == other[begin : middle + 1]:
+            begin = middle + 1
+        else:
+            end = middle
+    return header, begin
+
+
+def _header_with(message: Message091, octets: bytes) -> bytes:
     found = message.properties
-    place = {OFFSET_HEADER: _OFFSET.unpack(_OFFSET_PLACE)[0]}
+    place = {OFFSET_HEADER: _OFFSET.unpack(octets)[0]}
     found.headers = {**(found.headers or {}), **place}
     return content_header_within(found, len(message.body), place)
 

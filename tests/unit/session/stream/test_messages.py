@@ -119,6 +119,22 @@ def test_however_deep_headers_are_nested_the_body_is_not_lost(depth: int) -> Non
     assert shown([run]) == [(0, b"body")]
 
 
+@pytest.mark.parametrize("field", ["content_type", "message_id", "header", "name"])
+def test_no_text_of_a_publisher_takes_the_place_of_the_offset(field: str) -> None:
+    """A consumer would be told another offset, and begin there at the next leader."""
+    text = "\x7foffset?"
+    given = Properties(headers={"a": text if field == "header" else 1, "b" + text * (field == "name"): 2})
+    if field in ("content_type", "message_id"):
+        setattr(given, field, text)
+    head = make_head(b"e", b"k", content_header_of(given, 4))
+    (run,) = runs_of(b"".join(entries_of([alike(head, [b"body"])])), 5, 0, b"q")
+    assert shown([run]) == [(5, b"body")]
+    assert last_offset_of(run.taken()) == 5
+    found: Any = decode(messages_of(run)[0][0].header)
+    assert found.headers == {**(given.headers or {}), "x-stream-offset": 5}
+    assert (found.content_type, found.message_id) == (given.content_type, given.message_id)
+
+
 _SIMPLE = st.one_of(
     st.none(),
     st.booleans(),
