@@ -142,6 +142,13 @@ class Site:
         logs = [broker_of(node).collector.logs.get(VHOST) for node in self.opened]
         return {log.log_id: log.log.next_offset for log in logs if log is not None}
 
+    def is_overtaken(self) -> bool:
+        """Return whether an outgoing log lacks records that a known downstream does not have."""
+        logs = [broker_of(node).collector.logs.get(VHOST) for node in self.opened]
+        return any(
+            log.downstreams.all_have(log.first_offset) < log.first_offset for log in logs if log is not None
+        )
+
     def pipelines(self) -> list[BlockingProcess]:
         """Return the living processes of the pipeline: drivers, sources, sinks and workers."""
         return [process for node in self.nodes for process in _blocking_below(node)]

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, cast
 from leveret.core.replication.cluster import Placement
 from leveret.model import definitions as d
 from leveret.runtime.standby.downstream import UPSTREAM_PARAMETER
-from leveret.testing.applications.run_books import RunBooks
+from leveret.testing.applications.run_books import BooksFault, RunBooks
 from leveret.testing.simulation.applications.consumers import ConsumingHabit
 from leveret.testing.simulation.applications.operator import SimulatedOperator
 from leveret.testing.simulation.applications.publishers import PublishingPace
@@ -57,6 +57,7 @@ _PASSWORD: Final = "a password"
 _LOOK_S: Final = 0.1
 FOLLOW_TIMEOUT_S: Final = 120.0
 _AFTERWARDS_S: Final = 10.0
+_REPORTED_S: Final = 5.0
 _BUSY: Final = PublishingPace(0.008)
 _REJECTED_S: Final = 20.0
 """The longest time from a consumer's reject to the settlement, as through a pause and a start of a node."""
@@ -262,8 +263,15 @@ class SitesWorld(SimulatedWorld):
     async def _watch(self) -> None:
         """Note covered moments: the ends count once they are durable in the outgoing logs."""
         noted: list[tuple[float, list[CollectedEnd]]] = []
+        overtaken_s = 0.0
         while True:
             await asyncio.sleep(_LOOK_S)
+            # A downstream that has more than an upstream knows after a loss of power says so soon.
+            overtaken_s = overtaken_s + _LOOK_S if self.upstream.is_overtaken() else 0.0
+            if overtaken_s > _REPORTED_S and self.fault is None:
+                self.fault = BooksFault(
+                    "dropped: the upstream's outgoing log lacks what its downstream lacks"
+                )
             # What was not durable may get another position after a crash.
             noted = [each for each in noted if not any(end.is_over for end in each[1])]
             ends = self.upstream.collected(len(QUEUES))
