@@ -125,3 +125,18 @@ def test_a_limit_of_a_user_does_not_bring_an_earlier_password_or_a_deleted_user_
     assert users["u",] == msgspec.structs.replace(new, limits={"max-channels": 5})
     assert put_slowly(app, path, {"value": 6}, lambda: node.broker.apply(Delete("users", ("u",)))) == 400
     assert ("u",) not in users
+
+
+def test_a_purge_ends_in_order_although_the_node_has_stopped_serving_who_asked_for_it(
+    admin: Client, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exception at its end would be one in the flush, which makes the changes of all clients durable."""
+    node.broker.declare_queue(Queue(name="q", vhost="/"))
+
+    async def commit() -> None:
+        node.ended.set()
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(node, "commit", commit)
+    assert admin.delete("/api/queues/%2F/q/contents").status_code == 503
+    node.host.flush()

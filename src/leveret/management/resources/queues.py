@@ -121,7 +121,13 @@ async def purge(call: Call) -> Response:
     queue = queue_of(call)
     need_led_here(call, queue)
     purged: asyncio.Future[PreconditionFailed | None] = asyncio.get_running_loop().create_future()
-    call.caller.in_vhost(queue.key[0]).purge_safely(queue, lambda _, refused: purged.set_result(refused))
+
+    def note(_: int, refused: PreconditionFailed | None) -> None:
+        # The request is cancelled when the node stops serving, and the purge ends all the same.
+        if not purged.done():
+            purged.set_result(refused)
+
+    call.caller.in_vhost(queue.key[0]).purge_safely(queue, note)
     await call.node.commit()
     if (refused := await purged) is not None:
         raise refused
