@@ -190,6 +190,8 @@ class SiteRejoin:
         vhosts = sorted({vhost for logs in seen.values() for vhost in logs})
         places = [list(place) for place in unknown]
         done = await self._work("return_quarantine", begins=known, vhosts=vhosts, unknown=places)
+        # A node may have ended since the first look: what it leads would stay as it is, and not be quarantined.
+        self._check_led(done)
         await self._work("return_keep_former")
         site = self._parts.site
         await site.forget([*site.owners], keep=self._node.standby.vhosts())
@@ -320,14 +322,18 @@ class SiteRejoin:
         return late
 
     async def _logs(self, about: Mapping[str, Any], report: Report) -> dict[str, Any]:
-        led = [queue for queue in self._node.broker.led_queues() if queue.replicated]
+        led = self._led()
         logs = self._here.logs()
-        vhosts = sorted({queue.key[0] for queue in led} | {*logs})
+        vhosts = sorted({key[0] for key in led} | {*logs})
         return {
             "logs": logs,
-            "led": [list(queue.key) for queue in led],
+            "led": led,
             "holding": [vhost for vhost in vhosts if self._here.holds_any(vhost)],
         }
+
+    def _led(self) -> list[tuple[str, ...]]:
+        """Return the replicated queues that this node leads."""
+        return [queue.key for queue in self._node.broker.led_queues() if queue.replicated]
 
     async def _close(self, about: Mapping[str, Any], report: Report) -> None:
         self._asked_by = about["by"]
@@ -362,7 +368,7 @@ class SiteRejoin:
             for queue, whole in self._here.begins_of_all(vhost).items():
                 begins[queue] = self._begin_of(queue, known, whole)
         kept, reports = await self._here.quarantine(begins)
-        return {"kept": msgspec.to_builtins(kept), "reports": _rows(reports)}
+        return {"kept": msgspec.to_builtins(kept), "reports": _rows(reports), "led": self._led()}
 
     def _begin_of(self, queue: Queue, known: Mapping[tuple[str, str, int], int], whole: int) -> int:
         log = self._node.collector.logs.get(queue.key[0])

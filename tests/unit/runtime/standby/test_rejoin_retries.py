@@ -1,4 +1,4 @@
-"""The retries of a rejoin: no client is admitted before it is done, so no error may end them."""
+"""A rejoin whose tries fail: no client is admitted before it is done, and it begins with the records of all leaders."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from leveret.core.replication.standby_site import SiteDecisions, SiteReturn
+from leveret.model.errors import PreconditionFailed
 from leveret.runtime.standby import rejoin, site_rejoin
 from leveret.storage.state_file import StateFile
 
@@ -57,3 +58,29 @@ async def test_a_bug_in_one_try_of_a_cluster_ends_no_later_one(monkeypatch: pyte
     monkeypatch.setattr(found, "_finish", finish)
     await asyncio.wait_for(found._finish_later(), PATIENCE_S)
     assert tries == 2
+
+
+async def test_a_leader_that_ends_after_the_first_look_ends_the_command_before_anything_is_recorded() -> None:
+    """Its queues kept their messages, unlisted, and had them still when the site was promoted again (2026-11-28)."""
+    recorded: list[object] = []
+    running = SimpleNamespace(name="a", running=["a"])
+
+    async def work(nodes: list[str], name: str, report: object, **about: object) -> dict[str, Any]:
+        return {
+            node: {"kept": [], "reports": [], "led": []} if name.endswith("quarantine") else []
+            for node in nodes
+        }
+
+    async def decide(change: object) -> None:
+        recorded.append(change)
+
+    queue = SimpleNamespace(replicated=True, key=("v", "q"))
+    node = SimpleNamespace(
+        broker=SimpleNamespace(queues={queue.key: queue}),
+        standby=SimpleNamespace(decided=SimpleNamespace(decide=decide)),
+    )
+    parts = SimpleNamespace(add=lambda answers, works: None, site=running, work=work)
+    found = site_rejoin.SiteRejoin(cast(Any, node), cast(Any, parts))
+    with pytest.raises(PreconditionFailed, match="'q' of vhost 'v': no running node leads it"):
+        await found._begin({}, ())
+    assert not recorded
