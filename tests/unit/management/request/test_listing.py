@@ -68,6 +68,11 @@ def test_the_first_page_of_nothing_is_empty() -> None:
     assert (page["items"], page["page_count"], page["filtered_count"]) == ([], 1, 0)
 
 
+def test_pages_are_counted_of_what_was_found() -> None:
+    page = listed("page=1&page_size=2&name=q[0-2]&use_regex=true")
+    assert (page["page_count"], page["filtered_count"], page["total_count"]) == (2, 3, 5)
+
+
 @pytest.mark.parametrize(
     "query",
     [
