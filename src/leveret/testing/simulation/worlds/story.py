@@ -18,8 +18,8 @@ class Story(logging.Handler):
 
     Attributes:
         errors: log lines of level ERROR and above, of which a run without a bug of the product has few.
-        bug: the last unexpected error that a node has reported as critical; the node may have gone on without the
-            queue that met it.
+        bug: the last unexpected error that a node has reported; the node may have gone on without the queue, the
+            task or the connection that met it.
     """
 
     def __init__(self, loop: VirtualLoop, level: int = logging.INFO) -> None:
@@ -38,9 +38,7 @@ class Story(logging.Handler):
             import traceback
 
             self._lines.append("".join(traceback.format_exception(record.exc_info[1])[-4:]))
-            if record.levelno >= logging.CRITICAL and not isinstance(
-                record.exc_info[1], LeveretError | OSError
-            ):
+            if not isinstance(record.exc_info[1], LeveretError | OSError):
                 self.bug = record.exc_info[1]
         if record.levelno >= logging.ERROR:
             self.errors.append(self._lines[-1])
