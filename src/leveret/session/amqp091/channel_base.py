@@ -150,6 +150,7 @@ class ChannelBase(DeliveryChannel):
         ok = wire.get_ok(self.number, tag, redelivered, head.route, ready_count)
         self.connection.send(ok + after_route)
         if not no_ack:
+            self.has_got = True
             self.unacked.add(Unacked(tag, run.first, 1, queue, None, self.connection.now_ms))
 
     def deliveries(self) -> Iterator[Unacked]:

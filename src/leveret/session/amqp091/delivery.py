@@ -68,17 +68,12 @@ class Unacked:
 
 
 class UnackedRuns:
-    """A channel's unsettled deliveries in order of tag.
-
-    Attributes:
-        count: their number.
-        got: the number of those that were fetched by basic.get, for no consumer.
-    """
+    """A channel's unsettled deliveries in order of tag."""
 
     def __init__(self) -> None:
         """Begin without deliveries."""
         self._runs: deque[Unacked] = deque()
-        self.count = self.got = 0
+        self.count = 0
 
     def add(self, run: Unacked) -> None:
         """Append a run, whose tags follow all others; joins it with the last one if possible.
@@ -86,8 +81,6 @@ class UnackedRuns:
         So messages that were delivered together are returned together, even if they differ.
         """
         self.count += run.count
-        if run.consumer is None:
-            self.got += run.count
         last = self._runs[-1] if self._runs else None
         if (
             last is not None
@@ -106,7 +99,7 @@ class UnackedRuns:
         runs = self._runs
         if len(runs) > FEW and (not tag or runs[-1].tag + runs[-1].count - 1 <= tag):
             # Constant cost for any number.
-            self._runs, self.count, self.got = deque(), 0, 0
+            self._runs, self.count = deque(), 0
             return runs
         taken: list[Unacked] = []
         while runs and (not tag or runs[0].tag <= tag):
@@ -115,19 +108,14 @@ class UnackedRuns:
                 taken.append(_split_front(run, tag - run.tag + 1))
                 break
             taken.append(runs.popleft())
-        self._removed(taken)
-        return taken
-
-    def _removed(self, taken: Collection[Unacked]) -> None:
         self.count -= sum(run.count for run in taken)
-        if self.got:
-            self.got -= sum(run.count for run in taken if run.consumer is None)
+        return taken
 
     def take_first(self, count: int) -> list[Unacked]:
         """Remove and return at most `count` runs from the front; empty if there is none."""
         runs = self._runs
         taken = [runs.popleft() for _ in range(min(count, len(runs)))]
-        self._removed(taken)
+        self.count -= sum(run.count for run in taken)
         return taken
 
     def take_of(self, source: DeliverySource) -> list[Unacked]:
@@ -135,14 +123,13 @@ class UnackedRuns:
         taken = [run for run in self._runs if run.queue is source]
         if taken:
             self._runs = deque(run for run in self._runs if run.queue is not source)
-            self._removed(taken)
+            self.count -= sum(run.count for run in taken)
         return taken
 
     def put_back(self, runs: Collection[Unacked]) -> None:
         """Put removed runs back (a rolled back transaction): all in one call, because each call sorts."""
         self._runs = deque(sorted([*self._runs, *runs], key=lambda run: run.tag))
         self.count += sum(run.count for run in runs)
-        self.got += sum(run.count for run in runs if run.consumer is None)
 
     def take_one(self, tag: int) -> Unacked | None:
         """Remove and return one delivery, None if it is not there."""
@@ -161,8 +148,6 @@ class UnackedRuns:
         before = tag - run.tag
         count = min(run.count - before, last - tag + 1)
         self.count -= count
-        if run.consumer is None:
-            self.got -= count
         if count == run.count:
             del runs[index]
             return run
@@ -348,6 +333,7 @@ class DeliveryChannel:
         remote_channels: its channels at other nodes, by node.
         waiting_notices: cancellations whose notices wait for the answer to a deletion; None while there is none.
         deleted_count: the number of messages deleted with a queue whose delete-ok is still to be sent.
+        has_got: whether a message was fetched by a basic.get that needs an acknowledgement.
     """
 
     def __init__(self, connection: ConnectionBase, number: int) -> None:
@@ -363,12 +349,15 @@ class DeliveryChannel:
         self.is_closing = False
         self.waiting_notices: list[bytes] | None = None
         self.deleted_count = 0
+        self.has_got = False
         self.remote_channels: dict[str, RemoteDeliveries] = {}
 
     @property
     def limited_count(self) -> int:
         """The number of unsettled deliveries that count for `global_prefetch`: those to consumers, as in RabbitMQ."""
-        return self.unacked.count - self.unacked.got
+        if not self.has_got:
+            return self.unacked.count
+        return sum(run.count for run in self.unacked if run.consumer is not None)
 
     def mark(self, queue: DeliverySource) -> None:
         """Mark a queue for the next flush, because it has something to log or to deliver."""

@@ -39,15 +39,10 @@ class UnackedMachine(RuleBasedStateMachine):
         self.next_tag = 1
         self.next_offset = 10
 
-    @rule(
-        count=st.integers(1, 5),
-        queue=st.sampled_from(QUEUES),
-        skip=st.integers(0, 2),
-        consumer=st.sampled_from([CONSUMER, None]),
-    )
-    def deliver(self, count: int, queue: Queue, skip: int, consumer: ChannelConsumer | None) -> None:
+    @rule(count=st.integers(1, 5), queue=st.sampled_from(QUEUES), skip=st.integers(0, 2))
+    def deliver(self, count: int, queue: Queue, skip: int) -> None:
         offset = self.next_offset + skip
-        self.runs.add(Unacked(self.next_tag, offset, count, queue, consumer, 0))
+        self.runs.add(Unacked(self.next_tag, offset, count, queue, CONSUMER, 0))
         self.model |= {self.next_tag + i: (queue, offset + i) for i in range(count)}
         self.next_tag += count
         self.next_offset = offset + count
@@ -58,7 +53,7 @@ class UnackedMachine(RuleBasedStateMachine):
         expected = self.model.pop(tag, None)
         assert (run is None) == (expected is None)
         if run is not None:
-            assert (run.tag, run.count) == (tag, 1)
+            assert (run.tag, run.count, run.consumer) == (tag, 1, CONSUMER)
             assert (run.queue, run.offset) == expected
 
     @rule(tag=st.integers(0, 60), more=st.integers(0, 9))
@@ -79,25 +74,10 @@ class UnackedMachine(RuleBasedStateMachine):
         for held in expected:
             del self.model[held]
 
-    @rule(queue=st.sampled_from(QUEUES), comes_back=st.booleans())
-    def settle_those_of_a_queue(self, queue: Queue, comes_back: bool) -> None:
-        taken = self.runs.take_of(queue)
-        if comes_back:
-            self.runs.put_back(taken)
-        else:
-            self.model = {tag: place for tag, place in self.model.items() if place[0] is not queue}
-
-    @rule(count=st.integers(1, 3))
-    def settle_the_first(self, count: int) -> None:
-        for run in self.runs.take_first(count):
-            for each, place in places(run):
-                assert self.model.pop(each) == place
-
     @invariant()
     def it_holds_what_is_not_settled_in_order(self) -> None:
         assert [place for run in self.runs for place in places(run)] == list(self.model.items())
         assert self.runs.count == len(self.model)
-        assert self.runs.got == sum(run.count for run in self.runs if run.consumer is None)
         assert all((tag in self.runs) == (tag in self.model) for tag in range(self.next_tag + 2))
 
 
