@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leveret.model import definitions as d
-from leveret.model.errors import Corrupt
+from leveret.model.errors import Corrupt, StorageError
 from leveret.runtime.logs import definitions_store as store_module
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.definitions_store import DefinitionsStore
@@ -269,7 +269,7 @@ def test_a_disk_that_fails_at_any_call_costs_nothing_that_was_taken(tmp_path: Pa
                     store.append(batch)
                     for change in batch:
                         known.apply(change)
-                with suppress(OSError):
+                with suppress(StorageError):
                     commit.play()
             calls = max(calls, faults.count)
         assert state(store.definitions) == state(known)
