@@ -61,19 +61,23 @@ class PrefixPosition(NamedTuple):
 def read_prefix(frame: Frame, number: int, log: Log, at: PrefixPosition, bytes_max: int) -> PrefixPosition:
     """Read the next chunks of a prefix segment into a frame; return the position behind them.
 
-    Raises:
-        StorageError: they cannot be read.
+    The position is 0 if there is no more, or if they cannot be read: the log's owner finds the damage, and the copy
+    continues without the rest of the prefix.
     """
     start, next_offset = log.segment_before(at.top), at.next_offset
     if start is None:
         return PrefixPosition(0, 0)
     if not start <= next_offset < at.top:
         next_offset = start
-    for segment, header, octets in log.read_segments(next_offset, max(1, bytes_max)):
-        if segment != start or header.chunk_id >= at.top:
-            break
-        frame.add(log_change(ChangeKind.HEAD, number, start), [octets], header.records)
-        next_offset = header.next_offset
+    try:
+        for segment, header, octets in log.read_segments(next_offset, max(1, bytes_max)):
+            if segment != start or header.chunk_id >= at.top:
+                break
+            frame.add(log_change(ChangeKind.HEAD, number, start), [octets], header.records)
+            next_offset = header.next_offset
+    except StorageError as error:
+        logger.error("prefix_not_sent log=%s error=%s", log.name, error)
+        return PrefixPosition(0, 0)
     return PrefixPosition(start, start) if next_offset >= at.top else PrefixPosition(at.top, next_offset)
 
 
@@ -347,12 +351,7 @@ class CatchUpPlan:
                 continue
             number = self._number(name)
             self._flush(frame)
-            try:
-                self._prefixes[name] = read_prefix(frame, number, log, at, bytes_max - frame.octets)
-            except StorageError as error:
-                # The log's owner finds the damage; the copy continues without the prefix.
-                logger.error("prefix_not_sent log=%s error=%s", name, error)
-                del self._prefixes[name]
+            self._prefixes[name] = read_prefix(frame, number, log, at, bytes_max - frame.octets)
 
     def _read(self, frame: Frame, name: str, log: Log, bytes_max: int, records_max: int) -> None:
         number = self._number(name)

@@ -12,13 +12,11 @@ at the same time.
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from leveret.core.replication.in_sync import InSync
-from leveret.model.errors import StorageError
 from leveret.runtime.process.clock import elapsed_ms
 from leveret.runtime.replication.catching_up import CatchUpPlan, PrefixPosition, read_prefix
 from leveret.storage.tree import Tree
@@ -33,8 +31,6 @@ from leveret.wire.link import (
     name_change,
     whole_change,
 )
-
-logger = logging.getLogger(__name__)
 
 _SAMPLES_MAX: Final = 8192
 _PREFIX_BYTES: Final = 1024 * 1024
@@ -188,12 +184,7 @@ class Feed:
             if log is None or at.top <= log.first_offset:
                 del self.prefixes[name]
                 continue
-            try:
-                self.prefixes[name] = read_prefix(self._frame, self._number(name), log, at, _PREFIX_BYTES)
-            except StorageError as error:
-                # The log's owner finds the damage; the copies continue without the prefix.
-                logger.error("prefix_not_sent log=%s error=%s", name, error)
-                del self.prefixes[name]
+            self.prefixes[name] = read_prefix(self._frame, self._number(name), log, at, _PREFIX_BYTES)
 
     def replaced(self, name: str, octets: bytes | None) -> None:
         """See storage.tree.Changes."""
