@@ -63,6 +63,7 @@ SETTLED_S: Final = 1.0
 _LOOKS: Final = 5
 _RETRY_S: Final = 0.25
 _NAME_CHARS_MAX: Final = 120
+_DIGEST: Final = "sha256-"
 _CHANNELS: Final = 3
 """The most channels that are open at once for one more queue."""
 
@@ -573,8 +574,9 @@ def give_up(path: Place, total: int) -> int:
 def progress_path(directory: Place, queue: str) -> Place:
     """The file of a queue's progress."""
     name = quote(queue, safe="")
-    if len(name) > _NAME_CHARS_MAX:
-        name = "sha256-" + hashlib.sha256(queue.encode()).hexdigest()
+    # A queue may have the digest of another one's name as its name.
+    if len(name) > _NAME_CHARS_MAX or name.startswith(_DIGEST):
+        name = _DIGEST + hashlib.sha256(queue.encode()).hexdigest()
     return directory / f"{name}.json"
 
 

@@ -292,3 +292,10 @@ def test_a_broker_that_reads_nothing_without_a_reason_is_given_up(tmp_path: Path
         with pytest.raises(AmqpConnectionLost, match="took no octets before the timeout"):
             publisher.publish(MessageRun.of(1, large))
         reads.set()
+
+
+def test_a_queue_that_has_the_digest_of_another_ones_name_as_its_name_has_a_progress_of_its_own(
+    tmp_path: Path,
+) -> None:
+    long = progress_path(tmp_path, "q" * 200)
+    assert progress_path(tmp_path, long.name.removesuffix(".json")) != long
