@@ -36,6 +36,8 @@ _VALUE_OPTIONS: Final = {
 }
 _FLAGS: Final = {"--quiet", "-q", "--silent", "-s", "--no-table-headers", "--longnames", "-l"}
 _HELP: Final = {"help_option_names": ["--help", "-h", "-?"]}
+_TIMEOUT_S_MAX: Final = 315_360_000
+"""Ten years: no clock and no socket overflows."""
 _COMPLETE: Final = "_LEVERETCTL_COMPLETE"
 
 
@@ -81,7 +83,8 @@ def _options(
         typer.Option("--longnames", "-l", help="Accepted for compatibility with rabbitmqctl; has no effect."),
     ] = False,
     timeout: Annotated[
-        int | None, typer.Option("--timeout", "-t", min=0, help="Seconds to wait for an answer.")
+        int | None,
+        typer.Option("--timeout", "-t", min=0, max=_TIMEOUT_S_MAX, help="Seconds to wait for an answer."),
     ] = None,
     formatter: Annotated[
         str | None, typer.Option(callback=_known_formatter, help=f"One of {', '.join(FORMATTERS)}.")

@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Final
 
 from leveret.model.errors import LeveretError
+from leveret.model.whole_number import whole_number
 from leveret.storage.reserve import is_full
 
 LOCK_FILE: Final = "node.lock"
+PID_MAX: Final = 2**22
+"""Linux gives no higher process id."""
 _OTHERS: Final = 0o077
 
 
@@ -86,7 +89,7 @@ def holder(path: Path) -> int | None:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         text = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
-        return int(text) if text.isdigit() else None
+        return whole_number(text, most=PID_MAX)
     finally:
         os.close(descriptor)
     return None

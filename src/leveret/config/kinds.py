@@ -264,16 +264,20 @@ _MS_PER: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_0
 _DURATION_PART: Final = re.compile(r"([0-9]+)(ms|s|m|h|d|w)")
 
 
+DURATION_MS_MAX: Final = 315_360_000_000
+"""Ten years, as for the `expires` of a queue: sums with the time of day stay dates, and timers and sockets take it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """A duration in milliseconds, written as `12h`, `1h30m` or plain seconds."""
+    """A duration in milliseconds, written as `12h`, `1h30m` or plain seconds, of at most ten years."""
 
     least_ms: int
 
     @property
     def allowed(self) -> str:
-        """The units and the least."""
-        return f"a duration of at least {self.least_ms} ms such as 30 (seconds), 30s, 12h or 7d"
+        """The units and the bounds."""
+        return f"a duration of {self.least_ms} ms to ten years, such as 30 (seconds), 30s, 12h or 7d"
 
     def parse(self, text: str) -> int:
         """The milliseconds."""
@@ -283,7 +287,7 @@ class Duration:
         if not parts or "".join(number + unit for number, unit in parts) != text:
             raise ValueError
         duration_ms = sum(int(number) * _MS_PER[unit] for number, unit in parts)
-        if duration_ms < self.least_ms:
+        if not self.least_ms <= duration_ms <= DURATION_MS_MAX:
             raise ValueError
         return duration_ms
 

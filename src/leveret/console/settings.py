@@ -30,6 +30,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from leveret.model.errors import ConfigError
+from leveret.model.whole_number import whole_number
 
 LISTEN_DEFAULT: Final = "127.0.0.1:15680"
 SITES_MAX: Final = 32
@@ -189,11 +190,11 @@ def _listen(text: str) -> tuple[str, int]:
     host = host.removeprefix("[").removesuffix("]")
     try:
         ipaddress.ip_address(host)
-        number = int(port)
     except ValueError:
         raise ConfigError(f"listen: '{text}' is no IP address and port, such as {LISTEN_DEFAULT}") from None
-    if not 0 <= number <= 65535:
-        raise ConfigError(f"listen: {number} is no port")
+    number = whole_number(port, most=65535)
+    if number is None:
+        raise ConfigError(f"listen: '{port[:20]}' is no port")
     return host, number
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.config.kinds import Bytes, Limit, OptionalBytes, OptionalRatio, OptionalText
+from leveret.config.kinds import Bytes, Duration, Limit, OptionalBytes, OptionalRatio, OptionalText
 from leveret.config.uris import ArchivePlace
 
 
@@ -45,6 +45,13 @@ def test_a_size_may_be_left_out(value: int | None) -> None:
 def test_anything_else_is_refused(kind: Limit | OptionalRatio | OptionalBytes, text: str) -> None:
     with pytest.raises(ValueError, match=r"^$"):
         kind.parse(text)
+
+
+@pytest.mark.parametrize("text", ["3651d", "3650d1ms", "315360001", "9" * 400])
+def test_a_duration_is_ten_years_at_most(text: str) -> None:
+    assert Duration(1).parse("3650d") == Duration(1).parse("315360000") == 315_360_000_000
+    with pytest.raises(ValueError, match=r"^$"):
+        Duration(1).parse(text)
 
 
 def test_a_password_may_be_left_out_and_is_a_secret() -> None:

@@ -69,3 +69,6 @@ async def keep_sampling(rates: SampledRates) -> None:
         except OSError as error:
             # The node cannot read its own figures for a moment; this sample is missing.
             logger.warning("rates_not_sampled error=%s action=retry", error)
+        except Exception:
+            # Nobody awaits this task: its end would be seen by the plots only, which would stand still.
+            logger.exception("rates_failed action=retry")

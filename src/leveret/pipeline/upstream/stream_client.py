@@ -29,6 +29,7 @@ from leveret.model.errors import (
     PeerError,
     PreconditionFailed,
 )
+from leveret.model.whole_number import whole_number
 from leveret.pipeline.jobs.tls import reason_of
 from leveret.pipeline.upstream.stream_connection import ConnectionLost, StreamConnection, is_deliver
 from leveret.wire.chunk import HEADER, HEADER_BYTES, MAGIC, ChunkError, Header, decode_chunk
@@ -102,12 +103,13 @@ def parse_endpoint(text: str) -> Endpoint:
     """Split `host:port`; an IPv6 host may be in brackets.
 
     Raises:
-        InvalidCommand: the port is missing.
+        InvalidCommand: the port is missing, or is none.
     """
     host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal():
-        raise InvalidCommand(f"endpoint '{text}' is not host:port")
-    return host.strip("[]"), int(port)
+    number = whole_number(port, least=1, most=65535)
+    if not host or number is None:
+        raise InvalidCommand(f"endpoint '{text[:100]}' is not host:port")
+    return host.strip("[]"), number
 
 
 def connect(

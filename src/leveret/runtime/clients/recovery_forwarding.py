@@ -11,7 +11,8 @@ node that was paused while another one took its place.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Protocol
 
@@ -20,6 +21,8 @@ from leveret.core.queues.remote_queue import RemoteQueue, leader_is_down
 from leveret.model.errors import LeveretError, StorageError
 from leveret.runtime.clients.recovery_ingest import RecoveryIngest, never_called
 from leveret.wire.stream.publish import MessageRun
+
+logger = logging.getLogger(__name__)
 
 RECOVER: Final = "recover"
 """The name of the question to a queue's leader."""
@@ -86,7 +89,7 @@ class ForwardingIngest:
             self._check_here()
             self._ingest.ask_sequence(reference, found, failed)
             return
-        self._spawn(self._ask_sequence(reference, found, failed))
+        self._spawn(self._ask_sequence(reference, found), failed)
 
     def append(
         self,
@@ -100,7 +103,7 @@ class ForwardingIngest:
             self._check_here()
             self._ingest.append(reference, runs, done, failed)
             return
-        self._spawn(self._forward(reference, runs, done, failed))
+        self._spawn(self._forward(reference, runs, done, failed), failed)
 
     def _is_here(self) -> bool:
         queue = self._broker.queues.get(self._key)
@@ -109,23 +112,28 @@ class ForwardingIngest:
     def _check_here(self) -> None:
         self._port.check_recoverer(self._key[0], self._port.name, self._term)
 
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+    def _spawn(self, work: Coroutine[Any, Any, None], failed: Callable[[LeveretError], None]) -> None:
+        task = asyncio.get_running_loop().create_task(self._telling(work, failed))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _ask_sequence(
-        self, reference: str, found: Callable[[int], None], failed: Callable[[LeveretError], None]
-    ) -> None:
+    async def _telling(self, work: Coroutine[Any, Any, None], failed: Callable[[LeveretError], None]) -> None:
+        """Report whatever ends the work early: the recovery would wait for it for ever."""
         try:
-            if self._key not in self._broker.queues:
-                # It is made with its first messages; a queue of that name that was deleted here has left its number.
-                found(self._ingest.last_sequence(reference))
-                return
-            answer = await self._port.ask(self._leader(), self._about(reference))
-            found(int(answer["last"]))
+            await work
         except LeveretError as error:
             failed(error)
+        except Exception as error:
+            logger.exception("recovered_messages_not_passed_on vhost=%s queue=%s", *self._key)
+            failed(StorageError(f"queue '{self._key[1]}': {error!r}; see the node's log"))
+
+    async def _ask_sequence(self, reference: str, found: Callable[[int], None]) -> None:
+        if self._key not in self._broker.queues:
+            # It is made with its first messages; a queue of that name that was deleted here has left its number.
+            found(self._ingest.last_sequence(reference))
+            return
+        answer = await self._port.ask(self._leader(), self._about(reference))
+        found(int(answer["last"]))
 
     async def _forward(
         self,
@@ -134,17 +142,14 @@ class ForwardingIngest:
         done: Callable[[], None],
         failed: Callable[[LeveretError], None],
     ) -> None:
-        try:
-            await self._made(runs)
-            if self._is_here():
-                self._check_here()
-                self._ingest.append(reference, runs, done, failed)
-                return
-            octets = [[run.first, run.records, bytes(run.data)] for run in runs]
-            await self._port.ask(self._leader(), {**self._about(reference), "runs": octets})
-            done()
-        except LeveretError as error:
-            failed(error)
+        await self._made(runs)
+        if self._is_here():
+            self._check_here()
+            self._ingest.append(reference, runs, done, failed)
+            return
+        octets = [[run.first, run.records, bytes(run.data)] for run in runs]
+        await self._port.ask(self._leader(), {**self._about(reference), "runs": octets})
+        done()
 
     def _about(self, reference: str) -> dict[str, Any]:
         return {

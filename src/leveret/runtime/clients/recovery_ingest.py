@@ -21,6 +21,9 @@ from leveret.wire.chunk import Attribute, ChunkError, decode_trailer
 from leveret.wire.stream.publish import MessageRun
 from leveret.wire.stream_entry import pack_entries, unmark_entry, unpack_entry
 
+MARKED_OFFSET_MAX: Final = 2**44
+"""A million messages a second for half a year. A chunk without messages takes 2^32 offsets, in one step for all."""
+_STORED_OFFSET_MAX: Final = 2**64 - 1
 _LENGTH_BYTES: Final = 4
 DeletedAt = Callable[[tuple[str, str], str], int]
 
@@ -149,16 +152,25 @@ class RecoveryIngest:
 
         A reader continues at the same message, even if its offset here differs. Readers and publishers never fall
         back behind their stored offsets and ids here.
+
+        Raises:
+            PreconditionFailed: no stream gets to that offset; the log has to be written up to it.
         """
         found = list(decode_trailer(attributes))
-        self._engine.append_now(stream)
         offset = next((value for kind, _, value in found if kind == Attribute.QUEUE_OFFSET), 0)
+        if offset > MARKED_OFFSET_MAX:
+            raise PreconditionFailed(
+                f"stream '{stream.key[1]}': a recovered message is to be at offset {offset}, beyond {MARKED_OFFSET_MAX}"
+            )
+        self._engine.append_now(stream)
         here = stream.align(offset)
         for kind, name, value in found:
             if kind == Attribute.SEQUENCE and value > stream.last_sequence(name):
                 stream.advance_sequence(name, value)
-            elif kind == Attribute.OFFSET and here + value - offset > (stream.offset_of(name) or -1):
-                stream.store_offset(name, here + value - offset)
+            elif kind == Attribute.OFFSET:
+                there = min(here + value - offset, _STORED_OFFSET_MAX)
+                if there > (stream.offset_of(name) or -1):
+                    stream.store_offset(name, there)
 
     def _publish_plain(self, stream: Stream, name: bytes, runs: list[MessageRun]) -> None:
         """Publish unmarked entries; their filter values are unknown here."""

@@ -111,6 +111,10 @@ class LogHome:
         seen_ns, self._seen_ns = self._seen_ns, changed_ns
         return changed_ns != seen_ns
 
+    def look_again(self) -> None:
+        """Have the next `has_changed` report a change: what the last one reported was not looked at."""
+        self._seen_ns = 0
+
     def has_logs(self) -> bool:
         """Whether there is any log."""
         return self.directory.exists() and any(self.directory.iterdir())

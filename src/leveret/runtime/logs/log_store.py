@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import suppress
 from typing import Any, Protocol
@@ -11,6 +12,7 @@ from leveret.core.queues.queue import Queue
 from leveret.core.queues.stream import Stream
 from leveret.core.rules.validation import STREAM, queue_type
 from leveret.model import definitions as d
+from leveret.model.errors import StorageError
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.log_home import LogHome, directory_of, record_nothing
 from leveret.runtime.logs.queue_store import OnAppend, QueueStore
@@ -19,6 +21,8 @@ from leveret.storage.log import Log
 from leveret.storage.segment import has_segments
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import Chunk
+
+logger = logging.getLogger(__name__)
 
 
 def log_name(queue: Queue) -> str:
@@ -35,6 +39,15 @@ def log_name_of(definition: d.Queue) -> str:
 def epoch_of(name: str) -> int:
     """The epoch of the queue whose log has this name."""
     return int(name.rpartition("/")[2], 16)
+
+
+def is_gone(log: Log) -> bool:
+    """Whether a log's directory is gone; a disk that does not say so has not removed it."""
+    try:
+        return not log.directory.exists()
+    except OSError as error:
+        logger.error("log_not_watched log=%s error=%s", log.directory, error)
+        return False
 
 
 class QueueStoring(Protocol):
@@ -217,14 +230,19 @@ class LogStore:
 
         For a thread. Raises StorageError.
         """
-        return {home.directory.name: home.names() for home in self._homes if home.has_changed()}
+        try:
+            return {home.directory.name: home.names() for home in self._homes if home.has_changed()}
+        except StorageError:
+            for home in self._homes:
+                home.look_again()
+            raise
 
     def gone(self, there: dict[str, set[str]]) -> list[Log]:
         """The open logs of queues whose directories are not among these, nor anywhere else."""
         found = []
         for name, log in self._tree.logs.items():
             kind, _, directory = name.partition("/")
-            if directory not in there.get(kind, {directory}) and not log.directory.exists():
+            if directory not in there.get(kind, {directory}) and is_gone(log):
                 found.append(log)
         return found
 

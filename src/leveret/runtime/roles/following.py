@@ -17,8 +17,10 @@ from typing import Any, Final
 from leveret.config import Config
 from leveret.config.uris import NodeUri
 from leveret.model.errors import Corrupt, LeveretError, StorageError
+from leveret.runtime.logs.log_store import is_gone
 from leveret.runtime.node.node import Node, settle_process
 from leveret.runtime.process.clock import clock_ms
+from leveret.runtime.process.needed_tasks import ends_process
 from leveret.runtime.replication.applier import Applier
 from leveret.runtime.replication.delaying import Delaying, follower_data
 from leveret.runtime.replication.identity import LinkEnd
@@ -132,9 +134,11 @@ class FollowerRole:
             on_hopeless=on_hopeless,
             on_damage=self.damaged,
         )
-        self._watching = asyncio.get_running_loop().create_task(self._watch())
+        self._watching = asyncio.get_running_loop().create_task(self._watch(), name="removed logs")
         # Clients are passed on here, and a leader's confirms wait for this loop.
-        self._measuring = asyncio.get_running_loop().create_task(self._loop_watch.run())
+        self._measuring = asyncio.get_running_loop().create_task(self._loop_watch.run(), name="loop watch")
+        for task in (self._watching, self._measuring):
+            task.add_done_callback(ends_process(self.node.failed))
         settle_process()
         logger.info("following leader=%s node_id=%s epoch=%d", self.uri, identity.node_id, identity.epoch)
 
@@ -161,7 +165,7 @@ class FollowerRole:
             except StorageError as error:
                 logger.error("logs_not_watched error=%s action=retry", error)
                 continue
-            gone = [*(node.log_store.gone(there) if there else ()), *filter(_is_gone, self._few_logs(node))]
+            gone = [*(node.log_store.gone(there) if there else ()), *filter(is_gone, self._few_logs(node))]
             if gone and node is self.node:
                 node.commits.fail(gone[0].missing())
                 return
@@ -269,8 +273,3 @@ class FollowerRole:
         await self.delaying.finish(until_ms, quarantine)
         report = quarantine.finish()
         return report.id if report is not None else None
-
-
-def _is_gone(log: Log) -> bool:
-    """Whether a log's directory is gone."""
-    return not log.directory.exists()

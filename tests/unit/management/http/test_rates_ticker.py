@@ -4,9 +4,12 @@ import asyncio
 import dataclasses
 from typing import TYPE_CHECKING
 
+import pytest
+
 from leveret.config.sections.metrics import Metrics
 from leveret.management.http.rates_ticker import keep_sampling, rates_of
 from leveret.model.definitions import Queue
+from leveret.testing.network.waiting import until
 
 if TYPE_CHECKING:
     from tests.unit.management.conftest import FakeNode
@@ -26,5 +29,26 @@ async def test_rates_appear_by_themselves(node: FakeNode) -> None:
                 queue.counters.publish += 1
                 await asyncio.sleep(0.01)
         assert rates.overview(["/"])["churn_rates"]["queue_declared"] == 1
+    finally:
+        sampling.cancel()
+
+
+async def test_a_fault_of_one_sample_does_not_end_the_others(
+    node: FakeNode, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.config = dataclasses.replace(node.config, metrics=Metrics(interval_ms=100))
+    rates = rates_of(node)
+    begin_ms = rates.tick_ms
+    measured = iter([KeyError("a log that is removed meanwhile")])
+
+    async def measure() -> None:
+        for error in measured:
+            raise error
+
+    monkeypatch.setattr(rates, "measure_logs", measure)
+    sampling = asyncio.create_task(keep_sampling(rates))
+    try:
+        await until(lambda: rates.tick_ms != begin_ms)
+        assert "rates_failed" in caplog.text
     finally:
         sampling.cancel()

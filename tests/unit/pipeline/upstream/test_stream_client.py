@@ -19,10 +19,17 @@ def test_an_endpoint_is_host_and_port(text: str, endpoint: tuple[str, int]) -> N
     assert parse_endpoint(text) == endpoint
 
 
-@pytest.mark.parametrize("text", ["", "host", "host:", ":5552", "host:port", "host:-1"])
+@pytest.mark.parametrize(
+    "text", ["", "host", "host:", ":5552", "host:port", "host:-1", "host:0", "host:65536"]
+)
 def test_an_endpoint_without_host_or_port_is_named(text: str) -> None:
     with pytest.raises(InvalidCommand, match=f"'{text}' is not host:port"):
         parse_endpoint(text)
+
+
+def test_a_port_of_thousands_of_digits_is_refused_like_any_other() -> None:
+    with pytest.raises(InvalidCommand, match="is not host:port"):
+        parse_endpoint("host:" + "9" * 5_000)
 
 
 def test_an_empty_list_of_endpoints_is_unreachable() -> None:

@@ -158,3 +158,16 @@ async def test_a_queue_without_a_leader_is_told_as_rabbitmq_does() -> None:
     assert "home node 'n2' of durable queue 'q'" in str(await story.sequence())
     await story.publish()
     assert len(story.failed) == len(RUNS)
+
+
+async def test_an_answer_that_nobody_expects_is_told_too(caplog: pytest.LogCaptureFixture) -> None:
+    story = Story(led_by("n2"))
+
+    async def ask(node: str, about: dict[str, Any]) -> dict[str, Any]:
+        raise KeyError("a later version's answer")
+
+    story.port.ask = ask  # type: ignore[method-assign]
+    assert "a later version's answer" in str(await story.sequence())
+    await story.publish()
+    assert len(story.failed) == len(RUNS)
+    assert "recovered_messages_not_passed_on" in caplog.text

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -212,3 +214,37 @@ async def test_a_queue_that_nobody_uses_is_down_once_its_directory_is_gone(
         await until(lambda: site.queue().damage is not None)
     assert "queue_down vhost=v queue=q" in caplog.text
     assert site.queue("r").damage is None
+
+
+async def test_a_directory_that_goes_while_the_disk_lists_nothing_is_noticed_once_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(upkeep, "_WATCH_EVERY_S", 0.01)
+
+    site = await started(tmp_path)
+    await site.publish(3)
+    store = site.node.log_store
+    store.names_there()
+
+    def refused(place: Path) -> list[str]:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "listdir", refused)
+        shutil.rmtree(log_of(site))
+        await until(lambda: "logs_not_watched" in caplog.text)
+    await until(lambda: site.queue().damage is not None)
+
+
+async def test_a_directory_of_which_the_disk_says_nothing_is_not_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = await started(tmp_path)
+    await site.publish(3)
+
+    def refused(self: Path, **given: bool) -> os.stat_result:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", refused)
+        assert site.node.log_store.gone({"queues": set()}) == []

@@ -12,6 +12,7 @@ import pytest
 from leveret.core.queues.stream import Stream, StreamBatch, records_of
 from leveret.core.replication.standby_site import PromotionAttempt, RecoveryRequest, SiteDecisions
 from leveret.model import definitions as d
+from leveret.model.errors import PreconditionFailed
 from leveret.pipeline.archive.compact import compact
 from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.archive.recovery_plan import PlanDirectory
@@ -21,14 +22,14 @@ from leveret.pipeline.archive.sweep import sweep
 from leveret.pipeline.archive.tables import read_table
 from leveret.pipeline.jobs.job import Selection
 from leveret.pipeline.recovery.publish import IngestPublisher, PlanPublisher
-from leveret.runtime.clients.recovery_ingest import RecoveryIngest
+from leveret.runtime.clients.recovery_ingest import MARKED_OFFSET_MAX, RecoveryIngest
 from leveret.testing.sites.standby_archive import freeze_plan
 from leveret.testing.sites.standby_archive import transfer as archive
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
-from leveret.wire.chunk import ChunkType
+from leveret.wire.chunk import Attribute, ChunkType, encode_attribute, encode_trailer
 from leveret.wire.record import RECOVERY_STREAM_PREFIX
 from leveret.wire.stream.publish import MessageRun
-from leveret.wire.stream_entry import PROPERTIES, entries_of
+from leveret.wire.stream_entry import PROPERTIES, entries_of, mark_entry
 from tests.unit.memory import scratch
 from tests.unit.runtime.collecting.site import POLICY, TAGGED, Site
 
@@ -158,6 +159,43 @@ async def used(site: Site, arguments: dict[str, Any]) -> None:
     site.node.log_store.streams.retain()
     site.node.collector.retain()
     await site.settle()
+
+
+@pytest.mark.parametrize("offset", [MARKED_OFFSET_MAX + 1, 2**64 - 1])
+async def test_a_mark_beyond_what_a_stream_gets_to_is_refused_and_nothing_is_stored(
+    directory: Path, offset: int
+) -> None:
+    site = Site(directory)
+    await site.start()
+    await site.apply(d.Put(TAGGED), queue(KEPT))
+    await publish(site, range(3))
+    attributes = encode_trailer(encode_attribute(Attribute.QUEUE_OFFSET, b"", offset))
+    with pytest.raises(PreconditionFailed, match=f"offset {offset}, beyond"):
+        ingest_of(site).append("r", [MessageRun.of(1, [mark_entry(entry(0), attributes)])], lambda: None)
+    assert len(by_offset(site)) == 3
+    await site.stop()
+
+
+async def test_a_readers_offset_at_the_end_of_all_offsets_goes_no_further(directory: Path) -> None:
+    site = Site(directory)
+    await site.start()
+    await site.apply(d.Put(TAGGED), queue(KEPT))
+    await publish(site, range(3))
+    attributes = encode_trailer(
+        encode_attribute(Attribute.QUEUE_OFFSET, b"", 0),
+        encode_attribute(Attribute.OFFSET, b"reader", 2**64 - 1),
+    )
+    ingest_of(site).append("r", [MessageRun.of(1, [mark_entry(entry(0), attributes)])], lambda: None)
+    await site.settle()
+    assert stream_of(site).damage is None
+    assert stream_of(site).offset_of(b"reader") == 2**64 - 1
+    assert len(by_offset(site)) == 4
+    await site.stop()
+
+
+def ingest_of(site: Site) -> RecoveryIngest:
+    node = site.node
+    return RecoveryIngest(node.broker, ("v", "qs"), node.engine, node.commits)
 
 
 def run(scenario: Scenario) -> None:

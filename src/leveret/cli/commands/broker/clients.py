@@ -19,7 +19,10 @@ from leveret.cli.pids import pid
 
 Reason = Annotated[str, Argument(help="The reason that the clients receive.", metavar="EXPLANATION")]
 Limit = Annotated[int, Option(min=0, help="Maximum number of connections to close; 0 for all.")]
-Delay = Annotated[int, Option("--per-connection-delay", min=0, help="Milliseconds from one to the next.")]
+Delay = Annotated[
+    int,
+    Option("--per-connection-delay", min=0, max=86_400_000, help="Milliseconds from one to the next."),
+]
 _CONNECTION: Final = (
     "pid",
     "name",

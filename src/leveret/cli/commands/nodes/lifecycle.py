@@ -15,8 +15,9 @@ from leveret.cli import exits
 from leveret.cli.api import CtlError, NodeUnreachable, TimedOut
 from leveret.cli.command import Session, command
 from leveret.cli.commands.nodes.safe_to_stop import FORCE, refuse_unless_safe
-from leveret.cli.data_dir import holder
+from leveret.cli.data_dir import PID_MAX, holder
 from leveret.cli.output.values import MessageLine
+from leveret.model.whole_number import whole_number
 
 _POLL_S: Final = 0.1
 _START_TIMEOUT_S: Final = 300
@@ -65,7 +66,9 @@ def wait(
     pid_file: Annotated[
         Path | None, Argument(help="File with the node's process id. The command waits for the file, too.")
     ] = None,
-    pid: Annotated[int | None, Option("--pid", "-P", min=1, help="The node's process id.")] = None,
+    pid: Annotated[
+        int | None, Option("--pid", "-P", min=1, max=PID_MAX, help="The node's process id.")
+    ] = None,
 ) -> MessageLine:
     """Wait until a starting node answers. The wait ends at once if the process ends."""
     found: list[int] = [] if pid is None else [pid]
@@ -180,8 +183,9 @@ def _end(ctl: Session, pid: int, *, waits: bool) -> None:
 
 def _pid_in(path: Path) -> list[int]:
     """The process id in a file, if there is one."""
-    text = path.read_text().strip() if path.exists() else ""
-    return [int(text)] if text.isdecimal() else []
+    text = path.read_text(errors="replace").strip() if path.exists() else ""
+    pid = whole_number(text, least=1, most=PID_MAX)
+    return [] if pid is None else [pid]
 
 
 def _is_alive(pid: int) -> bool:

@@ -11,6 +11,7 @@ from its N-th on, and it answers `{"messages": [...], "is_last": ...}`. It reads
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import AsyncIterator, Iterable
 from itertools import chain, islice
 from typing import Any, Final
@@ -23,7 +24,8 @@ from leveret.management.request.call import Call, resource
 from leveret.management.request.merging import whole_rows
 from leveret.management.request.other_nodes import part_of, parts, rows_of
 from leveret.management.request.replies import json_reply
-from leveret.model.errors import LeveretError, NotFound
+from leveret.model.errors import InvalidCommand, LeveretError, NotFound
+from leveret.model.whole_number import whole_number
 from leveret.runtime.process.work_slices import in_slices
 
 logger = logging.getLogger(__name__)
@@ -47,7 +49,10 @@ async def show_messages(call: Call) -> Response:
     """The quarantined messages."""
     report = call.query.get("report")
     if call.is_part:
-        return json_reply(await _piece(call, report, int(call.query.get("first", "0"))))
+        first_wanted = whole_number(call.query.get("first", "0"), most=sys.maxsize)
+        if first_wanted is None:
+            raise InvalidCommand("first is no number of a message")
+        return json_reply(await _piece(call, report, first_wanted))
     rows, others = [], []
     if call.cluster.is_member:
         rows = [row for row in _reports(call) if report in (None, row["id"])]
