@@ -53,7 +53,8 @@ def test_the_delayed_follower_has_everything_and_its_lag_and_the_pauses_are_show
     lags = re.findall(r"lacks ([\d.]+) MB, and could still leave out ([\d,]+) records", shown)
     assert len(lags) == 2
     assert int(lags[0][1].replace(",", "")) > 0
-    assert re.findall(r"longest pause of a publisher at another node: ([\d,]+) ms", shown)
+    # Publishers at other nodes may have ended before the kill on a busy machine: the demo tells that instead.
+    assert len(re.findall(r"pause of a publisher at another node: ([\d,]+ ms|all of them had)", shown)) == 2
 
 
 def test_the_node_that_comes_back_is_sent_what_it_lacks(shown: str) -> None:

@@ -106,7 +106,9 @@ def _show_leaders(nodes: DemoNodes) -> None:
 
 
 def _show_pause(pause: Pause | None) -> None:
-    if pause is not None:
+    if pause is None:
+        report.detail("no pause of a publisher at another node: all of them had published everything")
+    else:
         report.detail(f"longest pause of a publisher at another node: {pause.lasted_ms:,} ms")
 
 
