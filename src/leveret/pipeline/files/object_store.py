@@ -19,6 +19,11 @@ from obstore.store import from_url
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
 
+COPIED_BYTES_MAX: Final = 2**30
+"""S3 copies no object above 5 GB in one request, and one request is to end within the timeout of `_CLIENT`."""
+_PIECE_BYTES: Final = 8 * 2**20
+_PART_BYTES: Final = 64 * 2**20
+"""S3 takes ten thousand parts, so 640 GB."""
 # Without TLS only if the endpoint's URI says http.
 _CLIENT: Final[ClientConfig] = {"timeout": "60s", "connect_timeout": "5s", "allow_http": True}
 # Spark retries a task, and the transfer its query.
@@ -114,14 +119,25 @@ class RemoteStore:
     def move(self, key: str, to: str) -> None:
         """Copies in the store, object by object, and deletes when all copies exist."""
         names = [name for name, _ in self.below(key, "")]
-        with _failing():
-            for name in names:
-                obstore.copy(self._store, name, to + name[len(key) :])
-            with suppress(FileNotFoundError):
-                obstore.copy(self._store, key, to)
+        for name in names:
+            self._copy(name, to + name[len(key) :])
+        with suppress(FileNotFoundError):
+            self._copy(key, to)
         for name in [*sorted(names, reverse=True), key]:
             with suppress(FileNotFoundError):
                 self.delete(name)
+
+    def _copy(self, name: str, to: str) -> None:
+        """Copy an object in the store; a large one through this process, in parts."""
+        with _failing():
+            size = obstore.head(self._store, name)["size"]
+            if size <= COPIED_BYTES_MAX:
+                obstore.copy(self._store, name, to)
+                return
+            with obstore.open_writer(self._store, to, buffer_size=_PART_BYTES, max_concurrency=2) as target:
+                for at in range(0, size, _PIECE_BYTES):
+                    end = min(at + _PIECE_BYTES, size)
+                    target.write(obstore.get_range(self._store, name, start=at, end=end))
 
     def delete(self, key: str) -> None:
         """One request; S3 does not report whether it existed."""

@@ -81,6 +81,23 @@ def test_what_is_moved_is_where_it_belongs_and_nowhere_else(root: ObjectPath) ->
     assert not (root / "data").exists()
 
 
+def test_an_object_above_what_a_store_copies_at_once_is_moved_in_parts(
+    object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_store_module, "COPIED_BYTES_MAX", 1000)
+    monkeypatch.setattr(object_store_module, "_PIECE_BYTES", 7 * 2**20 // 3)
+    monkeypatch.setattr(object_store_module, "_PART_BYTES", 6 * 2**20)
+    root = ObjectPath(object_store.new_place())
+    octets = os.urandom(13 * 2**20 + 1)
+    (root / "data" / "1").write_bytes(octets)
+    begin = len(object_store.requests)
+    (root / "data").move(root / "former" / "5")
+    assert (root / "former" / "5" / "1").read_bytes() == octets
+    assert not (root / "data").exists()
+    puts = [path for method, path in object_store.requests[begin:] if method == "PUT"]
+    assert len(puts) == 3, "a copy in one request is refused above 5 GB"
+
+
 @pytest.mark.parametrize("whole_bytes_max", [0, 1 << 20])
 def test_large_objects_are_read_here_and_there(
     root: ObjectPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole_bytes_max: int
