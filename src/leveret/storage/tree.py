@@ -24,8 +24,8 @@ from leveret.storage.removed import RemovedFiles
 from leveret.storage.segment import has_segments
 from leveret.storage.state_file import SUFFIX, StateFile
 from leveret.wire.chunk import Header
+from leveret.wire.link import NAME_BYTES_MAX
 
-NAME_BYTES_MAX: Final = 1024
 STARTS_BITS: Final = 20
 """The lower bits of the epoch of a leader's chunks: the number of its starts in its own epoch."""
 _OWN: Final = frozenset({"transient", "divergent", "delayed", "standby", "log", "staged", "removed"})
@@ -282,7 +282,7 @@ class Tree:
             or name in _OWN_FILES
             or any(part in ("..", "/") or part.startswith(".") or "\0" in part for part in parts)
         ):
-            raise StorageError(f"{name!r} is not the name of a log or state file")
+            raise StorageError(f"{name[:300]!r} is not the name of a log or state file")
         return self.root.joinpath(*parts)
 
 

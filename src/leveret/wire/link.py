@@ -59,6 +59,9 @@ PROBE_CHUNKS_MAX: Final = 4096
 MESSAGE_BYTES_MAX: Final = 1 << 30
 FRAME_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 64
 """The most octets of changes in a frame: its message has a head as well."""
+LOGS_MAX: Final = 1_000_000
+"""The most logs that a peer may name: no node has as many, and each takes memory here."""
+NAME_BYTES_MAX: Final = 1024
 SMALL_BYTES_MAX: Final = 8192
 """The most octets at once from a peer that has not proven the secret."""
 _COMPRESSED: Final = 1
@@ -434,7 +437,12 @@ def _change(octets: memoryview, at: int, names: dict[int, str]) -> tuple[LogChan
     if kind is ChangeKind.NAME:
         _, number, size = _NAME.unpack_from(octets, at)
         end = at + _NAME.size + size
+        if size > NAME_BYTES_MAX:
+            raise ValueError(f"the name of a log has {size} octets")
         names[number] = _text(octets, end - size, end)
+        # While a copy catches up, a log has two numbers.
+        if len(names) > 2 * LOGS_MAX:
+            raise ValueError(f"more than {LOGS_MAX} logs are named")
         return None, end, end
     if kind in (ChangeKind.FILE, ChangeKind.REMOVE):
         _, size = _FILE.unpack_from(octets, at)

@@ -123,6 +123,27 @@ def test_a_frame_that_no_peer_takes_is_an_error_before_it_is_made() -> None:
             frame.message(1, 1, 0, compress=compress)
 
 
+def test_a_peer_names_no_more_logs_and_no_longer_names_than_a_node_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link, "LOGS_MAX", 50)
+    names: dict[int, str] = {}
+
+    def take(numbers: range, name: str) -> None:
+        frame = Frame()
+        for number in numbers:
+            frame.add(name_change(number, name))
+        _, changes = decode_frame(memoryview(payload_of(frame, compress=False)), names)
+        assert list(changes()) == []
+
+    take(range(100), "queues/1")
+    take(range(100), "queues/2")
+    with pytest.raises(LinkError, match="more than 50 logs"):
+        take(range(100, 101), "queues/1")
+    with pytest.raises(LinkError, match="has 1025 octets"):
+        take(range(1), "x" * 1025)
+
+
 @pytest.mark.parametrize("kind", [ChangeKind.DELETE, ChangeKind.QUARANTINE])
 def test_what_a_log_that_is_gone_was_called_by_is_forgotten(kind: ChangeKind) -> None:
     """Else a follower would remember every queue there ever was."""

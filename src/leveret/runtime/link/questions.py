@@ -9,11 +9,13 @@ from typing import Any, Final
 
 from leveret.model.errors import LeveretError
 from leveret.runtime.link.peer import LinkPeer
-from leveret.wire.link import Answer, Question, Type, decode, pack
+from leveret.wire.link import Answer, LinkError, Question, Type, decode, pack
 
 logger = logging.getLogger(__name__)
 
 ANSWER_TIMEOUT_S: Final = 60.0
+_QUESTIONS_MAX: Final = 100_000
+"""More than a node has reason to ask at once; each costs a task here."""
 
 Finder = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
 """Returns the answer to a question; the other side receives the text of a raised error."""
@@ -68,10 +70,12 @@ class Questions:
         """Take a QUESTION or an ANSWER.
 
         Raises:
-            LinkError: the message is malformed.
+            LinkError: the message is malformed, or one question too many.
         """
         if kind is Type.QUESTION:
             question = decode(kind, payload, Question)
+            if len(self._tasks) >= _QUESTIONS_MAX:
+                raise LinkError(f"{_QUESTIONS_MAX} questions wait for an answer already")
             task = asyncio.get_running_loop().create_task(self._find(peer, question))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)

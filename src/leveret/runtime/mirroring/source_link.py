@@ -109,6 +109,8 @@ class SourceLink(MirrorLink):
         if led is None:
             check_name(tree, name)
             self.wanted.add(name)
+            if len(self.wanted) > wire.LOGS_MAX:
+                raise LinkError(f"the mirror names more than {wire.LOGS_MAX} logs")
             return
         self.wanted.add(name)
         self.end(name)

@@ -26,13 +26,14 @@ from leveret.runtime.replication.sent_logs import SentLogs
 from leveret.session.link_handshake import ProvenFollower
 from leveret.storage.tree import Tree
 from leveret.wire import link as wire
-from leveret.wire.link import Frame, LinkError, LogExtent, Octets, Type, pack
+from leveret.wire.link import LOGS_MAX, Frame, LinkError, LogExtent, Octets, Type, pack
 
 logger = logging.getLogger(__name__)
 
 STEP_BYTES: Final = 1024 * 1024
 FINAL_BYTES: Final = 8 * 1024 * 1024
 """If no more octets are missing, the rest is sent in one turn of the loop: a few milliseconds."""
+_REPORT_BYTES_MAX: Final = 256 * 1024 * 1024
 FINAL_LOGS: Final = 256
 """The same for the number of logs with missing records."""
 
@@ -86,6 +87,7 @@ class SentNode(SentLogs):
         self._feed = leading.feed
         self.skipped: set[str] = set()
         self._extents: list[LogExtent] = []
+        self._reported_bytes = 0
         self._counts = False
         """Whether it has been seen in sync since it last joined."""
         self._steps_taken = 0
@@ -120,9 +122,12 @@ class SentNode(SentLogs):
         """Take a part of the follower's report; the comparison begins with the last part.
 
         Raises:
-            LinkError: a log comes twice.
+            LinkError: a log comes twice, or more come than any node has.
         """
         self._extents += inventory.logs
+        self._reported_bytes += sum(len(each.path) + len(each.last) for each in inventory.logs)
+        if len(self._extents) > LOGS_MAX or self._reported_bytes > _REPORT_BYTES_MAX:
+            raise LinkError(f"the follower names more than {LOGS_MAX} logs, or very long ones")
         self.apply_delay_ms = inventory.apply_delay_ms
         if not inventory.is_last:
             return

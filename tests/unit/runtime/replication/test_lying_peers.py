@@ -168,20 +168,8 @@ FOLLOWER_PHASES: Final = [
 ]
 
 
-@pytest.mark.parametrize("phase", FOLLOWER_PHASES)
-@pytest.mark.parametrize("seed", seeds(12, each_time=4))
-async def test_a_follower_that_lies_is_not_in_sync_and_gets_nothing_written(
-    tmp_path: Path, phase: SendPhase, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def never(now_ms: Callable[[], int]) -> bool:
-        await asyncio.Event().wait()
-        return False
-
-    if phase is SendPhase.CATCHING_UP:
-        monkeypatch.setattr(sent_node, "FINAL_BYTES", -1)
-    dice, leader = random.Random(f"{phase} {seed}"), LeaderSite(tmp_path / "leader", random.Random(1))
-    leader.append(NAME)
-    await leader.commits.settle()
+def joining(leader: LeaderSite) -> Outbound:
+    """The link of a follower that has proven the secret."""
     peer = Peer()
     cast(Any, peer).sent_bytes, cast(Any, peer).channel = 0, b""
     link = Outbound(leader.listener._leading, cast(Any, peer), lambda _: None, leader.listener._ended)
@@ -196,6 +184,24 @@ async def test_a_follower_that_lies_is_not_in_sync_and_gets_nothing_written(
         uri="",
     )
     link.begin(follower)
+    return link
+
+
+@pytest.mark.parametrize("phase", FOLLOWER_PHASES)
+@pytest.mark.parametrize("seed", seeds(12, each_time=4))
+async def test_a_follower_that_lies_is_not_in_sync_and_gets_nothing_written(
+    tmp_path: Path, phase: SendPhase, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(now_ms: Callable[[], int]) -> bool:
+        await asyncio.Event().wait()
+        return False
+
+    if phase is SendPhase.CATCHING_UP:
+        monkeypatch.setattr(sent_node, "FINAL_BYTES", -1)
+    dice, leader = random.Random(f"{phase} {seed}"), LeaderSite(tmp_path / "leader", random.Random(1))
+    leader.append(NAME)
+    await leader.commits.settle()
+    link = joining(leader)
     assert link.sending is not None
     scope = link.sending.scope
     if phase is SendPhase.COMPARING:
@@ -216,3 +222,45 @@ async def test_a_follower_that_lies_is_not_in_sync_and_gets_nothing_written(
     assert files_below(leader.directory) == before
     link.ended(None)
     await leader.stop()
+
+
+@pytest.mark.parametrize(
+    "extents",
+    [
+        lambda at: [LogExtent(f"queues/{at}-{number}", 0, 0, b"") for number in range(10)],
+        lambda at: [LogExtent(f"{at}/" + "x" * 100_000_000, 0, 0, b"")],
+    ],
+)
+async def test_a_report_that_does_not_end_ends_the_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extents: Callable[[int], list[LogExtent]]
+) -> None:
+    monkeypatch.setattr(sent_node, "LOGS_MAX", 100)
+    leader = LeaderSite(tmp_path / "leader", random.Random(1))
+    link = joining(leader)
+
+    def report_all() -> None:
+        for at in range(11):
+            link.received(Type.INVENTORY, payload(Type.INVENTORY, wire.Inventory(extents(at), [], False)))
+
+    with pytest.raises(wire.LinkError, match="more than 100 logs"):
+        report_all()
+    link.ended(None)
+    await leader.stop()
+
+
+async def test_a_mirror_that_wants_ever_more_logs_ends_its_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "LOGS_MAX", 100)
+    node = Node(tmp_path / "leader")
+    link = cast(SourceLink, node.sources.accept(cast(Any, Peer()), "b"))
+
+    def want(names: range) -> None:
+        for at in names:
+            copy = wire.Copy(1, LogExtent(f"queues/{at:016x}", 0, 0, b""), None)
+            link.received(Type.COPIES, payload(Type.COPIES, wire.MirrorInventory([copy])))
+
+    want(range(100))
+    with pytest.raises(wire.LinkError, match="more than 100 logs"):
+        want(range(100, 101))
+    await node.stop()
