@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Final
 
 import msgspec
 
@@ -19,6 +18,7 @@ from leveret.core.broker.churn import Churn
 from leveret.core.broker.definitions_lock import DefinitionsLock
 from leveret.core.broker.deletions import Deletions, check_deletion
 from leveret.core.broker.direct_reply import DirectReply
+from leveret.core.broker.entities import check_shareable, with_stored_secrets
 from leveret.core.broker.epochs import Epochs
 from leveret.core.broker.limits import (
     Connection,
@@ -57,11 +57,8 @@ from leveret.core.rules.validation import (
 )
 from leveret.model import definitions as d
 from leveret.model.errors import InvalidCommand, NotFound, PreconditionFailed
-from leveret.model.secrets import MASK, Masked, unmasked
 
 STANDBY_TAG = "standby_replication"
-SHARED_BYTES_MAX: Final = 1024 * 1024
-"""The limit of an entity's JSON: etcd accepts 1.5 MiB at once by default, and base64 enlarges it."""
 
 
 class Broker:
@@ -174,7 +171,7 @@ class Broker:
     def _check_size(self, entity: d.AnyEntity) -> None:
         check_nesting(entity)
         if self.shared is not None:
-            _check_shareable(entity)
+            check_shareable(entity)
 
     def _record(self, change: d.Change, *, durable: bool = True) -> None:
         self.definitions.apply(change)
@@ -212,29 +209,12 @@ class Broker:
                 if entity.component == d.OPERATOR_POLICY:
                     self._put_policy(entity)
                 else:
-                    self._record(d.Put(self._with_secrets(entity)))
+                    self._record(d.Put(with_stored_secrets(entity, self.definitions)))
             case d.User():
                 check_user_limits(entity.limits)
                 self._record(d.Put(entity))
             case d.GlobalParameter():
-                self._record(d.Put(self._with_secrets(entity)))
-
-    def _with_secrets(self, entity: d.Parameter | d.GlobalParameter) -> d.Parameter | d.GlobalParameter:
-        """The parameter with its masked secrets replaced by the stored ones.
-
-        Raises:
-            InvalidCommand: a secret is masked, and no stored parameter has it.
-        """
-        existing = self.definitions.by_kind[entity.kind].get(entity.key)
-        try:
-            return msgspec.structs.replace(
-                entity, value=unmasked(entity.value, getattr(existing, "value", None))
-            )
-        except Masked:
-            raise InvalidCommand(
-                f"its secrets were masked when it was shown or exported, as {MASK}: export it with "
-                "--include-secrets (include_secrets=true over HTTP), or write the secrets in their places"
-            ) from None
+                self._record(d.Put(with_stored_secrets(entity, self.definitions)))
 
     def _delete(self, kind: str, key: tuple[str, ...]) -> None:
         entity = self.definitions.by_kind[kind].get(key) or self._exclusive(kind, key)
@@ -683,17 +663,3 @@ def _check_health(queue: Queue) -> None:
     if queue.damage is not None:
         vhost, name = queue.key
         raise NotFound(f"queue '{name}' in vhost '{vhost}' is down: {queue.damage}")
-
-
-def _check_shareable(entity: d.AnyEntity) -> None:
-    """Refuse an entity too large for etcd, which would make this node, and then each other one, leave the cluster.
-
-    Raises:
-        InvalidCommand: the entity is too large.
-    """
-    size = len(d.encode_change(d.Put(entity)))
-    if size > SHARED_BYTES_MAX:
-        raise InvalidCommand(
-            f"{entity.kind} {'/'.join(entity.key)}: {size} octets are more than the {SHARED_BYTES_MAX} that nodes "
-            "of a cluster can share of an entity"
-        )

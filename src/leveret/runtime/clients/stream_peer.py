@@ -26,15 +26,13 @@ from leveret.model.errors import (
     LedElsewhere,
     LeveretError,
     NotFound,
-    PeerError,
     PreconditionFailed,
     Refusal,
 )
 from leveret.runtime.clients import connection_log
+from leveret.runtime.clients.recovered_publishes import RecoveredPublishes
 from leveret.runtime.clients.stream_host import (
-    RecoveryQueue,
     ServedLog,
-    StagedQueue,
     StreamGroups,
     StreamHandle,
     StreamHost,
@@ -63,7 +61,6 @@ from leveret.session.stream.types import (
     code_of,
 )
 from leveret.wire.record import OUTGOING_STREAM
-from leveret.wire.staged_segment import StagedSegment
 from leveret.wire.stream.codec import Code
 from leveret.wire.stream.commands import QueryPublisherSequenceResponse
 
@@ -141,8 +138,6 @@ class StreamPeer(asyncio.Protocol):
         self._settling = False
         self._goes_on = False
         self._served_last = -1
-        self._queues: dict[StreamPublisher, RecoveryQueue] = {}
-        self._staged: dict[StreamPublisher, StagedQueue] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._pump_waits = False
         self._writable = True
@@ -258,6 +253,7 @@ class StreamPeer(asyncio.Protocol):
             tls_peer(transport),
             self._host.stream_errors,
         )
+        self._recovered = RecoveredPublishes(self._host, self._session)
         self._register[self] = None
         connection_log.accepted(self.name, "stream")
         self._arm()
@@ -442,18 +438,13 @@ class StreamPeer(asyncio.Protocol):
             stream.ask_offset(ask.reference, found)
 
     def _append(self, append: Append) -> None:
-        publisher = append.publisher
+        done = partial(self._guarded, partial(self._stored, append))
+
+        def failed(error: LeveretError) -> None:
+            self._guarded(partial(self._then_settle, partial(self._not_stored, append, error)))
+
         try:
-            if publisher.is_staged:
-                self._take_in(append)
-                return
-            queue = self._queue_of(publisher)
-            done = partial(self._guarded, partial(self._stored, append))
-
-            def failed(error: LeveretError) -> None:
-                self._guarded(partial(self._then_settle, partial(self._not_stored, append, error)))
-
-            queue.append(publisher.reference, append.runs, done, failed)
+            self._recovered.append(append, done, failed)
         except LeveretError as error:
             self._not_stored(append, error)
 
@@ -486,34 +477,6 @@ class StreamPeer(asyncio.Protocol):
             queue.ask_sequence(asked.reference, partial(answer, Code.OK), failed)
         except LeveretError as error:
             failed(error)
-
-    def _take_in(self, append: Append) -> None:
-        """Take in the segment that is announced, one in each frame."""
-        publisher = append.publisher
-        bodies = [body for run in append.runs for _, body in run.messages()]
-        if len(bodies) != 1:
-            raise PeerError(f"{len(bodies)} staged segments are announced at once")
-        if publisher not in self._staged:
-            alive = self._session.publishers.values()
-            self._staged = {each: queue for each, queue in self._staged.items() if each in alive}
-            self._staged[publisher] = self._host.staged_queue(self.user, self.vhost, publisher.queue)
-        self._staged[publisher].take_in(
-            publisher.reference,
-            StagedSegment.decode(bodies[0]),
-            partial(self._guarded, partial(self._stored, append)),
-            partial(self._refused_later, append),
-        )
-
-    def _refused_later(self, append: Append, error: LeveretError) -> None:
-        self._guarded(partial(self._then_settle, partial(self._not_stored, append, error)))
-
-    def _queue_of(self, publisher: StreamPublisher) -> RecoveryQueue:
-        """The publisher's queue, looked up once; forgets the queues of publishers that are gone."""
-        if publisher not in self._queues:
-            alive = self._session.publishers.values()
-            self._queues = {each: queue for each, queue in self._queues.items() if each in alive}
-            self._queues[publisher] = self._host.recovery_queue(self.user, self.vhost, publisher.queue)
-        return self._queues[publisher]
 
     def _stored(self, append: Append) -> None:
         self._then_settle(partial(self._session.stored, append))

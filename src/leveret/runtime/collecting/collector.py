@@ -37,7 +37,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final
 
 from leveret.config import Config
@@ -53,12 +52,11 @@ from leveret.runtime.collecting.outgoing_log import STOPPED, OutgoingLog, remove
 from leveret.runtime.collecting.outgoing_sync import FLUSH_INTERVAL_S, OutgoingSync
 from leveret.runtime.collecting.queue_chunks import first_wanted, relocated_chunks, wanted_bytes
 from leveret.runtime.collecting.shared_incarnations import SharedIncarnations
-from leveret.runtime.collecting.vhost_directories import directory_name, vhost_of_directory
+from leveret.runtime.collecting.vhost_directories import VhostDirectories, vhost_of_directory
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.ports import ReplicationPort
 from leveret.runtime.logs.queue_store import QueueStore
 from leveret.runtime.process.work_slices import others_first
-from leveret.storage.directory import sync_directory
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import Header
@@ -94,7 +92,7 @@ class Collector:
         """Begin without logs; `queue_log` gives a queue's log."""
         self.logs: dict[str, OutgoingLog] = {}
         self._tree = tree
-        self._directory = tree.root / "outgoing"
+        self._directories = VhostDirectories(tree)
         self._clock_ms = clock_ms
         self.released: Callable[[], None] = lambda: None
         self._queue_log = queue_log
@@ -137,7 +135,7 @@ class Collector:
         if log is None:
             if vhost in self._broken:
                 raise StorageError(self._broken[vhost])
-            directory = self._directory / directory_name(vhost)
+            directory = self._directories.of(vhost)
             try:
                 log = OutgoingLog(
                     self._tree,
@@ -168,11 +166,10 @@ class Collector:
         self.has_resigned = True
         for vhost in list(self.logs):
             self.close_vhost(vhost, delete=False)
-        for path in self._beside(()):
+        for path in self._directories.beside(()):
             remove_log(self._tree, path)
-        if self._directory.exists():
-            # Before any queue goes: a log that came back after a power loss would report the deletion.
-            sync_directory(self._directory)
+        # Before any queue goes: a log that came back after a power loss would report the deletion.
+        self._directories.sync()
         self._broken.clear()
 
     def open_tagged(self, vhost: str, queues: list[Queue]) -> None:
@@ -198,28 +195,15 @@ class Collector:
 
     def remove_former(self, vhosts: Iterable[str]) -> None:
         """Remove the logs of all vhosts except these, because a new vhost of an old name is another one."""
-        for path in self._beside(vhosts):
-            self._remove(path)
+        for path in self._directories.beside(vhosts):
+            self._directories.try_to_remove(path)
 
     def remove_closed(self, vhost: str) -> None:
         """Remove the log of a deleted vhost from the time of its tag, also a damaged one."""
-        path = self._directory / directory_name(vhost)
+        path = self._directories.of(vhost)
         if vhost not in self.logs and path.exists():
-            self._remove(path)
+            self._directories.try_to_remove(path)
         self._broken.pop(vhost, None)
-
-    def _beside(self, vhosts: Iterable[str]) -> list[Path]:
-        """The directories that belong to none of these vhosts."""
-        own = {directory_name(vhost) for vhost in vhosts}
-        found = sorted(self._directory.iterdir()) if self._directory.exists() else []
-        return [path for path in found if path.name not in own]
-
-    def _remove(self, path: Path) -> None:
-        """Remove a log; a failure never fails the broker, because the next start tries again."""
-        try:
-            remove_log(self._tree, path)
-        except (OSError, StorageError) as error:
-            logger.error("outgoing_log_not_removed error=%s", error)
 
     def follow(self, queue: Queue) -> None:
         """Collect this queue from now on, and in parallel the earlier records of its log."""
@@ -682,7 +666,7 @@ class Collector:
         for vhost, log in self.logs.items():
             rows.append({"vhost": vhost, "bytes": log.bytes})
             self._begin_anew(vhost, [queue for queue in queues if queue.key[0] == vhost])
-        for path in self._beside(self.logs):
+        for path in self._directories.beside(self.logs):
             size = sum(file.stat().st_size for file in path.iterdir())
             rows.append({"vhost": vhost_of_directory(path.name), "bytes": size})
             remove_log(self._tree, path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -25,6 +25,8 @@ from leveret.storage.tree import Tree, put_log_away
 logger = logging.getLogger(__name__)
 
 _SETTLE_S: Final = 5.0
+_LOST_NAMED: Final = 20
+"""Each of so many lost logs has a line of its own."""
 
 
 OnDamagedCopy = Callable[[GroupCommit, Corrupt], None]
@@ -131,6 +133,19 @@ def expected_logs(tree: Tree, identity: NodeIdentity) -> frozenset[str] | None:
 def stored_logs(node: Node) -> StoredLogs:
     """The logs that a node has on disk, and those that it lacks."""
     return StoredLogs(node.missing_logs(), node.definitions_end)
+
+
+def report_lost_logs(node: Node, lost: Set[int], *, lost_definitions: bool) -> None:
+    """Log that logs were removed while the node was down."""
+    for queue in node.definitions_of(lost)[:_LOST_NAMED]:
+        logger.error("log_lost vhost=%s queue=%s epoch=%016x action=fetch_again", *queue.key, queue.epoch)
+    logger.error(
+        "logs_lost count=%d definitions=%s action=stand_last hint=%s",
+        len(lost),
+        "lost" if lost_definitions else "whole",
+        "these logs were removed while the node was down; a leader sends them again, and until then a promotion "
+        "needs --force",
+    )
 
 
 def put_away(data_dir: Path, name: str, error: StorageError) -> None:

@@ -49,6 +49,7 @@ from leveret.runtime.replication.identity import IdentityFile, LinkEnd, NodeIden
 from leveret.runtime.replication.inbound import Inbound
 from leveret.runtime.replication.listener import ReplicationListener
 from leveret.runtime.roles import holding
+from leveret.runtime.roles.entrance import HttpEntrance, entrance_of
 from leveret.runtime.roles.fencer import Fencer
 from leveret.runtime.roles.follower_server import TLS, FollowerServer, uri_of
 from leveret.runtime.roles.following import FollowerRole
@@ -72,8 +73,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RESERVE_EVERY_S: Final = 1.0
-_LOST_NAMED: Final = 20
-"""Each of so many lost logs has a line of its own."""
 
 
 class Roles:
@@ -122,7 +121,7 @@ class Roles:
         self._changing = asyncio.Lock()
         self._commands = commands(self)
         self.entrances = Entrances(self._entrance)
-        self.http_entrance: Callable[[bool], Entrance | None] = lambda is_tls: None
+        self.http_entrance: HttpEntrance = lambda is_tls: None
         self.proxy: ClientProxy | None = None
         if config.followers.proxy:
             self.proxy = ClientProxy(config, self._proxy_end, self._leader_uris)
@@ -454,15 +453,7 @@ class Roles:
         if self._clustered is not None or not (lost or lost_definitions):
             return
         self._note_incomplete()
-        for queue in node.definitions_of(lost)[:_LOST_NAMED]:
-            logger.error("log_lost vhost=%s queue=%s epoch=%016x action=fetch_again", *queue.key, queue.epoch)
-        logger.error(
-            "logs_lost count=%d definitions=%s action=stand_last hint=%s",
-            len(lost),
-            "lost" if lost_definitions else "whole",
-            "these logs were removed while the node was down; a leader sends them again, and until then a promotion "
-            "needs --force",
-        )
+        holding.report_lost_logs(node, lost, lost_definitions=lost_definitions)
 
     def _lacks_segment(self, log: Log, error: Corrupt) -> bool:
         """See scrubbing.CopyDamaged."""
@@ -531,18 +522,7 @@ class Roles:
             if self.proxy is not None and self.proxy.is_open:
                 return self.proxy.entrance(name, hops)
             raise PreconditionFailed(f"{self.config.node_name} does not lead: it is {self.state}")
-        if not self.node.is_open:
-            raise PreconditionFailed(f"{self.config.node_name} is about to lead, or to stop")
-        is_tls = name in ("amqps", "streams", "https")
-        listening = {"amqp": self.node.amqp.listening, "stream": self.node.streams.listening}.get(
-            name.removesuffix("s")
-        )
-        entrance = self.http_entrance(is_tls) if listening is None else listening.entrance(is_tls=is_tls)
-        if entrance is None:
-            raise PreconditionFailed(
-                f"the leader {self.config.node_name} has no listener of kind {name} open"
-            )
-        return entrance
+        return entrance_of(self.node, name, self.http_entrance)
 
     # -- to be replaced, and to replace -------------------------------------------------------
 

@@ -381,7 +381,7 @@ class StandbyDownstream:
     async def details(self) -> dict[str, Any]:
         """Return the status, and the messages left of an unfinished promotion, a row for each vhost (`amounts`)."""
         if self.member is not None:
-            return await self.member.details()
+            return await self.member.status.details()
         status = self.status()
         if status["promotion"] is not None:
             status["promotion"] |= await self.promotion.amounts()

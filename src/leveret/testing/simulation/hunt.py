@@ -20,7 +20,7 @@ def _of_sites(module: str, name: str) -> Callable[..., SimulatedWorld]:
     """Return what makes a world that needs the pipeline's packages, and greenlet."""
 
     def make(*given: Any, **named: Any) -> SimulatedWorld:
-        worlds = import_module(f"leveret.testing.simulation.worlds.{module}")
+        worlds = import_module(f"leveret.testing.simulation.worlds.sites.{module}")
         world: SimulatedWorld = getattr(worlds, name)(*given, **named)
         return world
 
@@ -32,8 +32,8 @@ WORLDS: Final[dict[str, Callable[..., SimulatedWorld]]] = {
     "cluster": ClusterWorld,
     "followers": FollowerWorld,
     "delayed": DelayedWorld,
-    "sites": _of_sites("sites", "SitesWorld"),
-    "shared": _of_sites("sites", "SharedArchiveWorld"),
+    "sites": _of_sites("two_sites", "SitesWorld"),
+    "shared": _of_sites("two_sites", "SharedArchiveWorld"),
     "returns": _of_sites("returns", "ReturningWorld"),
 }
 _TRIES_MAX: Final = 60

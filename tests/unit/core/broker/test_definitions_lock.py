@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.core.broker.broker import SHARED_BYTES_MAX, Broker
+from leveret.core.broker.broker import Broker
 from leveret.core.broker.definitions_lock import DefinitionsLock
+from leveret.core.broker.entities import SHARED_BYTES_MAX
 from leveret.model import definitions as d
 from leveret.model.errors import InvalidCommand
 

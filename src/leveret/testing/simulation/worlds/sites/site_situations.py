@@ -11,7 +11,7 @@ from random import Random
 from typing import Any, Final, Protocol
 
 from leveret.testing.simulation.nodes.node import SimulatedNode
-from leveret.testing.simulation.worlds.site import Site
+from leveret.testing.simulation.worlds.sites.site import Site
 
 _LATE_S: Final = 1.0
 _MOMENT_S: Final = 2.0

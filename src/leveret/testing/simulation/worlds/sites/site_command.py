@@ -12,7 +12,7 @@ from leveret.model.errors import LeveretError
 from leveret.testing.simulation.applications.operator import NeverAtRest
 from leveret.testing.simulation.machine.waiting import wait_until
 from leveret.testing.simulation.nodes.node import SimulatedNode
-from leveret.testing.simulation.worlds.site import Site, broker_of
+from leveret.testing.simulation.worlds.sites.site import Site, broker_of
 from leveret.testing.simulation.worlds.world import START_TIMEOUT_S, SimulatedWorld
 
 STEPS_MAX: Final = 300

@@ -32,7 +32,7 @@ from leveret.testing.simulation.machine.blocking import BlockingProcess
 from leveret.testing.simulation.machine.waiting import wait_until
 from leveret.testing.simulation.nodes.node import SimulatedNode
 from leveret.testing.simulation.pipelines.patches import simulated_pipelines
-from leveret.testing.simulation.worlds.site import (
+from leveret.testing.simulation.worlds.sites.site import (
     DOWNSTREAM,
     FOLLOWS,
     MIRRORED,
@@ -42,8 +42,8 @@ from leveret.testing.simulation.worlds.site import (
     broker_of,
     change_at,
 )
-from leveret.testing.simulation.worlds.site_command import STEPS_MAX, SiteCommand
-from leveret.testing.simulation.worlds.site_situations import SITUATIONS, SiteSituations
+from leveret.testing.simulation.worlds.sites.site_command import STEPS_MAX, SiteCommand
+from leveret.testing.simulation.worlds.sites.site_situations import SITUATIONS, SiteSituations
 from leveret.testing.simulation.worlds.world import START_TIMEOUT_S, PossibleFault, SimulatedWorld
 
 QUEUES: Final = ("q1", "q2", "dead", "letters")

@@ -19,9 +19,9 @@ from leveret.testing.applications.run_books import BookedMessage, BooksFault
 from leveret.testing.simulation.applications.application import ANSWER_TIMEOUT_S
 from leveret.testing.simulation.applications.client import ClientClosed, ClientDelivery, SimulatedClient
 from leveret.testing.simulation.applications.operator import NeverAtRest
-from leveret.testing.simulation.worlds.site import Site, change_at
-from leveret.testing.simulation.worlds.site_command import SiteCommand
-from leveret.testing.simulation.worlds.sites import FOLLOW_TIMEOUT_S, QUEUES, SitesWorld
+from leveret.testing.simulation.worlds.sites.site import Site, change_at
+from leveret.testing.simulation.worlds.sites.site_command import SiteCommand
+from leveret.testing.simulation.worlds.sites.two_sites import FOLLOW_TIMEOUT_S, QUEUES, SitesWorld
 from leveret.testing.simulation.worlds.world import START_TIMEOUT_S
 
 _LOOKS_MAX: Final = 60
