@@ -141,6 +141,7 @@ class Broker:
         self.shared: list[d.Change] | None = None
         self._read = read
         self._stale = StalePolicies()
+        self._deletes_unbound = True
         self.deletions = Deletions(
             self.queues,
             self.topologies,
@@ -167,6 +168,21 @@ class Broker:
             self._put(change.entity)
         else:
             self._delete(change.kind, change.key)
+
+    def apply_decided(self, change: d.Change) -> None:
+        """Apply a change that another node, or this one before, has decided.
+
+        As `apply`, except that an auto-delete exchange stays when its last binding goes: its deletion is a change of
+        its own, and changes that were made together may come in another order, so that it has another binding next.
+
+        Raises:
+            Refusal: the change contradicts what exists, or is not valid.
+        """
+        self._deletes_unbound = False
+        try:
+            self.apply(change)
+        finally:
+            self._deletes_unbound = True
 
     def _check_size(self, entity: d.AnyEntity) -> None:
         check_nesting(entity)
@@ -567,7 +583,7 @@ class Broker:
             self._delete_exchanges(topology, [binding.source])
 
     def _remove_binding(self, topology: Topology, binding: d.Binding) -> bool:
-        """Remove a binding if it exists; return whether its source is an auto-delete exchange without bindings now."""
+        """Remove a binding if it exists; return whether its source is to go, as an auto-delete exchange without any."""
         if not topology.has_binding(binding):
             return False
         topology.unbind(binding)
@@ -576,7 +592,7 @@ class Broker:
         else:
             self._share(d.Delete("bindings", binding.key))
         source = topology.exchanges[binding.source]
-        return source.definition.auto_delete and not source.bindings
+        return self._deletes_unbound and source.definition.auto_delete and not source.bindings
 
     def route(
         self, vhost: str, exchange: str, routing_key: str, headers: Headers, copies: Iterable[str] = ()

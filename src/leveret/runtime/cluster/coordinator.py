@@ -263,10 +263,10 @@ def _take(broker: Broker, change: d.Change) -> None:
                 and existing.epoch != queue.epoch
                 and (existing.owner is not None or not is_next_incarnation(queue, existing.definition))
             ):
-                broker.apply(d.Delete("queues", queue.key))
+                broker.apply_decided(d.Delete("queues", queue.key))
         case d.Put(d.Exchange() as exchange):
             _make_way(broker, exchange)
-    broker.apply(change)
+    broker.apply_decided(change)
 
 
 def _make_way(broker: Broker, exchange: d.Exchange) -> None:
@@ -276,7 +276,7 @@ def _make_way(broker: Broker, exchange: d.Exchange) -> None:
     if state is None or state.definition == exchange:
         return
     bindings = [*state.bindings.values(), *topology.bindings_into("exchange", exchange.name)]
-    broker.apply(d.Delete("exchanges", exchange.key))
-    broker.apply(d.Put(exchange))
+    broker.apply_decided(d.Delete("exchanges", exchange.key))
+    broker.apply_decided(d.Put(exchange))
     for binding in bindings:
-        broker.apply(d.Put(binding))
+        broker.apply_decided(d.Put(binding))

@@ -287,7 +287,7 @@ class DefinitionsStore:
 def take_over(broker: Broker, change: Change) -> None:
     """Apply a change from the log to a broker; one that the broker refuses is logged and skipped."""
     try:
-        broker.apply(change)
+        broker.apply_decided(change)
     except Refusal as error:
         logger.error("definition_not_restored change=%s error=%s", name_of(change), error)
 

@@ -1,8 +1,22 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from leveret.core.broker.broker import Broker
+from leveret.core.replication.cluster import (
+    ClusterKeys,
+    ClusterState,
+    DefinitionChanged,
+    Event,
+    definition_writes,
+)
+from leveret.core.replication.election import DeleteKey, PutKey
 from leveret.model import definitions as d
 from leveret.model.errors import Refusal
 from leveret.runtime.cluster.coordinator import take
@@ -43,17 +57,74 @@ def test_a_queue_that_others_restarted_keeps_its_bindings_and_one_declared_other
     def bound() -> list[str]:
         return [each.destination for each in broker.topology("/").bindings()]
 
-    def is_there() -> bool:
-        return ("/", "source") in broker.definitions.by_kind["exchanges"]
-
-    take(broker, d.Put(d.Exchange(name="source", vhost="/", type="fanout", auto_delete=True)))
+    take(broker, d.Put(d.Exchange(name="source", vhost="/", type="fanout")))
     take(broker, d.Put(d.Queue(name="others", vhost="/", epoch=2)))
     take(broker, d.Put(d.Binding(source="source", vhost="/", destination="others")))
     take(broker, d.Put(d.Queue(name="others", vhost="/", epoch=3)))
     assert broker.queue("/", "others").epoch == 3
     assert bound() == ["others"]
-    assert is_there()
     take(broker, d.Put(d.Queue(name="others", vhost="/", epoch=4, arguments={"x-max-length": 1})))
     assert broker.queue("/", "others").epoch == 4
     assert bound() == []
-    assert not is_there()
+
+
+def _bound(destination: str, kind: str = "queue") -> d.Binding:
+    return d.Binding(source="passing", vhost="/", destination=destination, destination_type=kind)
+
+
+PASSING = d.Exchange(name="passing", vhost="/", type="fanout", auto_delete=True)
+ACTS: dict[str, Callable[[Broker], object]] = {
+    "declare exchange": lambda broker: broker.declare_exchange(PASSING),
+    **{
+        f"{act} {name}": partial(done, name)
+        for name in ("q1", "q2")
+        for act, done in {
+            "declare": lambda name, broker: broker.declare_queue(d.Queue(name=name, vhost="/")),
+            "delete": lambda name, broker: broker.delete_queue(broker.queue("/", name)),
+            "bind": lambda name, broker: broker.bind(_bound(name)),
+            "unbind": lambda name, broker: broker.unbind(_bound(name)),
+        }.items()
+    },
+    "bind exchange": lambda broker: broker.bind(_bound("amq.topic", "exchange")),
+    "unbind exchange": lambda broker: broker.unbind(_bound("amq.topic", "exchange")),
+}
+
+
+class _Other:
+    """Another node, which takes what the first one publishes: what was changed together in one revision."""
+
+    def __init__(self) -> None:
+        self.broker = Broker(no_read)
+        self._state = ClusterState(ClusterKeys.under("/cluster"))
+
+    def take(self, changes: list[d.Change]) -> None:
+        writes: dict[str, PutKey | DeleteKey] = {}
+        for change in changes:
+            for write in definition_writes(self._state.keys, change):
+                writes.pop(write.key, None)
+                writes[write.key] = write
+        revision = self._state.revision + 1
+        events = [Event(key, getattr(write, "value", None), revision) for key, write in writes.items()]
+        for each in self._state.apply(events, revision):
+            assert isinstance(each, DefinitionChanged)
+            take(self.broker, each.change)
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(st.sets(st.sampled_from(sorted(ACTS)), max_size=4).map(sorted) | st.permutations(sorted(ACTS)))
+)
+@example([["declare exchange", "declare q1", "declare q2", "bind q1"], ["bind q2", "unbind q1"]])
+def test_what_is_changed_together_leaves_the_same_definitions_at_all_nodes(story: list[list[str]]) -> None:
+    # An auto-delete exchange lives on if another binding came just before its last one went.
+    here, other = Broker(no_read), _Other()
+    here.shared = []
+    here.apply(d.Put(d.Vhost(name="/")))
+    for together in story:
+        for act in together:
+            with suppress(Refusal):
+                ACTS[act](here)
+        other.take(here.shared)
+        here.shared.clear()
+    other.take(here.shared)
+    assert other.broker.definitions.by_kind == here.definitions.by_kind
