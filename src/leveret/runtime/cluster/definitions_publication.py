@@ -37,11 +37,22 @@ class _Shared(NamedTuple):
 class DefinitionsPublication:
     """See the module."""
 
-    def __init__(self, member: ClusterMember, broker: Broker, placed: Callable[[d.Queue], Placement]) -> None:
-        """Publish nothing yet; `placed` returns the placement of a queue whose definition was put."""
+    def __init__(
+        self,
+        member: ClusterMember,
+        broker: Broker,
+        placed: Callable[[d.Queue], Placement],
+        unrecorded: Callable[[d.Queue], None] = lambda queue: None,
+    ) -> None:
+        """Publish nothing yet.
+
+        `placed` returns the placement of a queue whose definition was put; `unrecorded` is called with a queue that
+        was put and deleted before either was written.
+        """
         self._member = member
         self._broker = broker
         self._placed = placed
+        self._unrecorded = unrecorded
         self._waiting: list[_Shared] = []
         self._task: asyncio.Task[None] | None = None
 
@@ -87,9 +98,14 @@ class DefinitionsPublication:
         member, state = self._member, self._member.state
         keys = state.keys
         writes: dict[str, PutKey | DeleteKey] = {}
+        put: dict[tuple[str, ...], d.Queue] = {}
         for change in changes:
             entity = change.entity if isinstance(change, d.Put) else None
-            placed = self._placed(entity) if isinstance(entity, d.Queue) else None
+            placed = None
+            if isinstance(entity, d.Queue):
+                placed, put[entity.key] = self._placed(entity), entity
+            elif isinstance(change, d.Delete) and change.kind == "queues" and change.key in put:
+                self._unrecorded(put.pop(change.key))
             for write in definition_writes(keys, change, placed):
                 # A delete and a put of one key become one put: no node sees a moment without the entity.
                 writes.pop(write.key, None)

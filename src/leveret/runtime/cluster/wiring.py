@@ -134,7 +134,7 @@ def _parts(member: ClusterMember, node: Node, secret: Secret) -> ClusterParts:
     broker.nodes = lambda: max(1, len(member.cluster_view().members))
 
     # Changes for the other nodes.
-    publication = DefinitionsPublication(member, broker, locations.first)
+    publication = DefinitionsPublication(member, broker, locations.first, locations.unrecorded)
     port = ClusterPort(
         member.store.holds_lease_now,
         roles,

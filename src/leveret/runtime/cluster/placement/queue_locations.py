@@ -129,9 +129,9 @@ class QueueLocations:
         return stream_policy(members, batch_messages=self._settings.sync_batch_size)
 
     def known(self, key: QueueKey) -> Placement | None:
-        """Return a queue's placement, recorded or about to be recorded."""
+        """Return a queue's placement, about to be recorded or recorded."""
         placed = self._state.placements.get(key)
-        return placed.placement if placed is not None else self._fresh.get(key)
+        return self._fresh.get(key) or (placed.placement if placed is not None else None)
 
     def first(self, definition: d.Queue) -> Placement:
         """Return the first record of a queue that was declared here."""
@@ -139,8 +139,20 @@ class QueueLocations:
         return self._fresh.get(key) or self._state.placements[key].placement
 
     def recorded(self, key: QueueKey) -> None:
-        """Drop the unrecorded placement: the record has it now."""
-        self._fresh.pop(key, None)
+        """Drop the unrecorded placement if the record has it now.
+
+        The record may be that of an earlier queue of that name, or its end: the queue was declared while the deletion
+        of that one was being written.
+        """
+        placed, fresh = self._state.placements.get(key), self._fresh.get(key)
+        if placed is not None and fresh is not None and placed.placement.epoch >= fresh.epoch:
+            del self._fresh[key]
+
+    def unrecorded(self, definition: d.Queue) -> None:
+        """Drop the placement of a queue that was deleted before its record was written."""
+        fresh = self._fresh.get((definition.vhost, definition.name))
+        if fresh is not None and fresh.epoch == definition.epoch:
+            del self._fresh[definition.vhost, definition.name]
 
 
 def _is_stream(definition: d.Queue) -> bool:
