@@ -441,6 +441,10 @@ class Applier:
         log.close()
         del self.tree.logs[name]
         self._last.pop(name, None)
+        if name in self._drops:
+            # Of the records that the drop waits for, only these are left.
+            first_offset, on_disk = self._drops[name]
+            self._drops[name] = first_offset, min(on_disk, change.offset)
         cut = self.tree.log(log.directory)
         cut.open(with_messages=False, cut_at=change.offset)
         self.tree.truncated(cut)

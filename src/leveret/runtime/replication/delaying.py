@@ -137,6 +137,8 @@ class Delaying:
         """The first offsets of logs after all waiting drops."""
         self._kept_at: dict[str, int] = {}
         """The last frame that deleted or truncated each log: an earlier drop does not apply to the present log."""
+        self._leader_begins: dict[str, int] = {}
+        """The last drops that the present leader sent: its logs begin there, also once it has truncated them."""
         self._due_drops: dict[str, int] = {}
         self._unsure: set[str] = set()
         """Logs with noted changes that may not have been made."""
@@ -284,6 +286,7 @@ class Delaying:
     def joining(self, leader: ProvenLeader) -> None:
         """See FollowerData."""
         self._leader = leader
+        self._leader_begins.clear()
         self._begins_join = True
         self._applier.joining(leader)
 
@@ -380,6 +383,7 @@ class Delaying:
                 # Refuse impossible names before any change is noted.
                 self._tree.path_of(name)
             if kind is ChangeKind.DROP:
+                self._leader_begins[name] = change.offset
                 if change.offset > self._dropping.get(name, 0):
                     lines.append(Noted(NotedKind.DROP, name, change.offset))
             elif kind is ChangeKind.APPEND and change.chunk is not None:
@@ -388,6 +392,7 @@ class Delaying:
                 if log is not None and name not in kept:
                     kept[name] = log, change.offset if kind is ChangeKind.CUT else None
                     lines.append(Noted(_NOTED_AS[kind], name, change.offset))
+                    lines += self._drop_again(name, change)
                 ends[name] = change.offset if kind in (ChangeKind.BEGIN, ChangeKind.CUT) else None
         for name, end in ends.items():
             lines.append(Noted(NotedKind.GONE, name) if end is None else Noted(NotedKind.END, name, end))
@@ -399,6 +404,17 @@ class Delaying:
         frame = NotedFrame(FramePart.OF_JOIN if is_of_join else FramePart.WHOLE, lines, *_amount_of(changes))
         self._record(frame, at_ms)
         self._unsure.clear()
+
+    def _drop_again(self, name: str, change: LogChange) -> list[Noted]:
+        """Return a note that the leader's last drop of a log applies to the log as this change leaves it.
+
+        Records that the truncation removed may have settled what an earlier leader dropped, so its drops are left out.
+        """
+        begin = self._leader_begins.pop(name, None)
+        if begin is None or change.kind is not ChangeKind.CUT or begin > change.offset:
+            return []
+        self._leader_begins[name] = begin
+        return [Noted(NotedKind.DROP, name, begin)]
 
     def _file(self, change: LogChange) -> list[Noted]:
         """Return a note with the previous content of a state file, if the frame changes it."""

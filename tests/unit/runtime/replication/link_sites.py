@@ -112,12 +112,15 @@ class LeaderSite:
         dice = self.dice
         names = ["definitions", *(f"queues/{each:016x}" for each in range(12)), "outgoing/v"]
         name = dice.choice(names)
-        match dice.choices(["append", "drop", "delete", "file", "remove"], [30, 4, 5, 3, 1])[0]:
+        changes = ["append", "drop", "cut", "delete", "file", "remove"]
+        match dice.choices(changes, [30, 4, 2, 5, 3, 1])[0]:
             case "append":
                 self.append(name)
             case "drop" if name in self.tree.logs:
                 log = self.tree.logs[name]
                 log.drop_before(dice.randint(log.first_offset, log.next_offset))
+            case "cut" if name in self.tree.logs and name != "definitions":
+                self.cut(name)
             case "delete" if name in self.tree.logs and name != "definitions":
                 log = self.tree.logs[name]
                 self.commits.forget(log)
@@ -132,6 +135,18 @@ class LeaderSite:
                 place = dice.choice(["standby.json", "outgoing/v/identity.json"])
                 self.tree.file(self.directory / place).remove()
         self.commits.begin()
+
+    def cut(self, name: str) -> None:
+        """Truncate a log at one of its last chunks, as a mirror of a queue does whose leader's log differs."""
+        log = self.tree.logs[name]
+        headers = log.headers_before(log.next_offset, self.dice.randint(1, 4))
+        ends = [header.chunk_id for header, _ in headers if header.chunk_id > log.first_offset]
+        self.commits.forget(log)
+        log.close()
+        del self.tree.logs[name]
+        cut = self.tree.log(log.directory, segment_bytes_max=SEGMENT_BYTES)
+        cut.open(cut_at=min(ends, default=log.next_offset))
+        self.tree.truncated(cut)
 
     def append(self, name: str) -> None:
         bodies = [

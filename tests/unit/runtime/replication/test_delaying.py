@@ -33,7 +33,7 @@ from tests.unit.runtime.replication.delayed_site import (
     has_received,
     moment,
 )
-from tests.unit.runtime.replication.link_sites import FollowerSite, LeaderSite
+from tests.unit.runtime.replication.link_sites import SEGMENT_BYTES, FollowerSite, LeaderSite
 
 QUEUE = "queues/0000000000000001"
 OTHER = "queues/00000000000000ff"
@@ -162,6 +162,30 @@ async def test_no_file_of_a_deleted_log_is_kept_in_the_loops_thread(
     await assert_was(follower.directory, moments, tmp_path / "scratch")
 
 
+async def test_a_drop_is_made_though_the_leader_truncates_the_log_before_the_delay_has_passed(
+    tmp_path: Path,
+) -> None:
+    leader = LeaderSite(tmp_path / "leader", random.Random(1))
+    for _ in range(20):
+        append(leader, QUEUE, bytes(SEGMENT_BYTES // 3))
+    follower = DelayedSite(tmp_path / "follower", await leader.start())
+    await until(lambda: has_received(leader))
+    await leader.commits.settle()
+    log = leader.log(QUEUE)
+    assert log.drop_before(log.next_offset - 8)
+    append(leader, OTHER, b"another frame")
+    await until(lambda: has_received(leader))
+    leader.cut(QUEUE)
+    append(leader, OTHER, b"another frame")
+    await until(lambda: has_received(leader))
+    last_ms = await moment(leader, tmp_path / "last")
+    assert_has_all(follower.directory, tmp_path / "last")
+    await follower.expire_until(last_ms)
+    assert_is(follower.directory, tmp_path / "last")
+    await leader.stop()
+    await follower.stop()
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_a_link_that_ends_while_files_are_kept_leaves_the_frame_to_the_next_one(
     tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch
@@ -217,7 +241,7 @@ def test_a_loss_of_power_takes_no_time_that_was_acked(tmp_path: Path, seed: int)
                 leader.change()
                 if dice.random() < 0.3:
                     await asyncio.sleep(dice.choice([0, 0.001, 0.003]))
-                if dice.random() < 0.05:
+                if dice.random() < 0.05 or (number == 4 and not losses):
                     lost = tmp_path / f"lost-{len(losses)}"
                     disk.power_lost(follower.directory, lost, random.Random(dice.random()))
                     losses.append((lost, number))
