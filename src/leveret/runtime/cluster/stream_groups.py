@@ -5,6 +5,10 @@ clients. The leader activates members, and requests them to step down, at any no
 
 A group ends with the leadership. Every member at a replica learns that its subscription has ended, and subscribes
 again: so the next leader activates only members that have joined it.
+
+Two nodes that do not reach each other for a while, and run, end the subscriptions that they cannot speak about. The end
+is repeated until the other node has heard of it: else the leader would keep an active member that has left, or a reader
+would wait for ever for its turn in a group that it is no member of.
 """
 
 from __future__ import annotations
@@ -94,6 +98,11 @@ class ClusterStreamGroups:
         if node not in self._sending:
             self._sending[node] = asyncio.get_running_loop().create_task(self._send_all(node))
 
+    def _send_until_heard(self, node: str, what: str, about: dict[str, Any]) -> None:
+        """Send a message again and again, behind those that came meanwhile, for as long as the node runs."""
+        if node in self._alive:
+            self._send(node, _Notice(what, about, lambda: self._send_until_heard(node, what, about)))
+
     async def _send_all(self, node: str) -> None:
         waiting = self._to_send[node]
         try:
@@ -124,21 +133,20 @@ class ClusterStreamGroups:
         number = next(self._numbers)
         self._joined[number] = _Joined(key, member, leader)
         about = self._about(number, key) | {"partition": partition}
-        self._send(leader, _Notice("join_group", about, lambda: self._end(number)))
+        self._send(leader, _Notice("join_group", about, lambda: self._give_up(number)))
         return number
 
     def leave(self, key: GroupKey, member: GroupMember) -> None:
         """See StreamGroups."""
         number = self._number_of(member)
         if number is not None:
-            joined = self._joined.pop(number)
-            self._send(joined.leader, _Notice("leave_group", self._about(number, key), _ignore))
+            self._send_until_heard(self._joined.pop(number).leader, "leave_group", self._about(number, key))
 
     def stepped_down(self, key: GroupKey, member: GroupMember) -> None:
         """See StreamGroups: report to the leader that the member has stopped."""
         number = self._number_of(member)
         if number is not None:
-            notice = _Notice("stepped_down", self._about(number, key), lambda: self._end(number))
+            notice = _Notice("stepped_down", self._about(number, key), lambda: self._give_up(number))
             self._send(self._joined[number].leader, notice)
 
     def _about(self, number: int, key: GroupKey) -> dict[str, Any]:
@@ -152,6 +160,13 @@ class ClusterStreamGroups:
         joined = self._joined.pop(number, None)
         if joined is not None:
             joined.member.end()
+
+    def _give_up(self, number: int) -> None:
+        """End a member that the leader of its group cannot be told about."""
+        joined = self._joined.get(number)
+        if joined is not None:
+            self._end(number)
+            self._send_until_heard(joined.leader, "leave_group", self._about(number, joined.key))
 
     def leader_changed(self, key: QueueKey) -> None:
         """End the members of a stream's groups, here and of this node as a leader: its next leader has new ones."""
@@ -167,7 +182,13 @@ class ClusterStreamGroups:
     def activate(self, member: ForwardedMember, *, active: bool) -> None:
         """Activate a member at another node, or request it to stop."""
         about = {"number": member.number, "active": active}
-        self._send(member.node, _Notice("activate_consumer", about, lambda: self._leave(member)))
+        self._send(member.node, _Notice("activate_consumer", about, lambda: self._exclude(member)))
+
+    def _exclude(self, member: ForwardedMember) -> None:
+        """Remove a member whose node cannot be told that it is its turn, or no longer, and have its node end it."""
+        self._leave(member)
+        about = {"number": member.number, "active": False, "ended": True}
+        self._send_until_heard(member.node, "activate_consumer", about)
 
     def _leave(self, member: ForwardedMember) -> None:
         if self._members.pop((member.node, member.number), None) is not None:
@@ -187,7 +208,9 @@ class ClusterStreamGroups:
         number = int(about["number"])
         if what == "activate_consumer":
             joined = self._joined.get(number)
-            if joined is not None:
+            if about.get("ended"):
+                self._end(number)
+            elif joined is not None:
                 joined.member.activate(bool(about["active"]))
             return {}
         key = str(about["vhost"]), str(about["stream"]), str(about["group"])
@@ -203,7 +226,3 @@ class ClusterStreamGroups:
         elif member is not None:
             self._led.stepped_down(key, member)
         return {}
-
-
-def _ignore() -> None:
-    """Do nothing: a member that has left does not need its leader."""
