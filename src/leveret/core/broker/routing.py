@@ -1,7 +1,7 @@
 """Routing: from an exchange, a routing key and headers to the queues that get the message.
 
 Each exchange type keeps its bindings in the structure that suits its lookup: a dict for direct, a trie of
-words for topic, plain lists for fanout and headers (AMQP 0-9-1 section 3.1.3).
+words for topic, a plain dict for fanout, bindings by a pair of theirs for headers (AMQP 0-9-1 section 3.1.3).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Router(Protocol):
 
     Attributes:
         ignores_key: whether the routing key makes no difference.
-        looks_at_each: whether each message is compared with every binding.
+        compared: the number of bindings that the last message was compared with one by one; 0 if it was looked up.
     """
 
     ignores_key: ClassVar[bool]
-    looks_at_each: ClassVar[bool]
+    compared: int
 
     def add(self, binding: Binding) -> None:
         """Add a binding that does not exist yet."""
@@ -45,10 +45,10 @@ class Direct:
     """Matches equal routing keys."""
 
     ignores_key: ClassVar[bool] = False
-    looks_at_each: ClassVar[bool] = False
 
     def __init__(self) -> None:
         """No bindings."""
+        self.compared = 0
         self._by_key: dict[str, _Bindings] = {}
 
     def add(self, binding: Binding) -> None:
@@ -71,10 +71,10 @@ class Fanout:
     """Matches every message."""
 
     ignores_key: ClassVar[bool] = True
-    looks_at_each: ClassVar[bool] = False
 
     def __init__(self) -> None:
         """No bindings."""
+        self.compared = 0
         self._bindings: _Bindings = {}
 
     def add(self, binding: Binding) -> None:
@@ -94,10 +94,10 @@ class Topic:
     """Matches patterns of words between dots; `*` is one word, `#` any number of them."""
 
     ignores_key: ClassVar[bool] = False
-    looks_at_each: ClassVar[bool] = False
 
     def __init__(self) -> None:
         """No bindings."""
+        self.compared = 0
         self._root = _Word()
 
     def add(self, binding: Binding) -> None:
@@ -167,28 +167,72 @@ def _with_empty_many(nodes: dict[_Word, None]) -> dict[_Word, None]:
     return nodes
 
 
+_Pair: TypeAlias = tuple[str, type | None, Any]
+"""A key, the type of its value and the value; no type for a void value, which equals any, and for tables and lists."""
+
+
 class HeadersMatch:
-    """Matches header tables; `x-match` asks for all pairs or for any (3.1.3.4)."""
+    """Matches header tables; `x-match` asks for all pairs or for any (3.1.3.4).
+
+    A binding that asks for all of its pairs is kept under one of them, the one with the fewest bindings, and one that
+    asks for any pair under each. So a message is compared with the bindings of its own pairs only.
+    """
 
     ignores_key: ClassVar[bool] = True
-    looks_at_each: ClassVar[bool] = True
 
     def __init__(self) -> None:
         """No bindings."""
-        self._bindings: _Bindings = {}
+        self.compared = 0
+        self._unconditional: _Bindings = {}
+        self._by_pair: dict[_Pair, _Bindings] = {}
+        self._pairs: dict[tuple[str, ...], list[_Pair]] = {}
 
     def add(self, binding: Binding) -> None:
         """See Router."""
-        self._bindings[binding.key] = binding
+        pairs, needs_all = _pairs_of(binding.arguments)
+        if needs_all and not pairs:
+            self._unconditional[binding.key] = binding
+        elif needs_all:
+            pairs = [min(pairs, key=lambda pair: len(self._by_pair.get(pair, ())))]
+        self._pairs[binding.key] = pairs
+        for pair in pairs:
+            self._by_pair.setdefault(pair, {})[binding.key] = binding
 
     def remove(self, binding: Binding) -> None:
         """See Router."""
-        del self._bindings[binding.key]
+        self._unconditional.pop(binding.key, None)
+        for pair in self._pairs.pop(binding.key):
+            same = self._by_pair[pair]
+            del same[binding.key]
+            if not same:
+                del self._by_pair[pair]
 
     def match(self, routing_key: str, headers: Headers) -> Iterable[Binding]:
         """See Router."""
         existing = headers()
-        return [binding for binding in self._bindings.values() if headers_match(binding.arguments, existing)]
+        found = dict(self._unconditional)
+        for key, value in existing.items():
+            for pair in {_pair(key, as_argument(value)), (key, None, None)}:
+                found.update(self._by_pair.get(pair, {}))
+        self.compared = len(found)
+        return [binding for binding in found.values() if headers_match(binding.arguments, existing)]
+
+
+def _pair(key: str, value: Any) -> _Pair:
+    is_found_by_value = value is not None and not isinstance(value, dict | list)
+    return (key, type(value), value) if is_found_by_value else (key, None, None)
+
+
+def _pairs_of(arguments: dict[str, Any]) -> tuple[list[_Pair], bool]:
+    """The pairs of a binding's arguments that count, each once, and whether all of them are needed."""
+    mode = arguments.get("x-match", "all")
+    with_x = mode in ("all-with-x", "any-with-x")
+    counting = [
+        _pair(key, value)
+        for key, value in arguments.items()
+        if key != "x-match" and (with_x or not key.startswith("x-"))
+    ]
+    return counting, mode not in ("any", "any-with-x")
 
 
 def headers_match(arguments: dict[str, Any], headers: dict[str, Any]) -> bool:

@@ -179,8 +179,7 @@ class Topology:
                 onward.append(binding.destination)
         if not matched and state.alternate:
             onward.append(state.alternate)
-        if router.looks_at_each:
-            self.looked_at += len(state.bindings)
+        self.looked_at += router.compared
         if router.ignores_key:
             for_any_key[exchange] = onward
         return onward

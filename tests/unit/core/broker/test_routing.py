@@ -166,6 +166,43 @@ def test_without_pairs_all_matches_and_any_does_not() -> None:
     assert not headers_match({"x-match": "any"}, {"a": 1})
 
 
+VALUE = st.sampled_from([None, 0, 1, 1.0, True, "1", "", "x", [1], {"k": 1}])
+TABLE = st.dictionaries(st.sampled_from(["a", "b", "x-own"]), VALUE)
+MODE = st.sampled_from(["all", "any", "all-with-x", "any-with-x", None])
+
+
+@given(asked=st.lists(st.tuples(MODE, TABLE), max_size=8), headers=TABLE, data=st.data())
+def test_a_headers_exchange_finds_what_a_comparison_with_each_binding_finds(
+    asked: list[tuple[str | None, dict[str, Any]]], headers: dict[str, Any], data: st.DataObject
+) -> None:
+    router = ROUTERS["headers"]()
+    bindings = [
+        binding(f"q{number}", **table, **({"x-match": mode} if mode else {}))
+        for number, (mode, table) in enumerate(asked)
+    ]
+    for each in bindings:
+        router.add(each)
+    gone = data.draw(st.sets(st.sampled_from(range(len(bindings))))) if bindings else set()
+    for number in gone:
+        router.remove(bindings[number])
+    left = [each for number, each in enumerate(bindings) if number not in gone]
+    found = [each.destination for each in left if headers_match(each.arguments, headers)]
+    assert matched(router, "", headers) == sorted(found)
+    for each in left:
+        router.remove(each)
+    assert matched(router, "", headers) == []
+
+
+def test_a_message_is_compared_with_the_bindings_of_its_own_headers() -> None:
+    router = ROUTERS["headers"]()
+    for number in range(1000):
+        router.add(binding(f"all{number}", kind="order", tenant=number))
+        either: dict[str, Any] = {"x-match": "any", "region": number, "zone": number}
+        router.add(binding(f"any{number}", **either))
+    assert matched(router, "", {"kind": "order", "tenant": 7, "zone": 8}) == ["all7", "any8"]
+    assert router.compared <= 3
+
+
 def test_only_a_headers_exchange_decodes_headers() -> None:
     router = ROUTERS["headers"]()
     router.add(binding("q1", a=1))

@@ -168,14 +168,15 @@ def test_messages_that_are_compared_with_many_bindings_are_taken_a_few_in_a_row(
     session.turn_frames = 100
     session.receive(frame(commands.Queue.Declare(queue="q")), 0)
     for number in range(400):
-        arguments = {"x-match": "all", "n": number}
+        # Lists are compared one by one.
+        arguments = {"x-match": "all", "n": [number]}
         node.broker.bind(Binding(vhost="/", source="amq.headers", destination="q", arguments=arguments))
     # Octets in two frames are no regular message.
     steps = () if is_regular else (1,)
     octets = b"".join(
         part
         for number in range(10)
-        for part in publish(bytes((number,)) * 2, "", "amq.headers", steps=steps, headers={"n": number})
+        for part in publish(bytes((number,)) * 2, "", "amq.headers", steps=steps, headers={"n": [number]})
     )
     session.receive(octets, 0)
     turns = 1
