@@ -21,10 +21,10 @@ from leveret.wire.record import EPOCH_PREFIX, FINGERPRINT_PREFIX
 LIMIT: Any = None
 
 
-def upstream(log_id: int) -> StandbyUpstream:
+def upstream(log_id: int, chunks: int = 4) -> StandbyUpstream:
     made = StandbyUpstream()
     made.logs["/"].log_id = log_id
-    for _ in range(4):
+    for _ in range(chunks):
         made.publish("/", "q", [stored_message(b"%d" % log_id)] * 10)
     return made
 
@@ -96,12 +96,15 @@ def test_a_batch_that_was_planned_from_another_log_stores_nothing_of_the_one_tha
         writer.commit([writer.write(reader.read(task))], 0)
 
     with Inbox() as inbox:
-        with upstream(1).serving() as port:
+        made = upstream(1, 2)
+        with made.serving() as port:
             options = TransferOptions(job=job_of(tmp_path, port), inbox=inbox.address, cores=1)
             reader, writer = UpstreamReader(options), StoreWriter(options)
             begin = reader.latestOffset({}, LIMIT)
             half = begin | {"/": 20}
             carried_out(begin, half)
+            for _ in range(2):
+                made.publish("/", "q", [stored_message(b"1")] * 10)
             end = reader.latestOffset(half, LIMIT)
         assert end == {"/": 40}
         with upstream(2).serving(port):

@@ -24,11 +24,16 @@ _directories: Final[set[Path]] = set()
 class Inbox:
     """The receiver of progress reports; `address` is for `report`."""
 
-    def __init__(self) -> None:
-        # Outside of the data directory, because a socket's path is limited to 107 octets.
-        self._directory = Path(tempfile.mkdtemp(prefix="leveret-"))
-        _directories.add(self._directory)
-        self.address = str(self._directory / "news")
+    def __init__(self, address: str = "") -> None:
+        """Receive at a new address, or at this one in place of whoever did before."""
+        self._directory: Path | None = None
+        if not address:
+            # Outside of the data directory, because a socket's path is limited to 107 octets.
+            self._directory = Path(tempfile.mkdtemp(prefix="leveret-"))
+            _directories.add(self._directory)
+            address = str(self._directory / "news")
+        self.address = address
+        Path(address).unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(self.address)
 
@@ -48,10 +53,11 @@ class Inbox:
         _send(self.address, b"")
 
     def close(self) -> None:
-        """Remove the address."""
+        """Remove the address, unless it is not this one's own."""
         self._socket.close()
-        shutil.rmtree(self._directory, ignore_errors=True)
-        _directories.discard(self._directory)
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            _directories.discard(self._directory)
 
     def __enter__(self) -> Inbox:
         return self

@@ -26,7 +26,7 @@ from leveret.pipeline.archive.store import store_range
 from leveret.pipeline.files.files import Place
 from leveret.pipeline.jobs.progress import report
 from leveret.pipeline.spark.worker import spare_modules
-from leveret.pipeline.transfer.source import DESCRIPTOR, TransferOptions, read_options
+from leveret.pipeline.transfer.source import DESCRIPTOR, TransferOptions, read_options, recorded_address
 from leveret.pipeline.upstream.link import NEEDS_OPERATOR, UpstreamLink, link_of, state_of
 from leveret.pipeline.upstream.stream_client import UpstreamUnreachable
 from leveret.pipeline.upstream.stream_connection import ConnectionLost
@@ -99,7 +99,9 @@ class StoreWriter(DataSourceStreamArrowWriter):
                 link = link_of(self._job, log, row["endpoint"], label)
                 if _is_doubtful(of_node):
                     link.close()
-                file, error = self._transfer(link, first, row["next"], row["log_id"], row["writer"])
+                file, error = self._transfer(
+                    link, first, row["next"], row["most"], row["log_id"], row["writer"]
+                )
                 if file is not None:
                     stored.files.append(file)
                     first = file.next
@@ -118,9 +120,13 @@ class StoreWriter(DataSourceStreamArrowWriter):
         parts = [message for message in messages if isinstance(message, Stored)]
         cuts = [cut for part in parts for cut in part.cuts]
         files = [file for part in parts for file in part.files]
-        for file in self._manifest().append(
+        recorded = self._manifest().append(
             _before(cuts, files), begun=self._options.begun, terms=self._job.terms
-        ):
+        )
+        if recorded:
+            # Confirms may wait for it at the upstream, so it comes before the report to this node.
+            report(recorded_address(self._options.inbox), "recorded")
+        for file in recorded:
             self._report(file)
         for cut in {cut.log: cut for cut in sorted(cuts, reverse=True) if cut.is_its_own}.values():
             report(
@@ -138,12 +144,12 @@ class StoreWriter(DataSourceStreamArrowWriter):
         """Leave the stored files: no manifest entry names them, and the next start deletes them."""
 
     def _transfer(
-        self, link: UpstreamLink, first: int, end: int, log_id: int, writer: int
+        self, link: UpstreamLink, first: int, end: int, most: int, log_id: int, writer: int
     ) -> tuple[StoredFile | None, Exception | None]:
         """Store a slice, or its received part with the reason."""
         lost: list[LeveretError] = []
         try:
-            with closing(self._fetch(link, first, end, log_id, writer, lost)) as chunks:
+            with closing(self._fetch(link, first, end, most, log_id, writer, lost)) as chunks:
                 file = store_range(self._job.root, vhost_of(link.log), chunks, node=label_of(link.log))
         except (LeveretError, OSError, pa.ArrowException) as error:
             return None, error
@@ -153,9 +159,16 @@ class StoreWriter(DataSourceStreamArrowWriter):
         return file, None
 
     def _fetch(
-        self, link: UpstreamLink, first: int, end: int, log_id: int, writer: int, lost: list[LeveretError]
+        self,
+        link: UpstreamLink,
+        first: int,
+        end: int,
+        most: int,
+        log_id: int,
+        writer: int,
+        lost: list[LeveretError],
     ) -> Generator[memoryview]:
-        """Yield chunks until the end or an error; a kept connection may be stale.
+        """Yield chunks until the end, or what came since up to `most`, or an error; a kept connection may be stale.
 
         A new connection may reach another log than the planned one: none of its records is stored.
         """
@@ -163,7 +176,7 @@ class StoreWriter(DataSourceStreamArrowWriter):
         for attempt in range(2):
             try:
                 client = link.client(self._job)
-                for raw in client.fetch(OUTGOING_STREAM, first, end, log_id=log_id, writer=writer):
+                for raw in client.fetch(OUTGOING_STREAM, first, end, most=most, log_id=log_id, writer=writer):
                     has_some = True
                     yield raw
                 return

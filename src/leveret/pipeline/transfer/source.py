@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import pairwise
+from threading import Lock, Thread
 from typing import Final
 
 import msgspec
@@ -25,7 +27,7 @@ from leveret.model.errors import LeveretError, PreconditionFailed
 from leveret.pipeline.archive.identities import UpstreamIdentities
 from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.jobs.job import TransferJob
-from leveret.pipeline.jobs.progress import report
+from leveret.pipeline.jobs.progress import Inbox, report
 from leveret.pipeline.spark.worker import spare_modules
 from leveret.pipeline.transfer.upstream_logs import UpstreamLog, UpstreamLogs
 from leveret.pipeline.upstream.link import NEEDS_OPERATOR, UpstreamLink, state_of
@@ -63,6 +65,7 @@ _DESCRIPTORS: Final = pa.schema(
         ("log", pa.string()),
         ("first", pa.int64()),
         ("next", pa.int64()),
+        ("most", pa.int64()),
         ("log_id", pa.int64()),
         ("writer", pa.int64()),
         ("endpoint", pa.string()),
@@ -70,13 +73,15 @@ _DESCRIPTORS: Final = pa.schema(
     ]
 )
 DESCRIPTOR: Final = (
-    "log string, first bigint, next bigint, log_id bigint, writer bigint, endpoint string, label string"
+    "log string, first bigint, next bigint, most bigint, log_id bigint, writer bigint, "
+    + "endpoint string, label string"
 )
 
 Offsets = dict[str, int]
-Slice = tuple[str, int, int, int, int, str, str]
-"""Log, first offset and the one behind the last; the log's id at the upstream, and its writer; the endpoint and the
-label of its node, empty for a single node."""
+Slice = tuple[str, int, int, int, int, int, str, str]
+"""Log, first offset, the one behind the last, and the one up to which later records come as well if the upstream has
+them by then; the log's id at the upstream, and its writer; the endpoint and the label of its node, empty for a single
+node."""
 
 
 class BackedOffLog(msgspec.Struct, frozen=True):
@@ -146,21 +151,38 @@ class UpstreamReader(DataSourceStreamReader):
         self._identities = UpstreamIdentities(self._job.root, is_shared=self._job.terms is not None)
         self._upstream = UpstreamLogs(self._job, self._identities)
         self._began_s = 0.0
+        self._has_waiting = False
+        self._using_links: AbstractContextManager[object] = nullcontext()
+        """Links are not for two threads at once; without a second thread, this may be sent to executors."""
         self._reported: dict[str, tuple[dict[str, object], float]] = {}
 
     def initialOffset(self) -> Offsets:
         """Empty: a first micro-batch without data finds each vhost's begin."""
+        self._using_links = Lock()
+        Thread(target=self._acknowledge_recorded, name="acknowledge", daemon=True).start()
         return {}
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
-        """The next end of the transfer; waits up to a second for new records, so that an idle query costs little."""
+        """The next end of the transfer; waits up to a second for new records, so that an idle query costs little.
+
+        While publishers wait for confirms of this site, batches follow each other at once, and none grows.
+        """
         spare_modules()
-        self._acknowledge()
-        time.sleep(max(0.0, self._began_s + self._job.batch_interval_ms / 1000 - time.monotonic()))
+        with self._using_links:
+            self._acknowledge()
+            interval_s = 0.0 if self._has_waiting else self._job.batch_interval_ms / 1000
+            time.sleep(max(0.0, self._began_s + interval_s - time.monotonic()))
+            # The last batch may have brought more than its end says.
+            begin = {log: self._not_stored(log, offset) for log, offset in start.items()}
+            ends = self._next_ends(begin)
+        return start if ends == begin else ends
+
+    def _next_ends(self, start: Offsets) -> Offsets:
         deadline_s = time.monotonic() + WAIT_S
         pause_s = POLL_MIN_S
         seen = start
         while True:
+            self._has_waiting = False
             found = {log: end for vhost in self._job.vhosts for log, end in self._look(vhost, start)}
             ends = self._limited(start, {log: end for log, end in found.items() if end >= 0})
             is_flood = ends != seen and self._is_flood(start, ends, time.monotonic() - self._began_s)
@@ -174,21 +196,26 @@ class UpstreamReader(DataSourceStreamReader):
     def _is_flood(self, start: Offsets, ends: Offsets, since_s: float) -> bool:
         """Whether so much came since the last batch that waiting pays, because Spark's own work is constant.
 
-        Records at a usual rate, which are many only because the last batch took long, do not wait.
+        It never pays while confirms wait. Records at a usual rate, which are many because the last batch took long,
+        do not wait.
         """
         new_bytes = sum((end - start.get(log, end)) * self._bytes_of(log) for log, end in ends.items())
         is_much = new_bytes > max(FLOOD_BYTES_MIN, FLOOD_BYTES_S_MIN * since_s)
-        return is_much and since_s < FLOOD_WAIT_S and new_bytes < self._job.batch_bytes_max * FLOOD_SHARE
+        return (
+            is_much
+            and not self._has_waiting
+            and since_s < FLOOD_WAIT_S
+            and new_bytes < self._job.batch_bytes_max * FLOOD_SHARE
+        )
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """The tasks: at most as many as cores, none of them small unless all are.
 
         In each, logs with few records come first, so that none waits for the backlog, or the trouble, of a larger one.
         """
-        dealt = [
-            self._sliced(log, self._not_stored(log, first), end.get(log, first))
-            for log, first in start.items()
-        ]
+        begin = {log: self._not_stored(log, offset) for log, offset in start.items()}
+        share = self._share(begin, end)
+        dealt = [self._sliced(log, first, end.get(log, first), share) for log, first in begin.items()]
         slices = [piece for pieces in sorted(dealt, key=self._size_of) for piece in pieces]
         wanted = self._options.cores if end.keys() - start.keys() else len(slices)
         tasks: list[list[Slice]] = [[] for _ in range(min(self._options.cores, wanted))]
@@ -240,6 +267,7 @@ class UpstreamReader(DataSourceStreamReader):
             return begun
         link.worked()
         first, end = stats["first_chunk_id"], stats["committed_offset"]
+        self._has_waiting |= bool(stats.get("confirms_waiting"))
         # Messages that it could not collect are missing here as much as untransferred ones.
         uncollected = stats.get("uncollected", 0)
         trouble = {"error": _UNCOLLECTED.format(vhost_of(log), uncollected)} if uncollected else {}
@@ -345,14 +373,18 @@ class UpstreamReader(DataSourceStreamReader):
 
     def _limited(self, start: Offsets, ends: Offsets) -> Offsets:
         """The ends limited to one batch, shared evenly by the logs with new records."""
-        with_new = [log for log, end in ends.items() if end > start.get(log, end)]
-        limited = start | ends
-        for log in with_new:
-            records = self._job.batch_bytes_max // len(with_new) // self._bytes_of(log)
-            limited[log] = min(ends[log], start[log] + max(1, records))
+        share, limited = self._share(start, ends), start | ends
+        for log, begin in start.items():
+            if limited[log] > begin:
+                limited[log] = min(limited[log], begin + max(1, share // self._bytes_of(log)))
         return limited
 
-    def _sliced(self, log: str, first: int, end: int) -> list[Slice]:
+    def _share(self, start: Offsets, ends: Offsets) -> int:
+        """The octets of a batch for each log with new records."""
+        with_new = sum(end > start.get(log, end) for log, end in ends.items())
+        return self._job.batch_bytes_max // max(1, with_new)
+
+    def _sliced(self, log: str, first: int, end: int, share: int) -> list[Slice]:
         if first >= end:
             return []
         pieces = min(self._options.cores, (end - first) * self._bytes_of(log) // SLICE_BYTES_MIN)
@@ -360,7 +392,12 @@ class UpstreamReader(DataSourceStreamReader):
         bounds = [*range(first, end, step), end]
         log_id, writer = self._identities.log_id(log), self._logs.get(log, (0, 0))[1]
         where = self._upstream.where(log)
-        return [(log, lower, upper, log_id, writer, *where) for lower, upper in pairwise(bounds)]
+        # What comes until the task begins need not wait for the next batch.
+        most = max(end, first + share // self._bytes_of(log))
+        return [
+            (log, lower, upper, most if upper == end else upper, log_id, writer, *where)
+            for lower, upper in pairwise(bounds)
+        ]
 
     def _size_of(self, slices: Sequence[Slice]) -> int:
         """The octets of slices, estimated."""
@@ -385,6 +422,17 @@ class UpstreamReader(DataSourceStreamReader):
         if self._manifest is None:
             self._manifest = Manifest(self._job.root)
         return self._manifest
+
+    def _acknowledge_recorded(self) -> None:
+        """Acknowledge as soon as a batch is recorded; in a thread of its own, while Spark ends that batch.
+
+        Trouble is left to the next look, which meets it too.
+        """
+        with Inbox(recorded_address(self._options.inbox)) as inbox:
+            while True:
+                if inbox.wait(WAIT_S):
+                    with self._using_links, suppress(LeveretError, OSError):
+                        self._acknowledge()
 
     def _acknowledge(self) -> None:
         """Report the durable positions to the upstream, which may drop its records."""
@@ -443,6 +491,11 @@ class UpstreamReader(DataSourceStreamReader):
             at_ms=now_ms,
             **details,
         )
+
+
+def recorded_address(inbox: str) -> str:
+    """Where the source of the query with this inbox is told that a batch is recorded."""
+    return f"{inbox}-recorded"
 
 
 def read_options(options: Mapping[str, str]) -> TransferOptions:

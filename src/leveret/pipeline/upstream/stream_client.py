@@ -197,9 +197,11 @@ class StreamClient:
         return {each.stream: StreamPlace(each.code, nodes.get(each.leader, "")) for each in response.streams}
 
     def fetch(
-        self, stream: str, start: int, end: int, *, log_id: int = 0, writer: int = 0
+        self, stream: str, start: int, end: int, *, most: int = 0, log_id: int = 0, writer: int = 0
     ) -> Iterator[memoryview]:
         """Yield in order the chunks with `start` <= chunk id < `end`: header, data, trailer, all checked.
+
+        If an outgoing log has committed more by now, the end is there instead, but at `most`.
 
         The caller may keep them; adjacent ones are in one block of memory, of some 16 MB. The iterator waits for an
         `end` that the stream has not reached yet, up to the client's timeout from one chunk to the next. No other
@@ -225,6 +227,7 @@ class StreamClient:
                 )
             if (first := stats["first_chunk_id"]) > start:
                 raise GapError(stream, start, first)
+            end = max(end, min(most, stats.get("committed_offset", 0)))
         subscription = next(self._subscriptions)
         properties = {"chunk_selector": "all", "leveret.until": str(end)}
         offset = OffsetSpec(OffsetType.OFFSET, start)

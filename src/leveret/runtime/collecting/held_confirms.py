@@ -122,6 +122,7 @@ class HeldConfirms:
         log, confirms = self._logs[vhost], DownstreamConfirms[HeldConfirm]()
         self._confirms[vhost] = confirms
         log.copied = self._copied
+        log.waiting = lambda: confirms.waiting
         for reference, each in log.downstreams.by_reference.items():
             confirms.known(reference, each.offset)
 

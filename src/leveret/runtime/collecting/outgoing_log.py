@@ -82,6 +82,7 @@ class OutgoingLog(CommittedLog):
             served.
         stopped: queues whose copy a disk refused, until their copy is complete again.
         copied: called with this log and a queue whenever a chunk of the queue was copied.
+        waiting: tells the number of confirms that wait for downstreams.
         catching_up: queues whose earlier records are being copied.
         former_ended: incarnations, of any node, that this log has ended since it was opened.
         unended: incarnations whose end a disk refused to log, with their end offsets.
@@ -114,6 +115,7 @@ class OutgoingLog(CommittedLog):
         self.former_ended: set[Key] = set()
         self.unended: list[tuple[Key, int]] = []
         self.copied: Callable[[OutgoingLog, Queue], None] = lambda log, queue: None
+        self.waiting: Callable[[], int] = lambda: 0
         self.by_reference = ByReference()
         self._queues = queues
         self._unreadable_id = -1
@@ -162,6 +164,11 @@ class OutgoingLog(CommittedLog):
 
     def _copied_of(self, queue: Queue) -> int:
         return max(self.position_of(queue), min(queue.log_floor, queue.next_offset))
+
+    @property
+    def confirms_waiting(self) -> int:
+        """The number of publishers' confirms that wait until downstreams have what it holds."""
+        return self.waiting()
 
     @property
     def log_id(self) -> int:

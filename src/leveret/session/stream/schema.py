@@ -157,6 +157,7 @@ def stream_stats(session: StreamSession, command: wire.StreamStats) -> None:
             "uncollected": collected.uncollected,
             "is_downstream": int(session.authority.is_downstream),
             "catching_up": collected.catching_up_records,
+            "confirms_waiting": collected.confirms_waiting,
         }
     else:
         is_empty = log.committed_offset == log.first_offset

@@ -143,6 +143,10 @@ class CollectedLog(LogBounds, Protocol):
     def catching_up_records(self) -> int:
         """About the number of records of its queues that it has yet to copy, such as after another node's loss."""
 
+    @property
+    def confirms_waiting(self) -> int:
+        """The number of publishers' confirms that wait until downstreams have what it holds (`remote-dc-confirm`)."""
+
 
 class StreamAuthority(Protocol):
     """Answers a session's questions at once; the peer gets its refusals as codes."""

@@ -87,7 +87,7 @@ class FakeServedLog:
         self.writer = 1
         self.missing_messages = 0
         self.has_stopped = False
-        self.uncollected = self.catching_up_records = 0
+        self.uncollected = self.catching_up_records = self.confirms_waiting = 0
 
     def append(
         self, bodies: Sequence[Octets], *, kind: ChunkType = ChunkType.USER, timestamp_ms: int = 0

@@ -48,11 +48,12 @@ def writer_of(job: TransferJob) -> StoreWriter:
     return StoreWriter(TransferOptions(job=job, inbox="", cores=2))
 
 
-def slices(*found: tuple[str, int, int]) -> Iterator[pa.RecordBatch]:
+def slices(*found: tuple[str, int, int] | tuple[str, int, int, int]) -> Iterator[pa.RecordBatch]:
     """Descriptors as a task reads them."""
     rows = [
-        {"log": log, "first": first, "next": end, "log_id": 0, "writer": 0, "endpoint": "", "label": ""}
-        for log, first, end in found
+        dict.fromkeys(("log_id", "writer"), 0)
+        | {"log": log, "first": first, "next": end, "most": most, "endpoint": "", "label": ""}
+        for log, first, end, most in ((*each, 0)[:4] for each in found)
     ]
     yield pa.RecordBatch.from_pylist(rows)
 

@@ -5,13 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.jobs.job import LoginCredentials, TransferJob
 from leveret.pipeline.jobs.progress import Inbox
 from leveret.pipeline.transfer.sink import StoreWriter
-from leveret.pipeline.transfer.source import Slices, TransferOptions, UpstreamReader
+from leveret.pipeline.transfer.source import (
+    RECORD_BYTES,
+    Slices,
+    TransferOptions,
+    UpstreamReader,
+    recorded_address,
+)
 from leveret.pipeline.upstream.stream_client import StreamClient
 from leveret.testing.network.ports import wait_until
 from leveret.testing.sites.standby_archive import transfer
@@ -86,7 +93,7 @@ def upstream_of(chunks: int) -> StandbyUpstream:
 def test_what_is_here_of_a_chunk_within_which_a_batch_ended_may_be_gone_at_the_upstream(
     tmp_path: Path,
 ) -> None:
-    upstream = upstream_of(3)
+    upstream = upstream_of(2)
     with upstream.serving() as port, Inbox() as inbox:
         options = options_of(tmp_path, port, inbox.address)
         reader, writer = UpstreamReader(options), StoreWriter(options)
@@ -97,6 +104,7 @@ def test_what_is_here_of_a_chunk_within_which_a_batch_ended_may_be_gone_at_the_u
             writer.commit([writer.write(reader.read(task))], 0)
             if end is within:
                 assert Manifest(tmp_path).next_by_log == {"/": 20}
+                upstream.publish("/", "q", [stored_message(b"m")] * 10)
                 upstream.logs["/"].retain_from(20)
                 assert reader.latestOffset(within, LIMIT) == {"/": 30}
             start = end
@@ -108,7 +116,7 @@ def test_what_is_here_of_a_chunk_within_which_a_batch_ended_may_be_gone_at_the_u
 
 
 def test_the_upstream_is_told_of_what_is_stored_and_of_no_more(tmp_path: Path) -> None:
-    upstream = upstream_of(2)
+    upstream = upstream_of(1)
     reported = upstream.host.offsets
     with upstream.serving() as port:
         options = options_of(tmp_path, port)
@@ -116,10 +124,67 @@ def test_the_upstream_is_told_of_what_is_stored_and_of_no_more(tmp_path: Path) -
         start = reader.latestOffset({}, LIMIT)
         [task] = reader.partitions(start, {"/": 10})
         writer.commit([writer.write(reader.read(task))], 0)
+        upstream.publish("/", "q", [stored_message(b"m")] * 10)
         reader.latestOffset({"/": 10}, LIMIT)
         # It is not answered.
         wait_until(lambda: any(reported.values()), "what is stored, told", 60)
         assert reported == {("/", "eu.2"): 10}
+
+
+def test_the_upstream_is_told_as_soon_as_a_batch_is_recorded(tmp_path: Path) -> None:
+    upstream = upstream_of(1)
+    reported = upstream.host.offsets
+    with upstream.serving() as port, Inbox() as inbox:
+        options = options_of(tmp_path, port, inbox.address)
+        reader, writer = UpstreamReader(options), StoreWriter(options)
+        start = reader.latestOffset(reader.initialOffset(), LIMIT)
+        wait_until(Path(recorded_address(inbox.address)).exists, "the source listens", 60)
+        [task] = reader.partitions(start, {"/": 10})
+        writer.commit([writer.write(reader.read(task))], 0)
+        wait_until(lambda: reported.get(("/", "eu.2")) == 10, "the batch, told without another look", 60)
+
+
+def test_what_came_while_a_batch_was_planned_comes_with_it(tmp_path: Path) -> None:
+    upstream = upstream_of(1)
+    with upstream.serving() as port:
+        options = options_of(tmp_path, port)
+        reader, writer = UpstreamReader(options), StoreWriter(options)
+        begin = reader.latestOffset({}, LIMIT)
+        end = reader.latestOffset(begin, LIMIT)
+        [task] = reader.partitions(begin, end)
+        upstream.publish("/", "q", [stored_message(b"m")] * 10)
+        writer.commit([writer.write(reader.read(task))], 0)
+        assert Manifest(tmp_path).next_by_log == {"/": 20}
+        assert reader.latestOffset(end, LIMIT) == end, "nothing is new, so there is no batch of nothing"
+        upstream.publish("/", "q", [stored_message(b"m")] * 10)
+        last = reader.latestOffset(end, LIMIT)
+        [task] = reader.partitions(end, last)
+        writer.commit([writer.write(reader.read(task))], 0)
+        assert Manifest(tmp_path).next_by_log == {"/": 30}
+
+
+def test_a_log_that_is_far_behind_brings_no_more_than_its_share(tmp_path: Path) -> None:
+    reader = UpstreamReader(options_of(tmp_path, 1, vhosts="ab"))
+    share = reader._job.batch_bytes_max // 2 // RECORD_BYTES
+    begin = dict.fromkeys("ab", 0)
+    end = reader._limited(begin, {"a": 10 * share, "b": 10})
+    tasks = [task for task in reader.partitions(begin, end) if isinstance(task, Slices)]
+    most = {log: max(each[3] for task in tasks for each in task.slices if each[0] == log) for log in "ab"}
+    assert most == {"a": share, "b": share}
+
+
+def test_no_batch_waits_while_confirms_wait(tmp_path: Path) -> None:
+    upstream = upstream_of(1)
+    with upstream.serving() as port:
+        options = options_of(tmp_path, port)
+        patient = msgspec.structs.replace(options.job, batch_interval_ms=3_600_000)
+        reader = UpstreamReader(msgspec.structs.replace(options, job=patient))
+        begin = {"/": 0}
+        upstream.logs["/"].confirms_waiting = 1
+        assert reader._is_flood(begin, {"/": 60_000}, 0.5)
+        for _ in range(2):
+            assert reader.latestOffset(begin, LIMIT) == {"/": 10}, "the second one would wait for an hour"
+        assert not reader._is_flood(begin, {"/": 60_000}, 0.5)
 
 
 def test_who_has_all_of_an_upstream_that_serves_no_more_is_told_and_who_has_not_gets_it(

@@ -299,7 +299,7 @@ def test_statistics_are_the_bounds_of_the_log(peer: Peer) -> None:
     for stamp in (10, 20, 30):
         log.append([b"a", b"b"], timestamp_ms=stamp)
     log.retain_from(2)
-    log.missing_messages, log.uncollected = 3, 2
+    log.missing_messages, log.uncollected, log.confirms_waiting = 3, 2, 4
     answer = peer.ask(wire.StreamStats(5, OUTGOING_STREAM), wire.StreamStatsResponse)
     assert answer.statistics == {
         "first_chunk_id": 2,
@@ -314,6 +314,7 @@ def test_statistics_are_the_bounds_of_the_log(peer: Peer) -> None:
         "uncollected": 2,
         "is_downstream": 0,
         "catching_up": 0,
+        "confirms_waiting": 4,
     }
 
 

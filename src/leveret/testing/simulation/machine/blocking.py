@@ -169,6 +169,28 @@ class BlockingPool:
         self.shutdown()
 
 
+class BlockingLock:
+    """Replaces threading.Lock in blocking code."""
+
+    def __init__(self) -> None:
+        """Begin free."""
+        self._is_held = False
+        self._wakes: list[asyncio.Future[None]] = []
+
+    def __enter__(self) -> None:
+        while self._is_held:
+            self._wakes.append(virtual_loop().create_future())
+            wait(self._wakes[-1])
+        self._is_held = True
+
+    def __exit__(self, *error: object) -> None:
+        self._is_held = False
+        wakes, self._wakes = self._wakes, []
+        for each in wakes:
+            if not each.done():
+                each.set_result(None)
+
+
 class BlockingQueue:
     """Replaces queue.SimpleQueue in blocking code."""
 

@@ -19,6 +19,7 @@ from leveret.pipeline.jobs.job import TransferJob
 from leveret.pipeline.jobs.progress import Event, Inbox
 from leveret.pipeline.transfer.compaction import Compaction
 from leveret.testing.simulation.machine.blocking import (
+    BlockingLock,
     BlockingPool,
     BlockingProcess,
     BlockingQueue,
@@ -39,7 +40,11 @@ _POOLS: Final = (
     "leveret.pipeline.recovery.unsettled",
     "leveret.pipeline.transfer.compaction",
 )
-_THREADS: Final = ("leveret.pipeline.__main__", "leveret.pipeline.recovery.segment_intake")
+_THREADS: Final = (
+    "leveret.pipeline.__main__",
+    "leveret.pipeline.recovery.segment_intake",
+    "leveret.pipeline.transfer.source",
+)
 _VARIABLES: Final = ("leveret.pipeline.upstream.link._links", "leveret.pipeline.transfer.sink._manifests")
 """Variables of modules, of which each process has its own."""
 _STEPS: Final = ("fsync", "fdatasync", "rename", "replace", "unlink", "mkdir")
@@ -76,6 +81,7 @@ def simulated_pipelines(segments_min: int, compact_s: float) -> Iterator[None]:
         for module in _POOLS:
             replace(f"{module}.ThreadPoolExecutor", BlockingPool)
         replace("leveret.pipeline.recovery.segment_intake.SimpleQueue", BlockingQueue)
+        replace("leveret.pipeline.transfer.source.Lock", BlockingLock)
         for module in _THREADS:
             replace(f"{module}.Thread", _Thread)
         for module in _SESSIONS:
