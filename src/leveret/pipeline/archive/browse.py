@@ -18,7 +18,8 @@ from leveret.model.errors import StorageError
 from leveret.pipeline.archive.decode import MESSAGE
 from leveret.pipeline.archive.manifest import Manifest, StoredFile
 from leveret.pipeline.archive.settled_offsets import NOTHING, Int64s, Mask, QueueIncarnation, SettledRanges
-from leveret.pipeline.archive.tables import messages_in, read_table
+from leveret.pipeline.archive.settlements import settlements_of
+from leveret.pipeline.archive.tables import messages_in
 from leveret.pipeline.files.files import Place, opened
 
 Masks = dict[QueueIncarnation, Mask]
@@ -63,7 +64,7 @@ def _settled(data_dir: Place, files: list[StoredFile]) -> Masks:
     for file in files:
         place: Place = data_dir / file.settlements
         try:
-            ranges.add_settlements(file.vhost, read_table(place))
+            ranges.add_settlements(file.vhost, settlements_of(data_dir, file))
         except (OSError, pa.ArrowInvalid) as error:
             raise StorageError(f"{place}: it is damaged or gone: {error}") from error
     return ranges.masks()

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from leveret.model.errors import StorageError
 from leveret.pipeline.archive.decode import MESSAGE, RECORDS, SETTLEMENTS, UNKNOWN
-from leveret.pipeline.archive.manifest import Manifest, QueuePart, StoredFile
+from leveret.pipeline.archive.manifest import Manifest, Moves, QueuePart, StoredFile
 from leveret.pipeline.archive.settled_offsets import (
     NOTHING,
     Mask,
@@ -51,7 +51,7 @@ def due(
 ) -> list[StoredFile]:
     """The oldest files of a log that are beyond the limits, none if compacting them is not worthwhile.
 
-    The logs of a vhost share its limit in octets by what each of them has.
+    The logs of a vhost share its limit in octets by what each of them has. Files whose moves do not count yet stay.
     """
     files = manifest.files_of_log(log)
     size = sum(file.bytes for file in files)
@@ -63,7 +63,7 @@ def due(
     def is_too_old(dated: tuple[StoredFile, int]) -> bool:
         nonlocal over
         file, came_ms = dated
-        is_past = over > 0 or came_ms < older_ms
+        is_past = (over > 0 or came_ms < older_ms) and file.moves is not Moves.WAIT
         over -= file.bytes
         return is_past
 

@@ -22,6 +22,7 @@ import secrets
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from enum import IntEnum
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -138,6 +139,15 @@ class QueuePart(msgspec.Struct):
         self.settled_span = (min(lowest, first), max(highest, first + count - 1))
 
 
+class Moves(IntEnum):
+    """The state of a file's moves."""
+
+    NONE = 0
+    WAIT = 1
+    """They do not count: it is not known yet that the copies of the moved messages are here."""
+    COUNT = 2
+
+
 class StoredFile(msgspec.Struct, kw_only=True):
     """A Parquet file of records and its sidecar of settlements; paths are relative to the data directory.
 
@@ -148,6 +158,7 @@ class StoredFile(msgspec.Struct, kw_only=True):
         stored_positions: path of the stored positions of streams' readers and publishers, empty without any.
         bytes: the octets of all its files. mark, epoch: the fingerprint and epoch of the last chunk (`LastChunk`).
         history_from_ms: from a compaction: the time before which the state of queues is unknown.
+        moves: whether it has moves (`wire.site_order`) of a cluster, and whether these count by now.
         node: the label of the upstream's node (`wire.log_name`); empty for a single node.
     """
 
@@ -166,6 +177,7 @@ class StoredFile(msgspec.Struct, kw_only=True):
     mark: int = 0
     epoch: int = 0
     history_from_ms: int = 0
+    moves: Moves = Moves.NONE
 
     @property
     def log(self) -> str:
@@ -202,6 +214,7 @@ class ManifestEntry(msgspec.Struct, kw_only=True):
         writer: distinguishes equal entries of two processes.
         claimed: in a shared archive, by vhost, the term of an owner that writes from here on.
         named_plans: in a shared archive, the ids of recovery plans that count from here on.
+        ordered: by log, the end of the files whose moves count from here on.
         state: the sum of all earlier entries, at the begin of a log.
         format: the format of the archive from here on.
     """
@@ -214,6 +227,7 @@ class ManifestEntry(msgspec.Struct, kw_only=True):
     forgotten: list[str] = []
     claimed: dict[str, int] = {}
     named_plans: list[str] = []
+    ordered: dict[str, int] = {}
     state: ManifestState | None = None
     format: int = 1
 
@@ -253,6 +267,7 @@ class Manifest:
         forgotten_by_vhost: the number of the last entry that forgot a vhost; its earlier files do not count.
         terms: in a shared archive, by vhost, the highest term in which an owner claimed it.
         named_plans: in a shared archive, the ids of the recovery plans that count.
+        waiting: by path, the present files whose moves do not count yet.
     """
 
     def __init__(self, data_dir: Place) -> None:
@@ -268,6 +283,7 @@ class Manifest:
         self.forgotten_by_vhost: dict[str, int] = {}
         self.terms: dict[str, int] = {}
         self.named_plans: set[str] = set()
+        self.waiting: dict[str, StoredFile] = {}
         self._files: dict[str, StoredFile] = {}
         self._in_order: dict[str, list[StoredFile]] | None = {}
         """The present files by log; None after a change."""
@@ -422,6 +438,24 @@ class Manifest:
                 claimed = new if claims else {}
                 is_written = not (claimed or names) or self._write(claimed=claimed, named_plans=names)
 
+    def order(self, ends: Mapping[str, int], terms: Terms | None = None) -> None:
+        """Have the moves in the files before these ends count, by log; durable on return.
+
+        Raises:
+            Superseded: another node owns a vhost by now.
+            StorageError: the manifest cannot be written.
+        """
+        with self.locked():
+            is_written = False
+            while not is_written:
+                due = {each.log for each in self._ordered(ends)}
+                self.check_owned(map(vhost_of, due), terms)
+                is_written = not due or self._write(ordered={log: ends[log] for log in sorted(due)})
+
+    def _ordered(self, ends: Mapping[str, int]) -> list[StoredFile]:
+        """The files before these ends whose moves do not count yet."""
+        return [file for file in self.waiting.values() if file.next <= ends.get(file.log, 0)]
+
     def check_owned(self, vhosts: Iterable[str], terms: Terms | None) -> None:
         """Check that no other node has claimed these vhosts in a higher term, by the entries read so far.
 
@@ -535,6 +569,16 @@ class Manifest:
         for file in entry.added:
             self._files[file.path] = file
             self.next_by_log[file.log] = max(file.next, self.next_by_log.get(file.log, 0))
+        self._note_moves(entry)
+
+    def _note_moves(self, entry: ManifestEntry) -> None:
+        """Have the moves in ordered files count; entries stay as they were written."""
+        added = entry.added if entry.state is None else entry.state.files
+        known = [*self.waiting.values(), *(file for file in added if file.moves is Moves.WAIT)]
+        self.waiting = {file.path: file for file in known if self._files.get(file.path) is file}
+        for file in self._ordered(entry.ordered):
+            self._files[file.path] = msgspec.structs.replace(file, moves=Moves.COUNT)
+            del self.waiting[file.path]
 
     def _write(
         self,
@@ -543,6 +587,7 @@ class Manifest:
         forgotten: list[str] | None = None,
         claimed: dict[str, int] | None = None,
         named_plans: list[str] | None = None,
+        ordered: dict[str, int] | None = None,
     ) -> bool:
         """Append an entry; return False if another process was faster, whose entry is read then."""
         self._shorten()
@@ -552,6 +597,7 @@ class Manifest:
             forgotten=forgotten or [],
             claimed=claimed or {},
             named_plans=named_plans or [],
+            ordered=ordered or {},
         )
         if not self._log.append(entry.number, line_of(entry)):
             self.refresh()

@@ -6,22 +6,31 @@ ranges (`decode`).
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from leveret.pipeline.archive.decode import SETTLEMENT, SETTLEMENTS, UNKNOWN
-from leveret.pipeline.archive.manifest import StoredFile
+from leveret.pipeline.archive.manifest import Moves, StoredFile
 from leveret.pipeline.archive.tables import read_table
 from leveret.pipeline.files.files import Place, opened
 from leveret.wire.record import decode_settlements
+from leveret.wire.site_order import MOVES
+
+CLOCKS_MS: Final = 2000
+"""The difference of a cluster's clocks up to which a message that is moved about a moment is not lost as of it."""
 
 
 def settlements_of(
     data_dir: Place, file: StoredFile, *, until_ms: int | None = None, timed: bool = False
 ) -> pa.Table:
-    """The settlements in a file, after SETTLEMENTS.
+    """The settlements in a file that count, after SETTLEMENTS.
+
+    Moves that wait do not count. As of a moment, moves of a short time before it do not either: the copy of the message
+    has the time of another node's clock, which may be after the moment.
 
     Args:
         data_dir: the data directory.
@@ -39,7 +48,14 @@ def settlements_of(
             table = _recorded(data_dir / file.path)
         else:
             table = _untimed(table, is_merged=bool(file.history_from_ms))
-    return table.filter(pc.field("timestamp_ms") <= until_ms) if is_cut else table
+    if is_cut:
+        table = table.filter(pc.field("timestamp_ms") <= until_ms)
+    if file.moves is Moves.NONE or (file.moves is Moves.COUNT and until_ms is None):
+        return table
+    is_move = pc.field("reason").isin(list(MOVES))
+    if file.moves is Moves.COUNT and until_ms is not None:
+        is_move &= pc.field("timestamp_ms") > until_ms - CLOCKS_MS
+    return table.filter(~is_move)
 
 
 def _untimed(table: pa.Table, *, is_merged: bool) -> pa.Table:

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leveret.pipeline.archive.decode import RECORDS, SETTLEMENTS, Decoder
-from leveret.pipeline.archive.manifest import Manifest, StoredFile, Terms
+from leveret.pipeline.archive.manifest import Manifest, Moves, StoredFile, Terms
 from leveret.pipeline.archive.stored_positions import SUFFIX
 from leveret.pipeline.archive.tables import write_table
 from leveret.pipeline.files.files import (
@@ -37,6 +37,7 @@ from leveret.pipeline.files.files import (
     written_beside,
 )
 from leveret.wire.chunk import fingerprint_of
+from leveret.wire.site_order import MOVES
 
 RUN_BYTES_MAX: Final = 16_000_000
 ROW_GROUP_ROWS: Final = 16_384
@@ -46,10 +47,16 @@ _LABEL_CHARACTERS_MAX: Final = 120
 
 
 def store_range(
-    data_dir: Place, vhost: str, chunks: Iterable[bytes | memoryview], *, node: str = ""
+    data_dir: Place,
+    vhost: str,
+    chunks: Iterable[bytes | memoryview],
+    *,
+    node: str = "",
+    is_of_cluster: bool = False,
 ) -> StoredFile | None:
     """Store contiguous chunks; on disk when this returns; None without chunks.
 
+    Moves (`wire.site_order`) of a cluster's node wait for those of the others; a single node has all in one order.
     Memory is bounded by a run of 16 MB, for any length of the range.
 
     Raises:
@@ -93,7 +100,12 @@ def store_range(
         queues=parts,
         mark=fingerprint_of(last),
         epoch=last.epoch,
+        moves=Moves.WAIT if is_of_cluster and _has_moves(settled) else Moves.NONE,
     )
+
+
+def _has_moves(settled: pa.Table) -> bool:
+    return bool(np.isin(settled.column("reason").to_numpy(), MOVES).any())
 
 
 def range_name(first: int, end: int, node: str) -> str:

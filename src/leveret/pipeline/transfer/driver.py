@@ -229,19 +229,24 @@ class Transfer:
         return time.monotonic() > self._drain_until_s or self._has_all() or self._is_cut_off()
 
     def _has_all(self) -> bool:
-        """Whether each log's node reported, after the drain began, that it has no more records.
+        """Whether each log's node reported, after the drain began, that it has no more records, and all moves count.
 
         A node that does not run, and whose queues others lead, has none.
         """
         return self._all_reported() and all(
-            link["state"] == ABSENT or (link["state"] == "connected" and self._is_here(link))
+            link["state"] == ABSENT
+            or (link["state"] == "connected" and self._is_here(link) and "moves_wait" not in link)
             for link in self._links.values()
         )
 
     def _is_cut_off(self) -> bool:
-        """Whether each log's node either reported that, or has not answered since."""
+        """Whether each log's node either reported that, or has not answered since; then no move can count any more."""
+        is_lost = any("error" in link for link in self._links.values())
         return self._all_reported() and all(
-            "error" in link or link["state"] == ABSENT or self._is_here(link) for link in self._links.values()
+            "error" in link
+            or link["state"] == ABSENT
+            or (self._is_here(link) and (is_lost or "moves_wait" not in link))
+            for link in self._links.values()
         )
 
     def _is_here(self, link: Event) -> bool:

@@ -150,7 +150,13 @@ class StoreWriter(DataSourceStreamArrowWriter):
         lost: list[LeveretError] = []
         try:
             with closing(self._fetch(link, first, end, most, log_id, writer, lost)) as chunks:
-                file = store_range(self._job.root, vhost_of(link.log), chunks, node=label_of(link.log))
+                file = store_range(
+                    self._job.root,
+                    vhost_of(link.log),
+                    chunks,
+                    node=label_of(link.log),
+                    is_of_cluster=bool(link.label),
+                )
         except (LeveretError, OSError, pa.ArrowException) as error:
             return None, error
         if lost:

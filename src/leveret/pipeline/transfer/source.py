@@ -29,6 +29,7 @@ from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.jobs.job import TransferJob
 from leveret.pipeline.jobs.progress import Inbox, report
 from leveret.pipeline.spark.worker import spare_modules
+from leveret.pipeline.transfer.order import SiteOrder
 from leveret.pipeline.transfer.upstream_logs import UpstreamLog, UpstreamLogs
 from leveret.pipeline.upstream.link import NEEDS_OPERATOR, UpstreamLink, state_of
 from leveret.pipeline.upstream.stream_client import GapError, StreamClient
@@ -150,6 +151,7 @@ class UpstreamReader(DataSourceStreamReader):
         self._logs: dict[str, tuple[int, int]] = {}
         self._identities = UpstreamIdentities(self._job.root, is_shared=self._job.terms is not None)
         self._upstream = UpstreamLogs(self._job, self._identities)
+        self._order = SiteOrder(self._job, self._upstream, self._logs)
         self._began_s = 0.0
         self._has_waiting = False
         self._using_links: AbstractContextManager[object] = nullcontext()
@@ -170,6 +172,8 @@ class UpstreamReader(DataSourceStreamReader):
         spare_modules()
         with self._using_links:
             self._acknowledge()
+            if self._manifest is not None and self._manifest.waiting:
+                self._order.turn(self._manifest)
             interval_s = 0.0 if self._has_waiting else self._job.batch_interval_ms / 1000
             time.sleep(max(0.0, self._began_s + interval_s - time.monotonic()))
             # The last batch may have brought more than its end says.
@@ -282,6 +286,7 @@ class UpstreamReader(DataSourceStreamReader):
             committed_ms=stats["committed_timestamp_ms"],
             missing_messages=self._identities.missing_messages(log),
             **trouble,
+            **({"moves_wait": True} if self._do_moves_wait(vhost_of(log)) else {}),
         )
         if is_new:
             return start if start >= 0 else first
@@ -412,6 +417,10 @@ class UpstreamReader(DataSourceStreamReader):
 
     def _stored(self, log: str) -> int:
         return self._here.next_by_log.get(log, -1)
+
+    def _do_moves_wait(self, vhost: str) -> bool:
+        """Whether moves of a vhost do not count yet; the next turn may change that."""
+        return any(file.vhost == vhost for file in self._here.waiting.values())
 
     def _logs_of(self, vhost: str) -> list[str]:
         """The logs of a vhost with data here."""

@@ -18,8 +18,8 @@ from leveret.pipeline.archive.identities import UpstreamIdentities
 from leveret.pipeline.jobs.job import TransferJob
 from leveret.pipeline.upstream.link import UpstreamLink, cluster_of, label_at, link_of
 from leveret.pipeline.upstream.members import UpstreamMember, check_one_site, members_at
-from leveret.pipeline.upstream.stream_client import StreamClient
-from leveret.wire.log_name import label_of, log_name, vhost_of
+from leveret.pipeline.upstream.stream_client import StreamClient, UpstreamUnreachable
+from leveret.wire.log_name import label_of, log_name, node_of, vhost_of
 from leveret.wire.record import OUTGOING_STREAM
 
 MEMBERS_INTERVAL_S: Final = 1.0
@@ -84,6 +84,18 @@ class UpstreamLogs:
                 if each.endpoint
             ]
         known.logs = {each.log: each for each in found}
+        return found
+
+    def all_of(self, vhost: str) -> list[UpstreamLog]:
+        """As `of`, and only if no node is missed.
+
+        Raises:
+            LeveretError: as `of`; UpstreamUnreachable: a node does not run, and leads queues that are collected.
+        """
+        found = self.of(vhost)
+        for each in self._vhosts[vhost].members:
+            if each.is_missed:
+                raise UpstreamUnreachable(f"node '{node_of(each.label)}' does not run, and leads queues")
         return found
 
     def _ask(self, known: _Vhost, vhost: str, client: StreamClient) -> None:

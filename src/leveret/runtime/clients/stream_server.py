@@ -38,6 +38,7 @@ from leveret.runtime.clients.segment_ingest import SegmentIngest
 from leveret.runtime.clients.stream_host import OffsetFound, StreamHandle, StreamReplicating
 from leveret.runtime.collecting.collector import Collector
 from leveret.runtime.collecting.outgoing_log import OutgoingLog
+from leveret.runtime.collecting.standing import standing_of
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.committed_log import CommittedLog
 from leveret.runtime.logs.engine import Engine
@@ -53,6 +54,7 @@ from leveret.wire.record import (
     TRANSFERRED_FINGERPRINT_PREFIX,
     TRANSFERRED_PREFIX,
 )
+from leveret.wire.site_order import LogStanding
 
 PARTITION_ORDER: Final = "x-stream-partition-order"
 _NUMBERS: Final = (
@@ -356,6 +358,12 @@ class StreamServer:
                 f"access to queue '{OUTGOING_STREAM}' in vhost '{vhost}' refused for user '{user}'"
             )
         return log
+
+    def standing(self, user: str, vhost: str) -> LogStanding:
+        """See StreamAuthority."""
+        log, barrier = self.outgoing_log(user, vhost), self._commit.replication_barrier
+        may_promise = barrier is None or barrier.committed() >= 0
+        return standing_of(vhost, log, self._broker, self._collector, may_promise=may_promise)
 
     def recovery_queue(self, user: str, vhost: str, queue: str) -> RecoveryIngest | ForwardingIngest:
         """See StreamHost: for this node's own recovery jobs and for administrators."""

@@ -73,8 +73,8 @@ class Collector:
 
     Attributes:
         logs: the outgoing logs by vhost.
-        known_downstreams: the downstreams of all logs.
-        held_confirms: publishers' confirms that wait for those.
+        known_downstreams: the downstreams of all logs. held_confirms: publishers' confirms that wait for those.
+        following: the queues whose records are collected as soon as they are promised.
         released: called when less of the queues' logs may be needed.
         has_resigned: whether nothing is collected and no log is opened; see `resign`.
         replication_port, incarnations: the mirrors of queues, and their incarnations; None on a single node.
@@ -106,7 +106,7 @@ class Collector:
         self.known_downstreams = KnownDownstreams(self.logs)
         self.held_confirms = HeldConfirms(self.logs)
         self._durable = commits.settle
-        self._following: set[Queue] = set()
+        self.following: set[Queue] = set()
         self._retained: dict[Queue, int] = {}
         self._catching_up: dict[Queue, asyncio.Task[None]] = {}
         self._durable_end: dict[Queue, int] = {}
@@ -207,7 +207,7 @@ class Collector:
 
     def follow(self, queue: Queue) -> None:
         """Collect this queue from now on, and in parallel the earlier records of its log."""
-        if queue not in self._following and queue not in self._catching_up and not self.has_resigned:
+        if queue not in self.following and queue not in self._catching_up and not self.has_resigned:
             task = asyncio.get_running_loop().create_task(self._catch_up(queue))
             self._catching_up[queue] = task
             if queue.key[0] in self.logs:
@@ -282,7 +282,7 @@ class Collector:
         if not outgoing.is_closed:
             outgoing.positions.setdefault(key, position)
             outgoing.stopped.discard(queue)
-            self._following.add(queue)
+            self.following.add(queue)
             # Not before: until then downstreams have its messages from these.
             self._end_former(queue, outgoing)
 
@@ -372,7 +372,7 @@ class Collector:
             await asyncio.sleep(0)
         if not outgoing.is_closed:
             key = outgoing.key_of(queue)
-            outgoing.settle_below(key, first, self._clock_ms(), at=first - 1, besides=besides)
+            outgoing.settle_earlier(key, first, self._clock_ms(), besides)
         return first
 
     def unfollow(self, queues: Iterable[Queue], *, deleted: bool = False) -> None:
@@ -418,7 +418,7 @@ class Collector:
 
     def pause(self, queue: Queue) -> None:
         """Stop copying the queue, until `follow` continues at the end of its copy."""
-        self._following.discard(queue)
+        self.following.discard(queue)
         self._retained.pop(queue, None)
         self._durable_end.pop(queue, None)
         if queue.key[0] in self.logs:
@@ -452,14 +452,14 @@ class Collector:
 
     def collect(self, queue: Queue, header: Header, data: bytes, trailer: bytes) -> None:
         """Copy a durable chunk of a replicated queue. Never fails the broker."""
-        if queue not in self._following:
+        if queue not in self.following:
             if queue in self._catching_up:
                 self._durable_end[queue] = header.next_offset
             return
         try:
             self.logs[queue.key[0]].copy(queue, header, data, trailer, by_name=self._by_name)
         except Exception as error:
-            self._following.discard(queue)
+            self.following.discard(queue)
             self._report_stopped(queue, error)
 
     def needs_data(self, queue: Queue, header: Header) -> bool:
@@ -543,7 +543,7 @@ class Collector:
         if dropped:
             self.released()
         self.count_missing()
-        for queue in self._following:
+        for queue in self.following:
             if isinstance(queue, Stream):
                 self._report_retained(queue)
 
@@ -558,7 +558,7 @@ class Collector:
 
     def _collected(self) -> list[Queue]:
         """All queues that are collected, or are catching up."""
-        return [*self._following, *self._catching_up]
+        return [*self.following, *self._catching_up]
 
     def _report_retained(self, stream: Stream) -> None:
         """Settle records that a stream's own retention dropped, so that they do not come back at the standby."""

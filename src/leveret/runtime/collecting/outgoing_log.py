@@ -54,6 +54,7 @@ from leveret.wire.chunk import (
 )
 from leveret.wire.incarnation import INCARNATION_BITS, epoch_of, next_count
 from leveret.wire.record import COUNT_MAX, Settlement, encode_settlements
+from leveret.wire.site_order import EARLIER_LEADER
 from leveret.wire.stream_entry import pack_entries
 
 logger = logging.getLogger(__name__)
@@ -349,17 +350,28 @@ class OutgoingLog(CommittedLog):
         at: int,
         besides: Iterable[tuple[int, int]] = (),
         attributes: Sequence[bytes] = (),
+        reason: int = Reason.DROPPED,
     ) -> None:
         """Append a settlement of all offsets below `offset` except `besides`, at the place `at` of the queue."""
         ranges, begin = [], 0
         for unsettled, behind in (*besides, (offset, offset)):
             ranges += [
-                Settlement(Reason.DROPPED, first, min(COUNT_MAX, unsettled - first))
+                Settlement(reason, first, min(COUNT_MAX, unsettled - first))
                 for first in range(begin, unsettled, COUNT_MAX)
             ]
             begin = behind
         data = encode_entry(encode_settlements(ranges))
         self._append(key, ChunkType.TRACKING, 1, 1, data, timestamp_ms, at, None, attributes)
+
+    def settle_earlier(
+        self, key: Key, first: int, timestamp_ms: int, besides: Iterable[tuple[int, int]]
+    ) -> None:
+        """Settle what the queue does not hold any more below `first`, the begin of its copy, except `besides`.
+
+        In a cluster earlier leaders may have dead-lettered some of it, so downstreams take it for moves.
+        """
+        reason = Reason.DROPPED if self._shared is None else EARLIER_LEADER
+        self.settle_below(key, first, timestamp_ms, at=first - 1, besides=besides, reason=reason)
 
     def _append(
         self,

@@ -11,6 +11,7 @@ from leveret.session.stream.session import StreamSession
 from leveret.session.stream.types import ChangeStreams, SendResponse, StreamPlaces, UpstreamSite, code_of
 from leveret.wire.log_name import label_of_partition, partition_name
 from leveret.wire.record import OUTGOING_STREAM, RECOVERY_STREAM_PREFIX
+from leveret.wire.site_order import ORDER_STATISTIC, ORDER_STREAM
 from leveret.wire.staged_segment import STAGED_STREAM_PREFIX
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import Code, Response, StreamRequest
@@ -132,12 +133,16 @@ def _metadata_of(session: StreamSession, stream: str, places: dict[tuple[str, in
 def stream_stats(session: StreamSession, command: wire.StreamStats) -> None:
     """Report the bounds of a stream: the outgoing log's with the offset after the last, others' with the last.
 
-    For a queue that takes in staged segments, report the end of its log.
+    For a queue that takes in staged segments, report the end of its log; for ORDER_STREAM how the outgoing log stands.
     """
     if command.stream.startswith(STAGED_STREAM_PREFIX):
         _staged_stats(session, command)
         return
     try:
+        if command.stream == ORDER_STREAM:
+            standing = session.authority.standing(session.user, session.vhost)
+            session.send(wire.StreamStatsResponse(command.correlation, Code.OK, standing._asdict()))
+            return
         log = session.log(command.stream)
     except LeveretError as error:
         session.send(wire.StreamStatsResponse(command.correlation, code_of(error), {}))
@@ -158,6 +163,7 @@ def stream_stats(session: StreamSession, command: wire.StreamStats) -> None:
             "is_downstream": int(session.authority.is_downstream),
             "catching_up": collected.catching_up_records,
             "confirms_waiting": collected.confirms_waiting,
+            ORDER_STATISTIC: 1,
         }
     else:
         is_empty = log.committed_offset == log.first_offset

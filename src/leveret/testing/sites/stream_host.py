@@ -39,6 +39,7 @@ from leveret.wire.chunk import (
     encode_header,
     encode_trailer,
 )
+from leveret.wire.site_order import LogStanding
 from leveret.wire.stream.publish import MessageRun
 
 QUEUE_EPOCH: Final = 7
@@ -408,6 +409,11 @@ class FakeStreamHost:
         if vhost not in self.logs:
             raise NotFound(f"vhost '{vhost}' has no outgoing log")
         return self.logs[vhost]
+
+    def standing(self, user: str, vhost: str) -> LogStanding:
+        """Return how the vhost's log stands, which leads all queues."""
+        log = self.outgoing_log(user, vhost)
+        return LogStanding(log.writer, log.committed_offset, 0, 0)
 
     def recovery_queue(self, user: str, vhost: str, queue: str) -> FakeRecoveryQueue:
         """Return the queue; make it if it is missing."""

@@ -8,12 +8,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from leveret.pipeline.archive.compact import compact
+from leveret.model.reasons import Reason
+from leveret.pipeline.archive import compact as compact_module
+from leveret.pipeline.archive import manifest_storage
+from leveret.pipeline.archive.compact import compact, due
 from leveret.pipeline.archive.contents import contents
 from leveret.pipeline.archive.identities import AnotherLog, UpstreamIdentities
 from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.archive.recovery_plan import read_order
+from leveret.pipeline.archive.settlements import CLOCKS_MS
 from leveret.pipeline.archive.store import store_range
+from leveret.pipeline.jobs.job import EVERYTHING, Selection
 from leveret.pipeline.table.positions import next_positions, ranges_between
 from leveret.pipeline.table.request import TableRequest
 from leveret.pipeline.table.scan import read_rows
@@ -23,6 +28,7 @@ from leveret.wire.chunk import ChunkType
 from leveret.wire.incarnation import INCARNATION_BITS, next_count
 from leveret.wire.log_name import label_of, log_name, vhost_of
 from leveret.wire.record import Settlement, encode_settlements
+from leveret.wire.site_order import MOVES
 
 A, B = "a@x#11111111", "b@x#22222222"
 EPOCH = 7
@@ -42,20 +48,22 @@ class Node:
         bodies = [stored_message(b"%d" % number) for number in numbers]
         self._chunks.append(self._log.append_copy("q", epoch, offset, bodies, ChunkType.USER, 1000))
 
-    def settle(self, at: int, *ranges: tuple[int, int], epoch: int = EPOCH) -> None:
-        body = encode_settlements([Settlement(0, first, count) for first, count in ranges])
-        self._chunks.append(self._log.append_copy("q", epoch, at, [body], ChunkType.TRACKING, 1000))
+    def settle(
+        self, at: int, *ranges: tuple[int, int], epoch: int = EPOCH, reason: int = 0, at_ms: int = 1000
+    ) -> None:
+        body = encode_settlements([Settlement(reason, first, count) for first, count in ranges])
+        self._chunks.append(self._log.append_copy("q", epoch, at, [body], ChunkType.TRACKING, at_ms))
 
     def store(self, manifest: Manifest) -> None:
-        file = store_range(self._data_dir, "v", self._chunks, node=self.label)
+        file = store_range(self._data_dir, "v", self._chunks, node=self.label, is_of_cluster=bool(self.label))
         assert file is not None
         manifest.append([file])
         self._chunks.clear()
 
 
-def recovered(manifest: Manifest) -> list[tuple[int, int]]:
+def recovered(manifest: Manifest, selection: Selection = EVERYTHING) -> list[tuple[int, int]]:
     """(incarnation, offset) of what a recovery would bring."""
-    directory = freeze_plan(manifest, "v")
+    directory = freeze_plan(manifest, "v", selection)
     if directory is None:
         return []
     plan = directory.load()
@@ -117,6 +125,68 @@ def test_of_an_offset_that_was_given_twice_the_later_numbering_counts(tmp_path: 
     b.settle(10, (0, 10))
     b.store(manifest)
     assert recovered(manifest) == later
+
+
+@pytest.mark.parametrize("reason", MOVES)
+def test_a_move_counts_once_the_logs_are_ordered_up_to_it_and_an_ack_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: int
+) -> None:
+    monkeypatch.setattr(compact_module, "FILES_MIN", 1)
+    manifest, a = Manifest(tmp_path), Node(A, tmp_path)
+    a.messages(0, range(4))
+    a.settle(4, (0, 1))
+    a.settle(5, (1, 1), reason=reason)
+    a.store(manifest)
+    a.settle(6, (2, 1), reason=reason)
+    a.store(manifest)
+    log = log_name("v", A)
+    assert [len(manifest.waiting), recovered(manifest)] == [2, [(EPOCH, 1), (EPOCH, 2), (EPOCH, 3)]]
+    assert due(manifest, log, 10**6, bytes_max=0, retain_ms=0) == [], "compaction would lose it"
+    manifest.order({log: 6, log_name("v", B): 3})
+    assert recovered(manifest) == [(EPOCH, 2), (EPOCH, 3)]
+    assert [file.next for file in due(manifest, log, 10**6, bytes_max=0, retain_ms=0)] == [6]
+    other = Manifest(tmp_path)
+    assert [len(other.waiting), recovered(other)] == [1, [(EPOCH, 2), (EPOCH, 3)]]
+    before = other.number
+    other.order({log: 6})
+    assert other.number == before, "no entry for what is known"
+    other.order({log: 7})
+    manifest.refresh()
+    assert [manifest.waiting, recovered(manifest)] == [{}, [(EPOCH, 3)]]
+
+
+def test_the_moves_of_a_single_node_are_in_one_order(tmp_path: Path) -> None:
+    manifest, single = Manifest(tmp_path), Node("", tmp_path)
+    single.messages(0, range(2))
+    single.settle(2, (0, 1), reason=Reason.DEAD_LETTERED)
+    single.store(manifest)
+    assert [manifest.waiting, recovered(manifest)] == [{}, [(EPOCH, 1)]]
+
+
+def test_as_of_a_moment_a_move_just_before_it_leaves_the_message_where_it_was(tmp_path: Path) -> None:
+    """The clock of the node with the copy may be ahead, so that the copy came after the moment."""
+    manifest, a = Manifest(tmp_path), Node(A, tmp_path)
+    a.messages(0, range(3))
+    a.settle(3, (0, 1), reason=Reason.DEAD_LETTERED, at_ms=2000)
+    a.settle(4, (1, 1), at_ms=2000)
+    a.store(manifest)
+    manifest.order({log_name("v", A): 5})
+    for as_of_ms, offsets in ((2000 + CLOCKS_MS - 1, [0, 2]), (2000 + CLOCKS_MS, [2])):
+        assert recovered(manifest, Selection(as_of_ms=as_of_ms)) == [(EPOCH, each) for each in offsets]
+
+
+def test_a_shortened_manifest_knows_which_moves_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest, a = Manifest(tmp_path), Node(A, tmp_path)
+    for at in range(0, 6, 2):
+        a.messages(at, [at])
+        a.settle(at + 1, (at, 1), reason=Reason.DEAD_LETTERED)
+        a.store(manifest)
+        if at == 2:
+            manifest.order({log_name("v", A): 2})
+            monkeypatch.setattr(manifest_storage, "LOG_BYTES_MAX", 1)
+    known = Manifest(tmp_path)
+    assert known.entries[0].state is not None
+    assert sorted(file.first for file in known.waiting.values()) == [2, 4]
 
 
 def test_only_entries_that_name_nodes_have_the_second_format(tmp_path: Path) -> None:

@@ -315,6 +315,7 @@ def test_statistics_are_the_bounds_of_the_log(peer: Peer) -> None:
         "is_downstream": 0,
         "catching_up": 0,
         "confirms_waiting": 4,
+        "has_order": 1,
     }
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from leveret.core.queues.queue import Queue
 from leveret.core.schema.operating_mode import OperatingMode
 from leveret.model import definitions as d
+from leveret.pipeline.archive.manifest import Manifest
 from leveret.testing.applications.run_books import BooksFault
 from leveret.testing.simulation.machine.blocking import BlockingProcess
 from leveret.testing.simulation.machine.process import SimulatedProcess
@@ -124,7 +126,7 @@ class Site:
             led = [each for each in broker.broker.queues.values() if isinstance(each, Queue)]
             led = [each for each in led if not each.is_remote]
             log = broker.collector.logs.get(VHOST)
-            followed = broker.collector._following
+            followed = broker.collector.following
             if led and (
                 log is None
                 or log.catching_up
@@ -141,6 +143,18 @@ class Site:
         """Return the ends of the outgoing logs of open nodes, by the logs' ids."""
         logs = [broker_of(node).collector.logs.get(VHOST) for node in self.opened]
         return {log.log_id: log.log.next_offset for log in logs if log is not None}
+
+    def ordered(self, stored: dict[int, int]) -> dict[int, int]:
+        """Return the ends up to which moves count at a promoted site, by the logs' ids; `stored` are the logs' ends."""
+        found = dict(stored)
+        ids = {log: log_id for log, (log_id, _) in self.decided.promotions[-1].transferred.items()}
+        for node in self.opened:
+            for file in Manifest(
+                Path(broker_of(node).standby.own_archive.place["data_dir"])
+            ).waiting.values():
+                if file.log in ids:
+                    found[ids[file.log]] = min(file.first, found[ids[file.log]])
+        return found
 
     def is_overtaken(self) -> bool:
         """Return whether an outgoing log lacks records that a known downstream does not have."""

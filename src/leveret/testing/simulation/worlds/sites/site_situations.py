@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from random import Random
 from typing import Any, Final, Protocol
 
+from leveret.testing.simulation.machine.network import SimulatedNetwork
 from leveret.testing.simulation.nodes.node import SimulatedNode
 from leveret.testing.simulation.worlds.sites.site import Site
 
@@ -23,6 +24,7 @@ class SituatedSites(Protocol):
 
     random: Random
     loop: Any
+    network: SimulatedNetwork
     upstream: Site
     downstream: Site
 
@@ -81,6 +83,19 @@ class SiteSituations:
                 node.disk_delay_s = delay_s
             _start(lost)
 
+    async def one_log_late(self) -> None:
+        """A node of an upstream cluster is out of the downstream's reach, so its log comes after the others'."""
+        world = self._world
+        if world.upstream.is_cluster and world.upstream.opened:
+            late = self._random.choice(world.upstream.opened).name
+            pairs = [
+                pair for each in world.downstream.nodes for pair in ((late, each.name), (each.name, late))
+            ]
+            for pair in pairs:
+                world.network.cut(*pair, both=False)
+            await asyncio.sleep(self._random.uniform(3.0, 9.0))
+            world.network.mend(pairs)
+
     async def owner_suspended(self) -> None:
         """The owner is suspended, its pipeline goes on, and another node takes the vhost over."""
         owners = [node for node in self._world.downstream.nodes if node.process is not None]
@@ -101,3 +116,5 @@ Situation = Callable[[SiteSituations], Coroutine[Any, Any, None]]
 SITUATIONS: Final[Mapping[str, Situation]] = {
     name.replace("_", " "): act for name, act in vars(SiteSituations).items() if not name.startswith("_")
 }
+DEAD_LETTERS_MATTER: Final = "one log late"
+"""The sequence in which dead letters are wanted between nodes, and little else."""

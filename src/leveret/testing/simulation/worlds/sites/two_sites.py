@@ -43,7 +43,11 @@ from leveret.testing.simulation.worlds.sites.site import (
     change_at,
 )
 from leveret.testing.simulation.worlds.sites.site_command import STEPS_MAX, SiteCommand
-from leveret.testing.simulation.worlds.sites.site_situations import SITUATIONS, SiteSituations
+from leveret.testing.simulation.worlds.sites.site_situations import (
+    DEAD_LETTERS_MATTER,
+    SITUATIONS,
+    SiteSituations,
+)
 from leveret.testing.simulation.worlds.world import START_TIMEOUT_S, PossibleFault, SimulatedWorld
 
 QUEUES: Final = ("q1", "q2", "dead", "letters")
@@ -59,8 +63,6 @@ FOLLOW_TIMEOUT_S: Final = 120.0
 _AFTERWARDS_S: Final = 10.0
 _REPORTED_S: Final = 5.0
 _BUSY: Final = PublishingPace(0.008)
-_REJECTED_S: Final = 20.0
-"""The longest time from a consumer's reject to the settlement, as through a pause and a start of a node."""
 _CLUSTER: Final = {
     "cluster.etcd.endpoints": "http://127.0.0.1:2379",
     "cluster.etcd.lease_ttl": "2s",
@@ -250,7 +252,9 @@ class SitesWorld(SimulatedWorld):
                 users.consumer("dead", ConsumingHabit(0.5, 0.2)),
             ),
         ]
-        if self.often:
+        if self.often == DEAD_LETTERS_MATTER:
+            self.applications += crews[-1]()
+        elif self.often:
             # There are promises at each moment, and segments of the outgoing logs are soon full.
             self.applications += [
                 users.publisher(("q1", "q2"), _BUSY),
@@ -453,25 +457,30 @@ class SitesWorld(SimulatedWorld):
         stored: dict[int, int] = {}
         for log_id, end in promoted.decided.promotions[-1].transferred.values():
             stored[log_id] = max(end, stored.get(log_id, 0))
-        covered = [
-            each.at_s
-            for each in self.moments_covered
-            if all(stored.get(log_id, 0) >= end for log_id, end in each.ends.items())
-        ]
-        covered_s = max(covered, default=0.0)
+        covered_s = self._covered_by(stored)
+        # Moves, and what leaders before the last ones have settled, may wait for the order of the logs.
+        settled_s = self._covered_by(promoted.ordered(stored))
         is_ended = any(
             each.at_s >= covered_s and any(end > each.ends.get(log_id, 0) for log_id, end in stored.items())
             for each in self._switched
         )
         # The end of the queues' incarnations is in the archive, and perhaps not what was collected anew.
         unsure = SWITCHED if is_ended else ()
-        # A dead letter and the settlement of its original are in logs of different nodes, and one may come later.
-        since_s = covered_s - _REJECTED_S if self.upstream.is_cluster else inf
-        doubtful, back = self.books.fail_over(covered_s, unsure, rejected_since_s=since_s)
+        doubtful, back = self.books.fail_over(covered_s, unsure, settled_s=settled_s)
         self.story.note(
-            f"-- promoted; covered up to {covered_s:.2f}; {doubtful} confirms and {back} settlements are in doubt"
+            f"-- promoted; covered up to {covered_s:.2f}, moves up to {settled_s:.2f}; "
+            f"{doubtful} confirms and {back} settlements are in doubt"
         )
         self.faults["in doubt"] = self.faults.get("in doubt", 0) + doubtful + back
+
+    def _covered_by(self, stored: dict[int, int]) -> float:
+        """Return the last covered moment whose ends are before these, by the logs' ids."""
+        covered = (
+            each.at_s
+            for each in self.moments_covered
+            if all(stored.get(log_id, 0) >= end for log_id, end in each.ends.items())
+        )
+        return max(covered, default=0.0)
 
 
 class SharedArchiveWorld(SitesWorld):
