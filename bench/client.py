@@ -65,9 +65,13 @@ class Connection:
         declare = commands.Exchange.Declare(exchange=exchange, exchange_type=kind, durable=True)
         self._call(declare, commands.Exchange.DeclareOk)
 
-    def bind_queue(self, queue: str, exchange: str, routing_key: str) -> None:
+    def bind_queue(
+        self, queue: str, exchange: str, routing_key: str, arguments: dict[str, Any] | None = None
+    ) -> None:
         """Bind a queue."""
-        bind = commands.Queue.Bind(queue=queue, exchange=exchange, routing_key=routing_key)
+        bind = commands.Queue.Bind(
+            queue=queue, exchange=exchange, routing_key=routing_key, arguments=arguments or {}
+        )
         self._call(bind, commands.Queue.BindOk)
 
     def delete_exchange(self, exchange: str) -> None:

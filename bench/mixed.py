@@ -11,7 +11,7 @@ from typing import Any, Final
 from bench.client import Connection, LoadError
 from bench.contenders import Node
 from bench.rows import Reading, Row, Scenario, Settings, Target, reading
-from bench.traffic import EXCHANGE, NUMBER_BYTES, Load, binding_key, queue_name
+from bench.traffic import EXCHANGE, NUMBER_BYTES, Load, binding_key, queue_name, tenant_name
 from bench.traffic_load import TrafficJob
 from bench.workers import Throughput, Worker, drained, measured
 
@@ -34,7 +34,11 @@ def declare(connection: Connection, load: Load, arguments: dict[str, Any] | None
     connection.declare_exchange(EXCHANGE, load.kind)
     for number in range(load.queues):
         connection.declare_queue(queue_name(number), arguments=arguments)
-        connection.bind_queue(queue_name(number), EXCHANGE, binding_key(number))
+        if not load.tenants:
+            connection.bind_queue(queue_name(number), EXCHANGE, binding_key(number))
+    for number in range(load.tenants):
+        pairs = {"x-match": "all", "tenant": tenant_name(number)}
+        connection.bind_queue(queue_name(number % load.queues), EXCHANGE, "", pairs)
 
 
 @contextmanager
@@ -181,6 +185,11 @@ MIXED: Final = (
         "mixed messages, 100 queues, 4 publishers, 4 consumers",
         Load(queues=100, publishers=4, consumers=4),
         8.0,
+    ),
+    _scenario(
+        "headers-300",
+        "mixed messages, headers exchange with 300 bindings, 20 queues",
+        Load(queues=20, kind="headers", tenants=300),
     ),
     _scenario(
         "acked-alone",

@@ -50,7 +50,8 @@ class Load:
     Attributes:
         mixed: messages differ in all their properties; otherwise they have a delivery mode and no other property.
         body_bytes: smallest and largest body; the sizes between them are spread evenly by their logarithm.
-        kind: the type of the exchange: `topic` routes each message to one queue, `fanout` to all.
+        kind: the type of the exchange: `topic` and `headers` route each message to one queue, `fanout` to all.
+        tenants: the number of bindings of a headers exchange: one for each tenant, who has one of the queues.
         window: the highest number of unconfirmed messages of each publisher.
         consumers: the number of consuming connections. Each has an equal share of the queues; if there are fewer
             queues than connections, several connections share a queue.
@@ -69,6 +70,7 @@ class Load:
     consumers_each: int = 1
     body_bytes: tuple[int, int] = (120, 4_000)
     kind: str = "topic"
+    tenants: int = 0
     window: int = 1_000
     prefetch: int = 500
     ack_every: int = 50
@@ -95,6 +97,11 @@ def queue_name(number: int) -> str:
 def binding_key(number: int) -> str:
     """Return the key that binds a queue to the topic exchange."""
     return f"orders.{number:05}.#"
+
+
+def tenant_name(number: int) -> str:
+    """Return the header by which a headers exchange routes; tenant n has queue n modulo the number of queues."""
+    return f"tenant-{number:05}"
 
 
 @dataclass(frozen=True)
@@ -185,6 +192,9 @@ def _message(load: Load, source: random.Random) -> _Message:
     )
     if load.priorities:
         properties.priority = priority
+    if load.tenants:
+        turn = source.randrange(load.tenants // load.queues)
+        properties.headers = {**(properties.headers or {}), "tenant": tenant_name(turn * load.queues + queue)}
     publish = commands.Basic.Publish(exchange=EXCHANGE, routing_key=key)
     head = header.ContentHeader(body_size=size, properties=properties)
     parts = [body.ContentBody(content[at : at + BODY_FRAME_MAX]) for at in range(0, size, BODY_FRAME_MAX)]
