@@ -24,6 +24,7 @@ from urllib.parse import quote
 
 import httpx
 import pika
+import pika.exceptions
 
 from leveret.testing.applications.applications import now_ms, parameters
 from leveret.testing.network.ports import LOOPBACK, wait_until
@@ -34,6 +35,9 @@ from leveret.testing.sites.standby_pair import BEACON, downstream_settings, get
 PATIENCE_S: Final = 600.0
 PROMOTE_TIMEOUT_S: Final = 300.0
 _UNAWAITED_S: Final = 0.2
+_NOT_FOUND: Final = 404
+_LED_WITHIN_S: Final = 60.0
+"""The longest time in which queues of a promoted site may have no known leader: an etcd may have just started."""
 _SCHEMA_USER: Final = "schema-replicator"
 _STANDBY_USER: Final = "offsite-replicator"
 
@@ -94,8 +98,9 @@ class StandbyCluster:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if value is not None:
-            value.add_note(self.cluster.reported())
+        for cluster in (self.cluster, self.source):
+            if value is not None and cluster is not None:
+                value.add_note(cluster.reported())
         self.close()
 
     @property
@@ -256,12 +261,23 @@ class StandbyCluster:
         self.expected[vhost, queue] = [body for body in place if body not in gone]
 
     def _drained(self, at: LeveretProcess, vhost: str, queue: str) -> list[bytes]:
-        """Consume all messages of a queue at one node; return their bodies."""
+        """Consume all messages of a queue at one node; return their bodies.
+
+        While the queue's leader is not known, as after a lost lease, a get closes the channel and takes no message.
+        """
         found: list[bytes] = []
+        deadline_s = time.monotonic() + _LED_WITHIN_S
         with pika.BlockingConnection(parameters(at.amqp_port, vhost)) as connection:
             channel = connection.channel()
             while True:
-                method, _, body = channel.basic_get(queue, auto_ack=True)
+                try:
+                    method, _, body = channel.basic_get(queue, auto_ack=True)
+                except pika.exceptions.ChannelClosedByBroker as error:
+                    if error.reply_code != _NOT_FOUND or time.monotonic() > deadline_s:
+                        raise
+                    time.sleep(0.2)
+                    channel = connection.channel()
+                    continue
                 if method is None:
                     return found
                 found.append(body)
