@@ -20,6 +20,7 @@ from leveret.core.broker.deletions import Deletions, check_deletion
 from leveret.core.broker.direct_reply import DirectReply
 from leveret.core.broker.entities import check_shareable, with_stored_secrets
 from leveret.core.broker.epochs import Epochs
+from leveret.core.broker.incarnations import is_next_incarnation
 from leveret.core.broker.limits import (
     Connection,
     ConnectionRegistry,
@@ -74,6 +75,7 @@ class Broker:
         deleted: queues whose log must go once `changes` is durable; the runtime empties it.
         nodes: returns the number of nodes of the cluster, on which streams may be.
         fewer_copies, notices: sentences on streams and queues with fewer copies than asked for; the runtime empties it.
+        policy_bugs: queues and exchanges to which policies could not be applied; the runtime empties it.
         replication_changes: queues whose `replicated` changed; the runtime empties it.
         counters, stream_counters: message counters of the whole node, and of clients of the stream protocol.
         stream_errors: the number of errors sent to these clients, by code.
@@ -142,6 +144,7 @@ class Broker:
         self._read = read
         self._stale = StalePolicies()
         self._deletes_unbound = True
+        self.policy_bugs: list[tuple[Queue | ExchangeState, Exception]] = []
         self.deletions = Deletions(
             self.queues,
             self.topologies,
@@ -639,7 +642,10 @@ class Broker:
             Whether any are left.
         """
         for vhost, each in self._stale.take(self.topologies):
-            self._refresh(vhost, each)
+            try:
+                self._refresh(vhost, each)
+            except Exception as error:
+                self.policy_bugs.append((each, error))
             if is_over():
                 break
         return self.has_stale_policies
@@ -666,13 +672,6 @@ class Broker:
 def _led_here(definition: d.Queue, read: Reader, exclusive: bool) -> Queue:
     """The object for a queue of a single node, which leads every queue."""
     return queue_types.make_queue(definition, read)
-
-
-def is_next_incarnation(wanted: d.Queue, existing: d.Queue) -> bool:
-    """Whether the wanted queue differs from the existing one in the epoch alone."""
-    return wanted.epoch not in (0, existing.epoch) and wanted == msgspec.structs.replace(
-        existing, epoch=wanted.epoch
-    )
 
 
 def _check_health(queue: Queue) -> None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.core.broker.broker import Broker, is_next_incarnation
+from leveret.core.broker.broker import Broker
+from leveret.core.broker.incarnations import is_next_incarnation
 from leveret.core.replication.cluster import (
     AliveChanged,
     Changed,
@@ -26,10 +27,10 @@ from leveret.core.replication.cluster import (
 from leveret.core.replication.mirror_events import MirrorEvents
 from leveret.core.schema.delta import UPSTREAM_PARAMETER
 from leveret.model import definitions as d
-from leveret.model.errors import LeveretError, Refusal
+from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.parts import ClusterParts
 from leveret.runtime.cluster.placement.placement_controller import report_mirrors
-from leveret.runtime.logs.definitions_store import name_of
+from leveret.runtime.logs.definitions_store import place_of, take_over
 
 if TYPE_CHECKING:
     from leveret.runtime.node.node import Node
@@ -52,19 +53,26 @@ class Coordinator:
 
     # -- begin and end ------------------------------------------------------------------------
 
-    def take_definitions(self, stored: d.Definitions) -> None:
+    def take_definitions(self, stored: d.Definitions) -> set[int]:
         """Apply the cluster's definitions to the broker; the next flush logs how they differ from the node's, `stored`.
 
         The founder keeps its own definitions, and publishes them.
+
+        Returns:
+            The epochs of all of the cluster's queues, also of those that this broker could not take: their logs stay.
         """
         broker = self._node.broker
         broker.epochs.last = max(broker.epochs.last, self._member.state.epoch)
         if self._member.is_founder:
-            return
-        self._apply(self._member.pending())
-        known = {
-            (change.entity.kind, change.entity.key) for change in broker.changes if isinstance(change, d.Put)
-        }
+            return _epochs_of(stored.by_kind["queues"].values())
+        pending = self._member.pending()
+        self._apply(pending)
+        puts = [
+            each.change.entity
+            for each in pending
+            if isinstance(each, DefinitionChanged) and isinstance(each.change, d.Put)
+        ]
+        known = {(entity.kind, entity.key) for entity in puts}
         new = [
             change
             for change in broker.changes
@@ -77,6 +85,7 @@ class Coordinator:
             if (entity.kind, entity.key) not in known
         ]
         broker.changes = [*gone, *new]
+        return _epochs_of([*puts, *broker.definitions.by_kind["queues"].values()])
 
     async def begin(self) -> None:
         """Apply changes and place queues from now on; the node has recovered.
@@ -183,10 +192,10 @@ class Coordinator:
         broker = self._node.broker
         for each in changes:
             if isinstance(each, DefinitionChanged):
-                try:
-                    take(broker, each.change)
-                except Refusal as error:
-                    logger.error("definition_not_taken change=%s error=%s", name_of(each.change), error)
+                error = take_over(broker, each.change, take)
+                queue = broker.queues.get(place_of(each.change)[1])
+                if error is not None and queue is not None and place_of(each.change)[0] == "queues":
+                    self._node.engine.fail(queue, error)
                 self._parts.placement_controller.definition_changed(each.change)
 
     async def drained(self, draining: bool) -> None:
@@ -232,6 +241,10 @@ class Coordinator:
         except LeveretError as error:
             # Without etcd the lease ends, and the node begins anew.
             logger.warning("streams_not_announced error=%s", error)
+
+
+def _epochs_of(entities: Iterable[d.AnyEntity]) -> set[int]:
+    return {each.epoch for each in entities if isinstance(each, d.Queue)}
 
 
 def _is_vhost(change: d.Change) -> bool:

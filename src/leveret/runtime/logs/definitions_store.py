@@ -35,6 +35,7 @@ COMPACT_BYTES_MIN: Final = 16 * 1024 * 1024
 """A smaller log is read in well under a second and not compacted."""
 COMPACT_RATIO: Final = 4
 """The ratio of the log's size to its live entities' from which on it is compacted."""
+_ACCESS: Final = ("users", "permissions", "topic_permissions")
 RELOG_AT_ONCE: Final = 512
 """The live entities that are logged again with one append: about 3 ms of the event loop."""
 
@@ -284,12 +285,35 @@ class DefinitionsStore:
         self._log.close()
 
 
-def take_over(broker: Broker, change: Change) -> None:
-    """Apply a change from the log to a broker; one that the broker refuses is logged and skipped."""
+def take_over(
+    broker: Broker, change: Change, apply: Callable[[Broker, Change], None] = Broker.apply_decided
+) -> Exception | None:
+    """Apply a change that was made elsewhere, or before; one that the broker refuses is logged and skipped.
+
+    So is one that meets a bug, which would meet it at the next start, and at each other node, again. Only a change of
+    an existing user or permission is not skipped: access that was taken away would stay.
+
+    Returns:
+        The unexpected error; None for none.
+    """
     try:
-        broker.apply_decided(change)
+        apply(broker, change)
     except Refusal as error:
         logger.error("definition_not_restored change=%s error=%s", name_of(change), error)
+    except Exception as error:
+        kind, key = place_of(change)
+        if kind in _ACCESS and key in broker.definitions.by_kind[kind]:
+            raise
+        logger.critical("definition_failed change=%s action=skip", name_of(change), exc_info=True)
+        return error
+    return None
+
+
+def place_of(change: Change) -> tuple[str, tuple[str, ...]]:
+    """Return kind and key of the changed entity."""
+    if isinstance(change, Put):
+        return change.entity.kind, change.entity.key
+    return change.kind, change.key
 
 
 def name_of(change: Change) -> str:

@@ -13,9 +13,10 @@ tied to
 
 A crash between any two steps loses only messages and changes that were never promised.
 
-An unexpected error while a queue's messages or settlements are handled takes that queue down, as a damaged log does:
-other queues, and the node, go on. Its log is not written again, and the next start reads it. An unexpected error
-elsewhere leaves no such bound, so the process ends.
+An unexpected error while a queue's messages, settlements or policies are handled takes that queue down, as a damaged
+log does: other queues, and the node, go on. Its log is not written again, and the next start reads it. An unexpected
+error while a client is told of its confirms ends that client's connection. An unexpected error elsewhere leaves no such
+bound, so the process ends (decision 49).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from leveret.core.broker.broker import Broker
 from leveret.core.broker.dead_letters import route_dead_letters
+from leveret.core.broker.topology import ExchangeState
 from leveret.core.queues.confirms import ConfirmBatch, ConfirmingChannel, ConfirmOutcome
 from leveret.core.queues.dead_lettering import NOT_STORED, DeadLetters
 from leveret.core.queues.queue import Queue
@@ -224,9 +226,11 @@ class Engine:
 
     def _refresh_policies(self) -> bool:
         """Apply changed policies to some queues; return whether any are left for the next flush."""
-        if not self._broker.has_stale_policies:
+        if not (self._broker.has_stale_policies or self._broker.policy_bugs):
             return False
         are_left = self._broker.refresh_policies(time_slice(TURN_S))
+        if self._broker.policy_bugs:
+            self._fail_all(self._broker.policy_bugs)
         if are_left:
             self.touch()
         return are_left
@@ -247,7 +251,7 @@ class Engine:
             if isinstance(error, Corrupt) and queue.damage is None:
                 self.gone(queue, error)
         except Exception as error:
-            self._fail(queue, error)
+            self.fail(queue, error)
 
     def _flush_queue(self, queue: Queue, now_ms: int, elapsed_ms: int) -> None:
         if queue in self._gone:
@@ -266,7 +270,7 @@ class Engine:
             queue.wait_ms = RETRY_MS
             self._commit.refused(error)
         except Exception as error:
-            self._fail(queue, error)
+            self.fail(queue, error)
         is_there = queue.damage is None and self._broker.queues.get(queue.key) is queue
         if is_there and queue.is_unused(elapsed_ms):
             self._end_unused(queue)
@@ -296,7 +300,7 @@ class Engine:
         if self.replication_port is not None:
             self.replication_port.taken_down(queue)
 
-    def _fail(self, queue: Queue, error: Exception) -> None:
+    def fail(self, queue: Queue, error: Exception) -> None:
         """Take down a queue that met a bug: its state in memory may be half changed, so nothing more of it is logged.
 
         This flush's messages may be in the log or not, so their publishers get a nack.
@@ -310,6 +314,16 @@ class Engine:
                 "and the next start of the node reads it"
             ),
         )
+
+    def _fail_all(self, bugs: list[tuple[Queue | ExchangeState, Exception]]) -> None:
+        """Take down the queues to which a policy could not be applied; an exchange goes on without it."""
+        for each, error in bugs:
+            if isinstance(each, Queue):
+                self.fail(each, error)
+            else:
+                key = (each.definition.vhost, each.definition.name)
+                logger.critical("policy_failed vhost=%s exchange=%s action=skip", *key, exc_info=error)
+        bugs.clear()
 
     def gone(self, queue: Queue, error: StorageError) -> None:
         """Take down a queue whose log files were removed; its unconfirmed messages are never confirmed."""
@@ -534,13 +548,13 @@ class Engine:
         for channel, batch in self._take_batches(touched):
             refused = batch.refused or (unlogged and batch.needs_sync)
             if refused or self._is_refused_by_disk(batch):
-                channel.confirm(batch, ok=False)
+                self._confirm_batch(channel, batch, False)
             elif ports := [port for port in all_ports if any(map(port.concerns, batch.queues))]:
                 self._await_all(channel, batch, ports)
             elif batch.needs_sync:
                 waiting.append((channel, batch))
             else:
-                channel.confirm(batch, ok=True)
+                self._confirm_batch(channel, batch, True)
         self._promise_dead_lettered()
         self._failed.clear()
         copies, self._copies = self._await_mirrors(self._copies), []
@@ -624,13 +638,28 @@ class Engine:
     def _report(self) -> None:
         reported, self._reported = self._reported, []
         for channel, batch, ok in reported:
-            channel.confirm(batch, ok=ok)
+            self._confirm_batch(channel, batch, ok)
         self.write_out()
 
     def _confirm(self, confirms: list[tuple[ConfirmingChannel, ConfirmBatch]], *, ok: bool) -> None:
         for channel, batch in confirms:
-            channel.confirm(batch, ok=ok and self._is_kept(batch))
+            self._confirm_batch(channel, batch, ok and self._is_kept(batch))
         self.write_out()
+
+    def _confirm_batch(self, channel: ConfirmingChannel, batch: ConfirmBatch, ok: bool) -> None:
+        """Tell the publisher; a bug there ends its connection, and the other promises are kept."""
+        try:
+            channel.confirm(batch, ok=ok)
+        except Exception as error:
+            self._end_client(getattr(channel, "connection", None), error)
+
+    def _end_client(self, session: Sender | None, error: Exception) -> None:
+        """End the connection of a client whose session met a bug; without one, nothing bounds the bug."""
+        peer = None if session is None else self.peers.get(session)
+        if peer is None:
+            raise error
+        logger.critical("client_failed action=end", exc_info=error)
+        peer.end()
 
     def _is_kept(self, batch: ConfirmBatch) -> bool:
         """Whether the synced files of the batch are where the next start finds them."""
@@ -659,7 +688,10 @@ class Engine:
             if isinstance(session, ClientConnection) and session in self._touched:
                 self.outbox.append(session)
                 continue
-            octets = session.take_output()
-            peer = self.peers.get(session)
-            if peer is not None:
-                peer.write(octets, hold=self._holds.get(session, 0))
+            try:
+                octets = session.take_output()
+                peer = self.peers.get(session)
+                if peer is not None:
+                    peer.write(octets, hold=self._holds.get(session, 0))
+            except Exception as error:
+                self._end_client(session, error)

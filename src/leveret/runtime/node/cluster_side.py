@@ -29,7 +29,8 @@ class ClusterSide:
     Attributes:
         operations: commands of operators (management.node.ClusterOperations).
         is_founder: whether the cluster begins with the data of this node.
-        take_definitions: gives the broker the cluster's definitions, given those of the node's own log.
+        take_definitions: gives the broker the cluster's definitions, given those of the node's own log; returns the
+            epochs of all of the cluster's queues.
         make_queue: see Broker.make_queue.
         forwarding: stores messages that are published to queues with a leader elsewhere.
         leaders: the leaders of other nodes, as channels use them.
@@ -49,7 +50,7 @@ class ClusterSide:
 
     operations: Any
     is_founder: bool
-    take_definitions: Callable[[d.Definitions], None]
+    take_definitions: Callable[[d.Definitions], set[int]]
     make_queue: Callable[[d.Queue, Reader, bool], Queue]
     forwarding: QueueStoring
     leaders: Leaders

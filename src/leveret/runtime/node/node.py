@@ -388,7 +388,7 @@ class Node:
                 f"{self.data_dir / 'definitions'} is missing or empty, and yet there are logs of queues: restore "
                 f"it from a copy, or move {self.data_dir} aside to start anew; nothing was changed"
             )
-        epochs = [queue.epoch for queue in stored.by_kind["queues"].values() if isinstance(queue, d.Queue)]
+        epochs = {queue.epoch for queue in stored.by_kind["queues"].values() if isinstance(queue, d.Queue)}
         if self._cluster_side is None or self._cluster_side.is_founder:
             self._definitions.restore(broker)
         self.collector.has_resigned = self.rejoin.is_under_way
@@ -396,11 +396,10 @@ class Node:
         known = self.collector.epochs | self.log_store.epochs()
         broker.epochs.last = max(broker.epochs.last, self._epochs.last(), *known)
         if self._cluster_side is not None:
-            self._cluster_side.take_definitions(stored)
-            epochs = [queue.epoch for queue in broker.queues.values()]
+            epochs = self._cluster_side.take_definitions(stored)
         broker.refresh_policies()
         queues = broker.led_queues()
-        self.log_store.remove_orphans(set(epochs), self.collector.by_reference_epochs)
+        self.log_store.remove_orphans(epochs, self.collector.by_reference_epochs)
         self._handed_out.load()
         for count, queue in enumerate(queues):
             self.log_store.recover(queue)

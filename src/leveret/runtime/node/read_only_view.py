@@ -7,6 +7,7 @@ The view serves no client and starts no change. The component that appends to th
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import Set
 from typing import Final
@@ -22,6 +23,8 @@ from leveret.runtime.process.work_slices import time_slice
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import Chunk
+
+logger = logging.getLogger(__name__)
 
 _PART_BYTES: Final = 256 * 1024
 
@@ -140,5 +143,13 @@ class ReadOnlyView:
     def _quieten(self) -> None:
         """Drop the effects of changes: the leader executes them."""
         broker = self._broker
-        for due in (broker.changes, broker.deleted, broker.dirty, broker.replication_changes):
+        for each, error in broker.policy_bugs:
+            logger.critical("policy_failed name=%s action=skip", each.definition.name, exc_info=error)
+        for due in (
+            broker.changes,
+            broker.deleted,
+            broker.dirty,
+            broker.replication_changes,
+            broker.policy_bugs,
+        ):
             due.clear()

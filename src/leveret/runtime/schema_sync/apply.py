@@ -26,6 +26,7 @@ from leveret.model.definitions import (
 )
 from leveret.model.errors import InvalidCommand, Refusal
 from leveret.model.secrets import masked
+from leveret.runtime.logs.definitions_store import name_of, place_of
 from leveret.runtime.process.work_slices import in_slices, others_first, result_of, time_slice
 from leveret.storage.state_file import StateFile
 
@@ -188,6 +189,10 @@ def _make(broker: Broker, change: Change, outcome: DeltaOutcome) -> None:
     except Refusal as refusal:
         outcome.refused.append(f"{place(*place_of(change))}: {refusal}")
         return
+    except Exception as bug:
+        logger.critical("definition_failed change=%s action=skip", name_of(change), exc_info=True)
+        outcome.refused.append(f"{place(*place_of(change))}: an unexpected error, {bug!r}")
+        return
     is_put = isinstance(change, Put)
     outcome.puts += is_put
     outcome.deletes += not is_put
@@ -259,13 +264,6 @@ def _shown(entity: object | None) -> dict[str, Any] | None:
 def _left(action: str, kind: str, key: Key, reason: str) -> dict[str, Any]:
     row = {"action": action, "kind": kind, "entity": "/".join(key), "key": list(key)}
     return {**row, "fields": [], "own": None, "upstream": None, "reason": reason}
-
-
-def place_of(change: Change) -> tuple[str, Key]:
-    """Return kind and key of the changed entity."""
-    if isinstance(change, Put):
-        return change.entity.kind, change.entity.key
-    return change.kind, change.key
 
 
 def place(kind: str, key: Key) -> str:

@@ -3,13 +3,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from leveret.core.broker.broker import Broker
+from leveret.core.queues.queue import Queue
 from leveret.core.replication.cluster import (
+    Changed,
     ClusterKeys,
     ClusterState,
     DefinitionChanged,
@@ -19,7 +23,8 @@ from leveret.core.replication.cluster import (
 from leveret.core.replication.election import DeleteKey, PutKey
 from leveret.model import definitions as d
 from leveret.model.errors import Refusal
-from leveret.runtime.cluster.coordinator import take
+from leveret.runtime.cluster.coordinator import Coordinator, take
+from leveret.runtime.logs.definitions_store import take_over
 from tests.unit.core.broker.test_broker import no_read
 
 
@@ -128,3 +133,57 @@ def test_what_is_changed_together_leaves_the_same_definitions_at_all_nodes(story
         here.shared.clear()
     other.take(here.shared)
     assert other.broker.definitions.by_kind == here.definitions.by_kind
+
+
+def coordinator_of(broker: Broker, pending: list[Changed]) -> Coordinator:
+    """Of a node that enters a cluster with these changes."""
+    member = SimpleNamespace(
+        name="a", state=SimpleNamespace(epoch=0), is_founder=False, pending=lambda: pending
+    )
+    controller = SimpleNamespace(definition_changed=lambda change: None)
+    parts = SimpleNamespace(member=member, placement_controller=controller)
+    return Coordinator(cast(Any, SimpleNamespace(broker=broker)), cast(Any, parts))
+
+
+def test_a_queue_of_the_cluster_that_this_node_cannot_take_keeps_its_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused = d.Queue(name="refused", vhost="nowhere", epoch=7)
+    broken = d.Queue(name="broken", vhost="/", epoch=8)
+    taken = d.Queue(name="taken", vhost="/", epoch=9)
+    stored = d.Definitions()
+    gone = d.Queue(name="gone", vhost="/", epoch=5)
+    for entity in (d.Vhost(name="/"), refused, broken, gone):
+        stored.apply(d.Put(entity))
+    broker = Broker(no_read)
+    broker.shared = []
+    works = broker.make_queue
+
+    def fails(queue: d.Queue, *given: Any) -> Queue:
+        if queue.name == "broken":
+            raise KeyError("an argument of a later version")
+        return works(queue, *given)
+
+    monkeypatch.setattr(broker, "make_queue", fails)
+    pending: list[Changed] = [
+        DefinitionChanged(d.Put(each)) for each in (d.Vhost(name="/"), refused, broken, taken)
+    ]
+    epochs = coordinator_of(broker, pending).take_definitions(stored)
+    assert epochs == {7, 8, 9}
+    assert [each for each in broker.changes if isinstance(each, d.Delete)] == [d.Delete("queues", gone.key)]
+    assert "definition_not_restored change=put queues nowhere/refused" in caplog.text
+    assert "definition_failed change=put queues /broken".replace(" /", " //") in caplog.text
+
+
+def test_access_that_is_taken_away_is_not_kept_because_of_a_bug(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.apply(d.Put(d.User(name="u", password_hash="", tags=())))
+
+    def fails(kind: str, key: tuple[str, ...]) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(broker, "_delete", fails)
+    assert isinstance(take_over(broker, d.Delete("queues", ("/", "own"))), KeyError)
+    with pytest.raises(KeyError):
+        take_over(broker, d.Delete("users", ("u",)))

@@ -1,4 +1,4 @@
-"""A bug that one queue's messages meet: the queue is down, and other queues, clients and the node go on."""
+"""A bug that one queue, or one client, meets: it is down, and other queues, clients and the node go on."""
 
 from __future__ import annotations
 
@@ -10,11 +10,17 @@ from typing import Any
 import pytest
 from pamqp import body, commands, header
 
+from leveret.core.broker.policies import EffectivePolicy
+from leveret.core.broker.policy_effects import refresh_queue
+from leveret.core.broker.topology import ExchangeState, Topology
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.stream import Stream
+from leveret.model import definitions as d
 from leveret.runtime.logs.engine import Engine
 from leveret.runtime.logs.queue_store import QueueStore
 from leveret.runtime.logs.stream_store import StreamStore
+from leveret.session.amqp091.channel import Channel
+from leveret.session.amqp091.connection import ClientConnection
 from tests.unit.runtime.collecting.site import Site
 from tests.unit.runtime.logs.test_engine import Client
 
@@ -99,3 +105,71 @@ async def test_a_bug_takes_down_the_queue_that_meets_it_and_nothing_else(
     assert reread.damage is None
     assert reread.message_count >= 1
     assert site.node.broker.queues["/", "good"].message_count == 1
+
+
+async def test_a_policy_that_meets_a_bug_takes_down_its_queue_and_nothing_else(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = Site(directory)
+    await site.start()
+    client = Client(site)
+    client.send(*(commands.Queue.Declare(queue=name, durable=True) for name in ("bad", "good")))
+    client.send(commands.Exchange.Declare(exchange="bad", durable=True))
+    await site.settle()
+    works_for_queues, works_for_exchanges = refresh_queue, ExchangeState.apply_policies
+
+    def refresh(topology: Topology, queue: Queue, *, tagged: bool) -> list[Queue]:
+        if queue.key[1] == "bad":
+            raise KeyError("a key that no policy has")
+        return works_for_queues(topology, queue, tagged=tagged)
+
+    def apply_policies(self: ExchangeState, applied: EffectivePolicy) -> None:
+        if self.definition.name == "bad":
+            raise KeyError("a key that no policy has")
+        works_for_exchanges(self, applied)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("leveret.core.broker.broker.refresh_queue", refresh)
+        patch.setattr(ExchangeState, "apply_policies", apply_policies)
+        policy = d.Policy(name="p", vhost="/", pattern=".*", definition={"max-length": 5}, apply_to="all")
+        site.node.broker.apply(d.Put(policy))
+        site.node.engine.touch()
+        await site.settle()
+    bad, good = (site.node.broker.queues["/", name] for name in ("bad", "good"))
+    assert "a key that no policy has" in str(bad.damage)
+    assert (good.damage, good.settings.max_length) == (None, 5)
+    assert "policy_failed vhost=/ exchange=bad" in caplog.text
+    assert not site.node.failed.is_set()
+    assert not site.node.broker.policy_bugs
+
+
+@pytest.mark.parametrize("step", ["confirm", "take_output"])
+async def test_a_bug_at_a_clients_confirm_ends_that_client_and_keeps_the_other_promises(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, step: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = Site(directory)
+    await site.start()
+    bad, good = Client(site), Client(site)
+    ended: list[Client] = []
+    for client in (bad, good):
+        monkeypatch.setattr(client, "end", lambda client=client: ended.append(client))
+        client.send(commands.Queue.Declare(queue="q", durable=True))
+    await site.settle()
+    good.replies.clear()
+    owner: type = Channel if step == "confirm" else ClientConnection
+    works = getattr(owner, step)
+
+    def fails(self: Any, *given: Any, **named: Any) -> Any:
+        if bad.session in (self, getattr(self, "connection", None)):
+            raise struct.error("'H' format requires 0 <= number <= 65535")
+        return works(self, *given, **named)
+
+    monkeypatch.setattr(owner, step, fails)
+    for client in (bad, good):
+        client.publish("q")
+    await site.settle()
+    assert set(map(id, ended)) == {id(bad)}
+    assert good.names() == ["Basic.Ack"]
+    assert site.node.broker.queues["/", "q"].message_count == 2
+    assert not site.node.failed.is_set()
+    assert "client_failed" in caplog.text
