@@ -138,7 +138,7 @@ class Api:
 
     def delete_because(self, reason: str, *parts: str) -> None:
         """Remove, and give affected clients the reason."""
-        self._send("DELETE", parts, headers={"x-reason": reason})
+        self._send("DELETE", parts, headers={b"x-reason": " ".join(reason.split()).encode()})
 
     def stream(self, *parts: str, body: object) -> Generator[dict[str, Any]]:
         """Act, however long it takes; the JSON objects of the answer as they come, one a line."""
@@ -176,9 +176,9 @@ class Api:
         body: bytes = b"",
         query: dict[str, str] | None = None,
         timeout: httpx.Timeout | None = None,
-        headers: dict[str, str] | None = None,
+        headers: dict[bytes, bytes] | None = None,
     ) -> httpx.Response:
-        sent = {**({"content-type": "application/json"} if body else {}), **(headers or {})}
+        sent = {**({b"content-type": b"application/json"} if body else {}), **(headers or {})}
         with self._reaching():
             return self._client.request(
                 method,

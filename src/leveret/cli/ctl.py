@@ -170,6 +170,9 @@ def _describe(error: Exception) -> tuple[int, str] | None:
             return status, str(error)
         case OSError():
             return exits.INPUT_OUTPUT, str(error)
+        case UnicodeEncodeError():
+            # Python holds octets of the command line that are not UTF-8 as characters that no encoding has.
+            return exits.USAGE, "an argument is not UTF-8"
     return None
 
 

@@ -10,6 +10,7 @@ import typer
 from typer.exceptions import TyperException
 
 from leveret.cli import exits
+from leveret.cli.output.terms import printable
 
 _INTERRUPTED: Final = 130
 
@@ -44,5 +45,5 @@ def _help_of(error: TyperException, name: str) -> str:
 
 
 def _fail(name: str, status: int, text: str) -> int:
-    print(f"{name}: {' '.join(text.split())}", file=sys.stderr)
+    print(f"{name}: {printable(' '.join(text.split()))}", file=sys.stderr)
     return status

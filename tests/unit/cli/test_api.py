@@ -40,6 +40,26 @@ def test_a_name_of_dots_does_not_lead_to_another_object(name: str) -> None:
     assert paths == [b"/api/queues/v/" + name.replace(".", "%2E").encode() + b"/contents"]
 
 
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ("maintenance", b"maintenance"),
+        ("für Wartung", "für Wartung".encode()),
+        ("two\nlines\r\n", b"two lines"),
+        ("", b""),
+    ],
+)
+def test_a_reason_is_sent_whatever_its_characters(given: str, sent: bytes) -> None:
+    reasons: list[bytes] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        reasons.append(dict(request.headers.raw)[b"x-reason"])
+        return httpx.Response(204)
+
+    api(answer).delete_because(given, "connections", "c")
+    assert reasons == [sent]
+
+
 def test_an_answer_that_is_no_json_is_told() -> None:
     with pytest.raises(CtlError, match="is this the address of an HTTP API"):
         api(lambda request: httpx.Response(200, text="<html>")).get("overview")
@@ -103,17 +123,6 @@ def test_an_answer_is_waited_for_as_long_as_the_operator_says() -> None:
     Api(client, "the node").get("x")
     Api(client, "the node", 7).get_within(0.5, "x")
     assert waited == [7, 60, 0.5]
-
-
-def test_a_connection_that_is_closed_is_told_why() -> None:
-    reasons: list[str] = []
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        reasons.append(request.headers["x-reason"])
-        return httpx.Response(204)
-
-    api(answer).delete_because("maintenance", "connections", "a -> b")
-    assert reasons == ["maintenance"]
 
 
 def test_a_stream_is_read_line_by_line() -> None:

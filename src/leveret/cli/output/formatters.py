@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from leveret.cli.output.terms import cell
+from leveret.cli.output.terms import cell, printable
 from leveret.cli.output.values import MessageLine, ReportLines, Sections, Table, TextDocument, Value
 
 FOR_PEOPLE: Final = ("table", "pretty_table")
@@ -30,7 +30,9 @@ def as_table(value: Value, *, headers: bool) -> str:
             return _lines(lines) + as_table(table, headers=headers)
         case Sections(parts):
             return "\n".join(_section(title, lines) for title, lines in parts)
-        case MessageLine(text) | TextDocument(text):
+        case MessageLine(text):
+            return printable(text) + "\n"
+        case TextDocument(text):
             return text + "\n"
         case None:
             return ""
@@ -123,7 +125,7 @@ def _csv(rows: Any) -> str:
 
 def _section(title: str, lines: Any) -> str:
     bold, plain = ("\x1b[1m", "\x1b[0m") if sys.stdout.isatty() else ("", "")
-    return f"{bold}{title}{plain}\n\n" + "".join(f"{line}\n" for line in lines)
+    return f"{bold}{title}{plain}\n\n" + "".join(f"{printable(str(line))}\n" for line in lines)
 
 
 def _lines(lines: Any) -> str:

@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
+
+_CONTROLS: Final = {
+    code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"
+}
+
+
+def printable(text: str) -> str:
+    """A text for a terminal, which would obey control characters in a client's names; tabs and ends of lines stay."""
+    return text.translate(_CONTROLS)
 
 
 def cell(value: object) -> str:
@@ -11,9 +21,9 @@ def cell(value: object) -> str:
         case None:
             return ""
         case str():
-            return value.replace("\t", "\\t").replace("\n", "\\n")
+            return printable(value.replace("\t", "\\t").replace("\n", "\\n"))
         case [*words] if words and all(isinstance(word, str) for word in words):
-            return f"[{', '.join(map(str, words))}]"
+            return printable(f"[{', '.join(map(str, words))}]")
         case _:
             return term(value)
 
@@ -27,7 +37,7 @@ def term(value: object) -> str:
             return "true" if value else "false"
         case str():
             escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-            return '"' + escaped.replace("\t", "\\t").replace("\n", "\\n") + '"'
+            return '"' + printable(escaped.replace("\t", "\\t").replace("\n", "\\n")) + '"'
         case Mapping():
             return (
                 f"[{','.join('{' + term(str(key)) + ',' + term(each) + '}' for key, each in value.items())}]"

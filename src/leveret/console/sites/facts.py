@@ -90,8 +90,11 @@ class SiteFacts:
     divergent: list[DivergentRow] = field(default_factory=list)
 
     def is_heard(self, now_ms: int) -> bool:
-        """Return whether the site is alive, so that the facts are current."""
-        return self.heard_ms is not None and now_ms - self.heard_ms < HEARD_MS
+        """Return whether the site is alive, so that the facts are current.
+
+        If the time of day is set back, a silent site does not count as heard until that time comes again.
+        """
+        return self.heard_ms is not None and abs(now_ms - self.heard_ms) < HEARD_MS
 
     def age_ms(self, now_ms: int) -> int | None:
         """Return the age of the facts; None before the first answer."""

@@ -126,7 +126,13 @@ def _of_user(call: Call) -> list[Any]:
 
 
 def _reason(call: Call) -> str:
-    return call.request.headers.get("x-reason", _REASON)
+    return reason_given(call, _REASON)
+
+
+def reason_given(call: Call, otherwise: str) -> str:
+    """The reason for the end of a connection; UTF-8 in the header's octets, as RabbitMQ takes it."""
+    given = call.request.headers.get("x-reason")
+    return otherwise if given is None else given.encode("latin-1").decode(errors="replace")
 
 
 def _close(connection: Any, reason: str) -> None:

@@ -14,7 +14,7 @@ from leveret.management.request.listing import Listing, Row
 from leveret.management.request.merging import whole_list, whole_rows
 from leveret.management.request.places import at_holder
 from leveret.management.request.replies import done
-from leveret.management.resources.connections import connection_json, name_of, visible_of
+from leveret.management.resources.connections import connection_json, name_of, reason_given, visible_of
 from leveret.management.views.peer_view import publisher_json, subscription_json
 from leveret.model.errors import NotFound
 
@@ -37,7 +37,7 @@ async def show_connection(call: Call) -> Response:
 
 async def close(call: Call) -> Response:
     """End a stream connection; `x-reason` goes into the log."""
-    _existing(call).cut(call.request.headers.get("x-reason", "Closed via management plugin"))
+    _existing(call).cut(reason_given(call, "Closed via management plugin"))
     await call.node.commit()
     return done()
 

@@ -30,3 +30,8 @@ def test_a_cell_is_what_rabbitmqctl_prints(value: Any, text: str) -> None:
 def test_a_text_inside_a_term_is_quoted_on_one_line() -> None:
     assert term('say "a\\b"\n\t') == '"say \\"a\\\\b\\"\\n\\t"'
     assert term(None) == "undefined"
+
+
+@pytest.mark.parametrize("value", ["\x1b]0;owned\x07\r", ["\x1b[2J", "b"], {"k\x9b": "\x7f\x00"}])
+def test_a_terminal_obeys_no_name_of_a_client(value: Any) -> None:
+    assert all(character.isprintable() for character in cell(value)), repr(cell(value))

@@ -13,6 +13,7 @@ def test_a_site_is_heard_for_a_while_after_its_last_answer() -> None:
     facts.take(OVERVIEW, Overview(cluster_name="eu.1"), 1_000)
     assert facts.is_heard(1_000 + HEARD_MS - 1)
     assert not facts.is_heard(1_000 + HEARD_MS)
+    assert not facts.is_heard(1_000 - 3_600_000), "the time of day was set back, and nobody answers"
     assert facts.age_ms(3_000) == 2_000
 
 

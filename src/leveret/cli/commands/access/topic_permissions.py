@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Final
 
 from typer import Argument
 
 from leveret.cli import exits
+from leveret.cli.api import NotFoundByApi
 from leveret.cli.checks import need_user, need_vhost, refused_as
 from leveret.cli.command import Session, command
 from leveret.cli.commands.access.users import Username
@@ -51,15 +53,15 @@ def clear_topic_permissions(
     """Remove a user's topic permissions in a virtual host, for one exchange or for all."""
     need_user(ctl, username)
     need_vhost(ctl)
-    existing = [
-        each for each in ctl.api.get("users", username, "topic-permissions") if each["vhost"] == ctl.vhost
-    ]
-    remaining = [each for each in existing if exchange is not None and each["exchange"] != exchange]
-    if len(remaining) == len(existing):
-        return
-    ctl.api.delete("topic-permissions", ctl.vhost, username)
-    for each in remaining:
-        ctl.api.put("topic-permissions", ctl.vhost, username, body=each)
+    # To delete all and set the others again would leave the user free to use any routing key in between.
+    path = (
+        "topic-permissions",
+        ctl.vhost,
+        username,
+        *(() if exchange is None else (exchange or "amq.default",)),
+    )
+    with suppress(NotFoundByApi):
+        ctl.api.delete(*path)
 
 
 @command('Listing topic permissions for vhost "{vhost}" ...', "list_topic_permissions -p orders")

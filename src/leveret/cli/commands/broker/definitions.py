@@ -69,6 +69,8 @@ def _is_there(ctl: Session, text: bytes) -> bool:
         wanted = msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         raise CtlError(exits.DATA, f"the definitions are not JSON: {error}") from None
+    if not isinstance(wanted, dict):
+        raise CtlError(exits.DATA, "the definitions are no JSON object")
     existing = [ctl.api.get("definitions", **secrets_query(included)) for included in (False, True)]
     lists = {kind: each for kind, each in wanted.items() if isinstance(each, list)}
     return all(

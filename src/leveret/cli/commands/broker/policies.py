@@ -43,8 +43,7 @@ def set_policy(
     apply_to: ApplyTo = "all",
 ) -> None:
     """Set a policy, which applies at once."""
-    put_policy(ctl, "policies", name, pattern, definition, priority, apply_to)
-    if json_of(definition).get(_REPLICATE) is True:
+    if put_policy(ctl, "policies", name, pattern, definition, priority, apply_to).get(_REPLICATE) is True:
         _warn_of_missing_tag(ctl)
 
 
@@ -96,17 +95,18 @@ def list_policies_that_match(
 
 def put_policy(
     ctl: Session, path: str, name: str, pattern: str, definition: str, priority: int, apply_to: str
-) -> None:
-    """Set a policy, or an operator's, by the `path` of the API.
+) -> dict[str, Any]:
+    """Set a policy, or an operator's, by the `path` of the API; return its keys.
 
     Raises:
         CtlError: no such vhost (65), or declined with the reason (69).
     """
-    keys = json_of(definition)
+    keys: dict[str, Any] = json_of(definition)
     need_vhost(ctl)
     body = {"pattern": pattern, "definition": keys, "priority": priority, "apply-to": apply_to}
     with refused_as(exits.UNAVAILABLE):
         ctl.api.put(path, ctl.vhost, name, body=body)
+    return keys
 
 
 def delete_policy(ctl: Session, path: str, name: str) -> None:

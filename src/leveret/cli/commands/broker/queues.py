@@ -96,7 +96,12 @@ def list_unresponsive_queues(
     columns: Annotated[list[str] | None, Argument(help=f"Columns: {', '.join(_UNRESPONSIVE)}.")] = None,
     local: Annotated[bool, Option("--local", help="Only queues that this node leads.")] = False,
     queue_timeout: Annotated[
-        int, Option(min=1, help="Milliseconds in which a queue must answer; --timeout bounds the command.")
+        int,
+        Option(
+            min=1,
+            max=86_400_000,
+            help="Milliseconds in which a queue must answer; --timeout bounds the command.",
+        ),
     ] = 15_000,
 ) -> Table:
     """List queues that are down or do not answer in time."""

@@ -161,7 +161,14 @@ def _running(ctl: Session, pid_file: Path | None) -> int | None:
         CtlError: neither names a node.
     """
     if pid_file is not None:
-        return next((pid for pid in _pid_in(pid_file) if _is_alive(pid)), None)
+        found = next((pid for pid in _pid_in(pid_file) if _is_alive(pid)), None)
+        if found is not None and not _is_ours(found):
+            raise CtlError(
+                exits.UNAVAILABLE,
+                f"process {found}, which {pid_file} names, is no node of Leveret: the file is of a process that has "
+                "ended; nothing was stopped",
+            )
+        return found
     if ctl.data_dir is None:
         raise CtlError(exits.USAGE, "name the node by --data-dir or a pid file; it must run on this machine")
     return holder(ctl.data_dir)
@@ -186,6 +193,14 @@ def _pid_in(path: Path) -> list[int]:
     text = path.read_text(errors="replace").strip() if path.exists() else ""
     pid = whole_number(text, least=1, most=PID_MAX)
     return [] if pid is None else [pid]
+
+
+def _is_ours(pid: int) -> bool:
+    """Whether a process is Leveret's: after a crash of a node, another program may have got its process id."""
+    try:
+        return b"leveret" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def _is_alive(pid: int) -> bool:

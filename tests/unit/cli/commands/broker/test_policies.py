@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from contextlib import ExitStack, nullcontext
 from typing import Any, cast
 
@@ -52,3 +53,14 @@ def test_a_policy_that_replicates_nothing_for_lack_of_a_tag_is_set_with_a_warnin
     reported = capsys.readouterr().err
     assert warning in reported
     assert bool(reported) == bool(warning)
+
+
+def test_a_definition_on_standard_input_is_read_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO('{"remote-dc-replicate": true}'))
+    api = FakeApi([])
+    ctl = Session(lambda: nullcontext(cast(Api, api)), ExitStack(), vhost="orders", quiet=True)
+    set_policy.action(ctl, "osr", "^.*", "-")
+    assert [body["definition"] for body in api.put_bodies] == [{"remote-dc-replicate": True}]
+    assert "standby_replication" in capsys.readouterr().err
