@@ -75,7 +75,7 @@ class Broker:
         deleted: queues whose log must go once `changes` is durable; the runtime empties it.
         nodes: returns the number of nodes of the cluster, on which streams may be.
         fewer_copies, notices: sentences on streams and queues with fewer copies than asked for; the runtime empties it.
-        policy_bugs: queues and exchanges to which policies could not be applied; the runtime empties it.
+        refreshing: the last queue or exchange to which `refresh_policies` applied policies, or could not.
         replication_changes: queues whose `replicated` changed; the runtime empties it.
         counters, stream_counters: message counters of the whole node, and of clients of the stream protocol.
         stream_errors: the number of errors sent to these clients, by code.
@@ -144,7 +144,7 @@ class Broker:
         self._read = read
         self._stale = StalePolicies()
         self._deletes_unbound = True
-        self.policy_bugs: list[tuple[Queue | ExchangeState, Exception]] = []
+        self.refreshing: Queue | ExchangeState | None = None
         self.deletions = Deletions(
             self.queues,
             self.topologies,
@@ -642,10 +642,8 @@ class Broker:
             Whether any are left.
         """
         for vhost, each in self._stale.take(self.topologies):
-            try:
-                self._refresh(vhost, each)
-            except Exception as error:
-                self.policy_bugs.append((each, error))
+            self.refreshing = each
+            self._refresh(vhost, each)
             if is_over():
                 break
         return self.has_stale_policies

@@ -21,9 +21,13 @@ from typing import Final, TypeVar
 import msgspec
 
 from leveret.core.broker.broker import Broker
-from leveret.model.definitions import Change, Definitions, Delete, Put, Queue, decode_change, encode_change
+from leveret.core.broker.topology import ExchangeState
+from leveret.core.queues.queue import Queue
+from leveret.model import definitions as d
+from leveret.model.definitions import Change, Definitions, Delete, Put, decode_change, encode_change
 from leveret.model.errors import Corrupt, Refusal, StorageError
 from leveret.runtime.logs.commit import GroupCommit
+from leveret.runtime.logs.log_home import take_down
 from leveret.storage.log import Log
 from leveret.wire.chunk import ENTRIES_MAX, Chunk, ChunkType, encode_entry, split_entries
 
@@ -106,7 +110,7 @@ class DefinitionsStore:
 
     def _apply(self, change: Change) -> None:
         match change:
-            case Put(Queue() as entity):
+            case Put(d.Queue() as entity):
                 self._unmark(entity.key, entity.epoch)
             case Delete("queues", key):
                 self._unmark(key, 0)
@@ -115,13 +119,13 @@ class DefinitionsStore:
     def _unmark(self, key: tuple[str, ...], epoch: int) -> None:
         """Remove the mark of the replaced or deleted queue of a name, unless it has this epoch."""
         queue = self.definitions.by_kind["queues"].get(key)
-        if isinstance(queue, Queue) and queue.epoch != epoch:
+        if isinstance(queue, d.Queue) and queue.epoch != epoch:
             self._marked.discard(queue.epoch)
             self._to_mark.discard(queue.epoch)
 
-    def _queues(self) -> Iterator[Queue]:
+    def _queues(self) -> Iterator[d.Queue]:
         for queue in self.definitions.by_kind["queues"].values():
-            if isinstance(queue, Queue):
+            if isinstance(queue, d.Queue):
                 yield queue
 
     @property
@@ -307,6 +311,28 @@ def take_over(
         logger.critical("definition_failed change=%s action=skip", name_of(change), exc_info=True)
         return error
     return None
+
+
+def refresh_policies(
+    broker: Broker, is_over: Callable[[], bool], failed: Callable[[Queue | ExchangeState, Exception], None]
+) -> bool:
+    """See Broker; what meets a bug is passed to `failed`, and has its earlier policies, or some of the new ones."""
+    while True:
+        try:
+            return broker.refresh_policies(is_over)
+        except Exception as error:
+            if broker.refreshing is None:
+                raise
+            failed(broker.refreshing, error)
+
+
+def policy_failed(each: Queue | ExchangeState, error: Exception) -> None:
+    """Report that policies could not be applied, and take the queue down; an exchange goes on without them."""
+    logger.critical(
+        "policy_failed vhost=%s name=%s", each.definition.vhost, each.definition.name, exc_info=error
+    )
+    if isinstance(each, Queue):
+        take_down(each, StorageError(f"its policies cannot be applied: {error!r}"))
 
 
 def place_of(change: Change) -> tuple[str, tuple[str, ...]]:

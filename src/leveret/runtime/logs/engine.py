@@ -40,7 +40,7 @@ from leveret.model.reasons import Reason
 from leveret.runtime.logs.backpressure import Backpressure
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.deadlines import Deadlines
-from leveret.runtime.logs.definitions_store import DefinitionsStore
+from leveret.runtime.logs.definitions_store import DefinitionsStore, policy_failed, refresh_policies
 from leveret.runtime.logs.gathering import Gathering
 from leveret.runtime.logs.log_home import take_down
 from leveret.runtime.logs.log_store import QueueLogs
@@ -226,11 +226,9 @@ class Engine:
 
     def _refresh_policies(self) -> bool:
         """Apply changed policies to some queues; return whether any are left for the next flush."""
-        if not (self._broker.has_stale_policies or self._broker.policy_bugs):
+        if not self._broker.has_stale_policies:
             return False
-        are_left = self._broker.refresh_policies(time_slice(TURN_S))
-        if self._broker.policy_bugs:
-            self._fail_all(self._broker.policy_bugs)
+        are_left = refresh_policies(self._broker, time_slice(TURN_S), self._policy_failed)
         if are_left:
             self.touch()
         return are_left
@@ -315,15 +313,11 @@ class Engine:
             ),
         )
 
-    def _fail_all(self, bugs: list[tuple[Queue | ExchangeState, Exception]]) -> None:
-        """Take down the queues to which a policy could not be applied; an exchange goes on without it."""
-        for each, error in bugs:
-            if isinstance(each, Queue):
-                self.fail(each, error)
-            else:
-                key = (each.definition.vhost, each.definition.name)
-                logger.critical("policy_failed vhost=%s exchange=%s action=skip", *key, exc_info=error)
-        bugs.clear()
+    def _policy_failed(self, each: Queue | ExchangeState, error: Exception) -> None:
+        if isinstance(each, Queue):
+            self.fail(each, error)
+        else:
+            policy_failed(each, error)
 
     def gone(self, queue: Queue, error: StorageError) -> None:
         """Take down a queue whose log files were removed; its unconfirmed messages are never confirmed."""

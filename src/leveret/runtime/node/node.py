@@ -33,7 +33,7 @@ from leveret.runtime.collecting.collector import Collector
 from leveret.runtime.collecting.upstream import UpstreamCollection
 from leveret.runtime.definitions.boot import BootDefinitions
 from leveret.runtime.logs.commit import GroupCommit
-from leveret.runtime.logs.definitions_store import DefinitionsStore
+from leveret.runtime.logs.definitions_store import DefinitionsStore, policy_failed, refresh_policies
 from leveret.runtime.logs.engine import Engine, EngineHooks
 from leveret.runtime.logs.log_store import LogStore, log_name
 from leveret.runtime.node.alarms import AlarmWatch
@@ -397,7 +397,7 @@ class Node:
         broker.epochs.last = max(broker.epochs.last, self._epochs.last(), *known)
         if self._cluster_side is not None:
             epochs = self._cluster_side.take_definitions(stored)
-        broker.refresh_policies()
+        refresh_policies(broker, lambda: False, policy_failed)
         queues = broker.led_queues()
         self.log_store.remove_orphans(epochs, self.collector.by_reference_epochs)
         self._handed_out.load()

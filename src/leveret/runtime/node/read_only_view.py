@@ -7,7 +7,6 @@ The view serves no client and starts no change. The component that appends to th
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 from collections.abc import Set
 from typing import Final
@@ -17,14 +16,17 @@ from leveret.core.queues import queue_types
 from leveret.core.queues.queue import Queue
 from leveret.model import definitions as d
 from leveret.model.errors import StorageError
-from leveret.runtime.logs.definitions_store import DefinitionsStore, take_over
+from leveret.runtime.logs.definitions_store import (
+    DefinitionsStore,
+    policy_failed,
+    refresh_policies,
+    take_over,
+)
 from leveret.runtime.logs.log_store import LogStore, log_name
 from leveret.runtime.process.work_slices import time_slice
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import Chunk
-
-logger = logging.getLogger(__name__)
 
 _PART_BYTES: Final = 256 * 1024
 
@@ -49,7 +51,7 @@ class ReadOnlyView:
         for queue in self._broker.queues.values():
             self._stores.recover(queue)
             self._queues[log_name(queue)] = queue
-        self._broker.refresh_policies()
+        refresh_policies(self._broker, lambda: False, policy_failed)
         self._quieten()
 
     def queue_of(self, name: str) -> Queue | None:
@@ -126,7 +128,7 @@ class ReadOnlyView:
 
     def _refresh_policies(self) -> None:
         """Apply the changed policies to the queues, some at a time: the leader waits for acks meanwhile."""
-        if self._broker.refresh_policies(time_slice()):
+        if refresh_policies(self._broker, time_slice(), policy_failed):
             asyncio.get_running_loop().call_soon(self._refresh_policies)
         self._quieten()
 
@@ -143,13 +145,5 @@ class ReadOnlyView:
     def _quieten(self) -> None:
         """Drop the effects of changes: the leader executes them."""
         broker = self._broker
-        for each, error in broker.policy_bugs:
-            logger.critical("policy_failed name=%s action=skip", each.definition.name, exc_info=error)
-        for due in (
-            broker.changes,
-            broker.deleted,
-            broker.dirty,
-            broker.replication_changes,
-            broker.policy_bugs,
-        ):
+        for due in (broker.changes, broker.deleted, broker.dirty, broker.replication_changes):
             due.clear()
