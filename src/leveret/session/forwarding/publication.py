@@ -33,34 +33,39 @@ class RetransmitBuffer:
         """Nothing."""
         self.size_bytes = 0
         self.on_freed: Callable[[], None] = _do_nothing
-        self._down: dict[Publication, None] = {}
+        self._down: set[Publication] = set()
+        self._down_bytes = self._down_count = 0
 
     @property
     def expected_bytes(self) -> int:
         """The part of `size_bytes` whose queues have a leader, or will soon have one."""
-        return self.size_bytes - sum(each.unconfirmed.size_bytes for each in self._down)
+        return self.size_bytes - self._down_bytes
 
     @property
     def is_full(self) -> bool:
         """Whether messages for queues that are down reach the limit."""
-        waiting = [each.unconfirmed for each in self._down]
-        return sum(each.size_bytes + len(each) * MESSAGE_BYTES for each in waiting) > DOWN_BYTES_MAX
+        return self._down_bytes + self._down_count * MESSAGE_BYTES > DOWN_BYTES_MAX
 
-    def add(self, size: int) -> None:
-        """Count more kept octets."""
+    def add(self, publication: Publication, size: int, count: int) -> None:
+        """Count more kept messages of so many octets."""
         self.size_bytes += size
+        if publication in self._down:
+            self._down_bytes += size
+            self._down_count += count
 
-    def freed(self, size: int) -> None:
-        """Count fewer kept octets."""
-        self.size_bytes -= size
+    def freed(self, publication: Publication, size: int, count: int) -> None:
+        """Count fewer of them."""
+        self.add(publication, -size, -count)
         self.on_freed()
 
     def is_for(self, publication: Publication, *, down: bool) -> None:
         """Note whether a publication's queue is down."""
-        if down:
-            self._down[publication] = None
-        else:
-            self._down.pop(publication, None)
+        if down is (publication in self._down):
+            return
+        kept, sign = publication.unconfirmed, 1 if down else -1
+        self._down_bytes += sign * kept.size_bytes
+        self._down_count += sign * len(kept)
+        (self._down.add if down else self._down.remove)(publication)
 
 
 class Publication:
@@ -80,6 +85,7 @@ class Publication:
         self.outlet: Outlet | None = None
         self.used_at_ms = 0
         self._kept = kept
+        self._may_reject = False
         self._on_detached = on_detached
         kept.is_for(self, down=queue.is_down)
 
@@ -87,9 +93,10 @@ class Publication:
         """Number the queue's gathered messages, and send them if there is a leader."""
         queue = self.queue
         queue.published_total += queue.gathered_count
+        self._note_overflow()
         for messages in queue.take_gathered():
             self.unconfirmed.add(messages)
-            self._kept.add(messages.body_bytes)
+            self._kept.add(self, messages.body_bytes, len(messages))
             if self.outlet is not None:
                 self.outlet.publish(messages)
 
@@ -99,9 +106,11 @@ class Publication:
 
     def settled(self, number: int, *, ok: bool) -> None:
         """Note that the leader has, or refuses, all messages up to a number."""
-        before = self.unconfirmed.size_bytes
-        notify = self.unconfirmed.settle(number, ok=ok)
-        self._kept.freed(before - self.unconfirmed.size_bytes)
+        kept = self.unconfirmed
+        size, count = kept.size_bytes, len(kept)
+        notify = kept.settle(number, ok=ok)
+        self._kept.freed(self, size - kept.size_bytes, count - len(kept))
+        self._may_reject = self._may_reject and len(kept) > 0
         for call in notify:
             call()
 
@@ -110,8 +119,13 @@ class Publication:
 
         It confirms all of them again when they are on disk. But a queue that rejects publishes may have rejected some.
         """
-        if self.queue.settings.overflow != DROP_HEAD:
+        self._note_overflow()
+        if self._may_reject:
             self.settled(number, ok=False)
+
+    def _note_overflow(self) -> None:
+        """Note whether a leader may reject messages: it may have done so before another policy came."""
+        self._may_reject = self._may_reject or self.queue.settings.overflow != DROP_HEAD
 
     def close(self) -> None:
         """Close the outlet."""
