@@ -175,7 +175,7 @@ class PriorityBacklog(Backlog):
     def _take_ranges(self, ranges: OffsetRanges, limit: int) -> list[Run]:
         taken = super()._take_ranges(ranges, limit)
         for run in taken:
-            self._let_go(run)
+            self._let_go(run.first, run.end)
         return taken
 
     def _take_recent(self, level: _Level, limit: int) -> list[Run]:
@@ -218,16 +218,17 @@ class PriorityBacklog(Backlog):
             self.window_bytes += run.memory_bytes
             self.window_count += len(run)
 
-    def _let_go(self, taken: Run) -> None:
+    def _let_go(self, first: int, end: int) -> None:
         """Keep nothing of what was taken."""
         kept = self._kept
-        for offset in range(taken.first, taken.end) if kept else ():
+        taken = range(first, end)
+        for offset in taken if len(taken) < len(kept) else [each for each in kept if each in taken]:
             run = kept.pop(offset, None)
             if run is not None:
                 self.window_bytes -= run.memory_bytes
                 self.window_count -= len(run)
-                if run.end > taken.end:
-                    self._keep(run.cut(taken.end, run.end))
+                if run.end > end:
+                    self._keep(run.cut(end, run.end))
 
     def head(self) -> tuple[Run, int] | None:
         """See Backlog."""
@@ -250,10 +251,25 @@ class PriorityBacklog(Backlog):
 
     def skip(self, count: int) -> Iterator[tuple[int, int]]:
         """See Backlog."""
-        while count > 0 and (runs := self.take(count)[0]):
-            for run in runs:
+        self._sort()
+        for level in self._levels:
+            for first, end in self._skip_ranges(level.returned, count):
+                count -= end - first
+                yield first, end
+            while count > 0 and level.recent:
+                run = self._split(level.recent, count)
                 count -= len(run)
                 yield run.first, run.end
+            for first, end in self._skip_ranges(level.waiting, count):
+                count -= end - first
+                yield first, end
+
+    def _skip_ranges(self, ranges: OffsetRanges, count: int) -> Iterator[tuple[int, int]]:
+        while count > 0 and ranges.count:
+            first, end = ranges.take(count)
+            self._let_go(first, end)
+            count -= end - first
+            yield first, end
 
 
 def _joined(ranges: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:

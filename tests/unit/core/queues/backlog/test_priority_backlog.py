@@ -22,6 +22,7 @@ from leveret.core.queues.backlog.priority_backlog import PriorityBacklog
 from leveret.core.queues.head import Head, make_head
 from leveret.core.queues.messages import Run, alike
 from leveret.core.queues.queue import Queue
+from leveret.core.queues.queue_settings import QueueSettings
 from leveret.wire.record import content_header
 from tests.unit.core.queues.queue_log import PURGED, Log, Sink, body, numbers, offsets, shrink
 
@@ -294,3 +295,25 @@ def test_a_purge_settles_what_follows_in_the_log_together_whatever_its_priority(
     assert len(queue.settling) <= 1 + len(unacked)
     assert settled == set(range(60)).difference(unacked)
     assert (queue.ready_count, queue.unacked_count) == (0, len(unacked))
+
+
+def test_messages_beyond_a_limit_are_dropped_in_the_order_of_delivery_and_none_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A policy that drops all but some of 200,000 messages read them all in one step."""
+    log, queue = a_backlog_of_many_priorities(monkeypatch, 100)
+    taken = offsets(queue.take(7)[0])
+    for offset in taken:
+        queue.requeue(offset, 1)
+    while queue.backlog.sort_some():
+        pass
+    order = sorted(range(100), key=lambda number: (-min(HEADS[number % 3].priority, TOP), number))
+    queue.configure(QueueSettings(max_length=20))
+    reads = log.reads
+    queue.dispatch(7)
+    assert log.reads == reads
+    assert sorted(at for _, first, end in queue.settling for at in range(first, end)) == sorted(order[:80])
+    left: list[int] = []
+    while queue.ready_count:
+        left += numbers(queue.take(7)[0])
+    assert left == order[80:]
