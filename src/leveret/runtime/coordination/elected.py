@@ -60,6 +60,7 @@ class Elected:
         self._election = Election(settings, on_deposed=self._deposed, tls=etcd_context(settings))
         self._recording: asyncio.Task[None] | None = None
         self._fencing: asyncio.Task[None] | None = None
+        self._error = ""
 
     async def run(self) -> None:
         """Follow etcd's decisions, for ever."""
@@ -68,8 +69,14 @@ class Elected:
             try:
                 await self._reported(leader)
             except LeveretError as error:
-                logger.error("election_failed error=%s", error)
+                if str(error) != self._error:
+                    logger.error("election_failed error=%s action=retry", error)
+                self._error = str(error)
                 await asyncio.sleep(_RETRY_S)
+                # The next change of the leader may be months away.
+                self._election.report_again()
+            else:
+                self._error = ""
 
     async def _reported(self, leader: ElectedLeader | None) -> None:
         candidate = self._candidate

@@ -274,6 +274,11 @@ class Election:
             seen = self._version
             yield self._reported
 
+    def report_again(self) -> None:
+        """Have `watch_leader` yield once more: what the caller did about the leader failed."""
+        self._version += 1
+        self._wake()
+
     def status(self) -> dict[str, Any]:
         """Return the state of the connection to etcd, for a node's status.
 
@@ -366,8 +371,7 @@ class Election:
         is_reminder = leader is None and now_s >= self._reported_at_s + self._ttl_s
         if leader != self._reported or is_reminder or not self._is_reachable:
             self._reported, self._reported_at_s = leader, now_s
-            self._version += 1
-            self._wake()
+            self.report_again()
         self._is_reachable = True
 
     def _wake(self) -> None:

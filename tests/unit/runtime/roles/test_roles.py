@@ -7,10 +7,14 @@ from typing import Any
 import pytest
 
 from leveret.config import load
+from leveret.config.uris import NodeUri, parse_node_uri
+from leveret.core.replication.election import ElectedLeader
 from leveret.model.errors import StorageError
+from leveret.runtime.coordination import elected as elected_module
 from leveret.runtime.coordination.elected import Elected
 from leveret.runtime.roles.roles import Roles
 from leveret.session.link_handshake import ProvenLeader
+from leveret.testing.network.waiting import until
 
 OPTIONS = {"listeners.tcp": "none", "stream.listeners.tcp": "none"}
 ETCD = {
@@ -69,3 +73,52 @@ async def test_an_elected_leader_that_cannot_step_down_ends_the_process() -> Non
     Elected(settings, candidate)._deposed("its lease is over")
     async with asyncio.timeout(60):
         await candidate.failed.wait()
+
+
+async def test_a_leader_that_a_node_failed_to_follow_is_followed_once_the_disk_has_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It followed nobody until the next change of the leader."""
+
+    class Candidate:
+        role = "follower"
+
+        def __init__(self) -> None:
+            self.followed: list[str] = []
+
+        def standing_for(self) -> tuple[str, str, int]:
+            return "me", "", 0
+
+        async def follow_leader(self, uri: NodeUri) -> None:
+            self.followed.append(str(uri))
+            if len(self.followed) < 3:
+                raise StorageError("no room")
+
+    monkeypatch.setattr(elected_module, "_RETRY_S", 0.001)
+    candidate: Any = Candidate()
+    elected = Elected(load(None, ETCD).etcd, candidate)
+    monkeypatch.setattr(elected._election, "start", lambda: None)
+    running = asyncio.create_task(elected.run())
+    elected._election._report(ElectedLeader("other", "tcp://10.0.0.1:5679", 2))
+    await until(lambda: len(candidate.followed) == 3)
+    await elected.stop()
+    await running
+
+
+async def test_a_node_follows_after_an_attempt_that_the_disk_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roles = Roles(load(None, OPTIONS | ETCD), tmp_path, lambda roles: None)
+    await roles._show("follower")
+    uri = parse_node_uri("tcp://127.0.0.1:1")
+
+    def save() -> None:
+        raise StorageError("no room")
+
+    monkeypatch.setattr(roles._identity, "save", save)
+    with pytest.raises(StorageError):
+        await roles.follow_leader(uri)
+    monkeypatch.undo()
+    await roles.follow_leader(uri)
+    assert roles.following is not None
+    await roles.stop()
