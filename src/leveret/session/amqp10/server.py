@@ -299,7 +299,7 @@ class Amqp10Session:
             case Event.SESSION_REMOTE_CLOSE, Session() as session:
                 self._end_session(session)
             case Event.LINK_REMOTE_OPEN, (Receiver() | Sender()) as link:
-                self._attach(link)
+                self._attach(link, now_ms)
             case ((Event.LINK_REMOTE_CLOSE | Event.LINK_REMOTE_DETACH), (Receiver() | Sender()) as link):
                 self._detach(link)
             case Event.DELIVERY, Delivery(link=Receiver() as link) as delivery:
@@ -350,14 +350,17 @@ class Amqp10Session:
         session.close()
         session.free()
 
-    def _attach(self, link: Receiver | Sender) -> None:
+    def _attach(self, link: Receiver | Sender, now_ms: int) -> None:
+        too_many = _Declined("amqp:resource-limit-exceeded", f"more than {LINKS_MAX} links in a connection")
         try:
             self._attached += 1
             self._links.append(link)
+            if len(self._links) > 2 * LINKS_MAX:
+                # It attaches ever more, and detaches none of those that were refused.
+                self._end_connection(too_many, now_ms)
+                return
             if len(self._links) > LINKS_MAX:
-                raise _Declined(
-                    "amqp:resource-limit-exceeded", f"more than {LINKS_MAX} links in a connection"
-                )
+                raise too_many
             if isinstance(link, Receiver):
                 self._attach_requests(link)
             else:

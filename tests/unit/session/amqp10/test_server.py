@@ -572,6 +572,13 @@ def test_links_beyond_the_limit_are_declined_until_one_ends() -> None:
     assert client.replies(f"{REPLY_PREFIX}0").remote_condition is None
 
 
+def test_a_client_that_attaches_ever_more_links_is_disconnected() -> None:
+    client = Client()
+    for number in range(2 * LINKS_MAX + 1):
+        client.replies(f"{REPLY_PREFIX}{number}")
+    assert condition_of(client.connection)[0] == "amqp:resource-limit-exceeded"
+
+
 def test_every_refusal_has_a_condition() -> None:
     refusals = {
         kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Refusal)
