@@ -11,6 +11,7 @@ own port (`prometheus.tcp.port`); like RabbitMQ's, neither asks for a password.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Iterable, Iterator
 from http import HTTPStatus
 from typing import Final
@@ -28,6 +29,8 @@ from leveret.management.metrics.objects import ObjectFamilies, Vhosts
 from leveret.management.metrics.own import OwnMetrics
 from leveret.management.metrics.text import CONTENT_TYPE, Family, render, summed
 from leveret.runtime.process.work_slices import in_slices
+
+logger = logging.getLogger(__name__)
 
 _PREFIX: Final = "rabbitmq_"
 _DETAILED: Final = "rabbitmq_detailed_"
@@ -82,11 +85,15 @@ def _families(prefix: str, families: Iterable[Family], vhosts: Vhosts = None) ->
 
 
 def _family(prefix: str, family: Family, *, per_object: bool, vhosts: Vhosts = None) -> Iterator[str]:
-    rows = family.rows(vhosts)
-    if per_object and not family.is_summed:
-        yield from render(prefix, family.metrics, rows)
-    else:
-        yield from summed(prefix, family.metrics, rows, by_labels=family.is_summed)
+    try:
+        rows = family.rows(vhosts)
+        if per_object and not family.is_summed:
+            yield from render(prefix, family.metrics, rows)
+        else:
+            yield from summed(prefix, family.metrics, rows, by_labels=family.is_summed)
+    except OSError as error:
+        # A disk, or a system, that does not tell one figure is no reason to leave out all others.
+        logger.warning("metrics_left_out family=%s error=%s", family.name, error)
 
 
 async def show(request: Request) -> Response:

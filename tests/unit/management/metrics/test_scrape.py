@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from leveret.model.definitions import Binding, Put, Queue, Vhost
 from tests.unit.management.fake_replication import follower
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.unit.management.conftest import Client, FakeNode
 
 OVERVIEW_BOARD = [
@@ -79,6 +83,21 @@ def test_totals_and_lags_are_told_without_a_password(anonymous: Client, node: Fa
     left = [found[f"leveret_schema_sync_{name}", ()] for name in ("conflicts", "refused")]
     assert (left, found["leveret_schema_sync_changes_applied_total", ()]) == ([2, 1], 70)
     assert found["leveret_standby_upstream_messages", (("queue", "q"), ("vhost", "/"))] == 4
+
+
+def test_a_disk_that_does_not_tell_its_room_leaves_out_no_other_metric(
+    anonymous: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: Path) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    before = {name for name, _ in samples(anonymous.get("/metrics").text)}
+    monkeypatch.setattr("leveret.management.metrics.node.free_disk_bytes", refused)
+    reply = anonymous.get("/metrics")
+    missing = before - {name for name, _ in samples(reply.text)}
+    assert reply.status_code == 200
+    assert "rabbitmq_disk_space_available_bytes" in missing
+    assert len(missing) == 4, "those of one family"
 
 
 def test_every_query_of_the_overview_board_finds_its_metrics(anonymous: Client) -> None:
