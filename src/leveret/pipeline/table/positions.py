@@ -81,8 +81,8 @@ def _ranges_of_log(
     without = collected_again([*earlier, *files])
     # A message is settled behind it in its log, or in that of another node.
     others = [file for file in of_vhost if file.log != log and file.next <= end.get(file.log, 0)]
-    there = {file.path for file in manifest.files_of(vhost_of(log))}
-    settling = [*files, *(file for file in others if file.path in there)]
+    there = {file.path: file for file in manifest.files_of(vhost_of(log))}
+    settling = [*files, *(there[file.path] for file in others if file.path in there)]
     return ranges_of(manifest.data_dir, files, request, without=without, only=only, settling=settling)
 
 

@@ -155,6 +155,22 @@ def test_a_move_counts_once_the_logs_are_ordered_up_to_it_and_an_ack_at_once(
     assert [manifest.waiting, recovered(manifest)] == [{}, [(EPOCH, 3)]]
 
 
+def test_a_stream_of_the_table_shows_moves_as_settled_once_they_count(tmp_path: Path) -> None:
+    manifest, a, b = Manifest(tmp_path), Node(A, tmp_path), Node(B, tmp_path)
+    a.messages(0, range(3))
+    a.store(manifest)
+    b.settle(3, (1, 1), reason=Reason.DEAD_LETTERED)
+    b.store(manifest)
+    request = TableRequest(state="pending")
+    for offsets in ([0, 1, 2], [0, 2]):
+        end = next_positions(manifest, {}, request)
+        ranges = ranges_between(manifest, {}, end, request)
+        assert [
+            row["offset"] for each in ranges for some in read_rows(each) for row in some.to_pylist()
+        ] == offsets
+        manifest.order({log_name("v", B): 1})
+
+
 def test_the_moves_of_a_single_node_are_in_one_order(tmp_path: Path) -> None:
     manifest, single = Manifest(tmp_path), Node("", tmp_path)
     single.messages(0, range(2))
