@@ -67,6 +67,12 @@ class StreamBooks:
             raise BooksFault(f"skipped: {where} came behind {before}, and messages are at {skipped[:5]}")
         self._empty.update(between)
 
+    def begin_anew(self) -> None:
+        """Forget which message is at which offset: another site has the stream now, perhaps without its newest ones."""
+        self.at.clear()
+        self._offsets.clear()
+        self._empty.clear()
+
     def judge(self) -> None:
         """Compare with the publishers' books once a reader has read all. Raises BooksFault."""
         last: dict[str, int] = defaultdict(int)

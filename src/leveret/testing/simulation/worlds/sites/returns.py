@@ -21,7 +21,7 @@ from leveret.testing.simulation.applications.client import ClientClosed, ClientD
 from leveret.testing.simulation.applications.operator import NeverAtRest
 from leveret.testing.simulation.worlds.sites.site import Site, change_at
 from leveret.testing.simulation.worlds.sites.site_command import SiteCommand
-from leveret.testing.simulation.worlds.sites.two_sites import FOLLOW_TIMEOUT_S, QUEUES, SitesWorld
+from leveret.testing.simulation.worlds.sites.two_sites import COLLECTED, FOLLOW_TIMEOUT_S, QUEUES, SitesWorld
 from leveret.testing.simulation.worlds.world import START_TIMEOUT_S
 
 _LOOKS_MAX: Final = 60
@@ -49,7 +49,8 @@ class ReturningWorld(SitesWorld):
         found = {queue: await self._numbers(queue) for queue in QUEUES}
         self.books.judge(found)
         there = {(queue, number) for queue, numbers in found.items() for number in numbers}
-        self._missing = [each for each in self.books.doubtful if not each.is_there(there)]
+        doubtful = [each for each in self.books.doubtful if each.queue in QUEUES]
+        self._missing = [each for each in doubtful if not each.is_there(there)]
 
     async def _numbers(self, queue: str) -> list[int]:
         """Return the numbers of a queue's messages, in order; all stay there."""
@@ -89,7 +90,7 @@ class ReturningWorld(SitesWorld):
         command = SiteCommand(self, returning, "return", _rejoin, returning.has_returned, self.chance)
         await command.run()
         await self.until(
-            lambda: returning.follows(len(QUEUES)), "the site that came back follows", FOLLOW_TIMEOUT_S
+            lambda: returning.follows(COLLECTED), "the site that came back follows", FOLLOW_TIMEOUT_S
         )
         self._judge_divergent(returning)
 

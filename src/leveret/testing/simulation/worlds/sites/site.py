@@ -26,6 +26,13 @@ DOWNSTREAM: Final = {
     "standby.replication.operating_mode": "downstream",
 }
 MIRRORED: Final = {"ha-mode": "all", "ha-sync-mode": "automatic"}
+_ANOTHER_LOG: Final = (
+    "are gone, the first",
+    "but the upstream has only",
+    "has other records",
+    "another one than that of the transferred",
+)
+"""The begins of errors that no upstream may give reason for that keeps its promises to downstreams."""
 
 
 class CollectedEnd(NamedTuple):
@@ -162,6 +169,14 @@ class Site:
         return any(
             log.downstreams.all_have(log.first_offset) < log.first_offset for log in logs if log is not None
         )
+
+    def refusal(self) -> str:
+        """Return why a node can follow its upstream no more, whose log is another one than it transferred; or empty."""
+        for node in self.opened:
+            for row in broker_of(node).standby.status()["vhosts"]:
+                if any(text in row["error"] for text in _ANOTHER_LOG):
+                    return f"{node.name}: {row['error']}"
+        return ""
 
     def pipelines(self) -> list[BlockingProcess]:
         """Return the living processes of the pipeline: drivers, sources, sinks and workers."""

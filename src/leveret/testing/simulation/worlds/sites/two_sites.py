@@ -51,7 +51,9 @@ from leveret.testing.simulation.worlds.sites.site_situations import (
 from leveret.testing.simulation.worlds.world import START_TIMEOUT_S, PossibleFault, SimulatedWorld
 
 QUEUES: Final = ("q1", "q2", "dead", "letters")
-SWITCHED: Final = ("q2", "dead", "letters")
+STREAM: Final = "events"
+COLLECTED: Final = len(QUEUES) + 1
+SWITCHED: Final = ("q2", "dead", "letters", STREAM)
 """The queues whose policy is switched off and on."""
 CONFIRMED_AT_BOTH: Final = 0.5
 """The share of runs in which confirms of one queue wait for the downstream."""
@@ -144,9 +146,10 @@ class SitesWorld(SimulatedWorld):
         for queue in QUEUES:
             dead = {"x_dead_letter_exchange": "", "x_dead_letter_routing_key": "dead"}
             await self.declare(queue, **(dead if queue == "letters" else {}))
+        self._stream = await self.declare_stream(STREAM)
         await self.point(self.downstream.nodes[0])
         await self.until(
-            lambda: self.downstream.follows(len(QUEUES)), "the downstream follows", FOLLOW_TIMEOUT_S
+            lambda: self.downstream.follows(COLLECTED), "the downstream follows", FOLLOW_TIMEOUT_S
         )
         self._employ()
         self._operator.spawn(self._watch())
@@ -251,9 +254,10 @@ class SitesWorld(SimulatedWorld):
                 users.consumer("letters", rejecting),
                 users.consumer("dead", ConsumingHabit(0.5, 0.2)),
             ),
+            lambda: (users.publisher((STREAM, "q2"), steady), users.reader(self._stream)),
         ]
         if self.often == DEAD_LETTERS_MATTER:
-            self.applications += crews[-1]()
+            self.applications += crews[3]()
         elif self.often:
             # There are promises at each moment, and segments of the outgoing logs are soon full.
             self.applications += [
@@ -276,9 +280,11 @@ class SitesWorld(SimulatedWorld):
                 self.fault = BooksFault(
                     "dropped: the upstream's outgoing log lacks what its downstream lacks"
                 )
+            if self.fault is None and not self._is_lost and (refusal := self.downstream.refusal()):
+                self.fault = BooksFault(f"cut off: {refusal}")
             # What was not durable may get another position after a crash.
             noted = [each for each in noted if not any(end.is_over for end in each[1])]
-            ends = self.upstream.collected(len(QUEUES))
+            ends = self.upstream.collected(COLLECTED)
             if ends is not None:
                 noted.append((self.loop.time(), ends))
             durable = [each for each in noted if all(end.is_durable for end in each[1])]
@@ -442,6 +448,7 @@ class SitesWorld(SimulatedWorld):
             for node in lost.nodes:
                 # They do not wait for the answers of a machine that lost its power.
                 self.network.reset(application.name, node.name)
+        self._stream.begin_anew()
 
     def begin_anew(self) -> None:
         """Forget the covered moments of before: the sites have other roles now."""
