@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from leveret.model.reasons import Reason
-from leveret.pipeline.archive.manifest import Manifest
+from leveret.pipeline.archive.manifest import Manifest, Moves
 from leveret.pipeline.archive.store import store_range
 from leveret.pipeline.jobs.job import LoginCredentials, TransferJob
 from leveret.pipeline.transfer.order import SiteOrder
@@ -18,9 +19,17 @@ from leveret.testing.sites.standby_upstream import FakeOutgoingLog, stored_messa
 from leveret.wire.chunk import ChunkType
 from leveret.wire.log_name import log_name
 from leveret.wire.record import Settlement, encode_settlements
-from leveret.wire.site_order import ORDER_STATISTIC, ORDER_STREAM, LogStanding
+from leveret.wire.site_order import (
+    EARLIER_LEADER,
+    ORDER_STATISTIC,
+    ORDER_STREAM,
+    LogStanding,
+    mark_of,
+    sum_of,
+)
 
 A, B = "a@x#1", "b@x#2"
+QUEUES = ("q1", "q2", "q3")
 
 
 class Node:
@@ -46,15 +55,17 @@ class Node:
     def failed(self, error: Exception) -> None:
         """See UpstreamLink."""
 
-    def settles(self, offset: int, reason: int = Reason.DEAD_LETTERED) -> None:
+    def settles(
+        self, offset: int, reason: int = Reason.DEAD_LETTERED, queue: str = "source", at: int = 0
+    ) -> None:
         body = encode_settlements([Settlement(reason, offset, 1)])
-        self._add("source", body, ChunkType.TRACKING)
+        self._add(queue, at, body, ChunkType.TRACKING)
 
-    def copies(self) -> None:
-        self._add("dead", stored_message(b"m"), ChunkType.USER)
+    def copies(self, queue: str = "dead", at: int = 0) -> None:
+        self._add(queue, at, stored_message(b"m"), ChunkType.USER)
 
-    def _add(self, queue: str, body: bytes, kind: ChunkType) -> None:
-        self._chunks.append(self._log.append_copy(queue, 1, self.end, [body], kind, 1000))
+    def _add(self, queue: str, at: int, body: bytes, kind: ChunkType) -> None:
+        self._chunks.append(self._log.append_copy(queue, 1, at, [body], kind, 1000))
         self.standing = self.standing._replace(end=self.end)
 
     @property
@@ -62,6 +73,8 @@ class Node:
         return self._log.committed_offset
 
     def store(self, manifest: Manifest) -> None:
+        if not self._chunks:
+            return
         file = store_range(self._data_dir, "v", self._chunks, node=self.label, is_of_cluster=True)
         assert file is not None
         manifest.append([file])
@@ -170,3 +183,112 @@ def test_a_node_that_is_lost_before_its_end_is_stored_holds_no_later_move_back(s
 def test_nodes_of_earlier_versions_are_not_asked(site: Site) -> None:
     site.b.statistics = {}
     assert site.counts()
+
+
+class Cascade:
+    """Queues whose messages die into each other, led by two nodes that hand them over; no message is ever consumed.
+
+    A new leader copies what the queue holds some time later.
+    """
+
+    def __init__(self, site: Site, random: Random) -> None:
+        self._site, self._random = site, random
+        self._nodes = [site.a, site.b]
+        self._leader = {name: random.choice(self._nodes) for name in QUEUES}
+        self._held: dict[str, dict[int, int]] = {name: {} for name in QUEUES}
+        """By queue, the messages by offset."""
+        self._ends = dict.fromkeys(QUEUES, 0)
+        self._uncopied: set[str] = set()
+        self._published = 0
+        self.entries: dict[str, list[tuple[str, int, int]]] = {each.log: [] for each in self._nodes}
+        """By log, (queue, offset, message) of copies; -1 for a move."""
+
+    def step(self) -> None:
+        """Do anything that a site does, or its downstream."""
+        name, other = self._random.sample(QUEUES, 2)
+        match self._random.choice(("publish", "die", "die", "hand over", "copy", "store", "store", "turn")):
+            case "publish":
+                self._append(name, self._published)
+                self._published += 1
+            case "die" if self._held[name]:
+                offset = min(self._held[name])
+                self._append(other, self._held[name].pop(offset))
+                self._log(name, offset, -1, Reason.DEAD_LETTERED)
+            case "hand over":
+                leader = self._leader[name]
+                self._leader[name] = self._nodes[leader is self._nodes[0]]
+                self._uncopied.add(name)
+            case "copy":
+                self._copy(name)
+            case "store":
+                self._random.choice(self._nodes).store(self._site.manifest)
+            case "turn":
+                self.ask()
+
+    def ask(self) -> bool:
+        """Take a turn, with the standings of now; return whether all moves count."""
+        for node in self._nodes:
+            is_whole = all(self._leader[name] is not node for name in self._uncopied)
+            led = sum_of(sum(mark_of(name, 1) for name in QUEUES if self._leader[name] is node))
+            known = sum_of(sum(mark_of(name, 1) for name in QUEUES))
+            node.standing = LogStanding(1, node.end if is_whole else -1, led, known)
+        return self._site.counts()
+
+    def rest(self) -> bool:
+        """Copy and store everything; return whether all moves count then."""
+        for name in QUEUES:
+            self._copy(name)
+        for node in self._nodes:
+            node.store(self._site.manifest)
+        return self.ask() or self.ask()
+
+    def _append(self, name: str, message: int) -> None:
+        offset = self._ends[name]
+        self._ends[name] += 1
+        self._held[name][offset] = message
+        if name not in self._uncopied:
+            self._add(name, offset, message)
+
+    def _add(self, name: str, offset: int, message: int) -> None:
+        self._leader[name].copies(name, offset)
+        self.entries[self._leader[name].log].append((name, offset, message))
+
+    def _log(self, name: str, offset: int, message: int, reason: int) -> None:
+        if name not in self._uncopied:
+            self._leader[name].settles(offset, reason, name, self._ends[name])
+            self.entries[self._leader[name].log].append((name, offset, message))
+            self._ends[name] += 1
+
+    def _copy(self, name: str) -> None:
+        if name in self._uncopied:
+            self._uncopied.discard(name)
+            held = self._held[name]
+            for offset in range(self._ends[name]):
+                if offset in held:
+                    self._add(name, offset, held[offset])
+                else:
+                    self._log(name, offset, -1, EARLIER_LEADER)
+
+    def judge(self) -> None:
+        """Each message that was ever stored would be recovered into one queue at least."""
+        manifest = self._site.manifest
+        stored: dict[tuple[str, int], int] = {}
+        settled: set[tuple[str, int]] = set()
+        for file in manifest.files():
+            for name, offset, message in self.entries[file.log][file.first : file.next]:
+                if message >= 0:
+                    stored[name, offset] = message
+                elif file.moves is not Moves.WAIT:
+                    settled.add((name, offset))
+        left = {message for place, message in stored.items() if place not in settled}
+        assert left == set(stored.values())
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_message_of_a_cascade_is_ever_in_no_queue(tmp_path: Path, seed: int) -> None:
+    cascade = Cascade(Site(tmp_path), Random(seed))
+    for _ in range(60):
+        cascade.step()
+        cascade.judge()
+    assert cascade.rest(), "nothing waits for ever"
+    cascade.judge()
