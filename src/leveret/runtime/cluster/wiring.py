@@ -18,7 +18,7 @@ from leveret.runtime.cluster.coordinator import Coordinator
 from leveret.runtime.cluster.definitions_publication import DefinitionsPublication
 from leveret.runtime.cluster.forwarding import Forwarding
 from leveret.runtime.cluster.membership.links import AskedLinks, MemberLinks
-from leveret.runtime.cluster.membership.listener import ClusterListener, ClusterPeer, Handler, NodeCredentials
+from leveret.runtime.cluster.membership.listener import ClusterListener, ClusterPeer, Handler
 from leveret.runtime.cluster.membership.member import ClusterMember
 from leveret.runtime.cluster.operations import ClusterCommands
 from leveret.runtime.cluster.parts import ClusterParts
@@ -37,7 +37,8 @@ from leveret.runtime.cluster.sites.standby_site import ClusterStandbySite
 from leveret.runtime.cluster.sites.upstream_site import ClusterAsUpstream
 from leveret.runtime.cluster.stream_groups import ClusterStreamGroups
 from leveret.runtime.cluster.stream_replicas import StreamReplicas
-from leveret.runtime.link.arrival import LetIn
+from leveret.runtime.link.credentials import NodeCredentials
+from leveret.runtime.link.listening import LetIn
 from leveret.runtime.link.peer import LinkPeer, Receiver
 from leveret.runtime.mirroring.copies import MirrorCopies
 from leveret.runtime.mirroring.sources import MirrorSources

@@ -83,7 +83,7 @@ class FollowerSide:
         """The follower at the other end of this link, which has been authenticated."""
         self._outbound = outbound
         self.node_id = outbound.node_id
-        self.name = outbound.follower.name if outbound.follower is not None else ""
+        self.name = outbound.follower.name
 
     @property
     def is_connected(self) -> bool:

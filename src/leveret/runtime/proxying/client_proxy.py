@@ -184,7 +184,7 @@ class ClientProxy:
         dialling = Dialling(own.prove)
         try:
             await dialling.connect(uri, own.tls() if uri.is_tls else None)
-            await dialling.shake(own.handshake("proxy", dialling.peer.channel, passed_on))
+            await dialling.shake(own.credentials.dials("proxy", dialling.peer.channel, passed_on=passed_on))
         except BaseException:
             with suppress(AttributeError):
                 # Perhaps it was never connected.

@@ -8,7 +8,6 @@ relies on it.
 
 from __future__ import annotations
 
-import os
 import secrets
 import ssl
 from collections.abc import Callable
@@ -18,14 +17,12 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from leveret.model.errors import StorageError
+from leveret.runtime.link.credentials import NodeCredentials
 from leveret.session.link_handshake import (
     FORMER_LEADERS_MAX,
-    NONCE_BYTES,
     FollowerHandshake,
     HandshakeMessage,
-    Kind,
     Leadership,
-    PassedOn,
 )
 from leveret.storage.secret_file import Secret
 from leveret.storage.state_file import StateFile
@@ -54,17 +51,10 @@ class LinkEnd(NamedTuple):
     tls: Callable[[], ssl.SSLContext | None]
     cluster: Callable[[], str] = str
 
-    def handshake(self, kind: Kind, channel: bytes, passed_on: PassedOn | None = None) -> FollowerHandshake:
-        """Begin the handshake with a node that this one has connected to, over that channel."""
-        return FollowerHandshake(
-            bytes(self.secret.octets),
-            kind=kind,
-            node_id=self.identity.identity.node_id,
-            name=self.name,
-            nonce=os.urandom(NONCE_BYTES),
-            channel=channel,
-            passed_on=passed_on,
-        )
+    @property
+    def credentials(self) -> NodeCredentials:
+        """What this node proves."""
+        return NodeCredentials(self.secret, self.identity.identity.node_id, self.name)
 
     def prove(self, handshake: FollowerHandshake, hello: HandshakeMessage) -> HandshakeMessage:
         """Return the answer, with this node's leadership, to the hello of the node that it has connected to."""

@@ -169,7 +169,7 @@ class Inbound:
         peer = dialling.peer
         try:
             async with asyncio.timeout(SILENCE_S):
-                leader = await dialling.shake(self._own.handshake("follow", peer.channel))
+                leader = await dialling.shake(self._own.credentials.dials("follow", peer.channel))
             self._begin_joining(leader)
         except (OSError, TimeoutError, LeveretError) as error:
             peer.close(error)

@@ -9,13 +9,11 @@ from typing import Final
 
 from leveret.config.kinds import Address
 from leveret.core.rules.descriptors import ListenerKind
-from leveret.runtime.link.arrival import UNPROVEN_MAX
-from leveret.runtime.link.listening import listen_for_links
+from leveret.runtime.link.listening import LinkListener, let_client_in
 from leveret.runtime.link.peer import LinkPeer
 from leveret.runtime.replication.outbound import Outbound
 from leveret.runtime.replication.sent_node import Leading
-from leveret.runtime.sockets.acceptor import Acceptor
-from leveret.runtime.sockets.connection_budget import process_sockets
+from leveret.session.link_handshake import REPLICATION, LeaderHandshake, ProvenFollower, refusal
 from leveret.wire.link import LinkError
 
 logger = logging.getLogger(__name__)
@@ -25,27 +23,24 @@ BEAT_S: Final = 1.0
 _LINKS_MAX: Final = 256
 
 
-class ReplicationListener:
+class ReplicationListener(LinkListener):
     """See the module.
 
     Attributes:
-        address: the listening address; None while it does not listen.
-        links: all connections.
+        followers: the links of followers that have proven the secret.
     """
 
     def __init__(self, leading: Leading) -> None:
         """Start without a socket."""
-        self.address: Address | None = None
-        self.links: list[Outbound] = []
+        super().__init__(
+            ListenerKind.REPLICATION,
+            links_max=_LINKS_MAX,
+            refused="replication_refused",
+            ended="replication_link_ended",
+        )
+        self.followers: list[Outbound] = []
         self._leading = leading
-        self._unproven_max = min(UNPROVEN_MAX, process_sockets().budget.unproven(ListenerKind.REPLICATION))
-        self._server: Acceptor | None = None
         self._ticking: asyncio.Task[None] | None = None
-
-    @property
-    def followers(self) -> list[Outbound]:
-        """The links whose followers have proven the secret."""
-        return [link for link in self.links if link.follower is not None]
 
     async def start(self, ip: str, port: int, tls: ssl.SSLContext | None) -> None:
         """Listen, with TLS if there is a context for it.
@@ -53,27 +48,61 @@ class ReplicationListener:
         Raises:
             LeveretError: the address is not available.
         """
-        self._server, self.address = listen_for_links(
-            Address(ip, port), self._connected, ListenerKind.REPLICATION, tls=tls, peers="followers"
-        )
+        self.listen(Address(ip, port), tls, peers="followers")
         self._ticking = asyncio.get_running_loop().create_task(self._tick())
 
-    def _connected(self, peer: LinkPeer) -> None:
-        link = Outbound(self._leading, peer, self._proven, self._ended)
-        self.links.append(link)
-        unproven = [link for link in self.links if link.follower is None]
-        if len(unproven) > self._unproven_max:
-            self._send_away(
-                unproven[0], LinkError("too many other connections, and it has not identified itself")
-            )
-        elif len(self.links) > _LINKS_MAX:
-            self._send_away(link, LinkError("too many replication links"))
+    # -- arrivals -----------------------------------------------------------------------------
 
-    def _proven(self, link: Outbound) -> None:
-        """End other links of the same node: the acks of an older link, or of a copy of the node, do not count."""
-        for other in [
-            other for other in self.followers if other.node_id == link.node_id and other is not link
-        ]:
+    def handshake(self, peer: LinkPeer) -> LeaderHandshake:
+        """See LinkListener."""
+        return self._leading.own.credentials.answers(peer.channel, REPLICATION)
+
+    def proven(self, peer: LinkPeer, handshake: LeaderHandshake, other: ProvenFollower) -> None:
+        """See LinkListener."""
+        leading = self._leading
+        is_replaced, own = leading.met(other), leading.own.identity.identity
+        if other.kind == "proxy":
+            let_client_in(
+                leading.let_in,
+                other,
+                peer,
+                lambda: handshake.welcome(leadership=own.seen, uri=leading.own.own_uri()),
+            )
+            return
+        reason = self._why_not(other, is_replaced=is_replaced)
+        if other.kind == "follow" and reason:
+            peer.say(refusal(reason))
+            peer.close()
+            return
+        # A follower learns the leadership of the data that it will receive; another leader, the latest leadership.
+        leadership = own.leadership if other.kind == "follow" else own.seen
+        peer.say(
+            handshake.welcome(
+                leadership=leadership,
+                uri=leading.own.own_uri(),
+                former=own.former_leaders,
+                cluster=leading.own.cluster(),
+            )
+        )
+        if other.kind == "fence":
+            peer.close()
+            return
+        self._follow(Outbound(leading, peer, other, self._ended))
+
+    def _why_not(self, follower: ProvenFollower, *, is_replaced: bool) -> str:
+        """Return why this follower cannot follow this node now; empty if it can."""
+        own = self._leading.own.identity.identity
+        if is_replaced:
+            return f"this node was replaced by one with epoch {follower.epoch}: follow that one"
+        if own.role == "follower" and (own.rewriting or not own.followed_epoch):
+            return "this node follows another one, and does not have everything yet"
+        if follower.epoch > own.epoch:
+            return f"this node's data have epoch {own.epoch}, and the follower's have epoch {follower.epoch}"
+        return ""
+
+    def _follow(self, link: Outbound) -> None:
+        """Take a follower; end other links of the same node: the acks of an older link, or of a copy, do not count."""
+        for other in [other for other in self.followers if other.node_id == link.node_id]:
             logger.warning(
                 "follower_connected_anew node_id=%s address=%s before=%s hint=%s",
                 link.node_id,
@@ -82,10 +111,19 @@ class ReplicationListener:
                 "if these are two nodes, one is a copy of the other: remove replication.json from that one",
             )
             self._send_away(other, LinkError("a node with the same id has connected since"))
+        self.followers.append(link)
+        logger.info(
+            "follower_connected name=%s address=%s node_id=%s",
+            link.follower.name,
+            link.peer.address,
+            link.node_id,
+        )
+
+    # -- followers ----------------------------------------------------------------------------
 
     def send_away_all(self, why: str) -> None:
         """End the links of all followers, which may connect again: this node has changed since they joined."""
-        for link in self.followers:
+        for link in list(self.followers):
             self._send_away(link, LinkError(f"join again: {why}"))
 
     def _send_away(self, link: Outbound, error: LinkError) -> None:
@@ -93,9 +131,9 @@ class ReplicationListener:
         self._ended(link)
 
     def _ended(self, link: Outbound) -> None:
-        if link in self.links:
-            self.links.remove(link)
-        link.leave()
+        if link in self.followers:
+            self.followers.remove(link)
+        link.sending.leave()
         self._leading.commits.keep()
         self._leading.noticed()
 
@@ -122,15 +160,11 @@ class ReplicationListener:
             self._leading.noticed()
             if loop.time() - beat_at_s >= BEAT_S:
                 beat_at_s = loop.time()
-                for link in list(self.links):
+                for link in list(self.followers):
                     link.beat()
 
     async def stop(self) -> None:
         """Stop listening, and end every link."""
         if self._ticking is not None:
             self._ticking.cancel()
-        if self._server is not None:
-            self._server.close()
-        for link in list(self.links):
-            link.peer.close()
-        self.address = None
+        await super().stop()

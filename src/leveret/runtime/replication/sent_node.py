@@ -17,7 +17,7 @@ from leveret.core.replication.join import DeleteLog, QuarantineLog, Step
 from leveret.core.replication.sender import WHOLE_NODE, SendEvent, SendPhase
 from leveret.core.replication.sync_pace import SyncPace
 from leveret.model.errors import StorageError
-from leveret.runtime.link.arrival import LetIn
+from leveret.runtime.link.listening import LetIn
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.replication.feed import Feed
 from leveret.runtime.replication.identity import LinkEnd

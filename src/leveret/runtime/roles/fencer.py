@@ -60,6 +60,6 @@ class Fencer:
         dialling = Dialling(self._own.prove)
         await dialling.connect(self._uri, self._own.tls() if self._uri.is_tls else None)
         try:
-            return await dialling.shake(self._own.handshake("fence", dialling.peer.channel))
+            return await dialling.shake(self._own.credentials.dials("fence", dialling.peer.channel))
         finally:
             dialling.peer.close()

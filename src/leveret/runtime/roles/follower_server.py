@@ -17,7 +17,7 @@ from leveret.config.sections.followers import Followers
 from leveret.config.uris import NodeUri
 from leveret.core.replication.in_sync import InSync
 from leveret.model.errors import Corrupt, PreconditionFailed, StorageError
-from leveret.runtime.link.arrival import LetIn
+from leveret.runtime.link.listening import LetIn
 from leveret.runtime.logs.log_store import log_name
 from leveret.runtime.node.node import Node
 from leveret.runtime.process.clock import clock_ms

@@ -11,7 +11,8 @@ from leveret.config.sections.cluster import Cluster
 from leveret.config.uris import NodeUri
 from leveret.core.replication.cluster import Presence
 from leveret.runtime.cluster.membership.links import AskedLinks, MemberLinks
-from leveret.runtime.cluster.membership.listener import ClusterListener, ClusterPeer, Handler, NodeCredentials
+from leveret.runtime.cluster.membership.listener import ClusterListener, ClusterPeer, Handler
+from leveret.runtime.link.credentials import NodeCredentials
 from leveret.runtime.link.peer import LinkPeer, Receiver
 from leveret.session.link_handshake import Kind
 from leveret.storage.secret_file import Secret

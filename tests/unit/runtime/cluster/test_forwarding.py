@@ -25,7 +25,8 @@ from leveret.model import definitions as d
 from leveret.model.errors import StorageError
 from leveret.runtime.cluster.forwarding import Forwarding
 from leveret.runtime.cluster.membership.links import AskedLinks, MemberLinks
-from leveret.runtime.cluster.membership.listener import ClusterListener, NodeCredentials
+from leveret.runtime.cluster.membership.listener import ClusterListener
+from leveret.runtime.link.credentials import NodeCredentials
 from leveret.runtime.logs.ports import Part
 from leveret.runtime.node.node import Node
 from leveret.session.amqp091.connection import ClientConnection

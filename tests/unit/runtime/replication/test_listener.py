@@ -17,8 +17,8 @@ from leveret.config.sections.tls import TlsOptions
 from leveret.config.uris import NodeUri
 from leveret.runtime.link import listening
 from leveret.runtime.link import peer as link_peer
-from leveret.runtime.link.arrival import UNPROVEN_MAX
-from leveret.runtime.replication import listener, outbound
+from leveret.runtime.link.listening import UNPROVEN_MAX
+from leveret.runtime.replication import listener
 from leveret.runtime.replication.outbound import Outbound
 from leveret.runtime.replication.sent_node import SentNode
 from leveret.runtime.sockets.tls import client_context, server_context
@@ -26,6 +26,7 @@ from leveret.testing.applications.compare import compare
 from leveret.testing.network.waiting import until
 from leveret.testing.servers.certificates import CertificateAuthority
 from leveret.wire.link import GREETING, LENGTH
+from tests.unit.runtime.cluster.nodes import Other
 from tests.unit.runtime.replication.link_sites import FollowerSite, LeaderSite, in_sync
 
 # The event loop that nodes have.
@@ -85,8 +86,7 @@ async def test_who_does_not_say_who_it_is_is_sent_away_and_all_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(listener, "BEAT_S", 0.05)
-    for room in (listening, outbound):
-        monkeypatch.setattr(room, "HANDSHAKE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(listening, "HANDSHAKE_TIMEOUT_S", 0.2)
     async with leading(tmp_path, tls if speaks_tls else None) as (leader, uri):
         reader, writer = await connect(uri, octets)
         await end_of(reader)
@@ -178,12 +178,14 @@ async def test_a_link_that_takes_nothing_is_gone_soon_after_it_is_closed(
     async with leading(tmp_path) as (leader, uri):
         _, writer = await connect(uri, GREETING)
         await until(lambda: len(leader.listener.links) == 1, "connected")
-        [link] = leader.listener.links
-        link.peer.write(bytes(64 * 1024 * 1024))
-        waiting = asyncio.create_task(link.peer.drain())
-        link.peer.close()
+        [peer] = leader.listener.links
+        peer.receiver = link = Other()
+        peer.write(bytes(64 * 1024 * 1024))
+        waiting = asyncio.create_task(peer.drain())
+        peer.close()
         await asyncio.wait_for(waiting, 60)
-        await until(lambda: not leader.listener.links, "gone")
+        await asyncio.wait_for(link.is_over.wait(), 60)
+        assert not leader.listener.links
         writer.close()
 
 

@@ -172,7 +172,6 @@ def joining(leader: LeaderSite) -> Outbound:
     """The link of a follower that has proven the secret."""
     peer = Peer()
     cast(Any, peer).sent_bytes, cast(Any, peer).channel = 0, b""
-    link = Outbound(leader.listener._leading, cast(Any, peer), lambda _: None, leader.listener._ended)
     follower = ProvenFollower(
         kind="follow",
         node_id="f" * 24,
@@ -183,8 +182,7 @@ def joining(leader: LeaderSite) -> Outbound:
         led=False,
         uri="",
     )
-    link.begin(follower)
-    return link
+    return Outbound(leader.listener._leading, cast(Any, peer), follower, leader.listener._ended)
 
 
 @pytest.mark.parametrize("phase", FOLLOWER_PHASES)
@@ -202,7 +200,6 @@ async def test_a_follower_that_lies_is_not_in_sync_and_gets_nothing_written(
     leader.append(NAME)
     await leader.commits.settle()
     link = joining(leader)
-    assert link.sending is not None
     scope = link.sending.scope
     if phase is SendPhase.COMPARING:
         monkeypatch.setattr(link.sending, "step", never)

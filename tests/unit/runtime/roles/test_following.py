@@ -45,7 +45,7 @@ async def test_whatever_happens_to_the_link_the_follower_has_what_the_leader_has
                 await asyncio.sleep(dice.choice([0, 0, 0.002]))
         match dice.choice(["cut", "restart", "wait", "nothing"]):
             case "cut":
-                for link in leader.listener.links:
+                for link in list(leader.listener.followers):
                     link.peer.abort()
             case "restart":
                 await follower.stop()
@@ -185,9 +185,9 @@ async def test_a_copy_is_none_until_all_of_it_is_there(
     assert is_rewriting()
     await until(lambda: in_sync(leader), "in sync")
     assert not is_rewriting()
-    for link in leader.listener.links:
+    for link in list(leader.listener.followers):
         link.peer.abort()
-    await until(lambda: not leader.listener.links, "away")
+    await until(lambda: not leader.listener.followers, "away")
     await until(lambda: in_sync(leader), "in sync again, having missed nothing")
     assert not is_rewriting()
     await follower.stop()

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
@@ -24,15 +23,16 @@ from leveret.config.sections.cluster import Cluster
 from leveret.config.uris import CLUSTER_PORT, parse_node_uri
 from leveret.core.replication.cluster import Presence
 from leveret.model.errors import LeveretError
-from leveret.runtime.cluster.membership.listener import NOBODY, TLS_PREFIX, ClusterPeer, NodeCredentials
-from leveret.runtime.link.arrival import HANDSHAKE_TIMEOUT_S
+from leveret.runtime.cluster.membership.listener import NOBODY, TLS_PREFIX, ClusterPeer
+from leveret.runtime.link.credentials import NodeCredentials
 from leveret.runtime.link.dialling import Dialling
 from leveret.runtime.link.heartbeat import Heart
+from leveret.runtime.link.listening import HANDSHAKE_TIMEOUT_S
 from leveret.runtime.link.peer import LinkPeer, Receiver
 from leveret.runtime.link.questions import Questions, Unanswered
 from leveret.runtime.sockets.backoff import QUICK_RETRY_S, delay_s
 from leveret.runtime.sockets.tls import client_context
-from leveret.session.link_handshake import NONCE_BYTES, FollowerHandshake, HandshakeMessage, Kind
+from leveret.session.link_handshake import FollowerHandshake, HandshakeMessage, Kind
 from leveret.wire.link import LinkError, Type
 
 logger = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ class MemberLinks:
             raise LinkError(f"node {node} at {uri} is not reached: {str(error) or 'no answer'}") from error
         try:
             async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
-                leader = await dialling.shake(self._handshake(peer, kind, vhost))
+                leader = await dialling.shake(self._credentials.dials(kind, peer.channel, vhost=vhost))
             if leader.name != node:
                 raise NoSuchNode(
                     f"at {uri} is node {leader.name}, not {node}: see its cluster.advertised_uri"
@@ -136,19 +136,6 @@ class MemberLinks:
             raise
         Heart(peer)
         return peer
-
-    def _handshake(self, peer: LinkPeer, kind: Kind, vhost: str) -> FollowerHandshake:
-        own = self._credentials
-        return FollowerHandshake(
-            own.secret.octets,
-            kind=kind,
-            node_id=own.node_id,
-            name=own.name,
-            nonce=os.urandom(NONCE_BYTES),
-            channel=peer.channel,
-            incarnation=own.incarnation,
-            vhost=vhost,
-        )
 
     def stop(self) -> None:
         """End all links for requests; dialled links belong to their diallers."""

@@ -13,7 +13,7 @@ from leveret.config.sections.cluster import Cluster
 from leveret.config.sections.tls import TlsOptions
 from leveret.config.uris import NodeUri
 from leveret.model.errors import LeveretError
-from leveret.runtime.cluster.membership import listener as listener_room
+from leveret.runtime.link import listening
 from leveret.runtime.link.peer import LinkPeer
 from leveret.runtime.sockets.tls import client_context, server_context
 from leveret.session.link_handshake import SecretsDiffer
@@ -61,7 +61,7 @@ def test_who_does_not_speak_as_a_node_does_is_hung_up_on(octets: bytes) -> None:
 
 
 def test_who_says_nothing_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener_room, "HANDSHAKE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(listening, "HANDSHAKE_TIMEOUT_S", 0.05)
 
     async def scene() -> None:
         b = Node("b")
@@ -73,7 +73,7 @@ def test_who_says_nothing_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_of_too_many_who_say_nothing_the_first_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener_room, "UNPROVEN_MAX", 3)
+    monkeypatch.setattr(listening, "UNPROVEN_MAX", 3)
 
     async def scene() -> None:
         a, b = Node("a"), Node("b")
