@@ -13,8 +13,9 @@ changed: one of several concurrent candidates wins, and no epoch is used twice.
 When the store has lost its data, a node relies on the keys that it saw before (`Memory`): a node that was not in sync
 does not win because the record is gone, and epochs continue from the highest one that the node knows.
 
-runtime/coordination/election carries out these decisions; core/replication/in_sync defines which nodes the record may
-name.
+core/replication/leadership decides, as for a queue: this module reads and writes the keys. Candidates do not know which
+nodes run, so each of them stands for itself. runtime/coordination/election sends the requests; core/replication/in_sync
+defines which nodes the record may name.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
+from leveret.core.replication.leadership import ElectionTurn, Heir, OwnCopy, RecordedLeader, turn
+from leveret.core.replication.mirroring import successor
+from leveret.core.rules.mirror_policy import ALL, ALWAYS, WHEN_SYNCED, MirrorPolicy
 from leveret.model.errors import LeveretError
 
 MARGIN: Final = 0.1
@@ -35,6 +39,9 @@ _FRESH: Final = 1 / 3
 """No node stands with a lease older than this part of its time: too little is left to begin to lead."""
 TORN: Final = "a log of this node was damaged or removed, or is being brought in line with a leader's"
 """The reason why a node that was in sync may lack promised changes."""
+_IN_SYNC: Final = MirrorPolicy(mode=ALL, promote_on_failure=WHEN_SYNCED)
+_FORCED: Final = MirrorPolicy(mode=ALL, promote_on_failure=ALWAYS)
+"""The rules of a node's followers, as those of a queue's mirrors."""
 
 Value = TypeVar("Value")
 
@@ -221,25 +228,31 @@ def stand(
         return ElectionDeclined(
             f"node {observed.leader.node_id} leads in epoch {observed.leader.epoch}", observed.leader
         )
-    in_sync = memory.in_sync if observed.in_sync is None else observed.in_sync
-    is_in_sync = in_sync is None or candidate.node_id in in_sync
-    if not is_in_sync and not force:
-        named = ", ".join(sorted(in_sync or ())) or "no node"
-        return ElectionDeclined(
-            f"this node may lack confirmed messages; in sync when there was a leader: {named}"
-        )
-    if candidate.is_torn and not force and observed.in_sync != frozenset((candidate.node_id,)):
-        others = ", ".join(sorted((in_sync or frozenset()) - {candidate.node_id})) or "no node"
-        return ElectionDeclined(f"{TORN}; in sync beside it when there was a leader: {others}")
-    record = observed.in_sync if observed.in_sync is not None and is_in_sync else None
+    me, in_sync = candidate.node_id, memory.in_sync if observed.in_sync is None else observed.in_sync
+    alone = frozenset((me,))
+    complete = alone if in_sync is None else in_sync
+    promoted = successor(_FORCED if force else _IN_SYNC, (me,), complete, (me,), is_graceful=False)
+    copy = OwnCopy.TORN if candidate.is_torn and not force else OwnCopy.WHOLE
+    match turn(RecordedLeader.GONE, copy, Heir.by(promoted, me, is_only=observed.in_sync == alone)):
+        case ElectionTurn.TAKE_OVER:
+            pass
+        case ElectionTurn.GIVE_WAY:
+            others = ", ".join(sorted(complete - alone)) or "no node"
+            return ElectionDeclined(f"{TORN}; in sync beside it when there was a leader: {others}")
+        case _:
+            named = ", ".join(sorted(complete)) or "no node"
+            return ElectionDeclined(
+                f"this node may lack confirmed messages; in sync when there was a leader: {named}"
+            )
     epoch = max(candidate.epoch, observed.epoch, memory.epoch) + 1
-    leader = ElectedLeader(candidate.node_id, candidate.uri, epoch)
+    leader = ElectedLeader(me, candidate.uri, epoch)
     puts = [
         PutKey(keys.leader, msgspec.json.encode(leader), leased=True),
         PutKey(keys.epoch, msgspec.json.encode(epoch)),
     ]
+    record = observed.in_sync if promoted.is_complete else None
     if record is None:
-        record = frozenset((candidate.node_id,))
+        record = alone
         puts.append(PutKey(keys.in_sync, _record_value(record)))
     seen = tuple(observed.unchanged(key) for key in (keys.leader, keys.epoch, keys.in_sync))
     return Candidacy(leader, record, StoreTransaction(seen, tuple(puts)))

@@ -32,6 +32,7 @@ import msgspec
 from leveret.core.broker.broker import Broker
 from leveret.core.replication.cluster import ClusterState, Placement, StoredPlacement, placement_write
 from leveret.core.replication.election import StoreTransaction, Unchanged
+from leveret.core.replication.leadership import ElectionTurn, Heir, OwnCopy, RecordedLeader, turn
 from leveret.core.replication.mirroring import QueuePromotion, successor
 from leveret.core.replication.placement import (
     ClusterView,
@@ -247,44 +248,38 @@ class PlacementController:
             # nothing.
             return
         cluster_view = self._cluster_view()
-        policy = self._locations.policy(definition)
-        lost = is_lost(placement, cluster_view.alive, durable=definition.durable)
-        if placement.leader == cluster_view.me:
+        me, alive = cluster_view.me, cluster_view.alive
+        leader, policy = RecordedLeader.seen(placement.leader, me, alive), self._locations.policy(definition)
+        lost = is_lost(placement, alive, durable=definition.durable)
+        if leader is RecordedLeader.HERE and (lost or self.is_held):
             if lost:
                 found.lost.append((key, placement))
-            elif not self.is_held:
+            return
+        copy = OwnCopy.UNREADABLE if self._local_queues.is_damaged(key) else OwnCopy.WHOLE
+        promoted = QueuePromotion(None)
+        if leader is RecordedLeader.GONE:
+            promoted = promotion(placement, policy, alive)
+        elif leader is RecordedLeader.HERE and copy is OwnCopy.UNREADABLE:
+            promoted = promotion(placement, policy, alive.keys() - {me})
+        match turn(leader, copy, Heir.by(promoted, me)):
+            case ElectionTurn.LEAD:
                 self._look_at_led(key, placement, policy, found)
-        elif placement.leader not in cluster_view.alive:
-            promoted = promotion(placement, policy, cluster_view.alive)
-            if self._local_queues.is_damaged(key):
-                after = withdrawn(placement, cluster_view.me)
+            case ElectionTurn.TAKE_OVER | ElectionTurn.HAND_OVER:
+                self._follow_on(key, placement, promoted, found)
+            case ElectionTurn.GIVE_WAY:
+                after = withdrawn(placement, me)
                 if after != placement:
                     found.writes.append(RecordWrite(key, placement, after))
-            elif promoted.leader == cluster_view.me:
-                self._follow_on(key, placement, promoted, found)
-            if promoted.leader is None:
-                self._local_queues.leader_is(key, alive=False)
-                if self._is_first(cluster_view) and lost:
-                    found.lost.append((key, placement))
-        else:
-            self._local_queues.leader_is(key, alive=True)
+        if leader is RecordedLeader.ELSEWHERE or (leader is RecordedLeader.GONE and promoted.leader is None):
+            self._local_queues.leader_is(key, alive=leader is RecordedLeader.ELSEWHERE)
             if self._is_first(cluster_view) and lost:
                 found.lost.append((key, placement))
 
     def _look_at_led(self, key: QueueKey, placement: Placement, policy: MirrorPolicy, found: _Found) -> None:
-        cluster_view = self._cluster_view()
-        if self._local_queues.is_damaged(key):
-            # The leader counts as gone. But a copy that may still be repaired is better than a mirror that lacks
-            # messages.
-            others = {
-                name: presence for name, presence in cluster_view.alive.items() if name != cluster_view.me
-            }
-            promoted = promotion(placement, policy, others)
-            if promoted.leader is not None and promoted.is_complete:
-                self._follow_on(key, placement, promoted, found)
-            return
         local = self._local_queues
-        wanted, move_to = following(placement, policy, local.ready(key), local.joined(key), cluster_view)
+        wanted, move_to = following(
+            placement, policy, local.ready(key), local.joined(key), self._cluster_view()
+        )
         after = self._prepared(key, placement, wanted, policy)
         if not move_to:
             self._patient_since_s.pop(key, None)
