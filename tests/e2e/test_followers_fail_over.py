@@ -17,7 +17,7 @@ from pamqp import commands
 
 from leveret.model.errors import PreconditionFailed
 from leveret.pipeline.upstream.stream_client import StreamClient, connect
-from leveret.runtime.replication.receiving_link import SILENCE_S
+from leveret.runtime.replication.inbound import SILENCE_S
 from leveret.testing.network.ports import LOOPBACK, accepts, speaks_amqp, wait_until
 from leveret.testing.sites.follower_site import PATIENCE_S, FollowerSite, FollowerSiteNode
 from leveret.wire.record import EPOCH_PREFIX, FINGERPRINT_PREFIX, OUTGOING_STREAM

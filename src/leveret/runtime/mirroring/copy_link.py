@@ -245,7 +245,6 @@ class CopyLink:
         link = self._link
         if link is None:
             return
-        link.heard()
         match kind:
             case Type.FRAME:
                 link.take(payload, self._make)

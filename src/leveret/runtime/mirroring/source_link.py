@@ -78,7 +78,6 @@ class SourceLink(MirrorLink):
 
     def received(self, kind: Type, payload: memoryview) -> None:
         """See link_peer.Receiver."""
-        self.heard()
         match kind:
             case Type.ACK:
                 self._acked(decode(kind, payload, wire.Acked).position)
@@ -163,13 +162,11 @@ class SourceLink(MirrorLink):
     # -- heartbeats ---------------------------------------------------------------------------
 
     def _beat(self) -> None:
-        """Send a heartbeat; end the link of a mirror that is silent, or owes an ack for too long."""
+        """Send a heartbeat; end the link of a mirror that owes an ack for too long."""
         self._beating = asyncio.get_running_loop().call_later(BEAT_S, self._beat)
         # No promise waits for records that are sent to synchronise, however long that takes.
         since_ms = self.sender.owed_since_ms
         owed_ms = self.now_ms() - since_ms if since_ms is not None else 0
-        if self.end_if_silent():
-            return
         if owed_ms > self.leader.ack_timeout_ms:
             self.peer.abort(LinkError(f"it owes an ack for {owed_ms} ms"))
         elif self.wanted:

@@ -16,13 +16,14 @@ from leveret.config.uris import NodeUri
 from leveret.core.replication.receiver import ReceivePhase
 from leveret.model.errors import Corrupt, LeveretError, StorageError
 from leveret.runtime.link.dialling import Dialling
+from leveret.runtime.link.heartbeat import Heart
 from leveret.runtime.link.peer import LinkPeer
 from leveret.runtime.link.questions import Questions, Unanswered, in_thread
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.replication.applier import FollowerData, WaitingChanges
 from leveret.runtime.replication.identity import LinkEnd
 from leveret.runtime.replication.progress import progress_row
-from leveret.runtime.replication.receiving_link import SILENCE_S, ReceivedFrame, ReceivingLink
+from leveret.runtime.replication.receiving_link import ReceivedFrame, ReceivingLink
 from leveret.runtime.sockets.backoff import RETRY_S, delay_s
 from leveret.session.link_handshake import (
     HandshakeDeclined,
@@ -47,6 +48,8 @@ from leveret.wire.link import (
 logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 5.0
+SILENCE_S: Final = 10
+"""A leader sends a message every second; one that is silent for this time is lost."""
 TAKE_OVER_TIMEOUT_S: Final = 3.0
 _TAKE_OVER_ROUNDS_MAX: Final = 10
 _EXTENTS_AT_ONCE: Final = 4096
@@ -133,6 +136,7 @@ class Inbound:
         self._followed = followed
         self._clock_ms = clock_ms
         self._link: ReceivingLink | None = None
+        self._heart: Heart
         self._ended = asyncio.Event()
         self._received_before = 0
         self._stops = False
@@ -184,6 +188,7 @@ class Inbound:
             return
         link = ReceivingLink(peer, self._data, ReceivePhase.JOINING, self._commits, self._durable)
         self._link, peer.receiver = link, self
+        self._heart = Heart(peer, silent_beats_max=SILENCE_S, says=False)
         # Without a reference the task may be garbage-collected.
         self._telling = loop.create_task(self._send_inventory(peer))
         await link.beat(self._ended)
@@ -268,7 +273,7 @@ class Inbound:
         progress = self.progress
         if progress.state == "streaming" and self._link is not None:
             # A silent leader was lost long before the end of the link.
-            progress.lost_at_ms = self._clock_ms() - round(self._link.silent_s * 1000)
+            progress.lost_at_ms = self._clock_ms() - round(self._heart.silent_s * 1000)
         elif progress.state == "catching_up":
             progress.is_torn = True
         if not self._stops:
@@ -293,7 +298,6 @@ class Inbound:
         if link is None:
             return
         peer = link.peer
-        link.heard()
         self.progress.received_bytes = self._received_before + peer.received_bytes
         match kind:
             case Type.FRAME:

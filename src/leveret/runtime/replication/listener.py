@@ -9,6 +9,7 @@ from typing import Final
 
 from leveret.config.kinds import Address
 from leveret.core.rules.descriptors import ListenerKind
+from leveret.runtime.link.heartbeat import Heart
 from leveret.runtime.link.listening import LinkListener, let_client_in
 from leveret.runtime.link.peer import LinkPeer
 from leveret.runtime.replication.outbound import Outbound
@@ -20,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 TICK_S: Final = 0.05
 BEAT_S: Final = 1.0
+_SILENT_BEATS_MAX: Final = 15
+"""The link of a follower that is silent for longer ends; a follower repeats its last ack in each beat."""
 _LINKS_MAX: Final = 256
 
 
@@ -112,6 +115,7 @@ class ReplicationListener(LinkListener):
             )
             self._send_away(other, LinkError("a node with the same id has connected since"))
         self.followers.append(link)
+        Heart(link.peer, silent_beats_max=_SILENT_BEATS_MAX, says=False)
         logger.info(
             "follower_connected name=%s address=%s node_id=%s",
             link.follower.name,
@@ -161,7 +165,7 @@ class ReplicationListener(LinkListener):
             if loop.time() - beat_at_s >= BEAT_S:
                 beat_at_s = loop.time()
                 for link in list(self.followers):
-                    link.beat()
+                    link.sending.beat()
 
     async def stop(self) -> None:
         """Stop listening, and end every link."""

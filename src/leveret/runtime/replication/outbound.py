@@ -76,7 +76,6 @@ class Outbound(SendingLink):
 
     def received(self, kind: Type, payload: memoryview) -> None:
         """See link_peer.Receiver."""
-        self.heard()
         sending = self.sending
         match kind:
             case Type.ACK:
@@ -123,11 +122,6 @@ class Outbound(SendingLink):
         self.sender.acked(acked.position)
         self.acked_bytes = acked.octets
         sending.acked(acked.position)
-
-    def beat(self) -> None:
-        """Send a heartbeat; end the link of a silent follower."""
-        if not self.end_if_silent():
-            self.sending.beat()
 
     # -- status -------------------------------------------------------------------------------
 

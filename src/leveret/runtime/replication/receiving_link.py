@@ -15,10 +15,8 @@ from typing import Final, NamedTuple
 from leveret.core.replication.receiver import CopiedLogs, ReceivePhase, ReplicationReceiver
 from leveret.runtime.link.peer import LinkPeer
 from leveret.runtime.logs.commit import GroupCommit
-from leveret.wire.link import Acked, FrameHead, LinkError, LogChange, Type, decode_frame, pack
+from leveret.wire.link import Acked, FrameHead, LogChange, Type, decode_frame, pack
 
-SILENCE_S: Final = 10.0
-"""A leader sends a message every second; one that is silent for this time is lost."""
 _ACK_AGAIN_S: Final = 1.0
 
 
@@ -51,28 +49,14 @@ class ReceivingLink:
         self.receiver = ReplicationReceiver(logs, phase)
         self._commits = commits
         self._on_durable = on_durable
-        self._loop = asyncio.get_running_loop()
-        self._heard_at_s = self._loop.time()
-
-    @property
-    def silent_s(self) -> float:
-        """The time since the leader's last message."""
-        return self._loop.time() - self._heard_at_s
-
-    def heard(self) -> None:
-        """Note that a message was received."""
-        self._heard_at_s = self._loop.time()
 
     async def beat(self, ended: asyncio.Event) -> None:
-        """Repeat the last ack every second, and end the link of a silent leader; until `ended`."""
+        """Repeat the last ack every second, until `ended`."""
         while not ended.is_set():
             try:
                 async with asyncio.timeout(_ACK_AGAIN_S):
                     await ended.wait()
             except TimeoutError:
-                if self.silent_s > SILENCE_S and not self.peer.is_held:
-                    self.peer.abort(LinkError(f"the leader has been silent for {SILENCE_S:.0f} s"))
-                    return
                 self._say_acked(self.receiver.acked, self.peer.received_bytes)
 
     def take(self, payload: memoryview, make: Callable[[FrameHead, list[LogChange]], None]) -> FrameHead:
@@ -117,7 +101,6 @@ class ReceivingLink:
         """Take the messages behind a held one, once the disk has caught up."""
         if self.peer.is_closed:
             return
-        self.heard()
         if self.is_behind:
             self._go_on_after_sync()
         else:

@@ -15,13 +15,12 @@ from leveret.core.replication.sender import ReplicationSender
 from leveret.model.errors import LeveretError
 from leveret.runtime.link.peer import WRITE_BUFFER_BYTES, LinkPeer
 from leveret.wire import link as wire
-from leveret.wire.link import LinkError, Type, pack
+from leveret.wire.link import Type, pack
 
 logger = logging.getLogger(__name__)
 
 LIVE_BYTES_MAX: Final = 64 * 1024 * 1024
 """If more octets of live frames wait for the socket, the peer goes back to catching up from disk."""
-SILENCE_S: Final = 15.0
 _REST_MS_MAX: Final = 1000
 
 
@@ -55,22 +54,10 @@ class SendingLink:
         self.sender = ReplicationSender(said)
         self.now_ms = now_ms
         self._loop = asyncio.get_running_loop()
-        self._heard_at_s = self._loop.time()
         self._busy: dict[SteppedScope, None] = {}
         self._work = asyncio.Event()
         self._stepping: asyncio.Task[None] | None = None
         self._takes_steps = True
-
-    def heard(self) -> None:
-        """Note that a message was received."""
-        self._heard_at_s = self._loop.time()
-
-    def end_if_silent(self) -> bool:
-        """End the link of a silent peer; return whether it was silent."""
-        silent_s = self._loop.time() - self._heard_at_s
-        if silent_s > SILENCE_S:
-            self.peer.abort(LinkError(f"the peer has sent nothing for {silent_s:.0f} s"))
-        return silent_s > SILENCE_S
 
     def ask(self, probe: wire.ProbeHeaders) -> None:
         """Request headers of the peer's copy."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -26,14 +27,15 @@ MUCH: Final = bytes(heartbeat.PROGRESS_BYTES_MIN)
 class End:
     """The end of a link that judges the other one."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, says: bool = True) -> None:
+        self.says = says
         self.error: Exception | None = None
         self.peer: LinkPeer | None = None
         self.is_over = asyncio.Event()
 
     def connected(self, peer: LinkPeer) -> None:
         peer.receiver, peer.is_trusted, self.peer = self, True, peer
-        Heart(peer)
+        Heart(peer, says=self.says)
 
     def received(self, kind: Type, payload: memoryview) -> None:
         if bytes(payload) == b"nonsense":
@@ -45,9 +47,11 @@ class End:
 
 
 @asynccontextmanager
-async def linked(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[End, asyncio.StreamWriter]]:
+async def linked(
+    monkeypatch: pytest.MonkeyPatch, *, says: bool = True
+) -> AsyncIterator[tuple[End, asyncio.StreamWriter]]:
     monkeypatch.setattr(heartbeat, "BEAT_S", BEAT_S)
-    end = End()
+    end = End(says=says)
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: LinkPeer(end.connected), LOOPBACK, 0)
     _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
@@ -121,3 +125,29 @@ async def test_a_peer_whose_messages_are_held_is_not_silent(monkeypatch: pytest.
         assert (end.error, end.is_over.is_set(), end.peer.received_messages) == (None, False, received)
         end.peer.go_on()
         await until(lambda: end.peer is not None and end.peer.received_messages > received)
+
+
+def stand_still(seconds: float) -> None:
+    """As a process that is stopped."""
+    time.sleep(seconds)
+
+
+async def test_a_side_that_stood_still_itself_does_not_take_the_other_one_for_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a process that was stopped, or a virtual machine: messages wait in the socket."""
+    async with linked(monkeypatch) as (end, writer):
+        await until(lambda: end.peer is not None and end.peer.received_messages == 0)
+        writer.write(message(Type.BEAT))
+        stand_still(BEAT_S * 4 * SILENT_BEATS_MAX)
+        assert end.peer is not None
+        await until(lambda: end.peer is not None and end.peer.received_messages == 1)
+        assert not end.is_over.is_set()
+
+
+async def test_a_side_with_messages_of_its_own_says_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with linked(monkeypatch, says=False) as (end, _):
+        await asyncio.wait_for(end.is_over.wait(), PATIENCE_S)
+        assert "has sent nothing for" in str(end.error)
+        assert end.peer is not None
+        assert end.peer.sent_bytes == 0

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
+from leveret.runtime.link import heartbeat
 from leveret.runtime.mirroring import copy_link, mirror_stream
 from leveret.runtime.mirroring.led_log import MirrorState
-from leveret.runtime.replication import receiving_link
 from leveret.storage.log import Log
 from leveret.testing.applications.compare import logs_of
 from leveret.testing.network.link_proxy import Direction, LinkProxy
@@ -38,7 +38,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits long before a link is begun anew, and all is sent in small steps."""
     monkeypatch.setattr(copy_link, "RETRY_S", (0.005,))
     # A length that was altered has both sides wait.
-    monkeypatch.setattr(receiving_link, "SILENCE_S", 2.0)
+    monkeypatch.setattr(heartbeat, "BEAT_S", 0.5)
     monkeypatch.setattr(mirror_stream, "FINAL_BYTES", 1500)
     monkeypatch.setattr(mirror_stream, "STEP_BYTES", 3000)
 

@@ -32,7 +32,6 @@ class Peer:
 
     received_bytes = 0
     is_closed = False
-    is_held = False
 
     def __init__(self) -> None:
         self.acked: list[int] = []
@@ -65,25 +64,6 @@ def linked(durable: list[Callable[[], None]]) -> tuple[ReceivingLink, Peer]:
     )
     link.take(frame(0), lambda head, changes: None)
     return link, peer
-
-
-@pytest.mark.parametrize("is_held", [False, True])
-async def test_a_leader_is_not_silent_while_this_node_holds_its_messages(
-    monkeypatch: pytest.MonkeyPatch, is_held: bool
-) -> None:
-    monkeypatch.setattr(receiving_link, "_ACK_AGAIN_S", 0.005)
-    monkeypatch.setattr(receiving_link, "SILENCE_S", 0.01)
-    link, peer = linked([])
-    peer.is_held = is_held
-    ended = asyncio.Event()
-    beating = asyncio.create_task(link.beat(ended))
-    if is_held:
-        await until(lambda: len(peer.acked) > 5)
-    else:
-        await until(lambda: peer.is_closed)
-    assert peer.is_closed is not is_held
-    ended.set()
-    await beating
 
 
 async def test_neither_a_sign_of_life_nor_a_late_sync_acks_what_came_on_another_connection(
