@@ -247,7 +247,8 @@ class FollowerRole:
         self.node = holding.build_anew(self.node)
         self.node.loop_watch = self._loop_watch
         self._took(self.node)
-        self.node.show(partial(holding.expected_logs, self.node.tree, self._identity.identity))
+        is_in_cluster = bool(self._identity.identity.cluster)
+        self.node.show(partial(holding.expected_logs, self.node.tree, is_in_cluster=is_in_cluster))
 
     # -- to be promoted -----------------------------------------------------------------------
 

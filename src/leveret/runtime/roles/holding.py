@@ -107,7 +107,7 @@ def show(
     Raises:
         StorageError: a damaged log cannot be moved away.
     """
-    node.show(lambda: expected_logs(node.tree, identity))
+    node.show(lambda: expected_logs(node.tree, is_in_cluster=is_ones_own or bool(identity.cluster)))
     for name, damage in node.tree.open_all().items():
         if is_ones_own:
             logger.error("damaged_log log=%s error=%s action=left", name, damage)
@@ -116,12 +116,13 @@ def show(
         put_away(node.data_dir, name, damage)
 
 
-def expected_logs(tree: Tree, identity: NodeIdentity) -> frozenset[str] | None:
+def expected_logs(tree: Tree, *, is_in_cluster: bool) -> frozenset[str] | None:
     """The logs that are lost if they are missing; None for all that the definitions mark.
 
-    A node of a cluster has marks of all queues, and logs of those only that it leads or mirrors. So has its copy.
+    A node of a cluster keeps the marks of queues that it has left to others, and logs of those only that it leads or
+    mirrors. So has its copy.
     """
-    if not identity.cluster:
+    if not is_in_cluster:
         return None
     try:
         return complete_copies(tree)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -72,6 +74,19 @@ async def test_what_others_count_on_stays_as_it_is_when_it_cannot_be_read(
     assert not (directory / "divergent").exists()
     assert f"damaged_log log={log}" in caplog.text
     assert isinstance(node.broker.queues["v", "q"], Queue)
+
+
+@pytest.mark.parametrize("is_listed", [False, True], ids=["left to other nodes", "held"])
+async def test_a_clusters_node_that_waits_takes_only_logs_that_it_held_for_lost(
+    directory: Path, is_listed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = await damaged_log(directory)
+    listed = [log] if is_listed else []
+    (directory / "complete_copies.json").write_text(json.dumps({"logs": listed}))
+    shutil.rmtree(directory / log)
+    node = await shown(directory, is_ones_own=True)
+    assert (node.broker.queues["v", "q"].damage is not None) is is_listed
+    assert ("queue_down" in caplog.text) is is_listed
 
 
 async def test_what_comes_anew_from_a_leader_is_put_away_whole_when_it_cannot_be_read(
