@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
@@ -30,6 +31,8 @@ from leveret.storage.quarantine.report import DivergentLog
 
 if TYPE_CHECKING:
     from leveret.runtime.node.node import Node
+
+logger = logging.getLogger(__name__)
 
 _KINDS: Final = (CLASSIC, QUORUM, STREAM)
 _COPY_S: Final = 60
@@ -245,12 +248,21 @@ class ClusterCommands:
         for key in keys:
             led[self._member.state.placements[key].placement.leader] += 1
         for key in keys:
-            placement = self._member.state.placements[key].placement
+            placed = self._member.state.placements.get(key)
+            if placed is None:
+                continue  # It was deleted while others moved.
+            placement = placed.placement
             fewest = min(placement.synchronised, key=lambda node: (led[node], node), default="")
             if fewest and led[placement.leader] > led[fewest] + 1:
-                await self.ask_to_move(key, placement, fewest)
-                led[placement.leader] -= 1
-                led[fewest] += 1
+                try:
+                    is_moved = await self.ask_to_move(key, placement, fewest)
+                except LeveretError as error:
+                    # The others move all the same.
+                    logger.warning("queue_not_moved vhost=%s queue=%s to=%s error=%s", *key, fewest, error)
+                    continue
+                if is_moved:
+                    led[placement.leader] -= 1
+                    led[fewest] += 1
 
     async def _all_lengths(self) -> Counter[QueueKey]:
         """Return the numbers of messages in queues; 0 for queues of a node that does not answer."""
@@ -272,13 +284,18 @@ class ClusterCommands:
                 found.append((*key, queue.message_count))
         return found
 
-    async def ask_to_move(self, key: QueueKey, placement: Placement, to: str) -> None:
-        """Request the leader to hand a queue over to another node, which has all of it."""
+    async def ask_to_move(self, key: QueueKey, placement: Placement, to: str) -> bool:
+        """Request the leader to hand a queue over to another node, which has all of it; return whether it did.
+
+        Raises:
+            LeveretError: the leader does not answer, or that node did not become complete.
+        """
         about = {"vhost": key[0], "name": key[1], "to": to}
         if placement.leader == self.name:
-            await self._parts.answers.answer(self.name, "move", about)
+            answer = await self._parts.answers.answer(self.name, "move", about)
         else:
-            await self.ask(placement.leader, "move", about)
+            answer = await self.ask(placement.leader, "move", about)
+        return bool(answer["moved"])
 
     # -- streams ------------------------------------------------------------------------------
 
@@ -413,7 +430,7 @@ class ClusterCommands:
                 raise LeveretError(
                     f"the placement of queue '{key[1]}' in vhost '{key[0]}' is changing: try again"
                 )
-        elif isinstance(queue, RemoteQueue):
+        elif isinstance(queue, RemoteQueue) and queue.epoch == placement.epoch:
             self._node.broker.deletions.delete_when_writable([queue])
             self._node.engine.touch()
         return row(key, placement, leader, state.alive)

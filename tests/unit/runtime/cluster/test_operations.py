@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
@@ -90,6 +90,41 @@ def test_the_shortest_queue_moves_first_whichever_node_leads_it() -> None:
 
     assert leader.moved == ["second"]
     assert [row["node"] for row in rows] == ["a", "b"]
+
+
+class RefusingLeader(Answers):
+    """A leader of queues of which the first to move cannot, or is gone by then."""
+
+    def __init__(self, refusal: str) -> None:
+        super().__init__()
+        self.refusal = refusal
+        self.on_move: Callable[[], object] = lambda: None
+
+    async def over_the_link(self, what: str, about: Any) -> dict[str, Any]:
+        answer = await super().over_the_link(what, about)
+        if what == "move" and len(self.moved) == 1:
+            self.on_move()
+            if self.refusal == "error":
+                raise LeveretError("node a did not take all of queue 'second' in time")
+            return {"moved": self.refusal == "gone"}
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("refusal", "moved"),
+    [("error", ["second", "first"]), ("not now", ["second", "first"]), ("gone", ["second"])],
+)
+def test_a_queue_that_does_not_move_or_is_deleted_meanwhile_keeps_no_other_one(
+    refusal: str, moved: list[str]
+) -> None:
+    """The rebalance ended there, with an error, and the remaining queues stayed."""
+    leader = RefusingLeader(refusal)
+    commands("b", leader).answer_with(_unused)
+    here = commands("a", Answers(), leader)
+    if refusal == "gone":
+        leader.on_move = lambda: cast("Any", here)._member.state.placements.pop(("/", "first"))
+    asyncio.run(here.rebalance("all", ".*", ".*"))
+    assert leader.moved == moved
 
 
 class ForgetfulStore:
