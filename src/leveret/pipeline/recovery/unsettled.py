@@ -284,9 +284,10 @@ def write_run(
                 writer.write_batch(batch)
                 parts.append(RunPart(run.name, index, queue, batch.num_rows, unsettled_crc32(batch)))
                 epochs, offsets = (batch.column(name).to_numpy() for name in ("queue_epoch", "queue_offset"))
-                spans += [
-                    span_of(queue, each, offsets[epochs == each]) for each in np.unique(epochs).tolist()
-                ]
+                begins = np.append(0, np.flatnonzero(np.diff(epochs)) + 1)
+                for each in np.unique(epochs[begins]).tolist():
+                    mine = offsets if len(begins) == 1 else offsets[epochs == each]
+                    spans.append(span_of(queue, each, mine))
         keep(beside, run)
     sync_directory(run.parent)
     return UnsettledMessages(parts, unreadable, spans)
@@ -307,7 +308,9 @@ def unsettled_of(
         kept = rows[is_wanted[rows] & ~masks.get(incarnation, NOTHING).contains(offsets[rows])]
         if len(kept):
             columns = keys.select(["queue_epoch", "queue_offset", "timestamp_ms", "row"])
-            found.append((incarnation, columns.take(pa.array(kept))))
+            # All rows are those of one queue, in order.
+            is_whole = len(kept) == keys.num_rows
+            found.append((incarnation, columns if is_whole else columns.take(pa.array(kept))))
     return found
 
 
