@@ -22,7 +22,6 @@ from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.queues.stream import StreamBatch
 from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.forwarding_ends import AcceptedEnd, DialledEnd, InsideEnd
-from leveret.runtime.cluster.membership.listener import ClusterPeer
 from leveret.runtime.link.peer import LinkPeer, Receiver
 from leveret.runtime.process.clock import elapsed_ms
 from leveret.runtime.sockets.backoff import QUICK_RETRY_S, delay_s
@@ -30,7 +29,7 @@ from leveret.session.amqp091.remote_queues import ConnectionHost
 from leveret.session.forwarding.leader_client import LeaderClient
 from leveret.session.forwarding.leaders import RemoteLeaders
 from leveret.session.forwarding.stream_outlets import Hold
-from leveret.session.link_handshake import Kind
+from leveret.session.link_handshake import Kind, ProvenFollower
 
 if TYPE_CHECKING:
     from leveret.runtime.node.node import Node
@@ -220,7 +219,7 @@ class Forwarding:
 
     # -- links of others ----------------------------------------------------------------------
 
-    def accept(self, peer: LinkPeer, caller: ClusterPeer) -> Receiver:
+    def accept(self, peer: LinkPeer, caller: ProvenFollower) -> Receiver:
         """Make a connection of this node's engine from another node's forwarding connection."""
         self._begin_ticks()
         link = AcceptedEnd(self, peer, caller.name)

@@ -18,7 +18,7 @@ from leveret.runtime.cluster.coordinator import Coordinator
 from leveret.runtime.cluster.definitions_publication import DefinitionsPublication
 from leveret.runtime.cluster.forwarding import Forwarding
 from leveret.runtime.cluster.membership.links import AskedLinks, MemberLinks
-from leveret.runtime.cluster.membership.listener import ClusterListener, ClusterPeer, Handler
+from leveret.runtime.cluster.membership.listener import ClusterListener, Handler
 from leveret.runtime.cluster.membership.member import ClusterMember
 from leveret.runtime.cluster.operations import ClusterCommands
 from leveret.runtime.cluster.parts import ClusterParts
@@ -44,7 +44,7 @@ from leveret.runtime.mirroring.copies import MirrorCopies
 from leveret.runtime.mirroring.sources import MirrorSources
 from leveret.runtime.node.cluster_side import ClusterSide
 from leveret.runtime.process.clock import elapsed_ms
-from leveret.session.link_handshake import Kind
+from leveret.session.link_handshake import Kind, ProvenFollower
 from leveret.storage.secret_file import Secret
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _parts(member: ClusterMember, node: Node, secret: Secret) -> ClusterParts:
     )
     asked = AskedLinks(answers.answer)
 
-    def mirror(peer: LinkPeer, caller: ClusterPeer) -> Receiver:
+    def mirror(peer: LinkPeer, caller: ProvenFollower) -> Receiver:
         return sources.accept(peer, caller.name, caller.incarnation)
 
     handlers: dict[Kind, Handler] = {"member": asked.accept, "relay": forwarding.accept, "mirror": mirror}

@@ -11,10 +11,10 @@ from leveret.config.sections.cluster import Cluster
 from leveret.config.uris import NodeUri
 from leveret.core.replication.cluster import Presence
 from leveret.runtime.cluster.membership.links import AskedLinks, MemberLinks
-from leveret.runtime.cluster.membership.listener import ClusterListener, ClusterPeer, Handler
+from leveret.runtime.cluster.membership.listener import ClusterListener, Handler
 from leveret.runtime.link.credentials import NodeCredentials
 from leveret.runtime.link.peer import LinkPeer, Receiver
-from leveret.session.link_handshake import Kind
+from leveret.session.link_handshake import Kind, ProvenFollower
 from leveret.storage.secret_file import Secret
 from leveret.testing.network.ports import LOOPBACK
 from leveret.wire.link import Type
@@ -47,7 +47,7 @@ class Node:
         own = NodeCredentials(SECRET, f"id-{name}", name, f"run-{name}")._replace(**credentials)
         self.name = name
         self.asked: list[tuple[str, str, Any]] = []
-        self.came: list[tuple[ClusterPeer, LinkPeer]] = []
+        self.came: list[tuple[ProvenFollower, LinkPeer]] = []
         self.others: list[Other] = []
         self.refusal = ""
         self.on_came: Callable[[LinkPeer], None] = lambda peer: None
@@ -69,7 +69,7 @@ class Node:
         self.asked.append((asker, what, about))
         return await self.answers(what, about)
 
-    def take(self, peer: LinkPeer, caller: ClusterPeer) -> Receiver:
+    def take(self, peer: LinkPeer, caller: ProvenFollower) -> Receiver:
         self.came.append((caller, peer))
         self.others.append(Other())
         self.on_came(peer)

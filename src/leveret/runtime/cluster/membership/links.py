@@ -23,7 +23,7 @@ from leveret.config.sections.cluster import Cluster
 from leveret.config.uris import CLUSTER_PORT, parse_node_uri
 from leveret.core.replication.cluster import Presence
 from leveret.model.errors import LeveretError
-from leveret.runtime.cluster.membership.listener import NOBODY, TLS_PREFIX, ClusterPeer
+from leveret.runtime.cluster.membership.listener import NOBODY, TLS_PREFIX
 from leveret.runtime.link.credentials import NodeCredentials
 from leveret.runtime.link.dialling import Dialling
 from leveret.runtime.link.heartbeat import Heart
@@ -32,7 +32,7 @@ from leveret.runtime.link.peer import LinkPeer, Receiver
 from leveret.runtime.link.questions import Questions, Unanswered
 from leveret.runtime.sockets.backoff import QUICK_RETRY_S, delay_s
 from leveret.runtime.sockets.tls import client_context
-from leveret.session.link_handshake import FollowerHandshake, HandshakeMessage, Kind
+from leveret.session.link_handshake import FollowerHandshake, HandshakeMessage, Kind, ProvenFollower
 from leveret.wire.link import LinkError, Type
 
 logger = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ class AskedLinks:
         self._answer = answer
         self._accepted: list[LinkPeer] = []
 
-    def accept(self, peer: LinkPeer, caller: ClusterPeer) -> Receiver:
+    def accept(self, peer: LinkPeer, caller: ProvenFollower) -> Receiver:
         """Answer another node's requests over this link; the listener's handler for `member`."""
         self._accepted = [link for link in self._accepted if not link.is_closed]
         self._accepted.append(peer)

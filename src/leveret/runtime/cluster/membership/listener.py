@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from leveret.config.kinds import Address
 from leveret.config.sections.cluster import Cluster
@@ -43,17 +43,7 @@ NOBODY: Final = Leadership(0, "")
 """The leader in a handshake of two nodes of a cluster."""
 
 
-class ClusterPeer(NamedTuple):
-    """A connected node and the kind of its link; `vhost` of a forwarding connection, as clients named it."""
-
-    kind: Kind
-    name: str
-    node_id: str
-    incarnation: str
-    vhost: str
-
-
-Handler: TypeAlias = Callable[[LinkPeer, ClusterPeer], Receiver]
+Handler: TypeAlias = Callable[[LinkPeer, ProvenFollower], Receiver]
 """Takes a link after the handshake; a LeveretError ends the link."""
 
 
@@ -69,7 +59,7 @@ class ClusterListener(LinkListener):
         settings: Cluster,
         credentials: NodeCredentials,
         handlers: Mapping[Kind, Handler],
-        why_not: Callable[[ClusterPeer], str] = lambda caller: "",
+        why_not: Callable[[ProvenFollower], str] = lambda caller: "",
     ) -> None:
         """Open no socket yet.
 
@@ -128,19 +118,18 @@ class ClusterListener(LinkListener):
             assert self.let_in is not None
             let_client_in(self.let_in, other, peer, welcome)
             return
-        caller = ClusterPeer(other.kind, other.name, other.node_id, other.incarnation, other.vhost)
-        reason = self.why_not(caller)
+        reason = self.why_not(other)
         if reason:
             logger.warning(
                 "cluster_link_refused peer=%s node=%s kind=%s reason=%s",
                 peer.address,
-                caller.name,
-                caller.kind,
+                other.name,
+                other.kind,
                 reason,
             )
             peer.say(refusal(reason))
             raise LinkError(reason)
         peer.say(welcome())
-        logger.info("cluster_link peer=%s node=%s kind=%s", peer.address, caller.name, caller.kind)
-        peer.receiver = self.handlers[caller.kind](peer, caller)
+        logger.info("cluster_link peer=%s node=%s kind=%s", peer.address, other.name, other.kind)
+        peer.receiver = self.handlers[other.kind](peer, other)
         Heart(peer)

@@ -41,11 +41,11 @@ from leveret.core.schema.decisions import SchemaDecided
 from leveret.model.errors import LeveretError, PreconditionFailed
 from leveret.runtime.cluster.membership.definitions_lock import DefinitionsLockHolder
 from leveret.runtime.cluster.membership.links import MemberLinks
-from leveret.runtime.cluster.membership.listener import ClusterPeer
 from leveret.runtime.cluster.membership.membership_file import MembershipFile
 from leveret.runtime.cluster.membership.store import ClusterStore
 from leveret.runtime.coordination.absence import EtcdAbsence
 from leveret.runtime.process.clock import clock_ms
+from leveret.session.link_handshake import ProvenFollower
 from leveret.storage.secret_file import SECRET_FILE, Secret
 
 logger = logging.getLogger(__name__)
@@ -346,7 +346,7 @@ class ClusterMember:
             members = [*members, self.name]
         return ClusterView(self.name, self.incarnation, members, alive, _shuffled)
 
-    def why_not(self, caller: ClusterPeer) -> str:
+    def why_not(self, caller: ProvenFollower) -> str:
         """Return the reason why a node may not connect to this one; empty if it may.
 
         Only a node that runs, as far as this one knows, may connect; one that is not known yet tries again.
