@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 
 from leveret.model.errors import LeveretError, PeerError, Refusal
 from leveret.session.stream import login, reading, schema, writing
-from leveret.session.stream.session import StreamSession
+from leveret.session.stream.session import CONFIRMED_BYTES, StreamSession
 from leveret.session.stream.types import (
     Append,
     AskOffset,
@@ -146,7 +146,9 @@ class StreamClientConnection(StreamSession):
         confirmed, self._confirmed = self._confirmed, {}
         for publisher, ids in confirmed.items():
             if self._listens(publisher):
-                self.send(wire.PublishConfirm(publisher.number, ids))
+                # A client may have agreed on small frames, and have hundreds of thousands of messages on their way.
+                for some in self.fitting(ids, CONFIRMED_BYTES):
+                    self.send(wire.PublishConfirm(publisher.number, list(some)))
 
     def not_stored(self, append: Append | StoreBatch, error: LeveretError) -> None:
         """Report the refused messages of an `Append` or `StoreBatch`."""

@@ -6,6 +6,7 @@ This is the lower half of `connection.StreamClientConnection`. The modules that 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -28,6 +29,11 @@ from leveret.wire.stream.frames import FrameDecoder
 
 UNOPENED_FRAME_BYTES_MAX: Final = 8192
 """The largest frame of a peer that has not logged in."""
+CONFIRMED_BYTES: Final = 8
+FAILED_BYTES: Final = 10
+"""The octets of a publishing id in a PublishConfirm, and in a PublishError with its code."""
+_PUBLISHED_HEAD_BYTES: Final = 13
+"""The octets of either before its ids, with the frame's length."""
 
 
 @dataclass(slots=True)
@@ -118,6 +124,11 @@ class StreamSession:
         if code != Code.OK:
             self.errors[code] += 1
         self._output.append(command.encode())
+
+    def fitting(self, ids: Sequence[int], each_bytes: int) -> Iterator[Sequence[int]]:
+        """Publishing ids in parts that each fit a frame, of so many octets each."""
+        most = max(1, (self.frame_max_bytes - _PUBLISHED_HEAD_BYTES) // each_bytes)
+        return (ids[first : first + most] for first in range(0, len(ids), most))
 
     def send_chunk(self, number: int, chunk: bytes | memoryview, committed_chunk_id: int) -> None:
         """Send a Deliver."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from leveret.core.queues.stream import StreamBatch
 from leveret.model.errors import AccessRefused, LeveretError, PeerError
-from leveret.session.stream.session import StreamSession
+from leveret.session.stream.session import FAILED_BYTES, StreamSession
 from leveret.session.stream.types import (
     Append,
     AskSequence,
@@ -160,4 +160,5 @@ def _recover(session: StreamSession, publisher: StreamPublisher, frame: bytes) -
 def fail(session: StreamSession, publisher: int, ids: Sequence[int], code: Code) -> None:
     """Report messages that are not stored; one error for any number of them."""
     session.errors[code] += 1
-    session.send(wire.PublishError(publisher, [FailedPublish(each, code) for each in ids]))
+    for some in session.fitting(ids, FAILED_BYTES):
+        session.send(wire.PublishError(publisher, [FailedPublish(each, code) for each in some]))

@@ -91,6 +91,18 @@ def test_confirms_of_one_publisher_go_out_as_one(peer: Peer) -> None:
     assert peer.session.unstored_bytes == 0
 
 
+def test_confirms_and_errors_of_many_messages_fit_the_frames_that_the_client_agreed_on(peer: Peer) -> None:
+    declare(peer)
+    peer.send(*(wire.Publish(1, [(number, b"a")], []) for number in range(10)))
+    peer.session.frame_max_bytes = 13 + 4 * 8
+    [write] = writes(peer)
+    peer.session.stored(write)
+    assert peer.output() == [wire.PublishConfirm(1, part) for part in ([0, 1, 2, 3], [4, 5, 6, 7], [8, 9])]
+    peer.session.not_stored(write, NotFound("the stream was deleted"))
+    failed = [FailedPublish(number, Code.STREAM_DOES_NOT_EXIST) for number in range(10)]
+    assert peer.output() == [wire.PublishError(1, failed[first : first + 3]) for first in range(0, 10, 3)]
+
+
 def test_what_was_not_stored_is_told_after_what_was(peer: Peer) -> None:
     declare(peer)
     declare(peer, 2)
