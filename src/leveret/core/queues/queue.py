@@ -10,6 +10,7 @@ comes first), and calls of `QueueConsumer.deliver`. Nothing here waits, and time
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import ClassVar, Final
@@ -88,7 +89,9 @@ class Queue:
         self.settings = QueueSettings()
         self.counters = Counters()
         self.remote_confirms = RemoteConfirms()
-        self.backlog = make_backlog(partial(read, self), self._has_expired)
+        # Weakly: a deleted queue is freed at once, not by a pass of the garbage collector over all objects.
+        me = weakref.ref(self)
+        self.backlog = make_backlog(partial(_read, read, me), partial(_has_expired, me))
         self.unacked_count = 0
         self.ready_bytes = 0
         self.unacked_bytes = 0
@@ -551,7 +554,8 @@ class Queue:
             return None
         return run.arrived_ms + min(ttl for ttl in (own, queue) if ttl is not None)
 
-    def _has_expired(self, run: Run) -> bool:
+    def has_expired(self, run: Run) -> bool:
+        """Whether all messages of a run are due to die now."""
         if not self.may_expire or run.first >= self._offered:
             return False
         deadline_ms = self._deadline_of(run)
@@ -662,3 +666,14 @@ def _share_of(ready: int, willing_count: int) -> int:
 def _cost_of(run: Run) -> int:
     """The cost of delivering a run, in like messages."""
     return RUN_COSTS + (len(run) if run.messages.head is not None else len(run) * DIFFERENT_COSTS)
+
+
+def _read(read: Reader, me: weakref.ref[Queue], offset: int) -> list[Run]:
+    """The runs of a queue's log from an offset on; none of a queue that is gone."""
+    queue = me()
+    return [] if queue is None else read(queue, offset)
+
+
+def _has_expired(me: weakref.ref[Queue], run: Run) -> bool:
+    queue = me()
+    return queue is not None and queue.has_expired(run)

@@ -39,15 +39,20 @@ class Deadlines:
             return
         if deadline_ms is None:
             self._deadline_ms.pop(queue, None)
+            self._tidy()
             return
         self._deadline_ms[queue] = deadline_ms
         # Earlier entries of the queue in the heap are skipped when their time comes.
         heapq.heappush(self._heap, (deadline_ms, next(self._order), queue))
+        self._tidy()
+        if self._timer is None or deadline_ms < self._timer_ms:
+            self._arm()
+
+    def _tidy(self) -> None:
+        """Let go of entries of earlier deadlines, and of deleted queues, once they are many."""
         if len(self._heap) > 2 * len(self._deadline_ms) + 64:
             self._heap = [(at_ms, next(self._order), held) for held, at_ms in self._deadline_ms.items()]
             heapq.heapify(self._heap)
-        if self._timer is None or deadline_ms < self._timer_ms:
-            self._arm()
 
     def stop(self) -> None:
         """Call back no more."""

@@ -1,4 +1,4 @@
-"""A connection that has ended is freed by reference counts: the garbage collector visits old objects seldom."""
+"""Ended connections and deleted queues are freed by reference counts: the collector visits old objects seldom."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import socket
 import struct
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from pamqp import body, commands, frame, header
@@ -17,6 +19,7 @@ from leveret.testing.network.waiting import until
 from leveret.wire.amqp091 import PROTOCOL_HEADER
 from tests.unit.memory import scratch
 from tests.unit.runtime.collecting.site import Site
+from tests.unit.runtime.logs.test_engine import Client
 
 HELLO = PROTOCOL_HEADER + b"".join(
     [
@@ -77,3 +80,37 @@ async def test_a_connection_that_ended_is_gone_without_the_collector(end: str) -
         client.close()
         await until(lambda: all(peer() is None for peer in ended))
         await site.stop()
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"x-max-priority": 3},
+        {"x-queue-type": "quorum"},
+        {"x-queue-type": "stream"},
+    ],
+)
+async def test_a_deleted_queue_is_gone_without_the_collector(
+    directory: Path, arguments: dict[str, Any]
+) -> None:
+    site = Site(directory)
+    await site.start()
+    client = Client(site)
+    client.send(commands.Queue.Declare(queue="q", durable=True, arguments=arguments))
+    client.publish("q")
+    await site.settle()
+    gone = weakref.ref(site.node.broker.queues["/", "q"])
+    client.send(commands.Queue.Delete(queue="q"))
+
+    async def is_gone() -> bool:
+        # The next change of the node lets go of what this one has deleted.
+        client.publish("another")
+        await site.settle()
+        return gone() is None
+
+    async with asyncio.timeout(60):
+        while not await is_gone():
+            pass
+    await site.stop()
