@@ -12,7 +12,7 @@ from leveret.session.amqp091.remote_queues import QueueAtLeader
 from leveret.wire import amqp091 as wire
 
 
-def remote_channel_of(channel: ChannelBase, queue: RemoteQueue) -> QueueAtLeader:
+def queue_at_leader(channel: ChannelBase, queue: RemoteQueue) -> QueueAtLeader:
     """The object for the queue at its leader, on this channel.
 
     Raises:
@@ -21,27 +21,27 @@ def remote_channel_of(channel: ChannelBase, queue: RemoteQueue) -> QueueAtLeader
     leaders = channel.leaders
     if leaders is None or queue.is_down:
         raise leader_is_down(queue, queue.leader)
-    return leaders.remote_channel(channel, queue)
+    return leaders.queue_at_leader(channel, queue)
 
 
 def consume(channel: ChannelBase, queue: RemoteQueue, tag: bytes, method: commands.Basic.Consume) -> None:
     """Register a consumer at the leader."""
-    remote_channel = remote_channel_of(channel, queue)
-    consumer = channel.make_consumer(remote_channel, tag, method)
+    at_leader = queue_at_leader(channel, queue)
+    consumer = channel.make_consumer(at_leader, tag, method)
 
     def registered() -> None:
         channel.consumers[tag] = consumer
         if not method.nowait:
             channel.connection.send(wire.named_reply(channel.number, 60, 21, tag))
 
-    remote_channel.consume(consumer, registered)
+    at_leader.consume(consumer, registered)
 
 
 def cancel(channel: ChannelBase, consumer: ChannelConsumer, method: commands.Basic.Cancel) -> bool:
     """Cancel a consumer at the leader; False if the leader has done so already, or is gone."""
     leaders = channel.leaders
-    remote_channel = leaders.remote_channel_with(channel, consumer) if leaders is not None else None
-    if remote_channel is None:
+    at_leader = leaders.registered_with(channel, consumer) if leaders is not None else None
+    if at_leader is None:
         return False
 
     def cancelled() -> None:
@@ -49,18 +49,18 @@ def cancel(channel: ChannelBase, consumer: ChannelConsumer, method: commands.Bas
         if not method.nowait:
             channel.connection.send(wire.named_reply(channel.number, 60, 31, consumer.tag))
 
-    remote_channel.cancel(consumer, cancelled)
+    at_leader.cancel(consumer, cancelled)
     return True
 
 
 def get(channel: ChannelBase, queue: RemoteQueue, no_ack: bool) -> None:
     """Get a message from the leader."""
-    remote_channel = remote_channel_of(channel, queue)
+    at_leader = queue_at_leader(channel, queue)
 
     def got(run: Run | None, redelivered: bool, ready_count: int) -> None:
-        channel.got(remote_channel, run, redelivered, ready_count, no_ack=no_ack)
+        channel.got(at_leader, run, redelivered, ready_count, no_ack=no_ack)
 
-    remote_channel.get(got, no_ack=no_ack)
+    at_leader.get(got, no_ack=no_ack)
 
 
 def declare(channel: ChannelBase, queue: RemoteQueue, *, nowait: bool) -> None:
@@ -71,7 +71,7 @@ def declare(channel: ChannelBase, queue: RemoteQueue, *, nowait: bool) -> None:
             octets = wire.declare_ok(channel.number, queue.name_octets, message_count, consumer_count)
             channel.connection.send(octets)
 
-    remote_channel_of(channel, queue).declare(declared)
+    queue_at_leader(channel, queue).declare(declared)
 
 
 def purge(channel: ChannelBase, queue: RemoteQueue, *, nowait: bool) -> None:
@@ -81,7 +81,7 @@ def purge(channel: ChannelBase, queue: RemoteQueue, *, nowait: bool) -> None:
         if not nowait:
             channel.reply(commands.Queue.PurgeOk(count))
 
-    remote_channel_of(channel, queue).purge(purged)
+    queue_at_leader(channel, queue).purge(purged)
 
 
 def delete(channel: ChannelBase, queue: RemoteQueue, method: commands.Queue.Delete) -> None:
@@ -91,5 +91,5 @@ def delete(channel: ChannelBase, queue: RemoteQueue, method: commands.Queue.Dele
         if not method.nowait:
             channel.reply(commands.Queue.DeleteOk(count))
 
-    remote_channel = remote_channel_of(channel, queue)
-    remote_channel.delete(deleted, if_unused=method.if_unused, if_empty=method.if_empty)
+    at_leader = queue_at_leader(channel, queue)
+    at_leader.delete(deleted, if_unused=method.if_unused, if_empty=method.if_empty)

@@ -39,16 +39,14 @@ class QueueAtLeader(ConsumerSource, Protocol):
 class Leaders(Protocol):
     """The other nodes, as leaders of queues."""
 
-    def remote_channel(self, channel: DeliveryChannel, queue: RemoteQueue) -> QueueAtLeader:
+    def queue_at_leader(self, channel: DeliveryChannel, queue: RemoteQueue) -> QueueAtLeader:
         """The object on a channel for a queue that another node leads.
 
         Raises:
             Postponed: the leader cannot be reached yet.
         """
 
-    def remote_channel_with(
-        self, channel: DeliveryChannel, consumer: ChannelConsumer
-    ) -> QueueAtLeader | None:
+    def registered_with(self, channel: DeliveryChannel, consumer: ChannelConsumer) -> QueueAtLeader | None:
         """The object for the queue with which the consumer is registered; None if it is not registered at a leader."""
 
 

@@ -240,15 +240,15 @@ class RemoteLeaders:
 
     # -- what clients ask ---------------------------------------------------------------------
 
-    def remote_channel(self, channel: DeliveryChannel, queue: RemoteQueue) -> RemotePorts:
+    def queue_at_leader(self, channel: DeliveryChannel, queue: RemoteQueue) -> RemotePorts:
         """See session.amqp091.remote_queues.Leaders."""
-        found = self._remote_channel(channel, queue)
+        found = self._queue_at_leader(channel, queue)
         if found is None:
             self._blocked[channel.connection] = queue.key
             raise Postponed(BlockedReason.REMOTE)
         return found
 
-    def _remote_channel(self, channel: DeliveryChannel, queue: RemoteQueue) -> RemotePorts | None:
+    def _queue_at_leader(self, channel: DeliveryChannel, queue: RemoteQueue) -> RemotePorts | None:
         leader_client = self._up(queue.key)
         if leader_client is None:
             return None
@@ -262,7 +262,7 @@ class RemoteLeaders:
 
     def ended(self, remote_channel: RemoteChannel) -> None:
         """See Registry."""
-        for key in remote_channel.remote_channels:
+        for key in remote_channel.ports:
             self._left(key, remote_channel)
 
     def _left(self, key: Key, remote_channel: RemoteChannel) -> None:
@@ -271,7 +271,7 @@ class RemoteLeaders:
         if not remote_channels:
             self._remote_channels.pop(key, None)
 
-    def remote_channel_with(self, channel: DeliveryChannel, consumer: ChannelConsumer) -> RemotePorts | None:
+    def registered_with(self, channel: DeliveryChannel, consumer: ChannelConsumer) -> RemotePorts | None:
         """See session.amqp091.remote_queues.Leaders."""
         source = consumer.queue
         return source if isinstance(source, RemotePorts) else None
@@ -359,7 +359,7 @@ class RemoteLeaders:
                 if queue.is_down:
                     channel.consumer_cancelled(consumer)
                     return
-                source = self._remote_channel(channel, queue)
+                source = self._queue_at_leader(channel, queue)
             if source is None:
                 self._to_reregister.setdefault(queue.key, {})[consumer] = None
                 return
@@ -436,9 +436,9 @@ class RemoteLeaders:
 
     def _leave_channels(self, key: Key) -> None:
         for channel in self._remote_channels.pop(key, {}):
-            remote_channel = channel.remote_channels.get(key)
-            if remote_channel is not None:
-                channel.leave(remote_channel)
+            source = channel.ports.get(key)
+            if source is not None:
+                channel.leave(source)
 
     def _leave_local(self, queue: Queue) -> None:
         """Take a queue away from its users; unacknowledged messages return to it."""

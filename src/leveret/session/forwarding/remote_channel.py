@@ -105,7 +105,7 @@ class RemoteChannel:
 
     Attributes:
         channel: the client's.
-        remote_channels: by the queue's key.
+        ports: the queues that it uses, by their keys.
         consumers: the registered ones, and those being registered, by a tag of each registration: so answers about
             earlier registrations are recognised.
     """
@@ -116,7 +116,7 @@ class RemoteChannel:
         """Open the channel."""
         self.channel = channel
         self.number = number
-        self.remote_channels: dict[tuple[str, ...], DeliverySource] = {}
+        self.ports: dict[tuple[str, ...], DeliverySource] = {}
         self.consumers: dict[bytes, ChannelConsumer] = {}
         self._link = link
         self._registry = registry
@@ -461,23 +461,23 @@ class RemoteChannel:
 
     # -- ends ---------------------------------------------------------------------------------
 
-    def drop(self, remote_channel: DeliverySource) -> None:
+    def drop(self, source: DeliverySource) -> None:
         """Ignore further deliveries of a queue that has another leader."""
-        self.remote_channels.pop(remote_channel.key, None)
+        self.ports.pop(source.key, None)
         for tag, consumer in list(self.consumers.items()):
-            if consumer.queue is remote_channel:
+            if consumer.queue is source:
                 self.forget(consumer)
                 if not self._is_over:
                     # The registration may be in flight, or may be reported again.
                     self._send(forwarding.cancel(self.number, tag), (BASIC_CANCEL_OK,), _ignore)
 
-    def leave(self, remote_channel: DeliverySource) -> None:
+    def leave(self, source: DeliverySource) -> None:
         """Leave a queue that has another leader; other queues may keep theirs."""
-        self._registry.detach(remote_channel, self.channel)
-        if self._asked is not None and self._asked_key == remote_channel.key:
+        self._registry.detach(source, self.channel)
+        if self._asked is not None and self._asked_key == source.key:
             self._asked = None
             self.channel.connection.repeat()
-        self._doubt(remote_channel.key)
+        self._doubt(source.key)
 
     def dropped(self, first: int, count: int) -> None:
         """Return deliveries to a leader that is left, and that may not know it yet; it ignores those it took back.
@@ -490,10 +490,10 @@ class RemoteChannel:
         """Ask again, and register consumers anew, because the leader is gone or has closed the channel."""
         if self._is_over:
             return
-        asked, remote_channels = self._asked, list(self.remote_channels.values())
+        asked, sources = self._asked, list(self.ports.values())
         self._is_over = True
-        for remote_channel in remote_channels:
-            self._registry.detach(remote_channel, self.channel)
+        for source in sources:
+            self._registry.detach(source, self.channel)
         self._end()
         if asked is not None and again:
             self.channel.connection.repeat()

@@ -116,9 +116,9 @@ class RemotePorts:
 
 def queue_at_leader(channel: RemoteChannel, queue: DeliverySource) -> RemotePorts:
     """The object for a queue on a remote channel; the same one while the queue is the same."""
-    found = channel.remote_channels.get(queue.key)
+    found = channel.ports.get(queue.key)
     if not isinstance(found, RemotePorts) or found.definition is not queue.definition:
-        found = channel.remote_channels[queue.key] = RemotePorts(queue, channel)
+        found = channel.ports[queue.key] = RemotePorts(queue, channel)
     return found
 
 
