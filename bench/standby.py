@@ -58,6 +58,8 @@ INGEST_SHARE_MIN: Final = 3.0
 FIRST_MESSAGE_S_MAX: Final = 2.0
 RTO_PART: Final = 100
 RTO_LARGE_TIMES: Final = 10
+RTO_LARGE_BODY_BYTES: Final = 100
+"""With 1000 bytes a run would write some 40 GB: both nodes' logs, the outgoing log and the archive."""
 USER: Final = "replicator"
 PASSWORD: Final = "bench"
 DOWNSTREAM: Final = {
@@ -207,10 +209,12 @@ def _run_rto(node: Node, settings: Settings) -> dict[str, Reading]:
 
 
 def _run_rto_large(node: Node, settings: Settings) -> dict[str, Reading]:
-    return _promoted(node, settings, {"rto-large": RTO_LARGE_TIMES * settings.backlog})
+    return _promoted(node, settings, {"rto-large": RTO_LARGE_TIMES * settings.backlog}, RTO_LARGE_BODY_BYTES)
 
 
-def _promoted(node: Node, settings: Settings, sizes: dict[str, int]) -> dict[str, Reading]:
+def _promoted(
+    node: Node, settings: Settings, sizes: dict[str, int], body_bytes: int = 1000
+) -> dict[str, Reading]:
     """Measure promotions of so many messages, the smallest first, from the command to the end."""
     assert isinstance(node, LeveretProcess)
     found: dict[str, Reading] = {}
@@ -225,7 +229,8 @@ def _promoted(node: Node, settings: Settings, sizes: dict[str, int]) -> dict[str
             pair.published = published
             while pair.published < size:
                 # In portions, so that the upstream retains all that is not transferred yet.
-                pair.publish(pair.job(count=min(settings.backlog, size - pair.published)))
+                count = min(settings.backlog, size - pair.published)
+                pair.publish(pair.job(count=count, body_bytes=body_bytes))
                 pair.wait_transferred()
             published = pair.published
             reading = _take_over(pair)
@@ -434,7 +439,7 @@ RTO_LARGE: Final = Scenario(
     (
         Row(
             "rto-large",
-            f"promotion of {RTO_LARGE_TIMES} times the backlog, 1000 B, from the command to its end",
+            f"promotion of {RTO_LARGE_TIMES} times the backlog, {RTO_LARGE_BODY_BYTES} B, from the command to its end",
             "s",
             False,
         ),
