@@ -61,6 +61,7 @@ class Nodes:
         upstream.host.site = site
         self._servers[label] = self._stack.enter_context(ExitStack())
         port = self._servers[label].enter_context(upstream.serving())
+        upstream.host.advertised_port = port
         self.places[label] = ("127.0.0.1", port)
         self.upstreams[label], self.sites[label] = upstream, site
         return port
