@@ -17,9 +17,11 @@ from rstream import OffsetType as RstreamOffset
 from leveret.core.queues.stream import StreamBatch
 from leveret.model.errors import (
     LedElsewhere,
+    LeveretError,
     NotAllowed,
     NotFound,
     PreconditionFailed,
+    StorageError,
 )
 from leveret.pipeline.upstream.stream_client import (
     UNCONFIRMED_MAX,
@@ -366,13 +368,21 @@ def test_what_a_publisher_sent_before_it_was_deleted_is_stored(served: Served) -
         wait_until(lambda: served.on_loop(lambda: stream.committed_offset) == 2, "both messages", TIMEOUT_S)
 
 
-def test_behind_a_batch_that_fails_with_its_leader_nothing_of_the_same_read_is_stored(served: Served) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [LedElsewhere("it has another leader"), StorageError("no space left")],
+    ids=["moved", "disk full"],
+)
+def test_behind_a_batch_that_is_not_stored_nothing_of_its_publisher_is_stored(
+    served: Served, error: LeveretError
+) -> None:
+    """The publisher publishes it again, and by the higher ids it would count as stored."""
     stream = served.on_loop(lambda: served.host.streams.setdefault(("/", "s"), FakeStream()))
     batches: list[StreamBatch] = []
 
     def publish(batch: StreamBatch) -> None:
         batches.append(batch)
-        batch.done(LedElsewhere("it has another leader"))
+        batch.done(error)
 
     served.on_loop(lambda: setattr(stream, "publish", publish))
     publisher = RawPeer(served.port)

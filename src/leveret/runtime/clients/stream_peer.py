@@ -404,10 +404,16 @@ class StreamPeer(asyncio.Protocol):
         self._guarded(partial(self._then_settle, step))
 
     def _not_written(self, write: StoreBatch, error: LeveretError) -> None:
-        """Report a batch that is not stored; after a change of leaders the client publishes it again by itself."""
+        """Report a batch that is not stored.
+
+        After a change of leaders the client publishes it again by itself. So does a publisher with a reference, whose
+        later batches must not be stored before that: by their higher ids this batch would count as stored, too.
+        """
         publisher = write.publisher
-        if isinstance(error, LedElsewhere) and self._session.publishers.get(publisher.number) is publisher:
-            self._drop(publisher.queue, error)
+        is_repeated = bool(publisher.reference) or isinstance(error, LedElsewhere)
+        if is_repeated and self._session.publishers.get(publisher.number) is publisher:
+            # Clients look the stream up again if it is told to be not available.
+            self._drop(publisher.queue, error if isinstance(error, NotFound) else NotFound(str(error)))
         self._session.not_stored(write, error)
 
     def _keep_offset(self, effect: KeepOffset) -> None:

@@ -184,16 +184,20 @@ class ForwardedChannel(Channel):
         if broker.queues.get(stream.key) is not stream:
             raise Fault(forwarding.NOT_LED, f"stream '{stream.key[1]}' is not led here any more")
         batch = StreamBatch(asked.reference, asked.ids, asked.entries, asked.records, asked.filters)
-        batch.done = partial(self._stored, asked.number)
+        batch.done = partial(self._stored, asked.number, bool(asked.reference))
         stream.publish(batch)
         broker.dirty[stream] = None
 
-    def _stored(self, number: int, error: LeveretError | None) -> None:
-        """Tell the publisher's node whether the stream has a batch."""
+    def _stored(self, number: int, is_numbered: bool, error: LeveretError | None) -> None:
+        """Tell the publisher's node whether the stream has a batch.
+
+        If it lacks one of a publisher with a reference, no later batch on this channel is taken: that publisher
+        publishes this one again, and it would count as stored by the higher ids.
+        """
         connection = self.connection
         if self.is_closing or not isinstance(connection, ForwardedConnection):
             return
-        if isinstance(error, LedElsewhere):
+        if error is not None and (is_numbered or isinstance(error, LedElsewhere)):
             connection.fail(Fault(forwarding.NOT_LED, str(error)), self.number, 0)
         else:
             code = Code.OK if error is None else stream_code_of(error)

@@ -160,10 +160,12 @@ def test_a_batch_that_is_held_fails_with_the_one_before_it() -> None:
     assert [number for _, number in stored(cluster)] == [1, 2, 3, 4]
 
 
-def test_what_the_leader_refuses_is_refused_with_its_reason_and_the_rest_goes_on() -> None:
+def test_what_the_leader_refuses_a_publisher_without_reference_is_refused_with_its_reason_and_the_rest_goes_on() -> (
+    None
+):
     cluster = Cluster(*NODES)
     stream(cluster, "b")
-    publisher = Publisher(cluster["a"])
+    publisher = Publisher(cluster["a"], reference="")
     leader = led(cluster, "b")
     refusals: list[LeveretError] = [
         StorageError("full"),
@@ -186,6 +188,34 @@ def test_what_the_leader_refuses_is_refused_with_its_reason_and_the_rest_goes_on
     publisher.publish(9)
     cluster.settle()
     assert publisher.confirmed == {9}
+
+
+def test_behind_a_batch_that_the_leader_does_not_store_nothing_of_its_publisher_is_stored() -> None:
+    """By the higher ids it would count as stored when its publisher publishes it again: confirmed, and lost."""
+    cluster = Cluster(*NODES)
+    stream(cluster, "b")
+    publisher = Publisher(cluster["a"])
+    publisher.publish_next(1)
+    cluster.settle()
+    publisher.publish_next(1)
+    leader = led(cluster, "b")
+    while not leader.incoming:
+        for link in cluster.links:
+            link.carry()
+    [refused], leader.incoming = leader.incoming, []
+    leader.sequences.take_numbered()
+    # Two more are on their way when the disk refuses that one.
+    publisher.publish(3)
+    publisher.publish(4)
+    publisher.next_id = 5
+    refused.done(StorageError("full"))
+    cluster.settle()
+    assert publisher.confirmed == {1}
+    assert [type(each) for each in publisher.errors] == [LedElsewhere] * 3
+    publisher.publish_next(1)
+    cluster.settle()
+    assert publisher.confirmed == {1, 2, 3, 4, 5}
+    assert [number for _, number in stored(cluster)] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("end", ["deleted", "down", "led here"])
