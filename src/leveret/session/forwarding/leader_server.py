@@ -260,9 +260,15 @@ class ForwardedChannel(Channel):
         return [*super().close_batches(), *settling]
 
     def confirm(self, batch: ConfirmBatch, ok: bool) -> None:
-        """See Channel."""
+        """See Channel.
+
+        Behind messages that the disk refused, none is taken on this channel: by its number they would count as stored
+        for the other node, if this one is lost before the refusal arrives.
+        """
         if not isinstance(batch, _Settling):
             super().confirm(batch, ok)
+            if not (ok or batch.refused or self.target is None or self.is_closing):
+                self.connection.fail(Fault(forwarding.NOT_LED, "the disk refused messages"), self.number, 0)
         elif not ok:
             node = self.connection.host.node_name
             error = Fault(506, f"the disk of node '{node}' refused the settlements; see that node's log")

@@ -60,6 +60,8 @@ class RelayNode(FakeNode):
         super().__init__()
         self.node_name = name
         self.refuses_settlements = False
+        self.refuses_messages = False
+        self._refused: set[Queue] = set()
         self.forwarded = RemoteLeaders(name, self.broker, self.outbox, f"{name}-1".encode(), self._dial)
         self.leaders = self.forwarded
         self.broker.make_queue = self._make_queue
@@ -105,6 +107,10 @@ class RelayNode(FakeNode):
                 batch.done(None)
             return
         numbered = queue.sequences.take_numbered()
+        if self.refuses_messages and queue.gathered:
+            queue.take_gathered()
+            self._refused.add(queue)
+            return
         super().append_now(queue)
         queue.sequences.note_logged({each.reference: each.sequence for each in numbered})
 
@@ -126,6 +132,7 @@ class RelayNode(FakeNode):
             for channel in confirming:
                 for batch in channel.close_batches():
                     self._promise(channel, batch)
+        self._refused.clear()
         for leader_client, inside in self._inside:
             inside.receive(leader_client.take_output(), 0)
             leader_client.receive(inside.take_output())
@@ -135,7 +142,8 @@ class RelayNode(FakeNode):
             client.replies += decode(client.session.take_output())
 
     def _promise(self, channel: ConfirmingChannel, batch: ConfirmBatch) -> None:
-        if batch.refused or (batch.settles and self.refuses_settlements):
+        is_refused = not self._refused.isdisjoint(batch.queues)
+        if batch.refused or is_refused or (batch.settles and self.refuses_settlements):
             channel.confirm(batch, ok=False)
         elif not self.forwarded.when_batch_confirmed(batch, partial(channel.confirm, batch)):
             channel.confirm(batch, ok=True)

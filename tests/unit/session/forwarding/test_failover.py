@@ -77,6 +77,40 @@ def test_each_publish_is_stored_once_in_its_order_and_confirmed(seed: int, steps
     assert all(not node.forwarded.kept.size_bytes for node in cluster.nodes.values())
 
 
+@pytest.mark.parametrize("is_told", [False, True])
+def test_what_the_leader_s_disk_refused_is_not_confirmed_by_the_next_one_that_has_later_messages(
+    is_told: bool,
+) -> None:
+    cluster = Cluster(*NODES)
+    cluster.declare("q", "b")
+    client = Client(cluster["a"])
+    client.send(CONFIRM, *publish(b"0"))
+    cluster.settle()
+    [link] = cluster.links
+    cluster["b"].refuses_messages = True
+    client.send(*publish(b"1"))
+    cluster["a"].turn()
+    link.carry()
+    # The next message is on its way when the disk has room again.
+    client.send(*publish(b"2"))
+    cluster["a"].turn()
+    cluster["b"].turn()
+    cluster["b"].refuses_messages = False
+    if is_told:
+        cluster.settle()
+    else:
+        link.serving.receive(link.leader_client.take_output(), 0)
+        cluster["b"].turn()
+    cluster.move("q", "c", crash=True)
+    cluster.settle()
+    assert [
+        body for body in (b"%d" % (tag - 1) for tag in _confirmed(client)) if body not in stored(cluster)
+    ] == []
+    # A refusal that does not arrive is none: the next leader is sent both.
+    assert stored(cluster) == ([b"0", b"2"] if is_told else [b"0", b"1", b"2"])
+    assert len(_confirmed(client)) == (1 if is_told else 3)
+
+
 def _confirmed(client: Client) -> list[int]:
     tags: list[int] = []
     for ack in client.told(B.Ack):
