@@ -9,6 +9,7 @@ from pathlib import Path
 import pika
 import pytest
 
+from leveret.testing.network.ports import speaks_amqp
 from leveret.testing.sites import cluster_site
 from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
 
@@ -131,6 +132,8 @@ def test_an_etcd_that_stops_and_starts(site: ClusterSite, queue: str) -> None:
     drop(connection)
     site.wait(lambda: placed(site, queue, mirror) != "", "a leader")
     site.wait_messages(queue, COUNT, asked=mirror)
+    # It answers over HTTP before it lets clients in again.
+    site.wait(lambda: speaks_amqp(mirror.amqp_port), "the mirror's listener")
     assert_told(queue, seen(site, mirror, queue), deliveries=0)
 
 
