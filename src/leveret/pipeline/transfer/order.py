@@ -19,6 +19,7 @@ from leveret.model.errors import LeveretError
 from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.jobs.job import TransferJob
 from leveret.pipeline.transfer.upstream_logs import UpstreamLogs
+from leveret.pipeline.upstream.stream_connection import ConnectionLost
 from leveret.wire.record import OUTGOING_STREAM
 from leveret.wire.site_order import ORDER_STATISTIC, ORDER_STREAM, LogStanding, is_whole
 
@@ -82,7 +83,8 @@ class SiteOrder:
                 if ORDER_STATISTIC not in client.stats(OUTGOING_STREAM):
                     return None
                 found[log] = LogStanding.of(client.stats(ORDER_STREAM))
-            except LeveretError as error:
+            except ConnectionLost as error:
+                # A refusal says nothing about the link, which the transfer needs.
                 link.failed(error)
                 raise
         return found

@@ -129,7 +129,12 @@ def connect(
     """
     reasons = []
     for endpoint in endpoints:
-        host, port = parse_endpoint(endpoint) if isinstance(endpoint, str) else endpoint
+        try:
+            host, port = parse_endpoint(endpoint) if isinstance(endpoint, str) else endpoint
+        except InvalidCommand as error:
+            # Nodes of an upstream tell endpoints, too: one that is none must not keep the others from being tried.
+            reasons.append(str(error))
+            continue
         try:
             return StreamClient(
                 host, port, vhost=vhost, username=username, password=password, timeout_s=timeout_s, tls=tls

@@ -28,7 +28,8 @@ def wanted_bytes(queue: Queue, log: Log) -> int:
 def relocated_chunks(queue: Queue, epoch: int, begin: int, end: int) -> Iterator[tuple[Header, bytes]]:
     """The unsettled messages between two offsets, as chunks at the offsets that they have."""
     for run in queue.backlog.each(begin, end):
-        count, data = len(run.bodies), run.head.entry.join([b"", *run.bodies])
+        # The messages of a run may differ from each other: each has a head of its own.
+        count, data = len(run), run.taken().entries()
         yield (
             Header(ChunkType.USER, count, count, run.arrived_ms, epoch, run.first, crc32(data), len(data), 0),
             data,
