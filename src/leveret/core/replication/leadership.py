@@ -69,7 +69,7 @@ class Heir(StrEnum):
 
 
 class ElectionTurn(StrEnum):
-    """What a node does now.
+    """The step that a node takes now.
 
     LEAD goes on leading; FOLLOW copies from the leader. HAND_OVER writes the heir, and TAKE_OVER this node, into the
     record as the leader. GIVE_WAY leaves the lead to replicas that certainly have every confirmed message.
