@@ -189,7 +189,8 @@ class HeadersMatch:
 
     def add(self, binding: Binding) -> None:
         """See Router."""
-        pairs, needs_all = _pairs_of(binding.arguments)
+        pairs = [_pair(key, value) for key, value in _counting(binding.arguments)]
+        needs_all = _needs_all(binding.arguments)
         if needs_all and not pairs:
             self._unconditional[binding.key] = binding
         elif needs_all:
@@ -223,16 +224,18 @@ def _pair(key: str, value: Any) -> _Pair:
     return (key, type(value), value) if is_found_by_value else (key, None, None)
 
 
-def _pairs_of(arguments: dict[str, Any]) -> tuple[list[_Pair], bool]:
-    """The pairs of a binding's arguments that count, each once, and whether all of them are needed."""
-    mode = arguments.get("x-match", "all")
-    with_x = mode in ("all-with-x", "any-with-x")
-    counting = [
-        _pair(key, value)
+def _counting(arguments: dict[str, Any]) -> list[tuple[str, Any]]:
+    """The pairs of a binding's arguments that are compared; keys that begin with `x-` only in the `-with-x` modes."""
+    with_x = arguments.get("x-match") in ("all-with-x", "any-with-x")
+    return [
+        (key, value)
         for key, value in arguments.items()
         if key != "x-match" and (with_x or not key.startswith("x-"))
     ]
-    return counting, mode not in ("any", "any-with-x")
+
+
+def _needs_all(arguments: dict[str, Any]) -> bool:
+    return arguments.get("x-match", "all") not in ("any", "any-with-x")
 
 
 def headers_match(arguments: dict[str, Any], headers: dict[str, Any]) -> bool:
@@ -241,14 +244,11 @@ def headers_match(arguments: dict[str, Any], headers: dict[str, Any]) -> bool:
     Keys that begin with `x-` count only in the `-with-x` modes; a void value matches any value. Values are equal only
     within one type: neither 1.0 nor true nor "1" equals 1.
     """
-    mode = arguments.get("x-match", "all")
-    with_x = mode in ("all-with-x", "any-with-x")
     found = (
         key in headers and (value is None or same_value(as_argument(headers[key]), value))
-        for key, value in arguments.items()
-        if key != "x-match" and (with_x or not key.startswith("x-"))
+        for key, value in _counting(arguments)
     )
-    return any(found) if mode in ("any", "any-with-x") else all(found)
+    return all(found) if _needs_all(arguments) else any(found)
 
 
 ROUTERS: dict[str, type[Direct] | type[Fanout] | type[Topic] | type[HeadersMatch]] = {

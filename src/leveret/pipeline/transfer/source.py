@@ -177,7 +177,7 @@ class UpstreamReader(DataSourceStreamReader):
             interval_s = 0.0 if self._has_waiting else self._job.batch_interval_ms / 1000
             time.sleep(max(0.0, self._began_s + interval_s - time.monotonic()))
             # The last batch may have brought more than its end says.
-            begin = {log: self._not_stored(log, offset) for log, offset in start.items()}
+            begin = self._begin_of(start)
             ends = self._next_ends(begin)
         return start if ends == begin else ends
 
@@ -217,7 +217,7 @@ class UpstreamReader(DataSourceStreamReader):
 
         In each, logs with few records come first, so that none waits for the backlog, or the trouble, of a larger one.
         """
-        begin = {log: self._not_stored(log, offset) for log, offset in start.items()}
+        begin = self._begin_of(start)
         share = self._share(begin, end)
         dealt = [self._sliced(log, first, end.get(log, first), share) for log, first in begin.items()]
         slices = [piece for pieces in sorted(dealt, key=self._size_of) for piece in pieces]
@@ -407,6 +407,10 @@ class UpstreamReader(DataSourceStreamReader):
     def _size_of(self, slices: Sequence[Slice]) -> int:
         """The octets of slices, estimated."""
         return sum((end - first) * self._bytes_of(log) for log, first, end, *_ in slices)
+
+    def _begin_of(self, start: Offsets) -> Offsets:
+        """The query's offsets, or those up to which the logs are here, if these are higher."""
+        return {log: self._not_stored(log, offset) for log, offset in start.items()}
 
     def _not_stored(self, log: str, offset: int) -> int:
         """`offset`, or the one up to which a log is here, if that is higher."""
