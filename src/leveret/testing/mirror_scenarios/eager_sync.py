@@ -39,6 +39,7 @@ def eager_sync(stage: Stage) -> None:
 
     _at(stage, [b])
     stage.placed(QUEUE, b, [])
+    stage.cluster.wait_without_copies(a)
     stage.publish(c, QUEUE, MESSAGES)
     _at(stage, [a, b])
     stage.placed(QUEUE, b, [a], [])
@@ -57,6 +58,7 @@ def eager_sync(stage: Stage) -> None:
 
     _at(stage, [a])
     stage.placed(QUEUE, a, [])
+    stage.cluster.wait_without_copies(b)
     stage.publish(c, QUEUE, MESSAGES)
     with stage.holding(c, QUEUE, 2):
         _at(stage, [a, b])

@@ -280,6 +280,11 @@ class ClusterSite(MirrorCluster):
         rows = self.api("GET", f"queues/{quote(vhost, safe='')}", at=asked)
         return {row["name"]: _placed(row) for row in rows}
 
+    def wait_without_copies(self, node: ClusterNode) -> None:
+        """See MirrorCluster. The directory of a copy goes once the leader has agreed."""
+        member = next(each for each in self.members if each is node)
+        self.wait(lambda: not any((member.data_dir / "queues").glob("*/")), f"{node.node} to have no copies")
+
     def revive_without(self, node: ClusterNode, *lost: ClusterNode) -> None:
         """See MirrorCluster. The node forgets the lost nodes before its start, as with RabbitMQ."""
         settings = str(next(each for each in self.members if each is node).process.config_file)

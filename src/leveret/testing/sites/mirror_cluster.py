@@ -326,6 +326,13 @@ class MirrorCluster:
         self.wait(synchronised, f"{queue}: {count} synchronised mirrors", timeout_s)
         return found[0]
 
+    def wait_without_copies(self, node: ClusterNode) -> None:
+        """Wait until a node that neither leads nor mirrors a queue has no copy of one.
+
+        A mirror that is added again before its copy is gone continues the copy, and lacks only later messages.
+        """
+        raise NotImplementedError
+
     def wait_messages(self, queue: str, count: int, *, asked: ClusterNode | None = None) -> None:
         """Wait until a node reports `count` messages in a queue."""
 

@@ -127,6 +127,9 @@ class RabbitCluster(MirrorCluster):
         node.ctl("join_cluster", other.node)
         node.ctl("start_app")
 
+    def wait_without_copies(self, node: ClusterNode) -> None:
+        """See MirrorCluster. A mirror that is no longer wanted has ended with its messages."""
+
     def revive_without(self, node: ClusterNode, *lost: ClusterNode) -> None:
         """See MirrorCluster. RabbitMQ forgets nodes before its start."""
         for each in lost:
