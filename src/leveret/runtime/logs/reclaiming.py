@@ -10,8 +10,8 @@ the old segments are dropped once the new one counts (storage.log):
 - A queue in which **a few messages stay** for long has them stored again behind all others, at their offsets, and the
   segments before them are dropped: runtime.logs.relocating.
 - A queue that is **kept empty** by its consumers is never quiet. Once its newest segment has a certain size and is
-  mostly settled, the next chunk begins a new segment; the rest of the old one is settled soon, and then the segment
-  goes. This happens at most every ROLL_EVERY_MS: a busy queue keeps the log of that time.
+  mostly settled, the next chunk begins a new segment; the rest of the old one is settled soon, or stored again, and
+  then the segment goes. This happens at most every ROLL_EVERY_MS: a busy queue keeps the log of that time.
 
 Only queues that settled something since the last look are examined. Copies follow: followers and
 mirrors get each chunk with the segment that it begins, and are notified of drops.
@@ -96,7 +96,7 @@ class Reclaiming:
             return _Look(end, before.since_ms)
         if is_drained(queue) and end == before.end and (size >= QUIET_BYTES_MIN or not size):
             self._due.add(queue)
-        elif not is_drained(queue) and self.relocating.begin(queue, log, now_ms, is_quiet=end == before.end):
+        elif not is_drained(queue) and self.relocating.begin(queue, log, now_ms, before.end):
             return _Look(end, now_ms)
         elif size >= BUSY_BYTES_MIN and not log.is_rolling and _is_mostly_settled(queue, log):
             if now_ms - before.since_ms >= ROLL_EVERY_MS:
@@ -115,5 +115,6 @@ def is_drained(queue: Queue) -> bool:
 
 
 def _is_mostly_settled(queue: Queue, log: Log) -> bool:
-    """Whether everything before the newest segment, and more than half of it, is settled."""
-    return 2 * queue.settled.floor > log.newest_segment + log.next_offset
+    """Whether more than half of the newest segment is settled, so that storing the rest again has a gain."""
+    first, end = log.newest_segment, log.next_offset
+    return 2 * queue.settled.count_gaps(first, end) < end - first

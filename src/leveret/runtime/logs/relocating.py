@@ -9,7 +9,8 @@ code for it. A queue knows its messages by their offsets, and these stay.
 **The gain.** Counted from the front, segment by segment, it is the octets that would be given back, less twice the
 octets that would be written (they take as much room again). If the sum reaches RELOCATED_BYTES_MIN anywhere, all
 messages up to its maximum are relocated. So no more is written than is given back, a backlog behind is left in its
-place, and the log takes at most twice the size of its unsettled messages, and a segment.
+place, and the log takes at most twice the size of its unsettled messages, and a segment. Segments with a message of
+the last second do not count: its consumer has hardly had it, and settles it without this work.
 
 **The order, and why.** (1) The messages are appended, a few at a time: any prefix of the log is a consistent queue,
 because the originals are still there. (2) No segment is dropped before all of them are on disk here, and at every
@@ -36,8 +37,6 @@ logger = logging.getLogger(__name__)
 
 RELOCATED_BYTES_MIN: Final = 1024 * 1024
 """The least gain of a relocation."""
-ROLL_EVERY_MS: Final = 4_000
-"""The shortest time between two new segments that a busy queue begins for this."""
 AGAIN_MS: Final = 60_000
 """The wait after the disk refused a relocation, or a message could not be read."""
 _STEP_BYTES: Final = 256 * 1024
@@ -100,7 +99,6 @@ class Relocating:
         self._logs = logs
         self._passes: dict[Queue, _Pass] = {}
         self._not_before_ms: dict[Queue, int] = {}
-        self._rolled_ms: dict[Queue, int] = {}
         self._failed: set[Queue] = set()
 
     @property
@@ -115,7 +113,6 @@ class Relocating:
     def forget(self, queue: Queue) -> None:
         """Forget a queue that has no relocation left, or that another node serves."""
         self._passes.pop(queue, None)
-        self._rolled_ms.pop(queue, None)
         self._not_before_ms.pop(queue, None)
         self._failed.discard(queue)
 
@@ -123,8 +120,11 @@ class Relocating:
         """Whether a relocation failed, and another one begins later."""
         return queue in self._not_before_ms
 
-    def begin(self, queue: Queue, log: Log, now_ms: int, *, is_quiet: bool) -> bool:
-        """Begin a relocation if its gain is large enough; return whether it is. May end the newest segment for it."""
+    def begin(self, queue: Queue, log: Log, now_ms: int, before: int) -> bool:
+        """Begin a relocation of segments before an offset if its gain is large enough; return whether it is.
+
+        Ends the newest segment if that is one of these.
+        """
         if queue in self._failed:
             self._failed.discard(queue)
             self._not_before_ms[queue] = now_ms + AGAIN_MS
@@ -133,14 +133,11 @@ class Relocating:
         self._not_before_ms.pop(queue, None)
         if log.size_bytes - 2 * _live_bytes_about(queue) < RELOCATED_BYTES_MIN:
             return False
-        is_rolled_seldom = now_ms - self._rolled_ms.get(queue, now_ms - ROLL_EVERY_MS) >= ROLL_EVERY_MS
-        segments = log.extents_of_segments if is_quiet or is_rolled_seldom else log.extents_of_segments[:-1]
-        until = worth_relocating(queue, segments, self._logs.keep_from(queue))
+        until = worth_relocating(queue, log.extents_of_segments, min(before, self._logs.keep_from(queue)))
         if until is None:
             return False
         if until > log.newest_segment:
             log.roll()
-            self._rolled_ms[queue] = now_ms
         queue.relocated.forget(queue.settled, log.first_offset)
         self._passes[queue] = _Pass(queue.settled.floor, until)
         return True
@@ -178,7 +175,8 @@ class Relocating:
                     found.at = first
                     return taken
                 reads += 1
-                runs = self._logs.read(queue, first, 1)
+                # Neighbours are read together: a read looks for its first message from a step of the index on.
+                runs = self._logs.read(queue, first, _STEP_BYTES - size if end - first > 1 else 1)
                 if not runs or runs[0].first != first:
                     raise StorageError(f"the message at offset {first} is missing at its place")
                 for run in runs:
@@ -207,15 +205,15 @@ class Relocating:
         queue.relocated_before = max(queue.relocated_before, found.until)
 
 
-def worth_relocating(queue: Queue, segments: list[SegmentExtent], keep_from: int) -> int | None:
+def worth_relocating(queue: Queue, segments: list[SegmentExtent], before: int) -> int | None:
     """The end offset of the segments to relocate; None if the gain is too small.
 
-    See the module. Segments that others need, from `keep_from` on, would not be given back.
+    See the module. Segments that do not end before that offset stay: others need them, or their messages are new.
     """
     stored_again = _live_bytes_relocated(queue, segments)
     best, best_end, gain = RELOCATED_BYTES_MIN - 1, None, 0
     for at, segment in enumerate(segments):
-        if segment.next_offset > keep_from:
+        if segment.next_offset > before:
             break
         live = sum(
             queue.settled.count_gaps(first, end)

@@ -324,6 +324,23 @@ def test_a_backlog_behind_a_straggler_is_not_written_again(tmp_path: Path) -> No
     store.close()
 
 
+def test_messages_that_their_consumer_has_hardly_had_are_not_stored_again(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.publish(10)
+    for _ in range(20):
+        store.publish(200)
+        store.consume(200)
+        store.sync()
+        store.look()
+        # Ten messages are always on their way, and each is settled within a second.
+        assert store.on_disk < (2 + ROLL_EVERY_MS // 1000) * 210 * (len(BODY) + 200)
+    log = store.store.log(store.queue)
+    assert log.newest_segment > 0
+    kinds = {chunk.header.type for chunk in log.read(log.first_offset, 1 << 30)}
+    assert ChunkType.RELOCATION not in kinds
+    store.close()
+
+
 def test_what_somebody_else_needs_is_not_stored_again(tmp_path: Path) -> None:
     store = Store(tmp_path, segment_bytes_max=1024 * 1024)
     store.store.keep_from = lambda queue: 3
