@@ -43,6 +43,10 @@ class NotFoundByApi(CtlError):
     """The named object does not exist."""
 
 
+class ChangedMeanwhile(CtlError):
+    """The object is not the one that was read, or it exists and was to be new: nothing was changed."""
+
+
 class TimedOut(CtlError):
     """The node accepts connections, but does not answer in time."""
 
@@ -75,6 +79,12 @@ class Api:
         """
         return _document(self._send("GET", parts, query=query or None))
 
+    def get_tagged(self, *parts: str) -> tuple[Any, str]:
+        """As `get`, of a single definition, with the tag for `put` and `delete`."""
+        response = self._send("GET", parts)
+        # A node of an earlier version has no tags; then any object will do.
+        return _document(response), response.headers.get("etag", "*")
+
     def get_slowly(self, *parts: str) -> Any:
         """As `get`, for answers whose time grows with the data."""
         return _document(self._send("GET", parts, timeout=_PATIENT))
@@ -104,9 +114,14 @@ class Api:
             _check(response)
         return document
 
-    def put(self, *parts: str, body: object) -> None:
-        """Create or replace."""
-        self._send("PUT", parts, body=msgspec.json.encode(body))
+    def put(self, *parts: str, body: object, tag: str | None = None, is_new: bool = False) -> None:
+        """Create or replace; with `tag` only replace the definition that was read, with `is_new` only create.
+
+        Raises:
+            ChangedMeanwhile: it is another one by now, or it exists.
+        """
+        headers = {b"if-none-match": b"*"} if is_new else _if_same(tag)
+        self._send("PUT", parts, body=msgspec.json.encode(body), headers=headers)
 
     def put_slowly(self, *parts: str, **query: str) -> Any:
         """Act, however long it takes; the JSON document of the answer."""
@@ -128,9 +143,13 @@ class Api:
         """Act on a JSON document in text form."""
         self._send("POST", parts, body=text)
 
-    def delete(self, *parts: str, **query: str) -> None:
-        """Remove."""
-        self._send("DELETE", parts, query=query)
+    def delete(self, *parts: str, tag: str | None = None, **query: str) -> None:
+        """Remove; with `tag` only the definition that was read.
+
+        Raises:
+            ChangedMeanwhile: it is another one by now.
+        """
+        self._send("DELETE", parts, query=query, headers=_if_same(tag))
 
     def delete_with_answer(self, *parts: str) -> Any:
         """Remove, however long it takes; the JSON document of the answer."""
@@ -255,6 +274,10 @@ def _short_path(data_dir: Path) -> Iterator[str]:
         os.close(descriptor)
 
 
+def _if_same(tag: str | None) -> dict[bytes, bytes]:
+    return {} if tag is None else {b"if-match": tag.encode()}
+
+
 def _path(parts: tuple[str, ...]) -> str:
     if "" in parts:
         # An empty name would leave the parent's path: all users instead of one.
@@ -297,5 +320,7 @@ def _check(response: httpx.Response) -> None:
         text = f"the node answered {response.status_code} {response.reason_phrase}"
     if response.status_code == HTTPStatus.NOT_FOUND:
         raise NotFoundByApi(exits.DATA, text)
+    if response.status_code == HTTPStatus.PRECONDITION_FAILED:
+        raise ChangedMeanwhile(exits.RETRY, text)
     otherwise = exits.SOFTWARE if response.is_server_error else exits.DATA
     raise CtlError(_EXITS.get(response.status_code, otherwise), text)

@@ -28,6 +28,7 @@ from leveret.management.node import ClusterOperations, ManagedNode
 from leveret.management.rates.history import SampleRanges, ranges_of
 from leveret.management.rates.rates import Rates
 from leveret.management.request.auth import Need, Requester, Unauthorised, identify
+from leveret.management.request.conditions import check_conditions, entity_tag
 from leveret.management.request.leadership import need_serving
 from leveret.management.request.listing import Listing, Row, list_reply, object_reply, plain_reply
 from leveret.management.request.other_nodes import UNREACHABLE, ClusterRequest, pass_on
@@ -155,9 +156,20 @@ class Call(ClusterRequest):
         """A list without pages, in the order of the columns `names`."""
         return await plain_reply(rows, self.query, *names)
 
-    def show(self, row: Row) -> Response:
-        """One object, with the columns in the query."""
-        return object_reply(row, self.query)
+    def show(self, row: Row, entity: AnyEntity | None = None) -> Response:
+        """One object, with the columns in the query; of a definition with its entity tag."""
+        reply = object_reply(row, self.query)
+        if entity is not None:
+            reply.headers["etag"] = entity_tag(entity)
+        return reply
+
+    def check_conditions(self, existing: AnyEntity | None) -> None:
+        """Check the conditions under which the request changes this object; without an await before the change.
+
+        Raises:
+            BadRequest: one does not hold, see `conditions`.
+        """
+        check_conditions(self.request.headers, existing)
 
     async def body(self, shape: type[T]) -> T:
         """The body as JSON of this shape; no body is an empty object. As in RabbitMQ, "true" counts as true.

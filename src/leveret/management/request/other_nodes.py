@@ -26,6 +26,7 @@ from starlette.types import Message
 
 from leveret.management.node import Answer, ClusterOperations
 from leveret.management.request.auth import PASSED_SCOPE, Passed, Requester
+from leveret.management.request.conditions import IF_MATCH, IF_NONE_MATCH
 from leveret.management.request.replies import BadRequest
 from leveret.model.errors import InvalidCommand, LeveretError
 
@@ -37,7 +38,7 @@ PART_TIMEOUT_S: Final = 2.0
 CHANGE_TIMEOUT_S: Final = 60.0
 """The wait for a node that has to make a change."""
 
-_SENT: Final = ("content-type", "x-reason")
+_SENT: Final = ("content-type", "x-reason", IF_MATCH, IF_NONE_MATCH)
 _LEFT_OUT: Final = ("content-length",)
 
 

@@ -55,7 +55,8 @@ async def put(call: Call) -> Response:
     vhost, name = call.vhost(), call.exchange_name()
     call.new_name()
     wanted = await call.body(ExchangeBody)
-    existed = name in call.broker.topology(vhost).exchanges
+    existing = call.broker.topology(vhost).exchanges.get(name)
+    call.check_conditions(existing.definition if existing is not None else None)
     exchange = Exchange(
         name=name,
         vhost=vhost,
@@ -67,7 +68,7 @@ async def put(call: Call) -> Response:
     )
     call.caller.in_vhost(vhost).declare_exchange(exchange)
     await call.node.commit()
-    return put_reply(existed=existed)
+    return put_reply(existed=existing is not None)
 
 
 async def delete(call: Call) -> Response:

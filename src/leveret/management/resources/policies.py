@@ -80,20 +80,24 @@ class Policies:
 
     async def show(self, call: Call) -> Response:
         """One policy."""
-        return call.show(_row(self._existing(call)))
+        existing = self._existing(call)
+        return call.show(_row(existing), existing)
 
     async def put(self, call: Call) -> Response:
         """Set a policy; it applies at once."""
         vhost, name = call.vhost(), call.new_name()
         wanted = await call.body(PolicyBody)
         entity = self.entity(vhost, name, wanted)
-        existed = entity.key in call.definitions[self.kind]
+        existing = call.definitions[self.kind].get(entity.key)
+        call.check_conditions(existing)
         await call.apply(Put(entity))
-        return put_reply(existed=existed)
+        return put_reply(existed=existing is not None)
 
     async def delete(self, call: Call) -> Response:
         """Clear a policy."""
-        await call.apply(Delete(self.kind, self._existing(call).key))
+        existing = self._existing(call)
+        call.check_conditions(existing)
+        await call.apply(Delete(self.kind, existing.key))
         return done()
 
     async def _list(self, call: Call, is_shown: Callable[[str], bool]) -> Response:

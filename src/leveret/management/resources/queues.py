@@ -75,6 +75,7 @@ async def put(call: Call) -> Response:
     existing = call.broker.queues.get((vhost, name))
     if existing is not None:
         need_led_here(call, existing)
+    call.check_conditions(existing.definition if existing is not None else None)
     if not name:
         raise AccessRefused(f"queue name '{name}' contains reserved prefix 'amq.*'")
     if wanted.node not in (None, call.node.config.node_name):

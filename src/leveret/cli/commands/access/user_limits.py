@@ -10,9 +10,10 @@ from leveret.cli import exits
 from leveret.cli.api import CtlError
 from leveret.cli.checks import json_of, json_text, need_user, refused_as
 from leveret.cli.command import Session, command
-from leveret.cli.commands.access.users import Username
+from leveret.cli.commands.access.users import Username, change_user
 from leveret.cli.names import users
 from leveret.cli.output.values import MessageLine, Table
+from leveret.cli.rewriting import Fields
 
 LIMITS = ("max-connections", "max-channels")
 
@@ -30,11 +31,16 @@ def set_user_limits(
 ) -> None:
     """Set a user's limits; -1 means no limit. Other limits stay as they are."""
     wanted = json_of(definition)
-    user = need_user(ctl, username, exits.UNAVAILABLE)
+    need_user(ctl, username, exits.UNAVAILABLE)
     if not isinstance(wanted, dict):
         raise CtlError(exits.UNAVAILABLE, f"limits must be an object of {', '.join(LIMITS)}")
     with refused_as(exits.UNAVAILABLE):
-        ctl.api.put("users", username, body={**user, "limits": {**(user.get("limits") or {}), **wanted}})
+        change_user(
+            ctl,
+            username,
+            lambda user: {**user, "limits": {**(user.get("limits") or {}), **wanted}},
+            exits.UNAVAILABLE,
+        )
 
 
 @command("", "clear_user_limits alice all")
@@ -46,10 +52,13 @@ def clear_user_limits(
     """Remove a user's limits."""
     what = "all limits" if limit == "all" else f'"{limit}" limit'
     ctl.announce(f'Clearing {what} for user "{username}" ...')
-    user = need_user(ctl, username, exits.UNAVAILABLE)
     cleared = LIMITS if limit == "all" else (limit,)
-    limits = {name: value for name, value in (user.get("limits") or {}).items() if name not in cleared}
-    ctl.api.put("users", username, body={**user, "limits": limits})
+
+    def without(user: Fields) -> Fields:
+        limits = user.get("limits") or {}
+        return {**user, "limits": {name: value for name, value in limits.items() if name not in cleared}}
+
+    change_user(ctl, username, without, exits.UNAVAILABLE)
 
 
 @command("", "list_user_limits --user alice")

@@ -5,16 +5,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from typing import Annotated, Any, Final
+from collections.abc import Callable
+from typing import Annotated, Final
 
 from typer import Argument, Option
 
 from leveret.cli import exits
-from leveret.cli.api import CtlError
+from leveret.cli.api import ChangedMeanwhile, CtlError, NotFoundByApi
 from leveret.cli.checks import need_user, refused_as
 from leveret.cli.command import Session, command
 from leveret.cli.names import users
 from leveret.cli.output.values import MessageLine, Table
+from leveret.cli.rewriting import Fields, rewrite
 from leveret.cli.secrets import password_of
 
 Username = Annotated[str, Argument(help="Name of the user.", autocompletion=users)]
@@ -35,10 +37,15 @@ def add_user(
 ) -> MessageLine:
     """Add a user, without any permissions."""
     secret = password_of(password)
-    if ctl.api.get_or_none("users", username) is not None:
-        raise CtlError(exits.SOFTWARE, f'User "{username}" already exists')
     field = "password_hash" if pre_hashed_password else "password"
-    ctl.api.put("users", username, body={field: secret, "tags": ""})
+    exists = CtlError(exits.SOFTWARE, f'User "{username}" already exists')
+    # A node of an earlier version would replace the user.
+    if ctl.api.get_or_none("users", username) is not None:
+        raise exists
+    try:
+        ctl.api.put("users", username, body={field: secret, "tags": ""}, is_new=True)
+    except ChangedMeanwhile:
+        raise exists from None
     return MessageLine(
         "Done. Don't forget to grant the user permissions to some virtual hosts! "
         "See 'leveretctl help set_permissions' to learn more."
@@ -61,17 +68,22 @@ def authenticate_user(ctl: Session, username: Username, password: Password = Non
 def change_password(ctl: Session, username: Username, password: Password = None) -> None:
     """Change a user's password."""
     secret = password_of(password)
-    user = need_user(ctl, username)
-    body = {"password": secret, "tags": user["tags"], "limits": user["limits"]}
-    ctl.api.put("users", username, body=body)
+    change_user(
+        ctl,
+        username,
+        lambda user: {"password": secret, "tags": user["tags"], "limits": user["limits"]},
+    )
 
 
 @command('Clearing password for user "{username}" ...', "clear_password alice")
 def clear_password(ctl: Session, username: Username) -> None:
     """Remove a user's password. The user can then authenticate only by other mechanisms."""
-    user = need_user(ctl, username, exits.UNAVAILABLE)
-    body = {"password_hash": "", "tags": user["tags"], "limits": user["limits"]}
-    ctl.api.put("users", username, body=body)
+    change_user(
+        ctl,
+        username,
+        lambda user: {"password_hash": "", "tags": user["tags"], "limits": user["limits"]},
+        exits.UNAVAILABLE,
+    )
 
 
 @command("", "hash_password -")
@@ -105,6 +117,19 @@ def set_user_tags(
     ] = None,
 ) -> None:
     """Set a user's tags: administrator, monitoring, policymaker, management."""
-    user: dict[str, Any] = need_user(ctl, username)
     with refused_as(exits.UNAVAILABLE):
-        ctl.api.put("users", username, body={**user, "tags": tags or []})
+        change_user(ctl, username, lambda user: {**user, "tags": tags or []})
+
+
+def change_user(
+    ctl: Session, name: str, change: Callable[[Fields], Fields], missing: int = exits.NO_USER
+) -> None:
+    """Replace a user by what `change` makes of it; see `rewrite`.
+
+    Raises:
+        CtlError: there is none (with the status `missing`), or the node refuses the change.
+    """
+    try:
+        rewrite(ctl.api, "users", name, change=change)
+    except NotFoundByApi:
+        raise CtlError(missing, f'User "{name}" does not exist') from None

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 from typer import Argument, Option
 
 from leveret.cli import exits
-from leveret.cli.api import CtlError, NotFoundByApi
+from leveret.cli.api import ChangedMeanwhile, CtlError, NotFoundByApi
 from leveret.cli.checks import listed, need_vhost, refused_as
 from leveret.cli.command import Session, command
 from leveret.cli.commands.columns import chosen
@@ -18,6 +18,8 @@ from leveret.cli.output.values import MessageLine, Table
 Stream = Annotated[str, Argument(help="Name of the stream.", autocompletion=queues)]
 SuperStream = Annotated[str, Argument(help="Name of the super stream.", metavar="SUPER_STREAM")]
 Node = Annotated[str, Argument(help="Name of the node.")]
+_SUPER_STREAM: Final = "x-super-stream"
+_A: Final = {"exchange": "an exchange", "queue": "a queue"}
 _DURATION: Final = re.compile(
     r"P(?:(\d{1,9})Y)?(?:(\d{1,9})M)?(?:(\d{1,9})W)?(?:(\d{1,9})D)?(?:T(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,9})S)?)?"
 )
@@ -234,7 +236,7 @@ def add_super_stream(
     """Declare an exchange and its streams, one for each partition or key."""
     need_vhost(ctl)
     if ctl.api.get_or_none("exchanges", ctl.vhost, name) is not None:
-        raise CtlError(exits.SOFTWARE, f"there is already an exchange named {name}")
+        raise CtlError(exits.SOFTWARE, f"there is already {_A['exchange']} named {name}")
     keys = [key for key in binding_keys.split(",") if key] or [str(number) for number in range(partitions)]
     sizes = {
         "x-max-length-bytes": _bytes(max_length_bytes),
@@ -250,13 +252,14 @@ def add_super_stream(
     arguments = {key: value for key, value in wanted.items() if value is not None}
     there = [key for key in keys if ctl.api.get_or_none("queues", ctl.vhost, f"{name}-{key}") is not None]
     if there:
-        raise CtlError(exits.SOFTWARE, f"there is already a queue named {name}-{there[0]}")
+        raise CtlError(exits.SOFTWARE, f"there is already {_A['queue']} named {name}-{there[0]}")
+    made: list[tuple[str, ...]] = []
     try:
         with refused_as(exits.SOFTWARE):
-            _make(ctl, name, keys, arguments)
+            _make(ctl, name, keys, arguments, made)
     except CtlError:
-        # All or nothing, as in RabbitMQ.
-        _remove(ctl, name, [f"{name}-{key}" for key in keys])
+        # All or nothing, as in RabbitMQ; what somebody else made meanwhile stays.
+        _remove(ctl, made)
         raise
     return MessageLine(f"Super stream {name} has been created", {"result": "ok"})
 
@@ -265,25 +268,41 @@ def add_super_stream(
 def delete_super_stream(ctl: Session, name: SuperStream) -> MessageLine:
     """Delete a super stream: its exchange, its streams and their messages."""
     need_vhost(ctl)
-    if ctl.api.get_or_none("exchanges", ctl.vhost, name) is None:
+    exchange = ctl.api.get_or_none("exchanges", ctl.vhost, name)
+    if exchange is None:
         raise CtlError(exits.SOFTWARE, f"stream_not_found: there is no exchange {name}")
     bindings = ctl.api.get("exchanges", ctl.vhost, name, "bindings", "source")
-    _remove(ctl, name, [each["destination"] for each in bindings if _is_partition(each)])
+    partitions = [each["destination"] for each in bindings if _is_partition(each)]
+    if exchange["arguments"].get(_SUPER_STREAM) is not True and len(partitions) != max(1, len(bindings)):
+        raise CtlError(exits.SOFTWARE, f"stream_not_found: the exchange {name} is no super stream")
+    streams = [("queues", ctl.vhost, each) for each in partitions]
+    _remove(ctl, [("exchanges", ctl.vhost, name), *streams])
     return MessageLine(f"Super stream {name} has been deleted", {"result": "ok"})
 
 
-def _make(ctl: Session, name: str, keys: list[str], arguments: dict[str, Any]) -> None:
-    body = {"type": "direct", "durable": True, "arguments": {"x-super-stream": True}}
-    ctl.api.put("exchanges", ctl.vhost, name, body=body)
+def _make(
+    ctl: Session, name: str, keys: list[str], arguments: dict[str, Any], made: list[tuple[str, ...]]
+) -> None:
+    """Make a super stream; `made` gets the path of each object that was not there before, and may be now."""
+
+    def make(kind: str, new: str, body: dict[str, Any]) -> None:
+        made.append((f"{kind}s", ctl.vhost, new))
+        try:
+            ctl.api.put(*made[-1], body=body, is_new=True)
+        except ChangedMeanwhile:
+            made.pop()
+            raise CtlError(exits.SOFTWARE, f"there is already {_A[kind]} named {new}") from None
+
+    make("exchange", name, {"type": "direct", "durable": True, "arguments": {_SUPER_STREAM: True}})
     for order, key in enumerate(keys):
         stream = f"{name}-{key}"
-        ctl.api.put("queues", ctl.vhost, stream, body={"durable": True, "arguments": arguments})
+        make("queue", stream, {"durable": True, "arguments": arguments})
         binding = {"routing_key": key, "arguments": {"x-stream-partition-order": order}}
         ctl.api.post("bindings", ctl.vhost, "e", name, "q", stream, body=binding)
 
 
-def _remove(ctl: Session, name: str, streams: list[str]) -> None:
-    for path in (("exchanges", ctl.vhost, name), *(("queues", ctl.vhost, each) for each in streams)):
+def _remove(ctl: Session, paths: list[tuple[str, ...]]) -> None:
+    for path in paths:
         try:
             ctl.api.delete(*path)
         except NotFoundByApi:

@@ -19,6 +19,7 @@ from leveret.cli.commands.nodes.health import passed
 from leveret.cli.names import queues
 from leveret.cli.output.progress_bar import ProgressBar
 from leveret.cli.output.values import MessageLine, Table
+from leveret.cli.rewriting import Fields, rewrite
 
 Name = Annotated[str, Argument(help="Name of the queue.", autocompletion=queues)]
 
@@ -121,14 +122,16 @@ def remove_classic_queue_mirroring_from_policies(ctl: Session) -> None:
     """Disable mirroring: remove the ha-* keys from all policies, and clear policies without other keys."""
     for path in (_POLICIES, _OPERATOR_POLICIES):
         for policy in _mirroring(ctl, path):
-            left = {key: value for key, value in policy["definition"].items() if not key.startswith(_KEYS)}
-            where = (path, policy["vhost"], policy["name"])
-            with refused_as(exits.UNAVAILABLE):
-                if left:
-                    fields = {key: policy[key] for key in ("pattern", "priority", "apply-to")}
-                    ctl.api.put(*where, body={**fields, "definition": left})
-                else:
-                    ctl.api.delete(*where)
+            # A policy that somebody deletes meanwhile mirrors nothing any more.
+            with refused_as(exits.UNAVAILABLE), suppress(NotFoundByApi):
+                rewrite(ctl.api, path, policy["vhost"], policy["name"], change=_without_mirroring)
+
+
+def _without_mirroring(policy: Fields) -> Fields | None:
+    """The policy without the keys of mirroring; None if no other is left."""
+    left = {key: value for key, value in policy["definition"].items() if not key.startswith(_KEYS)}
+    fields = {key: policy[key] for key in ("pattern", "priority", "apply-to")}
+    return {**fields, "definition": left} if left else None
 
 
 def _mirroring(ctl: Session, path: str) -> list[dict[str, Any]]:

@@ -34,7 +34,8 @@ async def show_all(call: Call) -> Response:
 
 async def show(call: Call) -> Response:
     """One user."""
-    return call.show(msgspec.to_builtins(_user(call)))
+    user = _user(call)
+    return call.show(msgspec.to_builtins(user), user)
 
 
 async def put(call: Call) -> Response:
@@ -42,6 +43,7 @@ async def put(call: Call) -> Response:
     name = call.new_name("user")
     wanted = await call.body(WantedUser)
     existing = call.definitions["users"].get((name,))
+    call.check_conditions(existing)
     limits = existing.limits if isinstance(existing, User) else {}
     await call.apply(Put(user_of(name, wanted, limits)))
     return put_reply(existed=existing is not None)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 from leveret.core.broker.access import check_password
@@ -73,3 +74,36 @@ def test_a_password_can_be_tried(admin: Client, node: FakeNode) -> None:
     assert admin.post("/api/users/u/authenticate", password="secret").status_code == 204
     reply = admin.post("/api/users/u/authenticate", password="wrong")
     assert (reply.status_code, "invalid credentials" in reply.json()["reason"]) == (400, True)
+
+
+def put_if(admin: Client, condition: dict[str, str], **body: object) -> httpx.Response:
+    return admin.request("PUT", "/api/users/u", json=body, headers=condition)
+
+
+def test_a_user_is_replaced_on_condition_that_nobody_changed_it_meanwhile(
+    admin: Client, node: FakeNode
+) -> None:
+    node.add_user("u")
+    before = admin.get("/api/users/u").headers["etag"]
+    assert put_if(admin, {"if-match": before}, password="new", tags="").status_code == 204
+    late = put_if(admin, {"if-match": before}, tags="management")
+    assert (late.status_code, late.json()["error"]) == (412, "precondition_failed")
+    assert check_password(stored(node, "u"), "new")
+    now = admin.get("/api/users/u").headers["etag"]
+    assert put_if(admin, {"if-match": f"{before}, {now}"}, tags="management").status_code == 204
+
+
+def test_a_user_who_is_deleted_meanwhile_does_not_come_back(admin: Client, node: FakeNode) -> None:
+    node.add_user("u")
+    tag = admin.get("/api/users/u").headers["etag"]
+    admin.delete("/api/users/u")
+    for condition in (tag, "*"):
+        assert put_if(admin, {"if-match": condition}, tags="").status_code == 412
+    assert ("u",) not in node.broker.definitions.by_kind["users"]
+
+
+def test_a_user_is_added_on_condition_that_there_is_none(admin: Client, node: FakeNode) -> None:
+    new = {"if-none-match": "*"}
+    assert put_if(admin, new, password="first", tags="").status_code == 201
+    assert put_if(admin, new, password="second", tags="").status_code == 412
+    assert check_password(stored(node, "u"), "first")
