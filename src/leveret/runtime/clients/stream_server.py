@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 from leveret.config import Config
 from leveret.config.kinds import Address
-from leveret.core.broker.actor import Actor
+from leveret.core.broker.actor import SUPER_STREAM, Actor
 from leveret.core.broker.alarms import Alarms
 from leveret.core.broker.broker import Broker
 from leveret.core.broker.limits import ConnectionRegistry, check_connection_limits
@@ -298,7 +298,7 @@ class StreamServer:
             # Partitions are there to spread the work over the nodes of a cluster.
             given.setdefault(f"x-{LEADER_LOCATOR}", BALANCED)
         queues = [d.Queue(name=each, vhost=vhost, arguments=given) for each in partitions]
-        exchange = d.Exchange(name=name, vhost=vhost, type="direct", arguments={"x-super-stream": True})
+        exchange = d.Exchange(name=name, vhost=vhost, type="direct", arguments={SUPER_STREAM: True})
         bindings = [
             d.Binding(
                 vhost=vhost,

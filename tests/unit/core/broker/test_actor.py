@@ -12,7 +12,7 @@ from leveret.core.broker.broker import Broker
 from leveret.core.queues.messages import Run
 from leveret.core.queues.queue import Queue
 from leveret.model import definitions as d
-from leveret.model.errors import AccessRefused, Refusal, ResourceLocked
+from leveret.model.errors import AccessRefused, NotFound, Refusal, ResourceLocked
 
 PERMISSIONS: Final = ("configure", "write", "read")
 Need = tuple[str, str]
@@ -44,7 +44,7 @@ def declare_super(actor: Actor, broker: Broker) -> None:
 
 
 def delete_super(actor: Actor, broker: Broker) -> None:
-    actor.delete_super_stream("x", {"q": broker.queue("v", "q")})
+    actor.delete_super_stream("super", {"q": broker.queue("v", "q")})
 
 
 DEAD: Final = {"x-dead-letter-exchange": "vault"}
@@ -77,7 +77,7 @@ ROWS: Final[dict[str, Row]] = {
     "declare a super stream": Row(
         declare_super, {("configure", "new"), ("configure", "p"), ("write", "p"), ("read", "new")}
     ),
-    "delete a super stream": Row(delete_super, {("configure", "x"), ("configure", "q")}),
+    "delete a super stream": Row(delete_super, {("configure", "super"), ("configure", "q")}),
 }
 CASES: Final = [(name, need) for name, row in ROWS.items() for need in sorted(row.needs)]
 
@@ -93,6 +93,7 @@ def broker() -> Broker:
     there: list[d.AnyEntity] = [
         exchange("x"),
         exchange("vault"),
+        exchange("super", **{"x-super-stream": True}),
         topics,
         queue("q"),
         queue("other"),
@@ -199,3 +200,40 @@ def test_of_a_super_stream_that_is_refused_nothing_is_left_and_what_was_there_st
             exchange(name), list(map(queue, streams)), [binding(name, stream) for stream in streams]
         )
     assert (set(broker.queues), set(broker.topology("v").exchanges)) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "ends", "is_one"),
+    [
+        ("made", [("s1", "queue"), ("s2", "queue"), ("q", "queue")], True),
+        ("by-hand", [("s1", "queue"), ("s2", "queue")], True),
+        ("ordinary", [], False),
+        ("ordinary", [("s1", "queue"), ("s2", "queue"), ("q", "queue")], False),
+        ("ordinary", [("s1", "queue"), ("s2", "queue"), ("x", "exchange")], False),
+    ],
+)
+def test_only_a_super_stream_is_deleted_as_one(
+    broker: Broker, name: str, ends: list[tuple[str, str]], is_one: bool
+) -> None:
+    """Else one name too many would delete an ordinary exchange, with streams that others read."""
+    actor = Unrestricted(broker, "v")
+    actor.declare_exchange(exchange(name, **({"x-super-stream": True} if name == "made" else {})))
+    streams = {each: actor.declare_queue(queue(each, **{"x-queue-type": "stream"})) for each in ("s1", "s2")}
+    for end, kind in ends:
+        actor.bind(binding(name, end, kind))
+    if is_one:
+        actor.delete_super_stream(name, streams)
+    else:
+        with pytest.raises(NotFound, match="is no super stream"):
+            actor.delete_super_stream(name, streams)
+    is_there = name in broker.topology("v").exchanges
+    assert (is_there, ("v", "s1") in broker.queues) == (not is_one, not is_one)
+
+
+def test_no_stream_goes_with_an_exchange_that_may_not_be_deleted(broker: Broker) -> None:
+    actor = Unrestricted(broker, "v")
+    stream = actor.declare_queue(queue("s", **{"x-queue-type": "stream"}))
+    actor.bind(binding("amq.direct", "s"))
+    with pytest.raises(AccessRefused, match="system exchange"):
+        actor.delete_super_stream("amq.direct", {"s": stream})
+    assert ("v", "s") in broker.queues
