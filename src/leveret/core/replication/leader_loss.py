@@ -12,40 +12,20 @@ from __future__ import annotations
 
 from typing import Final
 
-from leveret.core.replication.placement import QueuePlacement
-from leveret.core.rules.mirror_policy import ALWAYS, MAJORITY, MirrorPolicy
-
 PROMOTED: Final = "promoted"
 WAITS: Final = "waits"
 DELETED: Final = "deleted"
 
 
-def fate_in_cluster(
-    placed: QueuePlacement, policy: MirrorPolicy, *, durable: bool, is_exclusive: bool
-) -> str:
-    """Return the fate of a cluster's queue if its leader's node is lost now.
+def fate(*, durable: bool, is_exclusive: bool, has_successor: bool) -> str:
+    """Return the fate of a queue if its leader's node is lost now.
 
     Args:
-        placed: the queue's leader and mirrors.
-        policy: the wanted mirrors, and the conditions of their promotion.
         durable: whether the queue outlives its node.
         is_exclusive: whether it belongs to a connection.
+        has_successor: whether a node would lead it then: in a cluster by `placement.promotion`, which also decides at
+            the loss; otherwise a follower in sync, which can be promoted.
     """
-    if policy.confirm == MAJORITY:
-        members = 1 + len(placed.recoverable_mirrors)
-        has_copy = len(placed.synchronised_mirrors) > members // 2
-    else:
-        has_copy = bool(placed.synchronised_mirrors)
-        has_copy |= policy.promote_on_failure == ALWAYS and bool(placed.mirrors)
-    return _fate(durable=durable, is_exclusive=is_exclusive, has_copy=has_copy)
-
-
-def fate_alone(*, durable: bool, is_exclusive: bool, is_followed: bool) -> str:
-    """Return the fate of a queue without a cluster; `is_followed`: a follower in sync can be promoted."""
-    return _fate(durable=durable, is_exclusive=is_exclusive, has_copy=is_followed)
-
-
-def _fate(*, durable: bool, is_exclusive: bool, has_copy: bool) -> str:
     if is_exclusive or not durable:
         return DELETED
-    return PROMOTED if has_copy else WAITS
+    return PROMOTED if has_successor else WAITS

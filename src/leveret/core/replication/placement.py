@@ -418,6 +418,7 @@ class QueuePlacement(NamedTuple):
         term: each leader's is higher; 0 outside a cluster.
         is_exclusive: whether it belongs to a connection, and ends with it.
         lost_by: the absent node that has messages which the leader lacks; empty for none.
+        has_successor: whether another node would lead if the leader's node were lost now.
     """
 
     leader: str
@@ -429,3 +430,4 @@ class QueuePlacement(NamedTuple):
     term: int = 0
     is_exclusive: bool = False
     lost_by: str = ""
+    has_successor: bool = False

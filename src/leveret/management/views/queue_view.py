@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from leveret.core.queues.head import Head
 from leveret.core.queues.queue import Queue
-from leveret.core.replication.leader_loss import fate_alone, fate_in_cluster
-from leveret.core.rules.mirror_policy import MAJORITY, MirrorPolicy, mirror_policy, why_not_mirrored
+from leveret.core.replication.leader_loss import fate
+from leveret.core.rules.mirror_policy import why_not_mirrored
 from leveret.core.rules.validation import CLASSIC, QUORUM, STREAM, queue_type
 from leveret.management.request.call import Call
 from leveret.management.views.peer_view import connection_details, tag_of
@@ -18,7 +18,6 @@ from leveret.wire import properties as props
 
 Json = dict[str, Any]
 
-BY_MAJORITY: Final = MirrorPolicy(confirm=MAJORITY)
 IDLE_BYTES: Final = 4096
 """The approximate memory of a queue without its messages."""
 
@@ -80,21 +79,17 @@ def _remote_confirms(call: Call, queue: Queue) -> Json:
 def _lost_leader(call: Call, queue: Queue) -> Json:
     """What becomes of the queue if its leader's node is lost, and why a policy that asks for mirrors gets none."""
     cluster, definition = call.cluster, queue.definition
+    is_exclusive = queue.owner is not None
     if cluster.is_member:
         placed = cluster.placement(queue.key)
-        is_exclusive = placed.is_exclusive or queue.owner is not None
+        is_exclusive, has_successor = is_exclusive or placed.is_exclusive, placed.has_successor
     else:
-        placed, is_exclusive = None, queue.owner is not None
+        has_successor = call.has_follower_in_sync
     applied = call.broker.policies_of_queue(queue).definition
     kind, durable = queue_type(definition.arguments), definition.durable
-    if placed is None:
-        followed = call.has_follower_in_sync
-        fate = fate_alone(durable=durable, is_exclusive=is_exclusive, is_followed=followed)
-    else:
-        policy = mirror_policy(applied) if kind == CLASSIC else BY_MAJORITY
-        fate = fate_in_cluster(placed, policy, durable=durable, is_exclusive=is_exclusive)
+    at_loss = fate(durable=durable, is_exclusive=is_exclusive, has_successor=has_successor)
     why = why_not_mirrored(applied, durable=durable, is_exclusive=is_exclusive) if kind == CLASSIC else ""
-    return {"on_leader_loss": fate, **({"not_mirrored": why} if why else {})}
+    return {"on_leader_loss": at_loss, **({"not_mirrored": why} if why else {})}
 
 
 def _place(call: Call, queue: Queue) -> Json:

@@ -15,7 +15,7 @@ from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.replication.cluster import Placement, StoredPlacement, placement_write
 from leveret.core.replication.election import DeleteKey, StoreTransaction, Unchanged
-from leveret.core.replication.placement import QueuePlacement, asked_without, led_when_started
+from leveret.core.replication.placement import QueuePlacement, asked_without, led_when_started, promotion
 from leveret.core.replication.stream_members import with_member, without_member
 from leveret.core.rules.mirror_policy import NOT_MIRRORED, NOT_MIRRORED_REASON
 from leveret.core.rules.validation import CLASSIC, QUORUM, STREAM, queue_type
@@ -136,6 +136,7 @@ class ClusterCommands:
             term=placement.term,
             is_exclusive=placement.exclusive,
             lost_by=placement.lost.by if placement.lost is not None else "",
+            has_successor=promotion(placement, policy, alive.keys() - {placement.leader}).leader is not None,
         )
 
     def mirror_states(self, key: tuple[str, ...]) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from leveret.core.replication.cluster import (
     encode,
 )
 from leveret.core.replication.election import PutKey, StoreTransaction
+from leveret.core.rules.mirror_policy import ALWAYS, WHEN_SYNCED, MirrorPolicy
 from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.answers import AnswerOperator
 from leveret.runtime.cluster.operations import ClusterCommands
@@ -90,6 +91,39 @@ def test_the_shortest_queue_moves_first_whichever_node_leads_it() -> None:
 
     assert leader.moved == ["second"]
     assert [row["node"] for row in rows] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("mirrors", "synchronised", "majority", "on_failure", "alive", "has_successor"),
+    [
+        ("", "", False, ALWAYS, "ab", False),
+        ("b", "b", False, WHEN_SYNCED, "ab", True),
+        ("b", "", False, WHEN_SYNCED, "ab", False),
+        ("b", "", False, ALWAYS, "ab", True),
+        ("b", "b", False, ALWAYS, "a", False),
+        ("bc", "bc", True, WHEN_SYNCED, "abc", True),
+        # One of the two may have what the other lacks.
+        ("bc", "bc", True, WHEN_SYNCED, "ab", False),
+        # The record says that one has everything, however many others have a copy.
+        ("bc", "b", True, WHEN_SYNCED, "abc", True),
+        ("b", "b", True, WHEN_SYNCED, "ab", True),
+        ("bc", "b", True, WHEN_SYNCED, "ac", False),
+    ],
+)
+def test_a_queue_has_a_successor_if_one_would_be_chosen_at_the_loss_of_its_leader(
+    mirrors: str, synchronised: str, majority: bool, on_failure: str, alive: str, has_successor: bool
+) -> None:
+    """A count of its own said that a queue waits which another node led on in fact."""
+    placed = Placement(
+        1, "a", "a1", 1, tuple(mirrors), tuple(synchronised), stopped=("d",), majority=majority
+    )
+    policy = MirrorPolicy(mode="exactly", params=4, promote_on_failure=on_failure)
+    here = commands("a", Answers())
+    parts, state = cast("Any", here)._parts, cast("Any", here)._member.state
+    state.alive = dict.fromkeys(alive)
+    parts.locations = SimpleNamespace(known=lambda key: placed, policy=lambda definition: policy)
+    parts.roles = SimpleNamespace(is_synchronising=lambda key: False)
+    assert here.placement(("/", "first")).has_successor is has_successor
 
 
 class RefusingLeader(Answers):
