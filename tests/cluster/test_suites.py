@@ -55,10 +55,10 @@ DIFFERENT: Final[dict[str, tuple[tuple[str, str], ...]]] = {
 """By case, lines of RabbitMQ's and what stands there instead."""
 
 FOUND_BY: Final = {
-    "unit/core/replication/test_mirroring.py": """
+    "unit/core/replication/test_leader_and_mirrors.py": """
         dynamic_ha.change_cluster dynamic_ha.failing_random_policies dynamic_ha.random_policy
         dynamic_ha.promote_follower_after_standalone_restart_of_the_other""",
-    "unit/core/replication/test_leader_location.py": """
+    "unit/core/replication/test_new_queue_leader.py": """
         queue_master_location.calculate_client_local queue_master_location.calculate_random
         queue_master_location.calculate_min_master_with_bindings queue_master_location.declare_policy
         queue_master_location.declare_policy_all queue_master_location.declare_policy_nodes

@@ -12,7 +12,7 @@ import pytest
 
 from leveret.management.metrics import scrape
 from leveret.management.metrics.text import ROWS_AT_ONCE
-from leveret.management.request import listing
+from leveret.management.request import paged_lists
 from leveret.model.definitions import Delete, Exchange, Put, Queue, User, Vhost
 from tests.unit.management.resources.test_streams import FakeConnection
 
@@ -74,7 +74,7 @@ def delete_all(node: FakeNode) -> None:
 def test_a_list_is_that_of_the_moment_of_its_request(
     operator: Client, full: FakeNode, monkeypatch: pytest.MonkeyPatch, path: str, count: int
 ) -> None:
-    monkeypatch.setattr(listing, "in_slices", slices_with(lambda: delete_all(full)))
+    monkeypatch.setattr(paged_lists, "in_slices", slices_with(lambda: delete_all(full)))
     reply = operator.get(f"/api/{path}")
     assert (reply.status_code, len(reply.json())) == (200, count)
     assert ("gone",) not in full.broker.definitions.by_kind["vhosts"]

@@ -1,8 +1,9 @@
 """Operations of a user on the exchanges, queues and bindings of a vhost.
 
-Every listener - AMQP 0-9-1, HTTP, streams - passes a request of its caller to one of these operations. Each operation
+Every listener - AMQP 0-9-1, HTTP, streams - passes a change of its caller to one of these operations. Each operation
 checks the permissions that it needs, in RabbitMQ's order and words, before it touches the broker; so no listener can
-forget a check. `tools/tidy` keeps listeners from calling the broker's own verbs.
+forget a check. `tools/tidy` keeps listeners from calling the broker's own verbs. For publishing, consuming and reading,
+which are no changes of definitions, listeners ask with `require` and `require_topic`.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ changed: one of several concurrent candidates wins, and no epoch is used twice.
 When the store has lost its data, a node relies on the keys that it saw before (`Memory`): a node that was not in sync
 does not win because the record is gone, and epochs continue from the highest one that the node knows.
 
-core/replication/leadership decides, as for a queue: this module reads and writes the keys. Candidates do not know which
-nodes run, so each of them stands for itself. runtime/coordination/election sends the requests; core/replication/in_sync
-defines which nodes the record may name.
+core/replication/election_turns decides, as for a queue: this module reads and writes the keys. Candidates do not know
+which nodes run, so each of them stands for itself. runtime/coordination/election sends the requests;
+core/replication/in_sync defines the nodes that the record may name.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from leveret.core.replication.leadership import ElectionTurn, Heir, OwnCopy, RecordedLeader, turn
-from leveret.core.replication.mirroring import successor
+from leveret.core.replication.election_turns import ElectionTurn, Heir, OwnCopy, RecordedLeader, turn
+from leveret.core.replication.leader_and_mirrors import successor
 from leveret.core.rules.mirror_policy import ALL, ALWAYS, WHEN_SYNCED, MirrorPolicy
 from leveret.model.errors import LeveretError
 

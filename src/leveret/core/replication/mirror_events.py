@@ -1,4 +1,4 @@
-"""Log lines of a queue's leader about its mirrors: joined, left, caught up, fell behind. Pure."""
+"""Log lines of a queue's leader about its mirrors: added, gone, synchronised, not synchronised any more. Pure."""
 
 from __future__ import annotations
 

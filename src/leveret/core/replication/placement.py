@@ -1,9 +1,9 @@
 """The next placement records, as nodes come and go and policies change: pure.
 
 The leader of a queue writes its placement, and no other node does while the leader lives. When the leader is gone, each
-node computes the same successor, and the successor writes. `core/replication/mirroring` chooses leader and mirrors by
-RabbitMQ's rules; this module makes the next record from that. docs/adr/0008-cluster.md has the order in which a record
-and its promises change.
+node computes the same successor, and the successor writes. `core/replication/leader_and_mirrors` chooses leader and
+mirrors by RabbitMQ's rules; this module makes the next record from that. docs/adr/0008-cluster.md has the order in
+which a record and its promises change.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from leveret.core.replication.cluster import Lost, Placement, Presence
-from leveret.core.replication.mirroring import (
+from leveret.core.replication.leader_and_mirrors import (
     QueuePromotion,
     Shuffle,
     asked_for_all,

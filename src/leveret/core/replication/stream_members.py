@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from leveret.core.replication.cluster import Placement
-from leveret.core.replication.mirroring import Shuffle
+from leveret.core.replication.leader_and_mirrors import Shuffle
 from leveret.model.errors import NotFound, PreconditionFailed
 
 COPIES: Final = 5

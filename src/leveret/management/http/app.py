@@ -26,8 +26,8 @@ from leveret.management.resources import (
     definitions,
     exchanges,
     global_parameters,
+    landing_page,
     messages,
-    page,
     parameters,
     policies,
     queue_restart,
@@ -128,7 +128,7 @@ def build_app(node: ManagedNode) -> Starlette:
     routes: list[BaseRoute] = [route for resource in RESOURCES for route in resource.ROUTES]
     scripts: list[str | list[str]] = [OWN_SCRIPT]
     if settings.ui_path is None:
-        routes += page.ROUTES
+        routes += landing_page.ROUTES
     else:
         routes += page_routes(settings.ui_path, settings.path_prefix)
         scripts = extension_scripts(settings.ui_path)

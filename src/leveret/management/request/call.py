@@ -30,8 +30,8 @@ from leveret.management.rates.rates import Rates
 from leveret.management.request.auth import Need, Requester, Unauthorised, identify
 from leveret.management.request.conditions import check_conditions, entity_tag
 from leveret.management.request.leadership import need_serving
-from leveret.management.request.listing import Listing, Row, list_reply, object_reply, plain_reply
 from leveret.management.request.other_nodes import UNREACHABLE, ClusterRequest, pass_on
+from leveret.management.request.paged_lists import Listing, Row, list_reply, object_reply, plain_reply
 from leveret.management.request.replies import BadRequest, error_reply, refusal_reply
 from leveret.management.request.single_node import cluster_of
 from leveret.model.definitions import AnyEntity, Change, GlobalParameter, Parameter

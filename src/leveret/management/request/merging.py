@@ -11,7 +11,8 @@ from typing import Any, Final, TypeVar
 from starlette.responses import Response
 
 from leveret.management.request.call import Call
-from leveret.management.request.listing import (
+from leveret.management.request.other_nodes import parts, rows_of
+from leveret.management.request.paged_lists import (
     Listing,
     ListQuery,
     Page,
@@ -21,7 +22,6 @@ from leveret.management.request.listing import (
     value_of,
     wish_of,
 )
-from leveret.management.request.other_nodes import parts, rows_of
 
 _PAGING: Final = ("page", "page_size", "columns")
 

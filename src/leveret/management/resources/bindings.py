@@ -10,7 +10,7 @@ import msgspec
 from starlette.responses import Response
 
 from leveret.management.request.call import NAME_BYTES_MAX, Call, resource
-from leveret.management.request.listing import Listing
+from leveret.management.request.paged_lists import Listing
 from leveret.management.request.replies import done
 from leveret.model.definitions import Binding
 from leveret.model.errors import InvalidCommand, NotFound

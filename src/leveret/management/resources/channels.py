@@ -9,8 +9,8 @@ from starlette.responses import Response
 from leveret.management.peers import channels
 from leveret.management.request.auth import Need
 from leveret.management.request.call import Call, resource
-from leveret.management.request.listing import Listing
 from leveret.management.request.merging import whole_list
+from leveret.management.request.paged_lists import Listing
 from leveret.management.request.places import at_holder
 from leveret.management.views.peer_view import channel_json, channel_name, consumer_json
 from leveret.management.views.queue_view import idle_since

@@ -9,9 +9,9 @@ from starlette.responses import Response
 from leveret.management.peers import amqp_connections, other_connections
 from leveret.management.request.auth import Need
 from leveret.management.request.call import Call, resource
-from leveret.management.request.listing import Listing
 from leveret.management.request.merging import whole_list, whole_rows
 from leveret.management.request.other_nodes import parts
+from leveret.management.request.paged_lists import Listing
 from leveret.management.request.places import at_holder
 from leveret.management.request.replies import done
 from leveret.management.resources.channels import shown_channel

@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from leveret.management.peers import consumers, stream_connections
 from leveret.management.request.call import Call, resource
-from leveret.management.request.listing import Listing, Row
 from leveret.management.request.merging import whole_list
+from leveret.management.request.paged_lists import Listing, Row
 from leveret.management.views.peer_view import consumer_json, stream_consumer_json
 
 

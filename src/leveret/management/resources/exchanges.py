@@ -10,8 +10,8 @@ from starlette.responses import Response
 
 from leveret.core.broker.topology import ExchangeState
 from leveret.management.request.call import Call, resource
-from leveret.management.request.listing import Listing
 from leveret.management.request.merging import sums_of, with_sum
+from leveret.management.request.paged_lists import Listing
 from leveret.management.request.replies import done, put_reply
 from leveret.management.resources.bindings import binding_json, default_bindings
 from leveret.model.definitions import Binding, Exchange

@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from leveret.management.request.auth import Need
 from leveret.management.request.call import Call, resource
-from leveret.management.request.listing import Listing
+from leveret.management.request.paged_lists import Listing
 from leveret.management.request.replies import done, put_reply
 from leveret.model.definitions import (
     OPERATOR_POLICY,

@@ -14,8 +14,8 @@ from leveret.core.queues.queue import Queue
 from leveret.management.peers import consumers_of_queue
 from leveret.management.request.auth import Need
 from leveret.management.request.call import Call, resource
-from leveret.management.request.listing import Listing
 from leveret.management.request.merging import Reported, whole_list_of
+from leveret.management.request.paged_lists import Listing
 from leveret.management.request.places import at_leader, need_led_here
 from leveret.management.request.replies import done, put_reply
 from leveret.management.resources.bindings import binding_json

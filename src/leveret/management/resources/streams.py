@@ -10,8 +10,8 @@ from starlette.responses import Response
 from leveret.management.node import ManagedNode
 from leveret.management.peers import stream_connections
 from leveret.management.request.call import Call, resource
-from leveret.management.request.listing import Listing, Row
 from leveret.management.request.merging import whole_list, whole_rows
+from leveret.management.request.paged_lists import Listing, Row
 from leveret.management.request.places import at_holder
 from leveret.management.request.replies import done
 from leveret.management.resources.connections import connection_json, name_of, reason_given, visible_of

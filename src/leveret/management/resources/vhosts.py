@@ -11,8 +11,8 @@ from starlette.responses import Response
 from leveret.management.rates.rates import LENGTHS, OCTETS
 from leveret.management.request.auth import Need
 from leveret.management.request.call import Call, resource
-from leveret.management.request.listing import Listing
 from leveret.management.request.merging import sums_of, with_sum
+from leveret.management.request.paged_lists import Listing
 from leveret.management.request.replies import done, put_reply
 from leveret.model.definitions import Delete, Permission, Put, Vhost
 from leveret.model.errors import InvalidCommand, NotFound

@@ -18,7 +18,7 @@ from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.queues.stream import Stream, StreamBatch
 from leveret.core.queues.stream_groups import ConsumerGroups
-from leveret.core.replication.leader_location import LEADER_LOCATOR
+from leveret.core.replication.new_queue_leader import LEADER_LOCATOR
 from leveret.core.rules.validation import STREAM, queue_type
 from leveret.core.schema.operating_mode import OperatingMode
 from leveret.model import definitions as d
@@ -407,11 +407,11 @@ class StreamServer:
 
     def downstream_came(self, vhost: str, reference: str) -> None:
         """See StreamHost."""
-        self._collector.held_confirms.came(vhost, reference)
+        self._collector.remote_dc_confirms.came(vhost, reference)
 
     def downstream_left(self, vhost: str, reference: str) -> None:
         """See StreamHost."""
-        self._collector.held_confirms.left(vhost, reference)
+        self._collector.remote_dc_confirms.left(vhost, reference)
 
     def query_offset(self, vhost: str, reference: str) -> int | None:
         """See StreamHost."""

@@ -25,7 +25,7 @@ from leveret.core.replication.cluster import (
     placement_write,
 )
 from leveret.core.replication.election import DeleteKey, PutKey, StoreTransaction, Unchanged
-from leveret.core.replication.mirroring import successor_of_forgotten
+from leveret.core.replication.leader_and_mirrors import successor_of_forgotten
 from leveret.core.replication.placement import PendingSurvey, asked_without, led_when_started
 from leveret.core.replication.transactions import parts
 from leveret.model import definitions as d

@@ -3,7 +3,8 @@
 A chunk is copied after the fdatasync that made it durable in its queue's log, so the outgoing log never has a
 record that its queue could still lose. The data octets are the same; a trailer names queue, epoch and offset
 (formats: wire.chunk). The data of a large chunk stay in its queue's log (runtime.collecting.by_reference). The
-outgoing log is outside the confirm path: a timer starts its fdatasync, in a thread. Downstreams get only chunks
+outgoing log is outside the confirm path, unless a policy has confirms wait for a downstream (remote_dc_confirms): a
+timer starts its fdatasync, in a thread. Downstreams get only chunks
 that this fdatasync has covered and that followers in sync have.
 
 A start completes the outgoing log from the queues' logs: it reads the last position of each queue from the outgoing
@@ -45,12 +46,12 @@ from leveret.core.queues.queue import Queue
 from leveret.core.queues.stream import Stream
 from leveret.model.errors import StorageError
 from leveret.runtime.collecting.by_reference import may_be_by_reference
-from leveret.runtime.collecting.held_confirms import HeldConfirms
 from leveret.runtime.collecting.known_downstreams import KnownDownstreams
 from leveret.runtime.collecting.lowest_offsets import Key
 from leveret.runtime.collecting.outgoing_log import STOPPED, OutgoingLog, remove_log
 from leveret.runtime.collecting.outgoing_sync import FLUSH_INTERVAL_S, OutgoingSync
 from leveret.runtime.collecting.queue_chunks import first_wanted, relocated_chunks, wanted_bytes
+from leveret.runtime.collecting.remote_dc_confirms import RemoteDcConfirms
 from leveret.runtime.collecting.shared_incarnations import SharedIncarnations
 from leveret.runtime.collecting.vhost_directories import VhostDirectories, vhost_of_directory
 from leveret.runtime.logs.commit import GroupCommit
@@ -73,7 +74,7 @@ class Collector:
 
     Attributes:
         logs: the outgoing logs by vhost.
-        known_downstreams: the downstreams of all logs. held_confirms: publishers' confirms that wait for those.
+        known_downstreams: the downstreams of all logs. remote_dc_confirms: publishers' confirms that wait for those.
         following: the queues whose records are collected as soon as they are promised.
         released: called when less of the queues' logs may be needed.
         has_resigned: whether nothing is collected and no log is opened; see `resign`.
@@ -104,7 +105,7 @@ class Collector:
         self._retain_ms = config.standby.retention_ms_max
         self._truncates = config.standby.truncates_transferred
         self.known_downstreams = KnownDownstreams(self.logs)
-        self.held_confirms = HeldConfirms(self.logs)
+        self.remote_dc_confirms = RemoteDcConfirms(self.logs)
         self._durable = commits.settle
         self.following: set[Queue] = set()
         self._retained: dict[Queue, int] = {}
@@ -150,7 +151,7 @@ class Collector:
                 raise
             log.has_stopped = self._sync.has_stopped
             self.logs[vhost] = log
-            self.held_confirms.opened(vhost)
+            self.remote_dc_confirms.opened(vhost)
             self._sync.log_opened()
         return log
 
@@ -190,7 +191,7 @@ class Collector:
             if log.has_stopped and not delete:
                 # Opened again in this process it would be taken for durable; a start cuts off what may not be.
                 self._broken[vhost] = STOPPED
-            self.held_confirms.closed(vhost)
+            self.remote_dc_confirms.closed(vhost)
             self.released()
 
     def remove_former(self, vhosts: Iterable[str]) -> None:
@@ -538,7 +539,7 @@ class Collector:
                 logger.error("retention_failed vhost=%s error=%s", vhost, error)
             if log.first_offset > first:
                 dropped = True
-                self.held_confirms.dropped(vhost, log.first_offset)
+                self.remote_dc_confirms.dropped(vhost, log.first_offset)
             self.known_downstreams.report_overtaken(vhost, log)
         if dropped:
             self.released()
@@ -590,7 +591,7 @@ class Collector:
         self.known_downstreams.report_used_twice(log, reference)
         known = log.downstreams.by_reference.get(reference)
         if known is not None and known.offset == offset:
-            self.held_confirms.acked(vhost, reference, offset)
+            self.remote_dc_confirms.acked(vhost, reference, offset)
 
     def begin_downstream(self, vhost: str, reference: str) -> int | None:
         """The offset at which a new downstream begins; None if the vhost is not collected.
@@ -633,7 +634,7 @@ class Collector:
         for queue in queues:
             self.pause(queue)
         log.begin_anew()
-        self.held_confirms.dropped(vhost, log.first_offset)
+        self.remote_dc_confirms.dropped(vhost, log.first_offset)
         for queue in queues:
             if not isinstance(queue, Stream) and not queue.settling and queue.damage is None:
                 # Settled messages are not collected anew: they would only displace unsettled ones.
@@ -649,7 +650,7 @@ class Collector:
             StorageError: the disk refused it.
         """
         known = self.known_downstreams.forget(name)
-        self.held_confirms.forget()
+        self.remote_dc_confirms.forget()
         self.released()
         return known
 

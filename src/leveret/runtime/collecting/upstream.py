@@ -161,7 +161,7 @@ class UpstreamCollection:
             rule: `any` or `all`; unmet: why none can come now, or empty; on_timeout: `local` or `nack`; waiting,
             confirmed_locally, refused: numbers of messages.
         """
-        held, counts = self._collector.held_confirms, queue.remote_confirms
+        held, counts = self._collector.remote_dc_confirms, queue.remote_confirms
         if not held.concerns(queue):
             return None
         return {

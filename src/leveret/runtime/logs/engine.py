@@ -2,13 +2,14 @@
 
 The steps, and the reasons for their order:
 
-1. Append the messages that queues gathered; appended messages have offsets. 2. Deliver messages to consumers (only a
-message with an offset can be delivered), and publish dead letters to other queues, which come next. 3. Append
-settlements, including those of step 2's no-ack deliveries (a settlement is always behind its message). 4. Append
-changed definitions. 5. Promise: confirms of publishes that need the disk, and replies that wait for definitions, are
-tied to
-   the next fdatasync; all other output is written now. The original of a dead letter is settled only when its
-   copies are durable, so a crash may double a dead letter but never lose one.
+1. Append the messages that queues gathered; appended messages have offsets.
+2. Deliver messages to consumers (only a message with an offset can be delivered), and publish dead letters to other
+   queues, which come next.
+3. Append settlements, including those of step 2's no-ack deliveries (a settlement is always behind its message).
+4. Append changed definitions.
+5. Promise: confirms of publishes that need the disk, and replies that wait for definitions, are tied to the next sync;
+   all other output is written now. The original of a dead letter is settled only when its copies are durable, so a
+   crash may double a dead letter but never lose one.
 6. Remove the logs of deleted queues once their deletion is durable.
 
 A crash between any two steps loses only messages and changes that were never promised.

@@ -63,7 +63,7 @@ UNKNOWN_FILTERS: Final = frozenset(b"%d" % number for number in range(FILTERS_MA
 
 
 class HoldingConfirms(Protocol):
-    """Confirms that wait for another site, see runtime.collecting.held_confirms."""
+    """Confirms that wait for another site, see runtime.collecting.remote_dc_confirms."""
 
     def concerns(self, queue: object) -> bool:
         """Whether they do for this stream."""

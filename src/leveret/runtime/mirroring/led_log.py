@@ -15,7 +15,7 @@ from leveret.wire.link import LogExtent
 
 
 class MirrorState(StrEnum):
-    """The states of a stream: see mirror_stream."""
+    """The states of a stream: see source_stream."""
 
     JOINING = "joining"
     SYNCHRONISING = "synchronising"

@@ -14,8 +14,8 @@ from typing import Final
 from leveret.model.errors import StorageError
 from leveret.runtime.link.peer import LinkPeer
 from leveret.runtime.mirroring.led_log import LedLog, MirrorState
-from leveret.runtime.mirroring.mirror_link import MirrorLeader, MirrorLink
-from leveret.runtime.mirroring.mirror_stream import MirrorStream
+from leveret.runtime.mirroring.source_link_base import MirrorLeader, SourceLinkBase
+from leveret.runtime.mirroring.source_stream import SourceStream
 from leveret.runtime.replication.sent_logs import check_name
 from leveret.wire import link as wire
 from leveret.wire.link import Frame, LinkError, Type, decode, pack
@@ -33,7 +33,7 @@ class MirroredLog(LedLog):
     def __init__(self, name: str, cut: int, end: int) -> None:
         """Start without a mirror; at the last cut, `cut`, the log ended at `end`."""
         super().__init__(name, cut, end)
-        self.streams: dict[str, MirrorStream] = {}
+        self.streams: dict[str, SourceStream] = {}
 
     def changed(self, cut: int, end: int) -> None:
         """Note the log's end since that cut."""
@@ -41,7 +41,7 @@ class MirroredLog(LedLog):
         self.ends_at(cut, end, forget_to=min(acked, default=cut))
 
 
-class SourceLink(MirrorLink):
+class SourceLink(SourceLinkBase):
     """See the module; link_peer.Receiver.
 
     Attributes:
@@ -53,13 +53,13 @@ class SourceLink(MirrorLink):
         """Serve a node after its handshake; send nothing before it reports which of the `led` logs it wants."""
         super().__init__(leader, peer, node)
         self.wanted: set[str] = set()
-        self.streams: dict[str, MirrorStream] = {}
+        self.streams: dict[str, SourceStream] = {}
         self._led = led
         self._is_over = False
         self._beating = asyncio.get_running_loop().call_later(BEAT_S, self._beat)
 
     def fall_behind(self) -> None:
-        """See MirrorLink."""
+        """See SourceLinkBase."""
         logger.warning("mirror_falls_behind node=%s waiting_bytes=%d", self.node, self.peer.waiting_bytes)
         for stream in list(self.streams.values()):
             if stream.scope.is_live:
@@ -121,7 +121,7 @@ class SourceLink(MirrorLink):
             pack(Type.MIRRORING, wire.Mirroring(name, copy.serial, epoch, led.lost_before, led.lost_epoch))
         )
         try:
-            stream = MirrorStream(self, led, copy)
+            stream = SourceStream(self, led, copy)
         except StorageError as error:
             logger.error("mirrored_log_unreadable log=%s node=%s error=%s", name, self.node, error)
             return
@@ -172,6 +172,6 @@ class SourceLink(MirrorLink):
         elif self.wanted:
             self.peer.write(*Frame().message(self.sender.sent, 0, self.now_ms()))
 
-    def owed_since_ms(self, stream: MirrorStream) -> int | None:
+    def owed_since_ms(self, stream: SourceStream) -> int | None:
         """Return the time of the oldest unacked cut if the stream lacks a cut, in milliseconds; else None."""
         return self.sender.owed_since_ms if stream.led.cut > self.sender.acks.cut else None

@@ -30,8 +30,8 @@ from leveret.runtime.link.peer import LinkPeer, Receiver
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.runtime.mirroring.log_table import LogTable
-from leveret.runtime.mirroring.mirror_link import MirrorLink
 from leveret.runtime.mirroring.source_link import MirroredLog, SourceLink
+from leveret.runtime.mirroring.source_link_base import SourceLinkBase
 from leveret.storage.segment import has_segments
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import Header
@@ -86,7 +86,7 @@ class MirrorSources:
         self._on_state = on_state
         self._links: dict[str, SourceLink] = {}
         self._incarnations: dict[str, str] = {}
-        self._touched: dict[MirrorLink, None] = {}
+        self._touched: dict[SourceLinkBase, None] = {}
         self._number = 0
         self._changed: dict[MirroredLog, None] = {}
         """The logs with changes for the next cut."""
@@ -256,7 +256,7 @@ class MirrorSources:
         return 0
 
     def number(self, octets: int) -> int:
-        """See mirror_link.MirrorLeader."""
+        """See source_link_base.MirrorLeader."""
         self._number += max(1, octets)
         return self._number
 
@@ -334,22 +334,22 @@ class MirrorSources:
         """The octets that the slowest mirror has not yet received from its link."""
         return max((link.peer.waiting_bytes for link in self._links.values()), default=0)
 
-    # -- events of the links: mirror_link.MirrorLeader ----------------------------------------------
+    # -- events of the links: source_link_base.MirrorLeader ----------------------------------------------
 
-    def touched(self, link: MirrorLink) -> None:
-        """See mirror_link.MirrorLeader."""
+    def touched(self, link: SourceLinkBase) -> None:
+        """See source_link_base.MirrorLeader."""
         self._touched[link] = None
 
     def replicas(self, name: str) -> ReplicaSet:
-        """See mirror_link.MirrorLeader."""
+        """See source_link_base.MirrorLeader."""
         return self._promises.replicas[name]
 
     def acked(self, node: str) -> None:
-        """See mirror_link.MirrorLeader."""
+        """See source_link_base.MirrorLeader."""
         self._keep(self._promises.acked(node))
 
     def reported(self, name: str, node: str, state: MirrorState) -> None:
-        """See mirror_link.MirrorLeader."""
+        """See source_link_base.MirrorLeader."""
         if not self._states:
             asyncio.get_running_loop().call_soon(self._report_states)
         self._states.append((name, node, state))
@@ -360,8 +360,8 @@ class MirrorSources:
             if name in self.led:
                 self._on_state(name, node, state)
 
-    def ended(self, link: MirrorLink) -> None:
-        """See mirror_link.MirrorLeader."""
+    def ended(self, link: SourceLinkBase) -> None:
+        """See source_link_base.MirrorLeader."""
         self._touched.pop(link, None)
         if self._links.get(link.node) is link:
             del self._links[link.node]

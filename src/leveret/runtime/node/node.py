@@ -256,8 +256,8 @@ class Node:
         self._queues.needed_from = self.collector.needed_from
         self._queues.needs_data = self.collector.needs_data
         self._queues.when_safe = self.engine.when_safe
-        self.engine.confirm_ports.append(self.collector.held_confirms)
-        self.log_store.streams.downstreams = self.collector.held_confirms
+        self.engine.confirm_ports.append(self.collector.remote_dc_confirms)
+        self.log_store.streams.downstreams = self.collector.remote_dc_confirms
         self.collector.released = self._queues.release
         self.log_store.streams.on_commit.append(self.stream_server.wake)
         self.log_store.streams.when_confirmable = self.engine.when_confirmable

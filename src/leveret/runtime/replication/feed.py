@@ -1,4 +1,4 @@
-"""Changes of the tree become frames, one a group commit; promises wait until followers have the frames.
+"""Changes of the tree become frames, one a flush; promises wait until followers have the frames.
 
 The group commit calls `cut` at the end of each flush: all changes since the last cut are one frame, which goes to every
 follower that streams. **Why one frame**: the flush orders its appends so that any prefix of the node is consistent (a

@@ -1,7 +1,7 @@
 """The logs of one scope, sent to one peer: compared with its copies, read from disk, then live.
 
 core.replication.sender has the phase of a scope; each step of this class does a part of the phase's work. A whole node
-(sent_node) and one log of a cluster (mirroring.mirror_stream) are such scopes. They differ in the results of a
+(sent_node) and one log of a cluster (mirroring.source_stream) are such scopes. They differ in the results of a
 comparison, in the amount that is sent in one turn, and in the way to go live.
 
 core.replication.join decides a comparison log by log, with headers from disk. A header takes a read of its log's file,

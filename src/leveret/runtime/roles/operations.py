@@ -10,7 +10,7 @@ from leveret.core.replication.election import TORN
 from leveret.runtime.integrity.inspection import Inspection
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.replication.delaying import ALL_MS
-from leveret.runtime.roles.promotion import undecided, why_not
+from leveret.runtime.roles.promotion_conditions import undecided, why_not
 from leveret.runtime.roles.roles import Roles
 from leveret.runtime.roles.status import delayed_changes, follower_status, leader_status, would_lose
 

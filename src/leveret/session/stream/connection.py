@@ -9,7 +9,7 @@ calls `stored()`. Questions without I/O (logins, the existence and bounds of log
 
 Served are streams, the outgoing log of the vhost, under the name `OUTGOING_STREAM` and for reading only,
 and queues that take recovered messages, under `RECOVERY_STREAM_PREFIX` and for writing only. The modules
-`schema`, `reading` and `writing` serve the commands of an open connection; they see its lower half, `session`.
+`topology`, `reading` and `writing` serve the commands of an open connection; they see its lower half, `session`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from leveret.model.errors import LeveretError, PeerError, Refusal
-from leveret.session.stream import login, reading, schema, writing
+from leveret.session.stream import login, reading, topology, writing
 from leveret.session.stream.session import CONFIRMED_BYTES, StreamSession
 from leveret.session.stream.types import (
     Append,
@@ -386,13 +386,13 @@ _SERVED: Final[dict[type[StreamCommand], Callable[[StreamClientConnection, Any],
     wire.QueryOffset: reading.query_offset,
     wire.ConsumerUpdateResponse: reading.consumer_updated,
     wire.QueryPublisherSequence: writing.query_sequence,
-    wire.Create: schema.create,
-    wire.DeleteStream: schema.delete,
-    wire.CreateSuperStream: schema.create_super_stream,
-    wire.DeleteSuperStream: schema.delete_super_stream,
-    wire.Metadata: schema.metadata,
-    wire.StreamStats: schema.stream_stats,
-    wire.Route: schema.route,
-    wire.Partitions: schema.partitions,
+    wire.Create: topology.create,
+    wire.DeleteStream: topology.delete,
+    wire.CreateSuperStream: topology.create_super_stream,
+    wire.DeleteSuperStream: topology.delete_super_stream,
+    wire.Metadata: topology.metadata,
+    wire.StreamStats: topology.stream_stats,
+    wire.Route: topology.route,
+    wire.Partitions: topology.partitions,
     wire.ExchangeCommandVersions: StreamClientConnection._exchange_versions,
 }

@@ -56,7 +56,9 @@ def _run(nodes: DemoNodes, count: int, chance: random.Random, seed: int, console
     if console is not None:
         console.open()
     _show_leaders(nodes)
-    report.detail(f"the follower has what {nodes.followed.node} has, and applies it after {DELAY_S} s")
+    report.detail(
+        f"the follower has all data of {nodes.followed.node}, and can leave out the changes of the last {DELAY_S} s"
+    )
     report.step("2/6 at each node one application publishes and one consumes")
     nodes.start_applications(count, seed)
     with report.progress("confirmed", count) as bar:

@@ -2,7 +2,8 @@
 
 These cases make an unsynchronised mirror by adding it to a queue with messages; RabbitMQ's suite restarts a node
 instead, whose mirrors then begin empty. The suite's cases of a vhost that crashed within a node have no counterpart,
-because a vhost is no process here; the table of `dynamic_mirroring` is tested on `core.replication.mirroring` itself.
+because a vhost is no process here; the table of `dynamic_mirroring` is tested on
+`core.replication.leader_and_mirrors` itself.
 """
 
 from __future__ import annotations

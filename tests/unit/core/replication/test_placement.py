@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from leveret.core.replication.cluster import Placement, Presence
-from leveret.core.replication.mirroring import QueuePromotion
+from leveret.core.replication.leader_and_mirrors import QueuePromotion
 from leveret.core.replication.placement import (
     ClusterView,
     Next,

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from leveret.runtime.link import heartbeat
-from leveret.runtime.mirroring import copy_link, mirror_stream
+from leveret.runtime.mirroring import copy_link, source_stream
 from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.storage.log import Log
 from leveret.testing.applications.compare import logs_of
@@ -39,8 +39,8 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copy_link, "RETRY_S", (0.005,))
     # A length that was altered has both sides wait.
     monkeypatch.setattr(heartbeat, "BEAT_S", 0.5)
-    monkeypatch.setattr(mirror_stream, "FINAL_BYTES", 1500)
-    monkeypatch.setattr(mirror_stream, "STEP_BYTES", 3000)
+    monkeypatch.setattr(source_stream, "FINAL_BYTES", 1500)
+    monkeypatch.setattr(source_stream, "STEP_BYTES", 3000)
 
 
 @pytest.mark.parametrize("seed", seeds(8, each_time=2))

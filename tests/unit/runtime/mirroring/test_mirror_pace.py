@@ -11,7 +11,7 @@ import pytest
 
 from leveret.core.replication.sync_pace import SyncPace
 from leveret.model.errors import StorageError
-from leveret.runtime.mirroring import copy_link, mirror_stream, source_link
+from leveret.runtime.mirroring import copy_link, source_link, source_stream
 from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.runtime.replication import sending_link
 from leveret.testing.network.link_proxy import Direction, LinkProxy
@@ -54,7 +54,7 @@ async def test_what_a_cancelled_sync_copied_is_kept_over_a_new_link_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cancelled after each chunk, in the middle of segments too: nothing is sent twice."""
-    monkeypatch.setattr(mirror_stream, "STEP_BYTES", 1)
+    monkeypatch.setattr(source_stream, "STEP_BYTES", 1)
     monkeypatch.setattr(copy_link, "RETRY_S", (0.001,))
     sent: list[int] = []
     leader, mirror = await pair(tmp_path)
@@ -249,7 +249,7 @@ async def test_a_publisher_never_waits_for_a_sync(tmp_path: Path) -> None:
             appended += 1
         await asyncio.sleep(0)
     # More than a turn a step: so many that a publisher's are between them.
-    assert turns > 32_000_000 / mirror_stream.STEP_BYTES / 16
+    assert turns > 32_000_000 / source_stream.STEP_BYTES / 16
     assert appended
     await mirror.stop()
     await leader.stop()

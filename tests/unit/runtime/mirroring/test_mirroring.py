@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from leveret.runtime.mirroring import copy_link, mirror_stream
+from leveret.runtime.mirroring import copy_link, source_stream
 from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.testing.network.waiting import until
 from leveret.wire.chunk import ChunkType, encode_entry
@@ -33,8 +33,8 @@ async def test_whatever_happens_to_the_link_the_mirror_has_what_the_leader_has(
     monkeypatch.setattr(copy_link.CopyLink, "_fail", lambda self, copy, error: failed.append(error))
     if seed % 3:
         # Nothing is so little that it is sent in one turn.
-        monkeypatch.setattr(mirror_stream, "FINAL_BYTES", 0 if seed % 3 == 1 else 2000)
-        monkeypatch.setattr(mirror_stream, "STEP_BYTES", 500)
+        monkeypatch.setattr(source_stream, "FINAL_BYTES", 0 if seed % 3 == 1 else 2000)
+        monkeypatch.setattr(source_stream, "STEP_BYTES", 500)
     dice = random.Random(seed)
     leader, mirror = await pair(tmp_path)
     for _ in range(dice.choice([0, 40, 400])):

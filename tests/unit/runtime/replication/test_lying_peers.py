@@ -13,7 +13,7 @@ import pytest
 
 from leveret.core.replication.sender import SendPhase
 from leveret.model.errors import LeveretError
-from leveret.runtime.mirroring import mirror_stream
+from leveret.runtime.mirroring import source_stream
 from leveret.runtime.mirroring.source_link import SourceLink
 from leveret.runtime.replication import sent_node
 from leveret.runtime.replication.outbound import Outbound
@@ -118,7 +118,7 @@ MIRROR_PHASES: Final = [
 async def test_a_mirror_that_lies_gets_no_promise_kept_and_nothing_written(
     tmp_path: Path, phase: SendPhase, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mirror_stream, "FINAL_BYTES", 1)
+    monkeypatch.setattr(source_stream, "FINAL_BYTES", 1)
     dice, node = random.Random(f"{phase} {seed}"), Node(tmp_path / "leader")
     node.fill(NAME, 20_000)
     await node.commits.settle()

@@ -17,7 +17,11 @@ from leveret.cli.output.values import MessageLine, Table
 Name = Annotated[str, Argument(help="Name of the virtual host.", autocompletion=vhosts)]
 Description = Annotated[str | None, Option(help="Description of the virtual host.")]
 Tags = Annotated[
-    str | None, Option(help="Tags, separated by commas; standby_replication collects its messages.")
+    str | None,
+    Option(
+        help="Tags, separated by commas. Messages of a virtual host with the tag standby_replication are collected for "
+        "downstreams."
+    ),
 ]
 QueueType = Annotated[
     str | None, Option(help="Type of queues declared without one: classic, quorum or stream.")

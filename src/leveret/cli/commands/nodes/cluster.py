@@ -166,7 +166,10 @@ def forget_cluster_node(
         ),
     ] = None,
 ) -> Table:
-    """Remove a stopped node from the cluster; the queues it led get another leader or are deleted."""
+    """Remove a stopped node from the cluster.
+
+    The queues that it led get another leader, wait for the node of the best copy, or are deleted.
+    """
     try:
         running = {each["name"]: each["running"] for each in ctl.api.get("nodes")}
     except NodeUnreachable:

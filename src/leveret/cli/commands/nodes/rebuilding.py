@@ -61,5 +61,5 @@ def rebuild_cluster(
     from leveret.cli.offline import rebuild
 
     if ctl.data_dir is None:
-        raise CtlError(exits.USAGE, "one of the copies is to be named with --data-dir, for its secret")
+        raise CtlError(exits.USAGE, "name one of the copies with --data-dir: its secret is needed")
     return Table.of(_COLUMNS, rebuild(config, ctl.data_dir, files, dry_run=dry_run, force=force))

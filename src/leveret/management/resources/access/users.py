@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from leveret.management.request.auth import Need
 from leveret.management.request.call import Call, resource
-from leveret.management.request.listing import Listing
+from leveret.management.request.paged_lists import Listing
 from leveret.management.request.replies import done, put_reply
 from leveret.model.definitions import AnyEntity, Delete, Put, User
 from leveret.model.errors import AuthenticationFailed, InvalidCommand, NotFound

@@ -32,8 +32,8 @@ import msgspec
 from leveret.core.broker.broker import Broker
 from leveret.core.replication.cluster import ClusterState, Placement, StoredPlacement, placement_write
 from leveret.core.replication.election import StoreTransaction, Unchanged
-from leveret.core.replication.leadership import ElectionTurn, Heir, OwnCopy, RecordedLeader, turn
-from leveret.core.replication.mirroring import QueuePromotion, successor
+from leveret.core.replication.election_turns import ElectionTurn, Heir, OwnCopy, RecordedLeader, turn
+from leveret.core.replication.leader_and_mirrors import QueuePromotion, successor
 from leveret.core.replication.placement import (
     ClusterView,
     RequiredMirrors,

@@ -11,7 +11,7 @@ import msgspec
 from leveret.config.sections.cluster import Cluster
 from leveret.core.broker.broker import Broker
 from leveret.core.replication.cluster import ClusterState, Placement
-from leveret.core.replication.leader_location import CandidateNodes, leader_location, locator
+from leveret.core.replication.new_queue_leader import CandidateNodes, leader_location, locator
 from leveret.core.replication.placement import ClusterView, first
 from leveret.core.replication.stream_members import COPIES, first_members, present_members
 from leveret.core.rules.mirror_policy import (

@@ -1,4 +1,4 @@
-"""core.replication.mirroring: which node leads a mirrored queue, which nodes mirror it, and which one succeeds.
+"""core.replication.leader_and_mirrors: leader and mirrors of a mirrored queue, and its successor.
 
 Cases of RabbitMQ's dynamic_ha_SUITE and clustering_management_SUITE have their names; here is the part of them
 that is decided, without nodes.
@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from leveret.core.replication.mirroring import (
+from leveret.core.replication.leader_and_mirrors import (
     STOPPING,
     QueuePromotion,
     WantedPlacement,

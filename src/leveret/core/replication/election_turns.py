@@ -5,7 +5,7 @@ itself, from three facts:
 
     RecordedLeader   the leader in the record: this node, another one that runs, or one that does not run
     OwnCopy          this node's copy: whole; unreadable; or torn, when it may lack messages despite the record
-    Heir             the replica that leads next by the rules of core.replication.mirroring
+    Heir             the replica that leads next by the rules of core.replication.leader_and_mirrors
 
 `_NEXT` has the turn of this node for each combination. A turn is carried out by a conditional write of the record, so
 of several nodes that take their turn at once one succeeds. The nodes of a cluster know which of them run, and all of
@@ -19,7 +19,7 @@ from collections.abc import Container, Mapping
 from enum import StrEnum
 from typing import Final
 
-from leveret.core.replication.mirroring import QueuePromotion
+from leveret.core.replication.leader_and_mirrors import QueuePromotion
 
 
 class RecordedLeader(StrEnum):

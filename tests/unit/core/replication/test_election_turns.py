@@ -16,8 +16,8 @@ from leveret.core.replication.election import (
     Observed,
     stand,
 )
-from leveret.core.replication.leadership import ElectionTurn, Heir, OwnCopy, RecordedLeader, turn
-from leveret.core.replication.mirroring import QueuePromotion
+from leveret.core.replication.election_turns import ElectionTurn, Heir, OwnCopy, RecordedLeader, turn
+from leveret.core.replication.leader_and_mirrors import QueuePromotion
 from leveret.core.replication.placement import promotion
 from leveret.core.rules.mirror_policy import ALL, ALWAYS, MAJORITY, WHEN_SYNCED, MirrorPolicy
 

@@ -67,7 +67,7 @@ class HeldConfirm:
             answer(ok)
 
 
-class HeldConfirms:
+class RemoteDcConfirms:
     """See the module; ports.ConfirmPort."""
 
     def __init__(self, logs: dict[str, OutgoingLog]) -> None:

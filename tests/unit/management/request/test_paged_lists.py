@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from starlette.datastructures import QueryParams
 
-from leveret.management.request.listing import Listing, Row, list_reply
+from leveret.management.request.paged_lists import Listing, Row, list_reply
 from leveret.model.errors import InvalidCommand
 
 NAMES = ["q3", "q0", "q4", "q1", "q2"]

@@ -1,4 +1,4 @@
-"""core.replication.leader_location: which node leads a new queue.
+"""core.replication.new_queue_leader: which node leads a new queue.
 
 Cases of RabbitMQ's queue_master_location_SUITE have their names; what is not about the choice (that a policy is
 refused, that a declaration on three nodes ends there) is elsewhere.
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.core.replication.leader_location import CandidateNodes, leader_location, locator
+from leveret.core.replication.new_queue_leader import CandidateNodes, leader_location, locator
 from leveret.core.rules.mirror_policy import NOT_MIRRORED, MirrorPolicy, mirror_policy
 from leveret.model.locators import QUEUE_MASTER_LOCATORS
 

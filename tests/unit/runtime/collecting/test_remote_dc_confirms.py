@@ -1,4 +1,4 @@
-"""runtime.collecting.held_confirms: on a real node, with downstreams that report what they have."""
+"""runtime.collecting.remote_dc_confirms: on a real node, with downstreams that report what they have."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def report(site: Site, name: str, offset: int) -> None:
 def held(site: Site, messages: int = 1) -> list[bool]:
     """The answers to a confirm of what is published by now."""
     answers: list[bool] = []
-    site.node.collector.held_confirms.hold(site.queue(), messages, answers.append)
+    site.node.collector.remote_dc_confirms.hold(site.queue(), messages, answers.append)
     return answers
 
 
@@ -169,7 +169,7 @@ async def test_nothing_is_held_for_queues_without_the_key_or_that_end_with_their
     directory: Path,
 ) -> None:
     site, _ = await confirming(directory)
-    port = site.node.collector.held_confirms
+    port = site.node.collector.remote_dc_confirms
     await site.apply(d.Put(d.Queue(vhost="v", name="q-transient", durable=False)))
     await site.apply(d.Put(d.Queue(vhost="v", name="other", durable=True)))
     assert port.concerns(site.queue())
@@ -216,7 +216,7 @@ async def test_what_retention_dropped_is_not_confirmed_by_a_downstream_that_goes
 
 async def test_a_downstream_that_acks_nothing_fills_no_memory(directory: Path) -> None:
     site, _ = await confirming(directory, remote_dc_confirm_timeout=1)
-    confirms = site.node.collector.held_confirms
+    confirms = site.node.collector.remote_dc_confirms
     come(site, EU, 0)
     await site.publish(1)
     for is_copied in (True, False):

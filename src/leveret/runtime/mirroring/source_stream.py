@@ -27,7 +27,7 @@ from leveret.core.replication.join import Begin, Continue, DropBefore, Quarantin
 from leveret.core.replication.sender import SendEvent, SendPhase, SentPrefix
 from leveret.model.errors import StorageError
 from leveret.runtime.mirroring.led_log import LedLog, MirrorState
-from leveret.runtime.mirroring.mirror_link import MirrorLink
+from leveret.runtime.mirroring.source_link_base import SourceLinkBase
 from leveret.runtime.replication.progress import SynchronisingProgress
 from leveret.runtime.replication.sent_logs import SentLogs
 from leveret.storage.log import Log
@@ -43,7 +43,7 @@ FINAL_BYTES: Final = 1024 * 1024
 """With less than this missing the rest is sent in one turn of the loop; a shorter log is sent whole."""
 
 
-class MirrorStream(SentLogs):
+class SourceStream(SentLogs):
     """See the module.
 
     Attributes:
@@ -53,9 +53,9 @@ class MirrorStream(SentLogs):
         syncs: whether the mirror is to be sent the prefix.
     """
 
-    link: MirrorLink
+    link: SourceLinkBase
 
-    def __init__(self, link: MirrorLink, led: LedLog, copy: wire.Copy) -> None:
+    def __init__(self, link: SourceLinkBase, led: LedLog, copy: wire.Copy) -> None:
         """Serve a mirror with that copy of the log; the first step compares them."""
         self.led = led
         super().__init__(link, led.name, link.leader.tree, led.pace, link.numbers)

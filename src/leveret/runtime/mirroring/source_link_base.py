@@ -28,7 +28,7 @@ class MirrorLeader(Protocol):
     clock_ms: Callable[[], int]
     logs: LogTable
 
-    def touched(self, link: MirrorLink) -> None:
+    def touched(self, link: SourceLinkBase) -> None:
         """Note that a link has changes in the frame of this flush."""
 
     def number(self, octets: int) -> int:
@@ -46,11 +46,11 @@ class MirrorLeader(Protocol):
     def reported(self, name: str, node: str, state: MirrorState) -> None:
         """Report the new state of a node's mirror of a log."""
 
-    def ended(self, link: MirrorLink) -> None:
+    def ended(self, link: SourceLinkBase) -> None:
         """Forget a link that has ended."""
 
 
-class MirrorLink(SendingLink, ABC):
+class SourceLinkBase(SendingLink, ABC):
     """See the module.
 
     Attributes:
