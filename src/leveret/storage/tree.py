@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final, Protocol
@@ -166,6 +166,12 @@ class Tree:
     def open_all(self) -> dict[str, StorageError]:
         """Open every closed log on disk; return the errors of those that cannot be opened, by name."""
         damaged: dict[str, StorageError] = {}
+        for _ in self.opening_all(damaged):
+            pass
+        return damaged
+
+    def opening_all(self, damaged: dict[str, StorageError]) -> Generator[None, None, None]:
+        """As `open_all`, with a pause behind each log; `damaged` gets the errors."""
         for directory in self._directories():
             name = self.name_of(directory)
             if name not in self.logs and has_segments(directory):
@@ -173,7 +179,7 @@ class Tree:
                     self.log(directory).open(with_messages=False, sync=False)
                 except StorageError as error:
                     damaged[name] = error
-        return damaged
+                yield
 
     def epoch_above(self) -> int:
         """An epoch of leaders whose chunks have a higher epoch than any chunk that is here.

@@ -51,6 +51,7 @@ from leveret.runtime.process.event_history import EventHistory
 from leveret.runtime.process.garbage import Garbage
 from leveret.runtime.process.loop_watch import LoopWatch
 from leveret.runtime.process.proc import used_memory_bytes
+from leveret.runtime.process.work_slices import in_slices, others_first, result_of
 from leveret.runtime.schema_sync.schema_sync import SchemaSync
 from leveret.runtime.sockets.connection_budget import process_sockets
 from leveret.runtime.sockets.tls import server_context
@@ -66,7 +67,6 @@ from leveret.storage.tree import Tree
 
 logger = logging.getLogger(__name__)
 
-_RECOVERED_AT_ONCE: Final = 100
 _SETTLE_TIMEOUT_S: Final = 2.0
 SWITCH_INTERVAL_S: Final = 0.0005
 """The time that a thread waits for the event loop's thread after an fdatasync. Python's own 5 ms tripled the latency of
@@ -321,6 +321,7 @@ class Node:
         if self.config.listeners.amqp_tls or self.config.streams.listeners_tls:
             self._tls = server_context(self.config.tls, "ssl_options")
         self._definitions.compact_at_start()
+        await others_first()
         await self._unless_failed(self._restore())
         await self._unless_failed(self.commit())
         if self.broker.changes:
@@ -401,12 +402,12 @@ class Node:
         queues = broker.led_queues()
         self.log_store.remove_orphans(epochs, self.collector.by_reference_epochs)
         self._handed_out.load()
-        for count, queue in enumerate(queues):
+        await others_first()
+        # A lease that was won is kept alive meanwhile. With thousands of queues, or a slow disk, it would end before
+        # this does, and the node would begin anew for ever.
+        async for queue in in_slices(queues):
             self.log_store.recover(queue)
             self._handed_out.give_back(queue)
-            if count % _RECOVERED_AT_ONCE == 0:
-                # A lease that was won is kept alive meanwhile: with thousands of queues it would end before this does.
-                await asyncio.sleep(0)
         await self.upstream.restore(queues)
         # Times to live, of messages and queues, go on.
         broker.dirty |= {queue: None for queue in queues if queue.damage is None}
@@ -510,10 +511,11 @@ class Node:
         self.engine.gone(queue, error)
         return True
 
-    def open_all_logs(self) -> dict[str, StorageError]:
+    async def open_all_logs(self) -> dict[str, StorageError]:
         """Open every log that no queue has opened, for followers; return the errors of the others, by name."""
         already = set(self.tree.logs)
-        unreadable = self.tree.open_all()
+        unreadable: dict[str, StorageError] = {}
+        await result_of(self.tree.opening_all(unreadable))
         for name, log in self.tree.logs.items():
             if name not in already:
                 # Other nodes are told that it is here, also after a loss of power.

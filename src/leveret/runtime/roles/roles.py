@@ -281,7 +281,7 @@ class Roles:
         self.identity.note_whole(holding.stored_logs(node))
         self._identity.save()
         if self._settings.bind is not None:
-            unreadable = node.open_all_logs()
+            unreadable = await node.open_all_logs()
             await self._listen(self._settings.bind, recorded=recorded, unreadable=set(unreadable))
         await node.open()
         if self.elected is None:
@@ -305,7 +305,7 @@ class Roles:
             self.on_node(node)
             await node.recover()
             if self.follower_server is not None:
-                unreadable.update(node.open_all_logs())
+                unreadable.update(await node.open_all_logs())
             await coordinator.begin()
             if self.follower_server is not None:
                 await self.follower_server.open(str(self._settings.bind))

@@ -56,6 +56,7 @@ from leveret.runtime.cluster.placement.due_queues import DueQueues
 from leveret.runtime.cluster.placement.gathered_writes import AT_ONCE, GatheredWrites
 from leveret.runtime.cluster.placement.local_queues import LocalQueues, QueueKey
 from leveret.runtime.cluster.placement.queue_locations import QueueLocations
+from leveret.runtime.process.work_slices import others_first, time_slice
 
 logger = logging.getLogger(__name__)
 
@@ -181,8 +182,12 @@ class PlacementController:
         await self._follow_records()
 
     async def _follow_records(self) -> None:
-        records = self._due.records
+        records, is_over = self._due.records, time_slice()
         while records:
+            if is_over():
+                # The lease is kept alive meanwhile: at a start there may be thousands of records.
+                await others_first()
+                is_over = time_slice()
             key = next(iter(records))
             del records[key]
             if self._unobserved.get(key, 0) > self._state.revision:
