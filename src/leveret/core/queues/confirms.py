@@ -133,7 +133,7 @@ class ConfirmParts:
 
 
 class Confirms:
-    """Numbers publishes and turns settled batches into confirms; `published` and `confirmed` count them."""
+    """Numbers publishes and turns decided batches into confirms; `published` and `confirmed` count them."""
 
     __slots__ = ("_closed", "_open", "_waiting", "confirmed", "published")
 
@@ -157,7 +157,7 @@ class Confirms:
         return batch
 
     def publish_apart(self, count: int) -> ConfirmBatch:
-        """Number `count` publishes as a batch outside of flushes; the caller calls `settled` for it."""
+        """Number `count` publishes as a batch outside of flushes; the caller calls `decided` for it."""
         self.end_batch()
         batch = self.publish(count)
         self._open = None
@@ -182,7 +182,7 @@ class Confirms:
         closed, self._closed = self._closed, []
         return closed
 
-    def settled(self, batch: ConfirmBatch, ok: bool) -> list[tuple[int, bool, bool]]:
+    def decided(self, batch: ConfirmBatch, ok: bool) -> list[tuple[int, bool, bool]]:
         """Take a batch's outcome; return the confirms to send as (tag, multiple, positive), in order."""
         batch.outcome = ok
         confirms: list[tuple[int, bool, bool]] = []

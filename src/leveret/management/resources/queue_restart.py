@@ -42,7 +42,7 @@ async def restart(call: Call) -> Response:
             f"{_sentence(queue, lost)}; with give_up=true the queue begins anew without them"
         )
     vhost, name = queue.key
-    await call.node.commits.settle()
+    await call.node.commits.all_durable()
     await call.cluster.quarantine_copies(vhost, name)
     await call.node.replication.inspection.quarantine_log(log_name(queue))
     if _crashed(call) is not queue:

@@ -21,10 +21,10 @@ from pyspark.sql import SparkSession
 from leveret.pipeline.files.files import Place, make_directory
 from leveret.pipeline.jobs.job import SparkSettings
 from leveret.pipeline.spark import daemon
-from leveret.pipeline.spark.class_archive import archive_path, use_archive
 from leveret.pipeline.spark.errors import SparkFailed, cause_of
 from leveret.pipeline.spark.interpreter import local_python
 from leveret.pipeline.spark.java import find_java_home
+from leveret.pipeline.spark.shared_classes import archive_path, use_archive
 from leveret.pipeline.spark.workers import check_master, check_workers, choose_python, pack, take_along
 
 # Plain local[*] retries no task.

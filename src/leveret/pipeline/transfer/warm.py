@@ -1,4 +1,4 @@
-"""Makes the class archive (`class_archive`): starts Spark, uses each part of it once, and ends it in order."""
+"""Makes the class archive (`shared_classes`): starts Spark, uses each part of it once, and ends it in order."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 from leveret.pipeline.files.files import locked
 from leveret.pipeline.jobs.job import LoginCredentials, SparkSettings, TransferJob
 from leveret.pipeline.jobs.progress import Inbox
-from leveret.pipeline.spark.class_archive import archive_path, delete_leftovers, make_archive_options
 from leveret.pipeline.spark.java import find_java_home
 from leveret.pipeline.spark.session import start_session
+from leveret.pipeline.spark.shared_classes import archive_path, delete_leftovers, make_archive_options
 from leveret.pipeline.transfer.sink import StoreSink
 from leveret.pipeline.transfer.source import TransferOptions, UpstreamSource, spark_options
 

@@ -190,7 +190,7 @@ class ForwardingIngest:
         async with self._port.changing():
             if self._key not in self._broker.queues:
                 self._ingest.make_for(runs)
-                await self._ingest.settled()
+                await self._ingest.all_durable()
 
 
 async def recover_here(

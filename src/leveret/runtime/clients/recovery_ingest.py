@@ -90,10 +90,10 @@ class RecoveryIngest:
         self.check()
         found(self.last_sequence(reference))
 
-    async def settled(self) -> None:
+    async def all_durable(self) -> None:
         """Return once a queue that was made is known to all nodes."""
         self._engine.flush()
-        await self._commit.settle()
+        await self._commit.all_durable()
         await self._engine.all_known()
 
     def append(

@@ -106,7 +106,7 @@ class Collector:
         self._truncates = config.standby.truncates_transferred
         self.known_downstreams = KnownDownstreams(self.logs)
         self.remote_dc_confirms = RemoteDcConfirms(self.logs)
-        self._durable = commits.settle
+        self._durable = commits.all_durable
         self.following: set[Queue] = set()
         self._retained: dict[Queue, int] = {}
         self._catching_up: dict[Queue, asyncio.Task[None]] = {}

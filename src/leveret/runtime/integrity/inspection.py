@@ -130,9 +130,9 @@ class Inspection:
         """
         return self._answers.answer(what, about)
 
-    async def settled(self) -> None:
+    async def repaired(self) -> None:
         """Wait until no chunk is being repaired: a join that begins may truncate the repaired log."""
-        await self._scrubber.settled()
+        await self._scrubber.repaired()
 
     # -- comparing ----------------------------------------------------------------------------
 

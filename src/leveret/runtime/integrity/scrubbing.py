@@ -162,7 +162,7 @@ class Scrubber:
             pace.stop()
             raise
 
-    async def settled(self) -> None:
+    async def repaired(self) -> None:
         """Wait until no repair is being written."""
         async with self._writing:
             pass

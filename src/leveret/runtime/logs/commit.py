@@ -119,7 +119,7 @@ class GroupCommit:
         self._waiting_for_barrier: deque[tuple[int, list[Promise]]] = deque()
         self._confirms: deque[_Confirm] = deque()
         self._keeping = 0
-        self._settling: set[asyncio.Future[None]] = set()
+        self._awaiting_durable: set[asyncio.Future[None]] = set()
         self._fsync = fsync
         self._on_failure = on_failure
         self._dirty: dict[Log, None] = {}
@@ -447,7 +447,7 @@ class GroupCommit:
             raise StorageError(_CLOSED)
         await asyncio.get_running_loop().run_in_executor(self._summaries, _nothing)
 
-    async def settle(self) -> None:
+    async def all_durable(self) -> None:
         """Wait until everything appended so far is durable and its promises are kept.
 
         Raises:
@@ -456,8 +456,8 @@ class GroupCommit:
         if self._closed:
             raise StorageError(_CLOSED)
         kept: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._settling.add(kept)
-        kept.add_done_callback(self._settling.discard)
+        self._awaiting_durable.add(kept)
+        kept.add_done_callback(self._awaiting_durable.discard)
         self.when_durable(lambda: None if kept.done() else kept.set_result(None))
         self.begin()
         await kept
@@ -471,14 +471,14 @@ class GroupCommit:
             StorageError: the node ends before.
         """
         if self.replication_barrier is not None:
-            await self.settle()
+            await self.all_durable()
 
     def close(self) -> None:
-        """End the threads and keep no more promises; waiting calls of `settle` raise."""
+        """End the threads and keep no more promises; waiting calls of `all_durable` raise."""
         self._closed = True
         if self._later is not None:
             self._later.cancel()
-        for kept in tuple(self._settling):
+        for kept in tuple(self._awaiting_durable):
             if not kept.done():
                 kept.set_exception(StorageError(_CLOSED))
         self._threads.close()

@@ -241,7 +241,7 @@ class MirrorCopies:
         """
         copy = await self._stop(name)
         if copy is not None:
-            await self.commits.settle()
+            await self.commits.all_durable()
             self._close(copy)
 
     async def discard(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Mirroring's interface to the node: the owner of a log, and whether the node leads it.
+"""Mirroring's interface to the node: the queue of a log, and whether the node leads it.
 
 This module is a port: mirroring knows logs and links, and no queues. `runtime.cluster.placement.queues` knows both.
 """

@@ -52,7 +52,7 @@ class MirrorSources:
 
     Attributes:
         tree: the node's own tree.
-        logs: the owners of the node's logs.
+        logs: the queues of the node's logs.
         led: the logs that this node leads, by name.
         sync_bytes_s_max: the most octets that the mirrors of one log are sent in a second to synchronise, 0 for no
             limit; live records come on top. May be set at any time.

@@ -483,7 +483,7 @@ class Node:
             self.engine.flush()
         if not self.failed.is_set():
             failed = asyncio.create_task(self.failed.wait())
-            settled = asyncio.create_task(self.commits.settle())
+            settled = asyncio.create_task(self.commits.all_durable())
             timeout_s = self.config.followers.ack_timeout_ms / 1000 + _SETTLE_TIMEOUT_S
             await asyncio.wait(
                 (failed, settled),
@@ -565,7 +565,7 @@ class Node:
         self._follow_cluster_name()
         await self.engine.refreshed()
         self.engine.flush()
-        await self.commits.settle()
+        await self.commits.all_durable()
         await self.engine.all_known()
 
     def _follow_cluster_name(self) -> None:

@@ -572,14 +572,14 @@ class Delaying:
         await self.halt()
         if not self._delays:
             return
-        await self._commits.settle()
+        await self._commits.all_durable()
         if until_ms == ALL_MS:
             await self.expire(ALL_MS)
         await self._remove_due()
         if until_ms < ALL_MS:
             assert quarantine is not None
             await go_back(past(self._index, self._base, until_ms), self._index, self._applier, quarantine)
-        await self._commits.settle()
+        await self._commits.all_durable()
         self._applier.drop_due()
         self._delays = False
         self._commits.forget(self._index.log)

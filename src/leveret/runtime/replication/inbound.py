@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -116,16 +116,19 @@ class Inbound:
         followed: Followed,
         clock_ms: Callable[[], int],
         answer: Callable[[str, dict[str, Any]], dict[str, Any]],
+        repaired: Callable[[], Awaitable[None]],
         on_hopeless: Callable[[LeveretError], None],
         on_damage: Callable[[Corrupt], None],
     ) -> None:
         """Start without a connection.
 
-        `data` applies the leader's frames, `answer` answers the leader's questions. `on_hopeless` is called with an
-        error that no further attempt can cure: the leader has another secret. `on_damage` is called with the error of a
-        damaged or missing log of this node.
+        `data` applies the leader's frames, `answer` answers the leader's questions. `repaired` returns once no chunk is
+        being repaired; none is repaired while this node joins. `on_hopeless` is called with an error that no further
+        attempt can cure: the leader has another secret. `on_damage` is called with the error of a damaged or missing
+        log of this node.
         """
         self._on_hopeless = on_hopeless
+        self._repaired = repaired
         self._on_damage = on_damage
         self.uri = uri
         self.progress = LeaderProgress()
@@ -338,8 +341,10 @@ class Inbound:
         """Send the extents of all logs, in slices of time: there may be thousands, each with a header to read."""
         loop, delay_ms = asyncio.get_running_loop(), self._data.apply_delay_ms
         part: list[LogExtent] = []
-        until_s = loop.time() + _SLICE_S
         try:
+            # The leader may have a log truncated that a repair writes to.
+            await self._repaired()
+            until_s = loop.time() + _SLICE_S
             for extent in self._data.inventory():
                 part.append(extent)
                 if len(part) == _EXTENTS_AT_ONCE:

@@ -60,12 +60,12 @@ async def take_over(spool: Spool, taker: FrameTaker, applier: Applier, commits: 
                 _apply(entries, waiting.at_ms, taker, applier, is_in_join=joining is not None)
             at += len(entries)
             if entries[0].kind in _NOTED:
-                await commits.settle()
+                await commits.all_durable()
                 applier.drop_due()
                 spool.save(Note(at, waiting.at_ms, joining))
         commits.begin()
         await asyncio.sleep(0)
-    await commits.settle()
+    await commits.all_durable()
     spool.remove()
 
 

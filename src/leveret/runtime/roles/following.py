@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
@@ -98,11 +98,12 @@ class FollowerRole:
     async def start(
         self,
         answer: Callable[[str, dict[str, Any]], dict[str, Any]],
+        repaired: Callable[[], Awaitable[None]],
         on_hopeless: Callable[[LeveretError], None],
         *,
         is_fetching_again: bool = False,
     ) -> None:
-        """Make the link, whose `run` is to be called; `answer` and `on_hopeless` are the link's.
+        """Make the link, whose `run` is to be called; the callbacks are the link's.
 
         `is_fetching_again`: it had joined before, and has lost a log since then; a delayed follower goes on with its
         delay.
@@ -131,6 +132,7 @@ class FollowerRole:
             followed=self,
             clock_ms=clock_ms,
             answer=answer,
+            repaired=repaired,
             on_hopeless=on_hopeless,
             on_damage=self.damaged,
         )

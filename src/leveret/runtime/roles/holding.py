@@ -24,7 +24,7 @@ from leveret.storage.tree import Tree, put_log_away
 
 logger = logging.getLogger(__name__)
 
-_SETTLE_S: Final = 5.0
+_DURABLE_S: Final = 5.0
 _LOST_NAMED: Final = 20
 """Each of so many lost logs has a line of its own."""
 
@@ -168,4 +168,4 @@ async def settle(node: Node) -> None:
     A node that a change of its role has just closed has nothing left to settle.
     """
     with suppress(TimeoutError, StorageError):
-        await asyncio.wait_for(node.commits.settle(), _SETTLE_S)
+        await asyncio.wait_for(node.commits.all_durable(), _DURABLE_S)

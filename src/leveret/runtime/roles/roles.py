@@ -387,6 +387,7 @@ class Roles:
         )
         await following.start(
             self.inspection.answer,
+            self.inspection.repaired,
             self._give_up,
             is_fetching_again=is_fetching_again or was_torn != self.identity.rewriting,
         )

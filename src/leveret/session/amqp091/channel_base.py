@@ -181,7 +181,7 @@ class ChannelBase(DeliveryChannel):
             self._committed(batch, ok)
             return
         before = self.confirms.confirmed
-        for tag, multiple, positive in self.confirms.settled(batch, ok):
+        for tag, multiple, positive in self.confirms.decided(batch, ok):
             encode = wire.ack if positive else wire.nack
             self.connection.send(encode(self.number, tag, multiple))
         count = self.confirms.confirmed - before

@@ -44,7 +44,7 @@ class ForwardedPublication(Protocol):
 
     unconfirmed: Unconfirmed
 
-    def settled(self, number: int, *, ok: bool) -> None:
+    def decided(self, number: int, *, ok: bool) -> None:
         """Note that the leader has, or refuses, everything up to `number`."""
 
     def is_at(self, number: int) -> None:
@@ -304,7 +304,7 @@ class Outlet:
         known = self._publication.unconfirmed.known
         if not payload[12] & _MULTIPLE and number > known + 1:
             raise PeerError(f"a confirm of message {number} alone, where {known} was the last")
-        self._publication.settled(number, ok=ok)
+        self._publication.decided(number, ok=ok)
 
     def close(self) -> None:
         """Close the channel, after the last publish."""

@@ -102,9 +102,9 @@ class Publication:
 
     def refuse_all(self) -> None:
         """Refuse all waiting messages; a leader may have taken some of them all the same."""
-        self.settled(self.unconfirmed.last, ok=False)
+        self.decided(self.unconfirmed.last, ok=False)
 
-    def settled(self, number: int, *, ok: bool) -> None:
+    def decided(self, number: int, *, ok: bool) -> None:
         """Note that the leader has, or refuses, all messages up to a number."""
         kept = self.unconfirmed
         size, count = kept.size_bytes, len(kept)
@@ -121,7 +121,7 @@ class Publication:
         """
         self._note_overflow()
         if self._may_reject:
-            self.settled(number, ok=False)
+            self.decided(number, ok=False)
 
     def _note_overflow(self) -> None:
         """Note whether a leader may reject messages: it may have done so before another policy came."""

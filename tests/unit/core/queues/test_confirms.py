@@ -41,7 +41,7 @@ def test_batches_settled_in_any_order_confirm_each_publish_once_and_in_order(
     last = 0
     for index in data.draw(st.permutations(range(len(batches)))):
         settled.add(index)
-        more, last = covered(confirms.settled(batches[index], outcomes[index]), last)
+        more, last = covered(confirms.decided(batches[index], outcomes[index]), last)
         done += more
         in_order = next((i for i in range(len(batches)) if i not in settled), len(batches))
         assert len(done) == sum(sizes[:in_order])
@@ -53,7 +53,7 @@ def test_one_publish_is_confirmed_as_one() -> None:
     confirms = Confirms()
     batch = confirms.publish(1)
     assert confirms.close_batches() == [batch]
-    assert confirms.settled(batch, True) == [(1, False, True)]
+    assert confirms.decided(batch, True) == [(1, False, True)]
 
 
 def test_a_flush_without_publishes_has_no_batch() -> None:
@@ -75,9 +75,9 @@ def test_a_refused_publish_is_a_batch_of_its_own_between_its_neighbours() -> Non
         (3, True),
         (4, False),
     ]
-    assert confirms.settled(refused, False) == []
-    assert confirms.settled(after, True) == []
-    assert confirms.settled(before, True) == [(2, True, True), (3, False, False), (4, False, True)]
+    assert confirms.decided(refused, False) == []
+    assert confirms.decided(after, True) == []
+    assert confirms.decided(before, True) == [(2, True, True), (3, False, False), (4, False, True)]
 
 
 def test_a_batch_waits_for_the_disk_if_any_of_its_queues_does() -> None:

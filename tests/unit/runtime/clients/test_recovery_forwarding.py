@@ -51,7 +51,7 @@ class FakeIngest:
     def make_for(self, runs: list[MessageRun]) -> None:
         self._queues[KEY] = led_by("n2")
 
-    async def settled(self) -> None:
+    async def all_durable(self) -> None:
         """All nodes know it."""
 
 

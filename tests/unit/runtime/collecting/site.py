@@ -99,7 +99,7 @@ class Site:
         await self.node.commit()
         while tasks := list(self.node.collector._catching_up.values()):
             await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), PATIENCE_S)
-        await self.node.commits.settle()
+        await self.node.commits.all_durable()
 
     async def apply(self, *changes: d.Change) -> None:
         for change in changes:

@@ -356,10 +356,10 @@ def test_a_join_waits_until_what_is_being_written_is_written(
     monkeypatch.setattr(scrubbing, "repair", slow)
 
     async def main() -> None:
-        await damaged.inspection.settled()
+        await damaged.inspection.repaired()
         scrub = asyncio.create_task(damaged.inspection.scrub())
         assert await asyncio.to_thread(writes.wait, 10)
-        settled = asyncio.create_task(damaged.inspection.settled())
+        settled = asyncio.create_task(damaged.inspection.repaired())
         # Also when nobody waits for the scrub any more.
         scrub.cancel()
         await asyncio.gather(scrub, return_exceptions=True)

@@ -178,7 +178,7 @@ async def test_few_logs_are_synced_by_the_kernel_and_no_thread(
         for log in logs:
             log.append(0, 1, 1, b"x", 0)
             commit.appended(log)
-        await commit.settle()
+        await commit.all_durable()
         assert [log.synced_offset for log in logs] == [log.next_offset for log in logs]
     assert (failures, commit.rounds) == ([], 3)
     commit.close()
@@ -220,7 +220,7 @@ async def test_what_is_dirty_is_written_back_for_nobody_and_the_next_round_is_on
         for log in logs:
             log.append(0, 1, 1, b"x", 0)
             commit.appended(log)
-        await commit.settle()
+        await commit.all_durable()
         await until(lambda count=round_number + 1: len(synced) == count)  # type: ignore[misc]
         await until(lambda: not file_system._dirty._is_written_back)
     assert synced[0].startswith("write_back")
@@ -535,16 +535,16 @@ async def test_a_round_of_many_logs_goes_in_parts_and_its_promises_wait_for_the_
         commit.appended(log)
     durable: list[int] = []
     commit.when_durable(lambda: durable.extend(log.synced_offset for log in logs))
-    await commit.settle()
+    await commit.all_durable()
     assert (durable, most, commit.rounds) == ([1] * 5, 2, 1)
     commit.close()
 
 
 async def test_settle_waits_until_everything_so_far_is_durable(disk: Disk) -> None:
     commit = disk.commit()
-    await commit.settle()
+    await commit.all_durable()
     disk.append(commit)
-    waiting = asyncio.ensure_future(commit.settle())
+    waiting = asyncio.ensure_future(commit.all_durable())
     await until(lambda: disk.syncing == 1)
     assert not waiting.done()
     disk.let_go()
@@ -560,7 +560,7 @@ async def test_a_synced_segment_gets_its_final_name(disk: Disk, tmp_path: Path) 
     disk.append(commit)
     assert [path.suffix for path in sorted((tmp_path / "log").iterdir())] == [".segment", ".new"]
     disk.let_go(3)
-    await commit.settle()
+    await commit.all_durable()
     assert [path.suffix for path in sorted((tmp_path / "log").iterdir())] == [".segment", ".segment"]
     commit.close()
 
@@ -606,7 +606,7 @@ def test_whatever_the_order_promises_are_kept_in_order_and_never_before_their_sy
                     await asyncio.sleep(0.001)
             for _ in steps:
                 disk.let_go()
-            await asyncio.wait_for(commit.settle(), 60)
+            await asyncio.wait_for(commit.all_durable(), 60)
             assert kept == list(range(made))
             commit.close()
 
@@ -632,4 +632,4 @@ async def test_what_is_under_way_when_it_is_closed_changes_nothing_any_more(disk
     assert sorted(path.name for path in disk.log.directory.iterdir()) == names
     assert (kept, failed) == ([], [])
     with pytest.raises(StorageError, match="no longer leads"):
-        await commit.settle()
+        await commit.all_durable()

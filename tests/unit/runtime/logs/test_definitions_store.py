@@ -88,7 +88,7 @@ async def test_changes_are_durable_with_the_next_group_commit(tmp_path: Path) ->
     commit = GroupCommit(fsync=True, on_failure=lambda error: None)
     store = DefinitionsStore(Log(tmp_path, epoch=1), commit, lambda: 7)
     store.append([put("a")])
-    await commit.settle()
+    await commit.all_durable()
     assert (commit.rounds, store._log.unsynced()) == (1, [])
     commit.close()
 

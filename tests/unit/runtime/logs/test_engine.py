@@ -86,7 +86,7 @@ async def test_what_another_declared_is_told_only_once_it_is_durable(directory: 
         client.send(commands.Queue.Declare(queue="q", durable=True))
         site.node.engine.flush()
     assert first.names() == second.names() == []
-    await site.node.commits.settle()
+    await site.node.commits.all_durable()
     assert first.names() == second.names() == ["Queue.DeclareOk"]
 
 
@@ -104,16 +104,16 @@ async def test_nothing_is_confirmed_while_the_definitions_cannot_be_logged(
         client.send(commands.Queue.Declare(queue="q", durable=True))
         client.publish("q")
         site.node.engine.flush()
-        await site.node.commits.settle()
+        await site.node.commits.all_durable()
         assert client.names() == []
         client.engine.touch(client.session)
     site.node.engine.flush()
-    await site.node.commits.settle()
+    await site.node.commits.all_durable()
     assert client.names() == ["Queue.DeclareOk", "Basic.Nack"]
     client.replies.clear()
     client.publish("q")
     site.node.engine.flush()
-    await site.node.commits.settle()
+    await site.node.commits.all_durable()
     assert client.names() == ["Basic.Ack"]
 
 
@@ -129,13 +129,13 @@ async def test_a_publish_that_the_disk_refuses_is_nacked(
     client = Client(site)
     client.send(commands.Queue.Declare(queue="q", durable=True))
     site.node.engine.flush()
-    await site.node.commits.settle()
+    await site.node.commits.all_durable()
     client.replies.clear()
     with monkeypatch.context() as broken:
         broken.setattr(site.node.engine._queues, "append_messages", refuse)
         client.publish("q")
         site.node.engine.flush()
-        await site.node.commits.settle()
+        await site.node.commits.all_durable()
     assert client.names() == ["Basic.Nack"]
 
 
@@ -193,7 +193,7 @@ async def test_definitions_that_the_disk_refuses_are_tried_again_once_in_a_while
         site.node.engine.flush()
         assert caplog.text.count("definitions_not_logged") == 2, "and so on"
     site.node.engine.flush()
-    await site.node.commits.settle()
+    await site.node.commits.all_durable()
     assert "Queue.DeclareOk" in client.names()
 
 
@@ -241,7 +241,7 @@ async def test_what_reaches_very_many_queues_is_appended_in_turns_and_confirmed_
         assert sum(appended) == len(names) or client.names() == []
     appended.append(0)
     client.engine.flush()
-    await node.commits.settle()
+    await node.commits.all_durable()
     assert max(appended) <= 2 * QUEUES_A_TURN
     assert sum(appended) == len(names) - (refused is not None)
     good, bad = ("Basic.Ack", "Basic.Nack") if way == "fanout" else ("Tx.CommitOk", "Connection.Close")
@@ -298,18 +298,18 @@ async def test_a_commit_whose_settlements_the_disk_refuses_fails(
     client.send(commands.Channel.Close(200, "", 0, 0), commands.Channel.Open(), commands.Tx.Select())
     client.send(commands.Basic.Get(queue="q"), commands.Basic.Get(queue="q"))
     node.engine.flush()
-    await node.commits.settle()
+    await node.commits.all_durable()
     client.replies.clear()
     client.send(commands.Basic.Ack(delivery_tag=1), commands.Tx.Commit())
     node.engine.flush()
-    await node.commits.settle()
+    await node.commits.all_durable()
     assert client.names() == ["Tx.CommitOk"]
     client.replies.clear()
     with monkeypatch.context() as broken:
         broken.setattr(node.engine._queues, "append_settlements", refuse)
         client.send(commands.Basic.Ack(delivery_tag=2), commands.Tx.Commit())
         node.engine.flush()
-        await node.commits.settle()
+        await node.commits.all_durable()
     assert client.names() == ["Connection.Close"]
 
 
@@ -324,7 +324,7 @@ async def test_a_reply_never_overtakes_what_was_asked_before_it(directory: Path)
     client.engine.write_out()
     assert client.names() == []
     site.node.engine.flush()
-    await site.node.commits.settle()
+    await site.node.commits.all_durable()
     assert client.names() == ["Queue.DeclareOk", "Basic.Ack"]
     client.send(commands.Basic.Get(queue="q"))
     site.node.engine.flush()
@@ -353,7 +353,7 @@ async def test_a_reply_waits_for_the_definitions_it_rests_on_and_not_for_those_b
     for queue in ("first", "second"):
         client.send(commands.Queue.Declare(queue=queue, durable=True))
         client.engine.flush()
-    await commits.settle()
+    await commits.all_durable()
     assert client.names() == ["Queue.DeclareOk"] * 2
     assert seen == [before + 1, before + 2]
 
@@ -366,7 +366,7 @@ async def test_a_declaration_that_wants_no_reply_holds_nothing_back_for_ever(dir
     client.engine.flush()
     client.send(commands.Basic.Qos())
     client.engine.flush()
-    await site.node.commits.settle()
+    await site.node.commits.all_durable()
     assert client.names() == ["Basic.QosOk"]
 
 

@@ -175,9 +175,9 @@ def test_memory_alone_knows_what_a_transient_queue_has_settled(tmp_path: Path) -
 
 async def test_a_durable_queues_log_is_synced_by_the_group_commit(store: Store) -> None:
     store.publish(b"a")
-    await store.commit.settle()
+    await store.commit.all_durable()
     store.ack(*(offset for offset, _ in store.take(1)))
-    await store.commit.settle()
+    await store.commit.all_durable()
     assert (store.commit.rounds, store.store.log(store.queue).unsynced()) == (2, [])
 
 

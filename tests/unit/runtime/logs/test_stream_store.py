@@ -77,7 +77,7 @@ class Store:
         self.store.append_settlements(self.stream)
 
     def commit_now(self) -> None:
-        asyncio.run(self.commit.settle())
+        asyncio.run(self.commit.all_durable())
 
     def publish_now(self, *bodies: bytes, reference: str = "", first_id: int = 1) -> None:
         self.publish(*bodies, reference=reference, first_id=first_id)

@@ -164,7 +164,7 @@ class Node:
         if self._server is not None:
             self._server.close()
         await asyncio.sleep(0)
-        await self.commits.settle()
+        await self.commits.all_durable()
         self.commits.close()
         self.tree.close()
 

@@ -80,7 +80,7 @@ async def test_leading_goes_round_and_what_nobody_confirmed_is_set_aside(tmp_pat
         if has_more:
             leader.append(A, 900)
             divergent += 1
-        await leader.commits.settle()
+        await leader.commits.all_durable()
         leader.sources.cease(A)
         old, leader, epoch = leader, dice.choice(mirrors), epoch + 1
         raise_epoch(leader, A, epoch)
@@ -119,12 +119,12 @@ async def test_a_mirror_whose_messages_are_gone_by_now_is_late_unless_another_le
     if is_divergent:
         raise_epoch(mirror, A, 2)
         mirror.append(A)
-        await mirror.commits.settle()
+        await mirror.commits.all_durable()
     raise_epoch(leader, A, 3)
     leader.lead(A, automatic=True)
     for _ in range(6):
         leader.append(A, 900, 4)
-    await leader.commits.settle()
+    await leader.commits.all_durable()
     leader.log(A).drop_before(leader.log(A).next_offset)
     assert leader.log(A).first_offset >= 17
     mirror.copies.mirror(A, "leader")
@@ -154,12 +154,12 @@ async def test_who_is_counted_on_is_not_wiped_before_the_record_says_that_it_is_
     if begins_later:
         log.drop_before(log.next_offset // 2)
         assert log.first_offset > leader.log(A).first_offset
-    await mirror.commits.settle()
+    await mirror.commits.all_durable()
     raise_epoch(leader, A, 2)
     if not begins_later:
         for _ in range(6):
             leader.append(A, 900, 4)
-        await leader.commits.settle()
+        await leader.commits.all_durable()
         leader.log(A).drop_before(leader.log(A).next_offset)
         assert leader.log(A).first_offset > log.next_offset
     leader.lead(A, automatic=True)
@@ -170,7 +170,7 @@ async def test_who_is_counted_on_is_not_wiped_before_the_record_says_that_it_is_
     for _ in range(3):
         leader.append(A)
         leader.sources.cut()
-        await leader.commits.settle()
+        await leader.commits.all_durable()
     assert octets(mirror.directory) == extent
     leader.sources.wait_for(A, frozenset())
     await until(lambda: leader.is_live("mirror", A), "live again")
@@ -232,7 +232,7 @@ async def test_what_is_released_can_be_led_and_what_is_discarded_is_gone(
     await until(lambda: not leader.sources.rows(A) and not leader.sources.rows(B), "released")
     leader.append(A)
     leader.append(B)
-    await leader.commits.settle()
+    await leader.commits.all_durable()
     assert mirror.copies.ends(A) == ends
     raise_epoch(mirror, A, 2)
     mirror.lead(A)

@@ -141,7 +141,7 @@ async def test_a_mirror_that_begins_late_is_whole_once_all_before_is_settled(tmp
     leader.sources.floor(A, first)
     await until(lambda: leader.state(A, "mirror") is MirrorState.LIVE, "live")
     # What is left of the old there is never sent.
-    await leader.commits.settle()
+    await leader.commits.all_durable()
     leader.log(A).drop_before(first)
     leader.append(A)
     await until(lambda: leader.is_live("mirror", A), "still live")
@@ -237,7 +237,7 @@ async def test_a_publisher_never_waits_for_a_sync(tmp_path: Path) -> None:
     log = leader.tree.log(leader.tree.path_of(A)).open(with_messages=False)
     while log.size_bytes < 32_000_000:
         leader.append(A, 60_000, 16)
-    await leader.commits.settle()
+    await leader.commits.all_durable()
     leader.lead(A, automatic=True)
     mirror.copies.mirror(A, "leader")
     await until(lambda: leader.state(A, "mirror") is MirrorState.SYNCHRONISING, "begun")

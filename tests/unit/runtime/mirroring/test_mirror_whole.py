@@ -44,12 +44,12 @@ async def test_what_was_promised_before_a_mirror_began_is_not_kept_before_it_has
 async def test_what_a_killed_process_left_is_on_the_disk_before_anything_is_acked(tmp_path: Path) -> None:
     mirror = Node(tmp_path / "mirror")
     end = mirror.append(NAME, count=3)
-    await mirror.commits.settle()
+    await mirror.commits.all_durable()
     mirror.tree.logs.pop(NAME).close()
     mirror.via["leader"] = 1
     mirror.copies.mirror(NAME, "leader")
     log = mirror.tree.logs[NAME]
     assert log.synced_offset < log.next_offset == end
-    await mirror.commits.settle()
+    await mirror.commits.all_durable()
     assert log.synced_offset == end
     await mirror.stop()

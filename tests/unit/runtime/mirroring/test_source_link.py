@@ -52,7 +52,7 @@ def play(tmp_path: Path, story: Callable[[Node, Peer, SourceLink, list[int]], An
     async def played() -> None:
         node = Node(tmp_path / "leader")
         node.append(NAME, count=3)
-        await node.commits.settle()
+        await node.commits.all_durable()
         node.lead(NAME, automatic=True)
         node.sources.wait_for(NAME, frozenset({MIRROR}))
         describe: list[int] = []

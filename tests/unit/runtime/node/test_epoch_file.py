@@ -77,7 +77,7 @@ async def test_an_import_of_ten_thousand_queues_waits_once_in_the_loops_thread(
         given += [epochs.stamp(QUEUE).epoch for _ in range(100)]
         assert given[-1] <= EpochFile(file).last(), "on disk before it is given"
         # As after an import's flush.
-        await commits.settle()
+        await commits.all_durable()
         await asyncio.sleep(0)
     commits.close()
     assert given == list(range(1, 10_001))
@@ -92,7 +92,7 @@ async def test_a_block_that_is_used_up_while_a_thread_writes_is_waited_for(tmp_p
     epochs = Epochs(EpochFile(file, commits).reserve)
     last = [epochs.stamp(QUEUE).epoch for _ in range(5000)][-1]
     assert last <= EpochFile(file).last()
-    await commits.settle()
+    await commits.all_durable()
     for _ in range(10_000):
         last = epochs.stamp(QUEUE).epoch
     assert last == 15_000 <= EpochFile(file).last()

@@ -37,7 +37,7 @@ async def end_amid(site: Site, *, kills_after: int | None) -> list[int]:
     else:
         for _ in range(kills_after):
             site.node.engine.flush()
-        await site.node.commits.settle()
+        await site.node.commits.all_durable()
         await site.kill()
     await site.start()
     queue = site.queue()

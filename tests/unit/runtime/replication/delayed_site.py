@@ -74,7 +74,7 @@ class DelayedSite(FollowerSite):
         self.at_ms = at_ms + DELAY_MS
         self.delaying._removes_at_s = 0.0
         await self.delaying.expire(at_ms)
-        await self.commits.settle()
+        await self.commits.all_durable()
         self.delaying.drop_due()
 
     async def stop(self) -> None:

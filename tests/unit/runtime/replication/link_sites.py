@@ -163,6 +163,17 @@ class LeaderSite:
         self.tree.close()
 
 
+class Repairs:
+    """The repair of a chunk, which a test may hold up."""
+
+    def __init__(self) -> None:
+        self.ended = asyncio.Event()
+        self.ended.set()
+
+    async def wait(self) -> None:
+        await self.ended.wait()
+
+
 class FollowerSite:
     """A follower's tree and link; also its own inbound.Followed."""
 
@@ -180,6 +191,7 @@ class FollowerSite:
         assert not self.tree.open_all()
         self.commits = GroupCommit(fsync=True, on_failure=fail)
         self.identity = IdentityFile(directory)
+        self.repairs = Repairs()
         self.seen: dict[str, list[int]] = {}
         self.damaged: list[Corrupt] = []
         self.rewritten: list[str] = []
@@ -201,6 +213,7 @@ class FollowerSite:
             followed=self,
             clock_ms=clock_ms,
             answer=unheard,
+            repaired=self.repairs.wait,
             on_hopeless=on_hopeless,
             on_damage=self.damaged.append,
         )
@@ -256,7 +269,7 @@ class FollowerSite:
         self.inbound.stop()
         self.running.cancel()
         await asyncio.wait([self.running])
-        await self.commits.settle()
+        await self.commits.all_durable()
         self.commits.close()
         self.tree.close()
 

@@ -129,10 +129,10 @@ class MirroringNode(LeaderSite):
             case "begin":
                 self.begin_anew(name)
             case "precede" if log is not None and log.size_bytes:
-                await self.commits.settle()
+                await self.commits.all_durable()
                 self.precede(name)
                 # A copy has one such prefix at a time.
-                await self.commits.settle()
+                await self.commits.all_durable()
             case "drop" if log is not None:
                 self.applier.apply(LogChange(ChangeKind.DROP, name, dice.randint(0, log.next_offset)))
                 self.applier.drop_due()
@@ -144,7 +144,7 @@ class MirroringNode(LeaderSite):
     async def rest(self) -> None:
         for name in NAMES:
             self.open(name)
-        await self.commits.settle()
+        await self.commits.all_durable()
 
 
 def is_at_rest(leader: MirroringNode) -> bool:
@@ -195,12 +195,12 @@ async def test_a_node_that_streams_is_told_of_each_change_without_a_new_join(tmp
     leader.catch_up(name)
     leader.diverge(name)
     leader.catch_up(name)
-    await leader.commits.settle()
+    await leader.commits.all_durable()
     while leader.tree.logs[name].first_offset:
         leader.precede(name)
-        await leader.commits.settle()
+        await leader.commits.all_durable()
     await until(lambda: in_sync(leader) and not leader.feed.prefixes, "in sync")
-    await leader.commits.settle()
+    await leader.commits.all_durable()
     await until(lambda: name in follower.tree.logs and not follower.tree.logs[name].first_offset, "all of it")
     assert leader.listener.followers == [link]
     assert follower.inbound.state == "streaming"

@@ -170,7 +170,7 @@ async def test_a_drop_is_made_though_the_leader_truncates_the_log_before_the_del
         append(leader, QUEUE, bytes(SEGMENT_BYTES // 3))
     follower = DelayedSite(tmp_path / "follower", await leader.start())
     await until(lambda: has_received(leader))
-    await leader.commits.settle()
+    await leader.commits.all_durable()
     log = leader.log(QUEUE)
     assert log.drop_before(log.next_offset - 8)
     append(leader, OTHER, b"another frame")

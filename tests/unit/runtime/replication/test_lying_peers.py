@@ -121,7 +121,7 @@ async def test_a_mirror_that_lies_gets_no_promise_kept_and_nothing_written(
     monkeypatch.setattr(source_stream, "FINAL_BYTES", 1)
     dice, node = random.Random(f"{phase} {seed}"), Node(tmp_path / "leader")
     node.fill(NAME, 20_000)
-    await node.commits.settle()
+    await node.commits.all_durable()
     node.lead(NAME, automatic=True)
     node.sources.wait_for(NAME, frozenset({"b"}))
     told: list[int] = []
@@ -146,10 +146,10 @@ async def test_a_mirror_that_lies_gets_no_promise_kept_and_nothing_written(
     node.append(NAME)
     node.promise(told, NAME)
     node.sources.cut()
-    await node.commits.settle()
+    await node.commits.all_durable()
     before, acked = files_below(node.directory), link.sender.acks.cut
     says_until_it_ends(link.received, dice, link.sender.sent)
-    await node.commits.settle()
+    await node.commits.all_durable()
     assert told == []
     assert link.sender.acks.cut == acked
     assert not node.sources.has_all(NAME, "b")
@@ -198,7 +198,7 @@ async def test_a_follower_that_lies_is_not_in_sync_and_gets_nothing_written(
         monkeypatch.setattr(sent_node, "FINAL_BYTES", -1)
     dice, leader = random.Random(f"{phase} {seed}"), LeaderSite(tmp_path / "leader", random.Random(1))
     leader.append(NAME)
-    await leader.commits.settle()
+    await leader.commits.all_durable()
     link = joining(leader)
     scope = link.sending.scope
     if phase is SendPhase.COMPARING:

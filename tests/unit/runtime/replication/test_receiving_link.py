@@ -162,3 +162,21 @@ async def test_a_follower_that_cannot_list_its_files_connects_again_and_joins_la
     assert len(tries) == 2
     await follower.stop()
     await leader.stop()
+
+
+async def test_a_follower_that_is_repairing_a_chunk_joins_behind_the_repair(tmp_path: Path) -> None:
+    leader = LeaderSite(tmp_path / "leader", random.Random(1))
+    leader.append("queues/q")
+    uri = await leader.start()
+    follower = FollowerSite(tmp_path / "follower", uri)
+    follower.repairs.ended.clear()
+    await until(lambda: follower.inbound.state == "joining", "joining")
+    for _ in range(20):
+        leader.append("queues/q")
+        leader.feed.cut()
+        await asyncio.sleep(0.002)
+    assert not follower.tree.logs
+    follower.repairs.ended.set()
+    await until(lambda: in_sync(leader), "in sync")
+    await follower.stop()
+    await leader.stop()

@@ -143,7 +143,7 @@ async def test_what_only_another_leader_of_the_same_epoch_had_is_not_deleted(
     one, other = (LeaderSite(tmp_path / name, dice) for name in ("one", "other"))
     one.append("definitions")
     one.commits.begin()
-    await one.commits.settle()
+    await one.commits.all_durable()
     shutil.copytree(one.directory / "definitions", other.directory / "definitions")
     other.tree.open_all()
     one.append("queues/0000000000000001")

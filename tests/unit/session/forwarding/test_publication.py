@@ -43,9 +43,9 @@ def test_what_a_lost_leader_may_have_rejected_is_not_confirmed_whatever_policy_c
     # The link ends before the leader says which it has rejected; the next one confirms all that it knows.
     publication.queue.configure(QueueSettings())
     publication.is_at(3)
-    publication.settled(3, ok=True)
+    publication.decided(3, ok=True)
     assert outcomes == [policy is None]
-    publication.settled(publication.unconfirmed.last, ok=True)
+    publication.decided(publication.unconfirmed.last, ok=True)
     publish(publication, 1)
     publication.is_at(publication.unconfirmed.last)
     assert len(publication.unconfirmed) == 1, "that leader never rejects"
@@ -65,7 +65,7 @@ def test_the_sums_of_what_is_kept_are_those_of_all_queues(steps: list[tuple[int,
             case "publish":
                 publish(each, 2)
             case "settle":
-                each.settled(each.unconfirmed.known + 1, ok=True)
+                each.decided(each.unconfirmed.known + 1, ok=True)
             case "refuse":
                 each.refuse_all()
             case _:
@@ -87,6 +87,6 @@ def test_messages_for_queues_that_are_down_have_a_limit_together(monkeypatch: py
     fullness = [kept.is_full]
     kept.is_for(other, down=True)
     fullness.append(kept.is_full)
-    one.settled(1, ok=True)
+    one.decided(1, ok=True)
     fullness.append(kept.is_full)
     assert fullness == [False, True, False]

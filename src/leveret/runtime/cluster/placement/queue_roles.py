@@ -167,7 +167,7 @@ class QueueRoles:
             delivered = committed = 0
             if name is not None:
                 await self._copies.release(name)
-                await self._commits.settle()
+                await self._commits.all_durable()
                 # Only now: records received before may raise the cursor. A leader that was lost may have handed out
                 # any message since its last report, also of a quorum queue: its consumers do not wait for mirrors.
                 sent_everything = queue.leader in placement.mirrors
@@ -222,7 +222,7 @@ class QueueRoles:
             queue = self._stand_in(queue)
         led = self._queues.handed_over.pop(key, None)
         if led is not None:
-            await self._commits.settle()
+            await self._commits.all_durable()
             if name is not None:
                 self._sources.cease(name)
             self._queues.step_down(led)
@@ -328,7 +328,7 @@ class QueueRoles:
             StorageError: the node stops.
         """
         ends = self._copies.ends(name)
-        await self._commits.settle()
+        await self._commits.all_durable()
         return (ends.epoch, ends.next_offset) if ends is not None else (0, 0)
 
     def lead_by(
@@ -416,7 +416,7 @@ class QueueRoles:
         except TimeoutError:
             raise LeveretError(f"log {name} did not get offset {offset} in time") from None
         # The segment before is sealed once this one is durable.
-        await self._commits.settle()
+        await self._commits.all_durable()
         await self._commits.summarised()
 
     async def hand_over_to(
@@ -447,7 +447,7 @@ class QueueRoles:
                 min(_LOSING_S, self._hand_over_timeout_s) if loses else self._hand_over_timeout_s
             ):
                 await has_all
-                await self._commits.settle()
+                await self._commits.all_durable()
         except TimeoutError:
             if loses:
                 return frozenset()

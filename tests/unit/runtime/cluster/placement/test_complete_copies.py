@@ -90,7 +90,7 @@ async def test_a_list_of_many_logs_is_not_written_in_the_loops_thread(
     complete.discard(names[0])
     await saved(tree, *names[1:])
     complete.strike_out(names[1])
-    await commits.settle()
+    await commits.all_durable()
     assert listed(tree) == set(names[2:])
     assert not in_loop
 
@@ -120,7 +120,7 @@ async def test_what_an_earlier_process_listed_is_struck_out_too(tree: Tree, comm
     tree.file(tree.root / FILE).save({"logs": [A, B, "queues/gone"]})
     complete = CompleteCopies(tree, commits)
     complete.strike_out(A)
-    await commits.settle()
+    await commits.all_durable()
     assert listed(tree) == {B}
 
 
@@ -139,7 +139,7 @@ async def test_a_list_that_the_disk_refuses_is_written_later_and_promises_go_on(
     complete = CompleteCopies(tree, commits)
     complete.add(A)
     await until(lambda: bool(refused), "a refusal")
-    await commits.settle()
+    await commits.all_durable()
     await saved(tree, A)
 
 

@@ -94,7 +94,7 @@ async def test_what_comes_late_of_a_queue_before_does_nothing_to_the_one_that_wa
     keeping.declared(queue.definition, placement)
     name = NAME
     end = node.append(name, count=3)
-    await node.commits.settle()
+    await node.commits.all_durable()
     await keeping.follow(KEY, late)
     assert node.tree.logs[name].next_offset == end
     assert name in node.sources.led
@@ -109,7 +109,7 @@ async def with_copy(node: Node) -> str:
     """What was received of the queue before is on disk, and nothing has it open."""
     name = NAME
     node.append(name, count=3)
-    await node.commits.settle()
+    await node.commits.all_durable()
     node.commits.forget(node.tree.logs[name])
     node.tree.logs.pop(name).close()
     return name
@@ -381,7 +381,7 @@ async def test_a_node_that_stops_has_a_mirror_synchronised_and_waits_for_it_no_l
     keeping.known[KEY] = queue_of(8)
     keeping.declared(keeping.known[KEY].definition, mirrored("a", "mirror"))
     leader.append(NAME, count=3)
-    await leader.commits.settle()
+    await leader.commits.all_durable()
     mirror.copies.mirror(NAME, "leader")
     await until(
         lambda: leader.state(NAME, "mirror") is MirrorState.UNSYNCHRONISED, "it has what comes from now on"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from leveret.pipeline.spark.class_archive import (
+from leveret.pipeline.spark.shared_classes import (
     archive_path,
     delete_leftovers,
     make_archive_options,
