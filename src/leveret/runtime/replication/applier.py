@@ -326,6 +326,10 @@ class Applier:
         """Append a chunk to a prefix segment; ignore a repeated one, or one whose segment's begin did not come."""
         if name not in self.tree.logs:
             return
+        if name in self._drops and chunk.header.chunk_id == segment:
+            # The leader has dropped that segment, or lacked it, and has it again.
+            first_offset, on_disk = self._drops[name]
+            self._drops[name] = min(first_offset, segment), on_disk
         prefix = self._prefixes.get(name)
         if prefix is None:
             prefix = self._prefixes[name] = CopiedPrefix(

@@ -139,6 +139,8 @@ class Delaying:
         """The last frame that deleted or truncated each log: an earlier drop does not apply to the present log."""
         self._leader_begins: dict[str, int] = {}
         """The last drops that the present leader sent: its logs begin there, also once it has truncated them."""
+        self._begins: dict[str, list[tuple[int, int]]] = {}
+        """The frames with which the leader got earlier segments of a log again, and the segments' first offsets."""
         self._due_drops: dict[str, int] = {}
         self._unsure: set[str] = set()
         """Logs with noted changes that may not have been made."""
@@ -209,8 +211,12 @@ class Delaying:
                 if each.kind in KEPT:
                     self._kept_at[each.name] = at
                     self._dropping.pop(each.name, None)
+                    self._begins.pop(each.name, None)
                 elif each.kind is NotedKind.DROP:
                     self._dropping[each.name] = max(each.offset, self._dropping.get(each.name, 0))
+                elif each.kind is NotedKind.BEGINS:
+                    self._dropping[each.name] = min(each.offset, self._dropping.get(each.name, 0))
+                    self._begins.setdefault(each.name, []).append((at, each.offset))
 
     @property
     def log(self) -> Log | None:
@@ -388,6 +394,8 @@ class Delaying:
                     lines.append(Noted(NotedKind.DROP, name, change.offset))
             elif kind is ChangeKind.APPEND and change.chunk is not None:
                 ends[name] = change.chunk.header.next_offset
+            elif kind is ChangeKind.HEAD and change.chunk is not None:
+                lines += self._begins_earlier(name, change.offset)
             elif kind in _NOTED_AS:
                 if log is not None and name not in kept:
                     kept[name] = log, change.offset if kind is ChangeKind.CUT else None
@@ -404,6 +412,16 @@ class Delaying:
         frame = NotedFrame(FramePart.OF_JOIN if is_of_join else FramePart.WHOLE, lines, *_amount_of(changes))
         self._record(frame, at_ms)
         self._unsure.clear()
+
+    def _begins_earlier(self, name: str, offset: int) -> list[Noted]:
+        """Return a note that the leader has a segment that it had dropped, or lacked while it was synchronised itself.
+
+        This node still has the segment if the drop waits. So the drop must not remove it once the delay has passed.
+        """
+        for drops in (self._leader_begins, self._due_drops):
+            if name in drops:
+                drops[name] = min(drops[name], offset)
+        return [Noted(NotedKind.BEGINS, name, offset)] if offset < self._dropping.get(name, 0) else []
 
     def _drop_again(self, name: str, change: LogChange) -> list[Noted]:
         """Return a note that the leader's last drop of a log applies to the log as this change leaves it.
@@ -477,9 +495,15 @@ class Delaying:
             for each in frame.noted:
                 kept_at = self._kept_at.get(each.name, -1)
                 if each.kind is NotedKind.DROP and kept_at < at:
-                    self._due_drops[each.name] = max(each.offset, self._due_drops.get(each.name, 0))
-                    if self._dropping.get(each.name, 0) <= each.offset:
+                    later = [begin for begun, begin in self._begins.get(each.name, ()) if begun > at]
+                    offset = min([each.offset, *later])
+                    self._due_drops[each.name] = max(offset, self._due_drops.get(each.name, 0))
+                    if self._dropping.get(each.name, 0) <= offset:
                         self._dropping.pop(each.name, None)
+                elif each.kind is NotedKind.BEGINS:
+                    left = [begun for begun in self._begins.pop(each.name, ()) if begun[0] > at]
+                    if left:
+                        self._begins[each.name] = left
                 elif each.kind in KEPT and kept_at <= at:
                     self._kept_at.pop(each.name, None)
 

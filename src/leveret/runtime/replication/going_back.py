@@ -46,12 +46,21 @@ class PastLogs:
                     self.drops.pop(each.name, None)
                 elif each.kind is NotedKind.DROP:
                     self.drops[each.name] = each.offset
+                elif each.kind is NotedKind.BEGINS:
+                    self._begins(each)
+
+    def _begins(self, noted: Noted) -> None:
+        """Keep the segments that the leader got again, also those that it got after the time."""
+        if noted.name in self.drops:
+            self.drops[noted.name] = min(self.drops[noted.name], noted.offset)
 
     def _after(self, group: FrameGroup) -> None:
         for at, frame in group.frames:
             for each in frame.noted:
                 if each.kind in KEPT:
                     self.kept.setdefault(each.name, []).append(_KeptLog(at, each))
+                elif each.kind is NotedKind.BEGINS and each.name not in self.kept:
+                    self._begins(each)
                 elif each.kind is NotedKind.FILE:
                     self.files.setdefault(each.name, each.octets)
 

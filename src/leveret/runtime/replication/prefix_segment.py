@@ -175,6 +175,8 @@ class CopiedPrefix:
             if piece is not None:
                 self._remove(piece)
             piece = self._piece = PrefixPiece(self._directory, segment)
+            # The leader has what it had dropped before.
+            self._dropped_to = min(self._dropped_to, segment)
         if piece is None or piece.segment != segment or chunk.header.next_offset > self.first_offset:
             raise StorageError(
                 f"log {self._name}: chunk {chunk.header.chunk_id} of segment {segment} does not belong in front of "

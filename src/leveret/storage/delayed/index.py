@@ -60,6 +60,8 @@ class NotedKind(IntEnum):
     """The same, and it is quarantined as well."""
     FILE = 6
     """The state file held these octets before; None: there was none."""
+    BEGINS = 7
+    """The leader got earlier segments again: its log begins at this offset, or before; earlier drops end there."""
 
 
 KEPT: Final = frozenset({NotedKind.CUT, NotedKind.DELETED, NotedKind.QUARANTINED})

@@ -20,6 +20,7 @@ from leveret.testing.network.waiting import until
 from leveret.wire.chunk import Chunk, ChunkType, decode_chunk, encode_entry
 from leveret.wire.link import ChangeKind, LogChange, Octets
 from tests.seeds import seeds
+from tests.unit.runtime.replication.delayed_site import DelayedSite
 from tests.unit.runtime.replication.link_sites import SEGMENT_BYTES, FollowerSite, LeaderSite, in_sync
 
 NAMES = [f"queues/{number:016x}" for number in range(1, 6)]
@@ -210,4 +211,53 @@ async def test_a_node_that_streams_is_told_of_each_change_without_a_new_join(tmp
     found = compare(tmp_path / "leader", tmp_path / "follower")
     assert found.is_identical, found
     assert list((tmp_path / "follower" / "divergent").glob(f"*/{name}/*.segment"))
+    await leader.stop()
+
+
+def has_acked(leader: LeaderSite) -> bool:
+    """Whether the one follower has everything, on disk, whether promises wait for it or not."""
+    leader.feed.cut()
+    return [link.acked_position for link in leader.listener.followers] == [leader.feed.position]
+
+
+@pytest.mark.parametrize("kind", [FollowerSite, DelayedSite], ids=["follower", "delayed"])
+async def test_segments_that_the_node_gets_again_after_the_join_stay(
+    tmp_path: Path, kind: type[FollowerSite], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node's copy began anew while its follower was away: it lacks its prefix at the join, and gets it then."""
+    leader = MirroringNode(tmp_path / "leader", tmp_path / "origin", random.Random(1))
+    [name, *_] = NAMES
+    uri = await leader.start()
+    for _ in range(60):
+        leader.write(leader.log_of_origin(name), 8)
+    leader.catch_up(name)
+    leader.commits.begin()
+    follower = kind(tmp_path / "follower", uri)
+    await until(lambda: has_acked(leader), "received")
+    await follower.stop()
+
+    log = leader.log_of_origin(name)
+    middle = log.segment_before(log.next_offset // 2)
+    assert middle
+    leader.applier.apply(LogChange(ChangeKind.BEGIN, name, middle))
+    leader.catch_up(name)
+    await leader.commits.all_durable()
+    # No sync of the follower ends before the segments have come, so its drop waits for that long.
+    held: list[str] = []
+    monkeypatch.setattr(Applier, "_drop_if_due", lambda applier, name: held.append(name))
+    follower = kind(tmp_path / "follower", uri)
+    await until(lambda: has_acked(leader), "joined")
+    while leader.tree.logs[name].first_offset:
+        leader.precede(name)
+        await leader.commits.all_durable()
+    await until(lambda: has_acked(leader) and not leader.feed.prefixes, "received")
+    assert bool(held) == (kind is FollowerSite)
+    monkeypatch.undo()
+    await follower.commits.all_durable()
+    follower.applier.drop_due()
+    if isinstance(follower, DelayedSite):
+        await follower.expire_until(clock_ms())
+    await follower.stop()
+    found = compare(tmp_path / "leader", tmp_path / "follower")
+    assert found.is_identical, found
     await leader.stop()
