@@ -95,10 +95,11 @@ class _Server(uvicorn.Server):
         )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no more, then end as uvicorn does."""
+        """Accept no more, then end as uvicorn does, which waits for its clients for 0.1 s even if there are none."""
         if self._acceptor is not None:
             self._acceptor.close()
-        await super().shutdown()
+        if self.server_state.connections or self.server_state.tasks:
+            await super().shutdown()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
