@@ -5,15 +5,21 @@ Property tests take a quarter of their examples, the first ones of `make test`.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Generator
+import os
+import subprocess
+from collections.abc import Callable, Generator
+from functools import wraps
+from types import ModuleType
 from typing import Any, Final
 
 import pytest
 from hypothesis import settings
 
 EXAMPLES_MIN: Final = 5
-STARTS: Final = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
+STARTS: Final[tuple[tuple[type | ModuleType, str], ...]] = (
+    (subprocess.Popen, "__init__"),
+    *((os, name) for name in ("fork", "forkpty", "posix_spawn", "posix_spawnp", "system")),
+)
 
 SETTINGS: Final = "_hypothesis_internal_use_settings"
 
@@ -21,14 +27,22 @@ _running: str | None = None
 """The test that runs; pytest-xdist starts its workers while none does."""
 
 
-def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
-    if event in STARTS and _running is not None:
-        started = arguments[0] if arguments else event
-        raise AssertionError(f"{_running} starts {started}: mark it `process`")
+def _refuse(where: type | ModuleType, name: str) -> None:
+    """Have a function of the standard library fail in a test; an audit hook would be called at each `open`, too."""
+    original: Callable[..., Any] = getattr(where, name)
+
+    @wraps(original)
+    def start(*arguments: Any, **named: Any) -> Any:
+        if _running is not None:
+            raise AssertionError(f"{_running} starts a process by {original.__qualname__}: mark it `process`")
+        return original(*arguments, **named)
+
+    setattr(where, name, start)
 
 
 def pytest_configure() -> None:
-    sys.addaudithook(_refuse)
+    for where, name in STARTS:
+        _refuse(where, name)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

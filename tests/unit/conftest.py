@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -30,3 +31,17 @@ def tmp_path(request: pytest.FixtureRequest) -> Iterator[Path]:
         place = directory / "test"
         place.mkdir()
         yield place
+
+
+@pytest.fixture(scope="module")
+def new_path() -> Iterator[Callable[[], Path]]:
+    """Makes empty directories in memory, one for each example of a property test; they go with the module."""
+    with scratch() as directory:
+        numbers = count()
+
+        def made() -> Path:
+            place = directory / str(next(numbers))
+            place.mkdir()
+            return place
+
+        yield made

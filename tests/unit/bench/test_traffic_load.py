@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import cache
 
 import numpy as np
 import pytest
@@ -14,20 +15,26 @@ from leveret.testing.servers.broker import LeveretProcess
 LOAD = Load(queues=2, publishers=2, body_bytes=(20, 300))
 
 
+@cache
+def ring_of(load: Load, publisher: int) -> Ring:
+    """A publisher's messages, which nothing here changes."""
+    return Ring(load, publisher)
+
+
 def entered(load: Load, *deliveries: tuple[int, int, int]) -> None:
     """Enter deliveries: publisher, sequence, queue."""
     columns = np.array(deliveries, dtype=np.int64).T
-    Books(load, [Ring(load, place) for place in range(load.publishers)]).enter(*columns)
+    Books(load, [ring_of(load, place) for place in range(load.publishers)]).enter(*columns)
 
 
 def of_queue(queue: int, count: int) -> list[int]:
     """Return the first messages of publisher 1 to a queue."""
-    ring = Ring(LOAD, 1)
+    ring = ring_of(LOAD, 1)
     return [one for one in range(3 * ring.count) if ring.queues[one % ring.count] == queue][:count]
 
 
 def test_each_queue_may_be_ahead_of_others() -> None:
-    ring = Ring(LOAD, 1)
+    ring = ring_of(LOAD, 1)
     many = of_queue(1, ring.count + 10)
     entered(LOAD, *((1, one, 1) for one in many), *((1, one, 0) for one in of_queue(0, 5)))
 

@@ -49,3 +49,14 @@ def data_dir(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
         return tmp_path
     stores: MemoryStores = request.getfixturevalue("memory_store")
     return stores.new_place()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transfer that asks at once what it would ask an upstream again a little later."""
+    for name, seconds in {
+        "transfer.source.WAIT_S": 0.1,
+        "transfer.upstream_logs.MEMBERS_INTERVAL_S": 0.05,
+        "upstream.link.BACKOFF_MIN_S": 0.01,
+    }.items():
+        monkeypatch.setattr(f"leveret.pipeline.{name}", seconds)

@@ -14,11 +14,13 @@ from leveret.pipeline.jobs.job import LoginCredentials, TransferJob
 from leveret.pipeline.jobs.progress import Inbox
 from leveret.pipeline.transfer.sink import StoreWriter, TransferCut
 from leveret.pipeline.transfer.source import TransferOptions, UpstreamReader
-from leveret.pipeline.upstream.link import BACKOFF_MIN_S
+from leveret.pipeline.upstream import link
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 from leveret.wire.record import EPOCH_PREFIX, FINGERPRINT_PREFIX
 
 LIMIT: Any = None
+
+pytestmark = pytest.mark.usefixtures("impatient")
 
 
 def upstream(log_id: int, chunks: int = 4) -> StandbyUpstream:
@@ -60,13 +62,13 @@ def test_an_upstream_that_lost_the_end_of_what_came_says_so_and_nothing_is_skipp
             TransferCut, match="another log than the one that was begun with, or another writer's"
         ):
             writer.commit([stored], 1)
-        time.sleep(BACKOFF_MIN_S)
+        time.sleep(link.BACKOFF_MIN_S)
         # A follower was promoted that had 30 of the 40, and it chose the same epoch; or the chunk is retained no more.
         made.host.offsets["/", f"{EPOCH_PREFIX}40"] = 1
         made.host.offsets["/", f"{FINGERPRINT_PREFIX}40"] = mark ^ 2
         assert look(job) == 40
         del made.host.offsets["/", f"{FINGERPRINT_PREFIX}40"]
-        time.sleep(2 * BACKOFF_MIN_S)
+        time.sleep(2 * link.BACKOFF_MIN_S)
         assert look(job) == 50
         made.host.offsets["/", f"{EPOCH_PREFIX}40"] = 7
         assert look(job) == 40
@@ -114,6 +116,6 @@ def test_a_batch_that_was_planned_from_another_log_stores_nothing_of_the_one_tha
                 carried_out(half, end)
             assert Manifest(tmp_path).next_by_log == {"/": 20}
         with upstream(1).serving(port):
-            time.sleep(BACKOFF_MIN_S)
+            time.sleep(link.BACKOFF_MIN_S)
             carried_out(half, end)
             assert Manifest(tmp_path).next_by_log == {"/": 40}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -56,12 +57,12 @@ def test_a_document_that_is_cut_off_is_noticed(end: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def plan(tmp_path_factory: pytest.TempPathFactory) -> PlanDirectory:
+def plan(new_path: Callable[[], Path]) -> PlanDirectory:
     """Of two queues."""
     upstream = StandbyUpstream()
     for queue in ("q", "r"):
         upstream.publish("/", queue, [stored_message(b"%d" % n, b"", queue.encode()) for n in range(40)])
-    plan = freeze_plan(transfer(upstream, tmp_path_factory.mktemp("archive")), "/")
+    plan = freeze_plan(transfer(upstream, new_path()), "/")
     assert plan is not None
     return plan
 

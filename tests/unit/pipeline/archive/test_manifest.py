@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -115,9 +115,9 @@ def test_a_file_that_was_swept_away_is_not_recorded(data_dir: Place) -> None:
 
 @given(st.data())
 def test_cut_at_any_byte_it_is_a_prefix_and_goes_on(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+    new_path: Callable[[], Path], data: st.DataObject
 ) -> None:
-    tmp_path = tmp_path_factory.mktemp("manifest")
+    tmp_path = new_path()
     manifest = Manifest(tmp_path)
     for number in range(3):
         manifest.append([stored(tmp_path, number * 10, number * 10 + 10)])
@@ -136,9 +136,9 @@ def test_cut_at_any_byte_it_is_a_prefix_and_goes_on(
 
 @given(st.data())
 def test_a_damaged_line_is_named_unless_it_is_the_torn_last_one(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+    new_path: Callable[[], Path], data: st.DataObject
 ) -> None:
-    tmp_path = tmp_path_factory.mktemp("manifest")
+    tmp_path = new_path()
     manifest = Manifest(tmp_path)
     for number in range(3):
         manifest.append([stored(tmp_path, number * 10, number * 10 + 10)])
@@ -199,7 +199,7 @@ def test_a_long_log_gives_way_to_what_it_came_to(tmp_path: Path, monkeypatch: py
 
 @given(st.data())
 def test_a_log_that_gives_way_loses_nothing_wherever_it_is_cut_short(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+    new_path: Callable[[], Path], data: st.DataObject
 ) -> None:
     class Killed(BaseException):
         """The process ends."""
@@ -213,7 +213,7 @@ def test_a_log_that_gives_way_loses_nothing_wherever_it_is_cut_short(
         left -= 1
         sync_directory(directory)
 
-    data_dir = tmp_path_factory.mktemp("manifest")
+    data_dir = new_path()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "LOG_BYTES_MAX", 2000)
         behind, manifest = Manifest(data_dir), Manifest(data_dir)

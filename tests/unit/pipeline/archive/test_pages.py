@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,12 +17,12 @@ COLUMNS = ("vhost", "queue", "queue_offset", "kind", "exchange", "body")
 
 
 @pytest.fixture(scope="module")
-def archived(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def archived(new_path: Callable[[], Path]) -> bytes:
     upstream = StandbyUpstream(["/"])
     for first in range(0, 400, 20):
         bodies = [b"%d" % number * (number % 50 * 200) for number in range(first, first + 20)]
         upstream.publish("/", "a", [stored_message(body, b"ex", b"key") for body in bodies])
-    data_dir = tmp_path_factory.mktemp("archive")
+    data_dir = new_path()
     [file] = transfer(upstream, data_dir).files()
     return (Path(data_dir) / file.path).read_bytes()
 

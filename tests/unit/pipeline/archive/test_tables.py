@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,8 +25,8 @@ BODIES = [random.Random(number).randbytes(700) for number in range(40)]
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tables") / "table"
+def place(new_path: Callable[[], Path]) -> Path:
+    return new_path() / "table"
 
 
 @pytest.mark.parametrize("compressed", [True, False])
@@ -60,9 +61,9 @@ def test_a_table_of_the_first_archives_is_read(place: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> tuple[PlanDirectory, Path, bytes]:
+def archive(new_path: Callable[[], Path]) -> tuple[PlanDirectory, Path, bytes]:
     """A plan that is to be published, the file with its messages, and what that holds."""
-    data_dir = tmp_path_factory.mktemp("archive")
+    data_dir = new_path()
     upstream = StandbyUpstream()
     upstream.publish("/", "q", [stored_message(body, b"", b"q") for body in BODIES])
     manifest = transfer(upstream, data_dir)

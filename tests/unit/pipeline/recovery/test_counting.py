@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,11 +72,11 @@ def test_statistics_say_what_a_plan_has(
     chunks_per_file: int,
     recovers: bool,
     compacts: int,
-    tmp_path_factory: pytest.TempPathFactory,
+    new_path: Callable[[], Path],
 ) -> None:
     upstream = StandbyUpstream()
     play(upstream, before)
-    standby = Standby(tmp_path_factory.mktemp("standby"), chunks_per_file)
+    standby = Standby(new_path(), chunks_per_file)
     standby.transfer(upstream)
     if recovers:
         standby.promote(queues=["a"])
@@ -96,13 +96,13 @@ def test_statistics_say_what_a_plan_of_a_moment_has(
     after: list[Any],
     chunks_per_file: int,
     recovers: bool,
-    tmp_path_factory: pytest.TempPathFactory,
+    new_path: Callable[[], Path],
 ) -> None:
     upstream = StandbyUpstream()
     play(upstream, before)
     moment = Selection(as_of_ms=upstream.now_ms - 1)
     play(upstream, after, base=1000)
-    standby = Standby(tmp_path_factory.mktemp("standby"), chunks_per_file)
+    standby = Standby(new_path(), chunks_per_file)
     standby.transfer(upstream)
     if recovers:
         standby.promote(queues=["a"])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -41,12 +41,12 @@ def test_what_a_later_promotion_brings_back_is_what_was_counted(
     after: list[Any],
     recovered: bool,
     chunks_per_file: int,
-    tmp_path_factory: pytest.TempPathFactory,
+    new_path: Callable[[], Path],
 ) -> None:
     upstream = StandbyUpstream()
     play(upstream, before)
     as_of_ms = upstream.now_ms - 1
-    data_dir = tmp_path_factory.mktemp("standby")
+    data_dir = new_path()
     standby = Standby(data_dir, chunks_per_file)
     standby.transfer(upstream)
     if recovered:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -161,11 +162,11 @@ def expected(upstream: StandbyUpstream) -> dict[str, list[bytes]]:
 
 @given(played=steps, chunks_per_file=st.integers(1, 6))
 def test_what_survives_is_what_a_simple_model_says(
-    played: list[Any], chunks_per_file: int, tmp_path_factory: pytest.TempPathFactory
+    played: list[Any], chunks_per_file: int, new_path: Callable[[], Path]
 ) -> None:
     upstream = StandbyUpstream()
     play(upstream, played)
-    standby = Standby(tmp_path_factory.mktemp("standby"), chunks_per_file)
+    standby = Standby(new_path(), chunks_per_file)
     standby.transfer(upstream)
     count = standby.promote()
     assert standby.broker.queues == expected(upstream)
@@ -178,11 +179,11 @@ def test_what_survives_is_what_a_simple_model_says(
 @given(before=steps, after=steps)
 @settings(max_examples=50)
 def test_a_later_promotion_recovers_only_what_is_newer(
-    before: list[Any], after: list[Any], tmp_path_factory: pytest.TempPathFactory
+    before: list[Any], after: list[Any], new_path: Callable[[], Path]
 ) -> None:
     upstream = StandbyUpstream()
     play(upstream, before)
-    standby = Standby(tmp_path_factory.mktemp("standby"))
+    standby = Standby(new_path())
     standby.transfer(upstream)
     standby.promote()
     recovered = {queue: set(messages) for queue, messages in standby.broker.queues.items()}
@@ -212,13 +213,13 @@ def test_a_later_promotion_recovers_only_what_is_newer(
 @given(before=steps, after=steps, chunks_per_file=st.integers(1, 6))
 @settings(max_examples=60)
 def test_as_of_any_moment_a_queue_is_as_it_stood_and_the_rest_comes_with_a_later_promotion(
-    before: list[Any], after: list[Any], chunks_per_file: int, tmp_path_factory: pytest.TempPathFactory
+    before: list[Any], after: list[Any], chunks_per_file: int, new_path: Callable[[], Path]
 ) -> None:
     upstream = StandbyUpstream()
     play(upstream, before)
     as_of_ms, then = upstream.now_ms - 1, expected(upstream)
     play(upstream, after, base=1000)
-    standby = Standby(tmp_path_factory.mktemp("standby"), chunks_per_file)
+    standby = Standby(new_path(), chunks_per_file)
     standby.transfer(upstream)
     standby.promote(as_of_ms=as_of_ms)
     assert standby.broker.queues == then
@@ -292,11 +293,11 @@ def test_only_the_queues_that_are_asked_for_come_back_and_the_others_with_a_late
 @given(played=steps, cuts=st.lists(st.integers(0, 12), max_size=4))
 @settings(max_examples=60)
 def test_killed_at_any_message_and_run_again_nothing_is_lost_or_doubled(
-    played: list[Any], cuts: list[int], tmp_path_factory: pytest.TempPathFactory
+    played: list[Any], cuts: list[int], new_path: Callable[[], Path]
 ) -> None:
     upstream = StandbyUpstream()
     play(upstream, played)
-    standby = Standby(tmp_path_factory.mktemp("standby"))
+    standby = Standby(new_path())
     standby.transfer(upstream)
     directory = standby.plan()
     for cut in cuts:

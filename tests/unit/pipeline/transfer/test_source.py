@@ -26,6 +26,8 @@ from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_messa
 
 LIMIT: Any = None
 
+pytestmark = pytest.mark.usefixtures("impatient")
+
 
 @pytest.mark.parametrize(
     ("new_bytes", "since_s", "waits"),

@@ -22,6 +22,8 @@ from leveret.wire.log_name import ABSENT, log_name
 
 LIMIT: Any = None
 
+pytestmark = pytest.mark.usefixtures("impatient")
+
 
 class FakeSite:
     """A cluster as one of its nodes tells it."""

@@ -17,7 +17,7 @@ from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.network.waiting import until
 from leveret.wire.link import GREETING, LENGTH, LinkError, Type, message
 
-BEAT_S: Final = 0.05
+BEAT_S: Final = 0.02
 PATIENCE_S: Final = 30.0
 LONG: Final = LENGTH.pack(1 << 29) + bytes((Type.AMQP,))
 """The head of a message that takes long."""

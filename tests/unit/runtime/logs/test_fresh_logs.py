@@ -106,10 +106,21 @@ async def check(place: Path, names: list[str], confirmed: set[str], told: str) -
         await after.kill()
 
 
-@pytest.mark.parametrize("way", ["threads", "kernel", "syncfs"])
+def ways() -> list[Any]:
+    """Each kind of queue with each way to sync: those whose logs are made as those of others are stories."""
+    as_classic = pytest.mark.story
+    return [
+        pytest.param(
+            kind, way, marks=as_classic if way != "threads" and kind in ("quorum", "priority") else ()
+        )
+        for kind in KINDS
+        for way in ("threads", "kernel", "syncfs")
+    ]
+
+
 @pytest.mark.parametrize("durability", ["fsync", pytest.param("os", marks=pytest.mark.story)])
 @pytest.mark.parametrize("count", [1, 12])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "way"), ways())
 async def test_power_lost_at_any_step_of_a_fresh_log_takes_no_queue_down(
     directory: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -350,10 +350,14 @@ async def test_of_too_many_publishers_those_that_published_last_are_known(
     await up.apply(d.Put(TAGGED), d.Put(POLICY), queue(arguments))
     await publish(up, range(1), reference=b"steady")
     for number in range(1, 301):
-        await publish(up, range(number, number + 1), reference=b"once-%03d" % number)
+        stream_of(up).publish(
+            StreamBatch(b"once-%03d" % number, range(number, number + 1), [entry(number)], 1, None)
+        )
+        if number % 10 == 0:
+            await up.touched("qs")
         if number == 150:
             await publish(up, range(1, 2), reference=b"steady")
-    manifest = transfer(up, directory / "standby", chunks_per_file=300)
+    manifest = transfer(up, directory / "standby", chunks_per_file=30)
     files = manifest.files()
     manifest.append([compact(manifest.data_dir, files)], removed=[each.path for each in files])
     await publish(up, range(310, 311), reference=b"steady")

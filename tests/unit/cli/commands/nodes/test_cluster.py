@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from leveret.cli.commands.nodes import cluster as commands
-from leveret.cli.commands.nodes import lifecycle, safe_to_stop
+from leveret.cli.commands.nodes import lifecycle, mirrors, safe_to_stop
 from leveret.cli.ctl import _describe, build_app, common_options_first, wanted_command
 from leveret.cli.program import run
 from leveret.core.broker.alarms import Watermark
@@ -224,6 +224,7 @@ def test_a_queue_is_synchronised_and_waited_for(
         trio.room.placements["/", "q"] = placed
 
     monkeypatch.setattr(trio.clusters[B], "sync_queue", done)
+    monkeypatch.setattr(mirrors, "_RECORDED_S", 0.05)
     after: dict[str, Any] = {}
     for state_after, why in (
         (

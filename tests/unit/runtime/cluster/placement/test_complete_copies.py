@@ -42,6 +42,11 @@ class Barrier:
         return 0
 
 
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leveret.runtime.cluster.placement.complete_copies._LATER_S", 0.02)
+
+
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
     for name in (A, B):
