@@ -17,10 +17,9 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import httpx
-from playwright.sync_api import CDPSession
 
 from bench.client import LoadError
 from bench.contenders import LEVERET, Node
@@ -31,6 +30,9 @@ from leveret.testing.servers import chromium
 from leveret.testing.servers.broker import LeveretProcess
 from leveret.testing.servers.chromium import Chromium
 from leveret.testing.servers.console import ConsoleProcess
+
+if TYPE_CHECKING:
+    from playwright.sync_api import CDPSession
 
 NODES: Final = 6
 LOGIN_S_MAX: Final = 1.0

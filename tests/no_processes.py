@@ -1,6 +1,6 @@
 """A plugin of `make test-fast`: a test without the marker `process` that starts one fails, and names it.
 
-Property tests take a quarter of their examples, the first ones of `make test`.
+Property tests take an eighth of their examples, the first ones of `make test`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if hasattr(test, "hypothesis"):
             # Hypothesis keeps what `settings` says of a test there, and has no other way to change it.
             asked = getattr(test, SETTINGS, None) or settings()
-            setattr(test, SETTINGS, settings(asked, max_examples=max(EXAMPLES_MIN, asked.max_examples // 4)))
+            setattr(test, SETTINGS, settings(asked, max_examples=max(EXAMPLES_MIN, asked.max_examples // 8)))
 
 
 @pytest.hookimpl(wrapper=True)

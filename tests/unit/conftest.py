@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from leveret.testing.network import waiting
 from tests.unit.memory import scratch
+
+# What tests here wait for comes from the same process, within a millisecond or so.
+waiting._POLL_S = 0.001  # type: ignore[misc]
 
 
 @pytest.fixture

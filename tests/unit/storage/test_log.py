@@ -443,7 +443,8 @@ def test_an_offset_is_found_by_time_among_many_chunks_also_after_a_restart(tmp_p
     wanted = [min(max(stamp - 1000, 0), 200) for stamp in stamps]
     assert [log.offset_at(stamp) for stamp in stamps] == wanted
     log.close()
-    assert [make(tmp_path).open().offset_at(stamp) for stamp in stamps] == wanted
+    again = make(tmp_path).open()
+    assert [again.offset_at(stamp) for stamp in stamps] == wanted
 
 
 def test_a_deleted_log_leaves_only_state_files_that_go_by_themselves(tmp_path: Path) -> None:

@@ -160,12 +160,12 @@ def test_a_summary_that_is_none_is_ignored_and_made_again(log: Log, octets: byte
     assert first.read_bytes() == good
 
 
-def test_every_flipped_bit_of_a_summary_makes_it_none(log: Log) -> None:
+def test_a_flipped_bit_in_any_octet_of_a_summary_makes_it_none(log: Log) -> None:
     (first, _) = (path for path in segments(log.directory) if is_summary(path))
     good = first.read_bytes()
-    for bit in range(8 * len(good)):
+    for at in range(len(good)):
         octets = bytearray(good)
-        octets[bit // 8] ^= 1 << bit % 8
+        octets[at] ^= 1 << at % 8
         first.write_bytes(octets)
         opened, found = reported(log.directory, with_messages=False)
         assert found[0][1] != b""

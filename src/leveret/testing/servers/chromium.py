@@ -19,10 +19,11 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright, Request, Response, sync_playwright
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright, Request, Response
 
 PATIENCE_MS: Final = 20_000
 """The longest wait of a click or an expectation for its element; long, because the machine may be busy."""
@@ -110,6 +111,9 @@ class Chromium:
         self._browser: Browser | None = None
 
     def __enter__(self) -> Self:
+        # A fifth of a second of imports, also for those who only look whether there is a Chromium.
+        from playwright.sync_api import sync_playwright
+
         self._playwright = sync_playwright().start()
         try:
             self._browser = self._playwright.chromium.launch(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,9 +14,11 @@ from leveret.pipeline.archive.manifest import Manifest, TransferGap
 from leveret.pipeline.archive.manifest_storage import ManifestDamaged
 from leveret.pipeline.files.objects import ObjectPath
 from leveret.testing.servers.hdfs import Hdfs
-from leveret.testing.servers.object_store import ObjectStore
 from tests.unit.pipeline.archive.test_manifest import stored
 from tests.unit.pipeline.conftest import MemoryStores
+
+if TYPE_CHECKING:
+    from leveret.testing.servers.object_store import ObjectStore
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,7 +15,9 @@ from leveret.pipeline.files import objects as module
 from leveret.pipeline.files.files import opened
 from leveret.pipeline.files.objects import ObjectPath, StoreFailed
 from leveret.testing.servers.hdfs import Hdfs
-from leveret.testing.servers.object_store import ObjectStore
+
+if TYPE_CHECKING:
+    from leveret.testing.servers.object_store import ObjectStore
 
 
 @pytest.fixture

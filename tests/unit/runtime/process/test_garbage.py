@@ -28,7 +28,6 @@ def as_in_a_node() -> Iterator[None]:
     gc.set_threshold(*THRESHOLDS)
     yield
     gc.set_threshold(*before)
-    gc.unfreeze()
 
 
 def most_visited(beat: Callable[[], None]) -> int:

@@ -225,13 +225,14 @@ async def test_a_follower_that_lies_is_not_in_sync_and_gets_nothing_written(
     "extents",
     [
         lambda at: [LogExtent(f"queues/{at}-{number}", 0, 0, b"") for number in range(10)],
-        lambda at: [LogExtent(f"{at}/" + "x" * 100_000_000, 0, 0, b"")],
+        lambda at: [LogExtent(f"{at}/" + "x" * 1_000_000, 0, 0, b"")],
     ],
 )
 async def test_a_report_that_does_not_end_ends_the_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extents: Callable[[int], list[LogExtent]]
 ) -> None:
     monkeypatch.setattr(sent_node, "LOGS_MAX", 100)
+    monkeypatch.setattr(sent_node, "_REPORT_BYTES_MAX", 2_500_000)
     leader = LeaderSite(tmp_path / "leader", random.Random(1))
     link = joining(leader)
 
