@@ -239,8 +239,12 @@ def test_a_node_whose_end_would_harm_a_queue_is_stopped_by_force_only(
     assert is_in_service(stopped)
     assert ctl(stopped, "stop", "--force")[0] == 0
     assert not stopped.alive
-    rows = {row["name"]: row["state"] for row in site.api("GET", "queues", at=other)}
-    assert (rows["alone"], rows["copied"]) == ("down", "running")
+
+    def states() -> tuple[str, str]:
+        rows = {row["name"]: row["state"] for row in site.api("GET", "queues", at=other)}
+        return rows["alone"], rows["copied"]
+
+    site.wait(lambda: states() == ("down", "running"), "the other node to know of its end")
     stopped.launch()
     stopped.wait_ready()
 

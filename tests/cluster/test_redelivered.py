@@ -68,16 +68,21 @@ def drop(connection: pika.BlockingConnection) -> None:
 
 
 def seen(site: ClusterSite, node: SiteNode, queue: str) -> list[tuple[int, bool, int]]:
-    """All that is in a queue: number, flag, `x-delivery-count`; it is acked."""
-    rows = []
+    """All that is in a queue: number, flag, `x-delivery-count`; it is acked.
+
+    What a consumer had comes back to the leader a moment after its connection was closed at another node.
+    """
+    rows: list[tuple[int, bool, int]] = []
     with site.channel(node) as channel:
-        for _ in range(COUNT):
-            method, properties, body = channel.basic_get(queue, auto_ack=True)
-            if method is None:
-                break
-            rows.append(
-                (int(body), method.redelivered, int((properties.headers or {}).get("x-delivery-count", 0)))
-            )
+
+        def is_all() -> bool:
+            while len(rows) < COUNT and (got := channel.basic_get(queue, auto_ack=True))[0] is not None:
+                method, properties, body = got
+                count = int((properties.headers or {}).get("x-delivery-count", 0))
+                rows.append((int(body), method.redelivered, count))
+            return len(rows) == COUNT
+
+        site.wait(is_all, f"{COUNT} messages")
     return rows
 
 
