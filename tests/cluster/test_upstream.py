@@ -18,7 +18,7 @@ from typing import Any, Final
 import pytest
 
 from leveret.testing.applications.applications import Taken, TxConsumer
-from leveret.testing.applications.audit import Audit
+from leveret.testing.applications.audit import FOREVER, Audit
 from leveret.testing.applications.parcels import declare
 from leveret.testing.sites import cluster_site
 from leveret.testing.sites.cluster_site import SiteNode
@@ -51,6 +51,7 @@ class Aftermath:
         rows: the downstream's row of the vhost, by chapter.
         leaders: by chapter and queue.
         gap_s: from the loss of a node to the moment at which the standby had everything that was confirmed since.
+        again: what the audit says of a queue whose policy came back.
         found: what the queues had after the promotion.
     """
 
@@ -61,6 +62,7 @@ class Aftermath:
     text: str = ""
     forgotten: str = ""
     books: Audit | None = None
+    again: Audit | None = None
     found: dict[str, list[Taken]] = field(default_factory=dict)
 
 
@@ -205,6 +207,7 @@ def the_site_is_lost(story: Story) -> None:
     found = drain_all(pair.downstream, VHOST, [*WORK, OFF, AGAIN], keep=False)
     story.told.found = found
     story.told.books = site.audit({queue: found[queue] for queue in WORK}, covered)
+    story.told.again = site.audit({AGAIN: found[AGAIN]}, {AGAIN: FOREVER})
 
 
 def test_each_node_serves_what_it_leads(aftermath: Aftermath) -> None:
@@ -240,6 +243,8 @@ def test_all_that_was_transferred_comes_back_once_and_nothing_else(aftermath: Af
 
 
 def test_a_queue_whose_policy_returned_under_another_leader_comes_back_whole(aftermath: Aftermath) -> None:
+    assert aftermath.again is not None
+    assert aftermath.again.balances, aftermath.again.total
     assert len(aftermath.found[AGAIN]) == HELD
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from leveret.testing.applications.applications import AppConsumer, AppPublisher, TxConsumer
+from leveret.testing.applications.contents import number_of
 from tests.e2e.site import ENDLESS, PATIENCE_S, Door, Site
 
 Application = AppPublisher | AppConsumer
@@ -23,7 +24,7 @@ class CrewConsumer(TxConsumer):
         self._last: dict[tuple[str, int], int] = defaultdict(lambda: -1)
 
     def _on_message(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
-        number = int(properties.message_id)
+        number = number_of(properties.message_id, body)
         self._batch.append((method.delivery_tag, number))
         if not method.redelivered:
             origin = (method.consumer_tag, number // ENDLESS)

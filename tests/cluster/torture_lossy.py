@@ -5,7 +5,6 @@ Its books: what was confirmed is in the queue, or in a report of what was quaran
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterable
 from typing import Any, Final
@@ -13,6 +12,7 @@ from typing import Any, Final
 import httpx
 
 from leveret.testing.applications.applications import AppMessage
+from leveret.testing.applications.contents import is_shown, shown_number
 from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
 
@@ -30,12 +30,12 @@ class Quarantined:
     """What nodes quarantined, as an operator deals with it: read, then moved out of the way.
 
     Attributes:
-        bodies: of messages of `LOSSY`, by their number, of all reports so far.
+        rows: of messages of `LOSSY`, by their number, of all reports so far.
         lost: messages that the reports count as lost.
     """
 
     def __init__(self, site: ClusterSite) -> None:
-        self.bodies: dict[int, bytes] = {}
+        self.rows: dict[int, dict[str, Any]] = {}
         self.lost = 0
         self._site = site
 
@@ -53,7 +53,7 @@ class Quarantined:
             for row in self._messages(node, report["id"]):
                 assert "damage" not in row, f"{node.node}: {report['id']} cannot be read: {row}"
                 if row["queue"] == LOSSY:
-                    self.bodies[int(row["properties"]["message_id"])] = _payload(row)
+                    self.rows[shown_number(row)] = row
             dealt_with = node.data_dir.parent / f"{node.name}-dealt-with"
             dealt_with.mkdir(exist_ok=True)
             count = sum(1 for _ in dealt_with.iterdir())
@@ -64,7 +64,8 @@ class Quarantined:
         return [
             each.number
             for each in published
-            if each.number in self.bodies and self.bodies[each.number] != each.body
+            if each.number in self.rows
+            and not is_shown(vars(each.properties), each.body, self.rows[each.number])
         ]
 
     def alarms(self) -> list[str]:
@@ -83,8 +84,3 @@ class Quarantined:
             answer = client.get(url, params={"report": report}).raise_for_status()
         rows = [json.loads(line) for line in answer.text.splitlines()]
         return [row for row in rows if row.get("node", node.node) == node.node]
-
-
-def _payload(row: dict[str, Any]) -> bytes:
-    text = str(row["payload"])
-    return base64.b64decode(text) if row["payload_encoding"] == "base64" else text.encode()

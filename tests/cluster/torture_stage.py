@@ -248,12 +248,12 @@ class Stage:
         def is_there() -> bool:
             for node in self.site.members:
                 self._quarantined.collect(node)
-            return missing <= self._quarantined.bodies.keys()
+            return missing <= self._quarantined.rows.keys()
 
         try:
             self._wait(is_there, "all that was lost to be quarantined")
         except NotReady as late:
-            nowhere = sorted(missing - self._quarantined.bodies.keys())
+            nowhere = sorted(missing - self._quarantined.rows.keys())
             raise AssertionError(f"{len(nowhere)} are nowhere: {nowhere[:5]}; {late}") from None
         assert not (altered := self._quarantined.altered(published)), (
             f"{self.reported}: {altered[:5]} are others"

@@ -11,6 +11,7 @@ import pika
 
 from leveret.pipeline.upstream.stream_client import StreamClient, connect
 from leveret.testing.applications.applications import Taken, channel_of, parameters
+from leveret.testing.applications.contents import number_of
 from leveret.testing.network.ports import LOOPBACK, wait_until
 from leveret.testing.sites.follower_site import PATIENCE_S, FollowerSiteNode
 
@@ -149,7 +150,7 @@ def read_stream(port: int, stream: str) -> list[Taken]:
                 break
             channel.basic_ack(method.delivery_tag)
             if not body.startswith(_MARK):
-                number = int(properties.message_id or -1)
+                number = number_of(properties.message_id, body)
                 taken.append(Taken(number, method.exchange, method.routing_key, body, properties))
         channel.cancel()
     return taken

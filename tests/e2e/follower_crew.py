@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from leveret.testing.applications.applications import AppConsumer, AppPublisher, DirectMessage
+from leveret.testing.applications.applications import AppConsumer, AppPublisher, Taken
 from leveret.testing.applications.books import Books, read_book
+from leveret.testing.applications.parcels import Parcel, parcel
 from tests.e2e.site import PATIENCE_S
 
 SIDE_RATE: Final = 60
-_BODY_BYTES: Final = 1000
 _WINDOW: Final = 200
-
-
-def body_of(number: int) -> bytes:
-    """The number, and more."""
-    return f"{number} ".encode().ljust(_BODY_BYTES, b"x")
 
 
 class Side:
@@ -33,10 +28,22 @@ class Side:
         """The next publisher; not yet running."""
         return AppPublisher(port, "/", self._messages(), self._books, window=_WINDOW, rate=SIDE_RATE)
 
-    def _messages(self) -> Iterator[DirectMessage]:
+    def _messages(self) -> Iterator[Parcel]:
         while True:
             self._count += 1
-            yield DirectMessage(self._count, self._queue, body_of(self._count))
+            yield self._message(self._count)
+
+    def _message(self, number: int) -> Parcel:
+        return parcel(number, self._queue, seed=self._queue, exchange="")
+
+    def altered(self, found: Iterable[Taken], is_same: Callable[[Any, Any], bool]) -> list[int]:
+        """Numbers of those that are not as they were published, as `is_same` compares properties."""
+        return [
+            each.number
+            for each in found
+            for published in [self._message(each.number)]
+            if each.body != published.body or not is_same(vars(published.properties), vars(each.properties))
+        ]
 
     def confirmed(self) -> set[int]:
         """Numbers that were confirmed."""

@@ -15,12 +15,13 @@ import pika.exceptions
 from leveret.testing.applications.applications import AppMessage, Taken, now_ms
 from leveret.testing.applications.audit import FOREVER, Audit
 from leveret.testing.applications.compare import compare
+from leveret.testing.applications.contents import is_same, is_shown, is_streamed, shown_number
 from leveret.testing.applications.parcels import EXCHANGE
 from leveret.testing.network.link_proxy import Direction
 from leveret.testing.network.ports import wait_until
 from leveret.testing.sites.follower_site import FollowerSite, FollowerSiteNode
 from tests.e2e.follower_clients import count, read_stream
-from tests.e2e.follower_crew import Crew, Side, body_of
+from tests.e2e.follower_crew import Crew, Side
 from tests.e2e.site import PATIENCE_S, Site, drain_all
 
 QUORUM: Final = "quorum"
@@ -434,12 +435,11 @@ class Story:
         assert not lost, (
             f"{self.reported}: {len(lost)} confirmed messages are not in the stream: {sorted(lost)[:5]}"
         )
-        assert all(message.body == body_of(message.number) for message in streamed)
+        assert not (altered := self._stream.altered(streamed, is_streamed)), f"{self.reported}: {altered[:5]}"
         wait_until(lambda: count(port, DYING) == 0, "all that dies", PATIENCE_S)
-        dead_lettered = {
-            message.number for message in drain_all(self.site.leader.node, "/", [GRAVE], keep=True)[GRAVE]
-        }
-        lost = self._dying.confirmed() - dead_lettered
+        buried = drain_all(self.site.leader.node, "/", [GRAVE], keep=True)[GRAVE]
+        assert not (altered := self._dying.altered(buried, is_same)), f"{self.reported}: {altered[:5]}"
+        lost = self._dying.confirmed() - {message.number for message in buried}
         assert not lost, (
             f"{self.reported}: {len(lost)} dead messages are not in the grave: {sorted(lost)[:5]}"
         )
@@ -463,11 +463,16 @@ class Story:
     def _judge_divergent(self, kept: set[int]) -> None:
         """What was set aside was confirmed to nobody, or is there as well."""
         confirmed = self._apps.account().confirmed.keys()
+        published = {each.number: each for each in self._apps.published}
         for member in self.site.members:
             for message in member.divergent_messages():
                 if message["queue"] in QUEUES and not message["settled"]:
-                    number = int(message["properties"]["message_id"])
+                    number = shown_number(message)
                     assert number not in confirmed or number in kept, f"{self.reported}: {message}"
+                    if one := published.get(number):
+                        assert is_shown(vars(one.properties), one.body, message), (
+                            f"{self.reported}: {message}"
+                        )
 
     def _start_again(self) -> None:
         for member in self.site.members:

@@ -171,3 +171,12 @@ def background(*applications: AppPublisher | AppConsumer) -> Iterator[None]:
 def drain_all(node: Door, vhost: str, queues: Collection[str], *, keep: bool) -> dict[str, list[Taken]]:
     """Take everything out of these queues; with `keep` it goes back."""
     return {queue: drain(node.amqp_port, vhost, queue, keep=keep) for queue in queues}
+
+
+def as_published(site: Site, found: dict[str, list[Taken]]) -> dict[str, list[Taken]]:
+    """What came through the recovery's exchange, which is all that it changes, as if through its own."""
+    exchanges = {message.number: message.exchange for message in site.published}
+    return {
+        queue: [each._replace(exchange=exchanges.get(each.number, each.exchange)) for each in taken]
+        for queue, taken in found.items()
+    }

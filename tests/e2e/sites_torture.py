@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -17,10 +18,15 @@ from leveret.testing.servers.broker import LeveretProcess
 from leveret.testing.servers.process import descendants
 from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
 from leveret.testing.sites.standby_cluster import StandbyCluster
+from tests.e2e.sites_graves import DYING, GRAVE, Graves
+from tests.e2e.test_rejoin_sites import divergent
 
 VHOSTS: Final = ("orders", "shop")
+ARCHIVE: Final = "standby.replication.downstream.data_dir"
 QUEUES: Final = ("q", "r")
 PER_QUEUE: Final = 20
+DYING_S: Final = 3.0
+"""The longest time in which messages die before the upstream is lost."""
 _BROKEN: Final = (pika.exceptions.AMQPError, OSError)
 
 
@@ -40,6 +46,7 @@ class SitesTorture:
         self._killed: set[SiteNode] = set()
         sites.on_look = self._start_ended
         self._random = random.Random(seed)
+        self._graves = Graves(sites, VHOSTS, random.Random(f"graves {seed}"), self._archive_of)
         self._faults: dict[str, Callable[[], None]] = {
             "a node of the upstream is killed": self._kill_up,
             "a node of the upstream is suspended": self._pause_up,
@@ -62,25 +69,51 @@ class SitesTorture:
         assert self._sites.source is not None
         return self._sites.source if self._sites.has_turned else self._sites.cluster
 
+    def _archive_of(self, vhost: str) -> Path:
+        """Return the archive in which the downstream has a vhost."""
+        holder = self._sites.places()[vhost]["node"]
+        node = next(node for node in self._down.members if node.node == holder)
+        return Path(node.process.config.get(ARCHIVE, str(node.data_dir / "standby")))
+
+    def _apart(self) -> int:
+        """Return how many queues have a grave that another node leads."""
+        found = [
+            self._up.queues(next(each for each in self._up.members if each.alive), vhost) for vhost in VHOSTS
+        ]
+        return sum(placed[queue].leader != placed[GRAVE].leader for placed in found for queue in DYING)
+
     def run(self, rounds: int) -> None:
         """Play the rounds; each begins with one site that follows the other."""
         for number in range(1, rounds + 1):
             self.publish()
+            # One node may lead all queues after a promotion.
+            self._random.choice(self._up.members).ctl("rebalance", "all")
+            self._graves.let_die()
+            print(
+                f"round {number}: {self._apart()} dying queues and their graves have two leaders", flush=True
+            )
             names = self._random.sample(sorted(self._faults), self._random.randint(1, 3))
             for name in names:
                 print(f"round {number}: {name}", flush=True)
                 self._faults[name]()
             self._sites.wait_following()
             self.publish(acked=0.4)
+            self._graves.settle_some()
+            self._graves.prepare_to_die()
             self._sites.wait_transferred()
             self._start_ended()
+            self._graves.die()
+            time.sleep(self._random.uniform(0.0, DYING_S))
             self._killed.update(self._up.members)
             self._sites.lose_upstream()
+            self._graves.end()
             print(f"round {number}: the upstream is lost", flush=True)
             self._promote(number)
             self._sites.check_recovered()
-            self._sites.expected.clear()
-            self._sites.unsure.clear()
+            self._graves.check()
+            self._sites.books.expected.clear()
+            self._sites.books.unsure.clear()
+            self._graves.forget()
             print(f"round {number}: balanced", flush=True)
             if number < rounds:
                 self._return(number)
@@ -227,6 +260,13 @@ class SitesTorture:
                 break
             self._sites.rejoin(at=asked.process, check=False)
         self._sites.wait_following()
+        self._check_set_aside()
+
+    def _check_set_aside(self) -> None:
+        """Check that the messages that only the returned site had are shown as they were published."""
+        rows = [row for node in self._sites.downstreams for row in divergent(node)]
+        shown = self._sites.books.check_rows(rows)
+        print(f"{len(shown)} messages are set aside", flush=True)
 
 
 def _kill_pipelines(node: SiteNode) -> None:

@@ -18,11 +18,12 @@ import pika
 import pytest
 
 from leveret.testing.applications.applications import Taken, now_ms
-from leveret.testing.applications.audit import Audit, QueueBooks
+from leveret.testing.applications.audit import FOREVER, Audit, QueueBooks
+from leveret.testing.applications.contents import is_shown, shown_number
 from leveret.testing.applications.parcels import declare
 from leveret.testing.network.ports import wait_until
 from leveret.testing.sites.standby_pair import BEACON, PROMOTE_TIMEOUT_S, StandbyPair, get
-from tests.e2e.site import PATIENCE_S, Site, background, drain_all
+from tests.e2e.site import PATIENCE_S, Site, as_published, background, drain_all
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -31,7 +32,7 @@ ELSEWHERE: Final = "elsewhere"
 WORK: Final = ("work-1", "work-2", "work-3")
 QUARANTINE: Final = ("gone", "purged", "reborn", "once", "again", "late", "local", "voted")
 LEFT: Final = (*WORK, *QUARANTINE[1:])
-JUDGED: Final = (*WORK, "reborn", "again", "late")
+JUDGED: Final = (*WORK, "reborn", "again", "late", "voted")
 PER_QUEUE: Final = 40
 LATE: Final = 800
 ACKED: Final = 1000
@@ -52,14 +53,17 @@ class Aftermath:
         foretold: what a dry run said would come back, after the disaster.
         rehearsed: what a rehearsal said, before it; `vhosts` are those that were there after it.
         rejoined: what the old upstream said when it came back, as a standby; `divergent` is what it kept,
-            `after_rejoin` how many messages its queues had then.
-        elsewhere: what was put into another vhost, by AMQP: queues as they stood before things were undone.
+            `altered` those of them that it shows otherwise than they were published, `after_rejoin` how many messages
+            its queues had then.
+        elsewhere: what the audit says of what was put into another vhost, by AMQP: queues as they stood before
+            things were undone.
         killed_s: the time of the disaster.
     """
 
     books: Audit
     rejoined: dict[str, Any]
     divergent: list[dict[str, Any]]
+    altered: list[dict[str, Any]]
     after_rejoin: dict[str, int]
     found: dict[str, list[Taken]]
     found_later: dict[str, list[Taken]]
@@ -67,7 +71,7 @@ class Aftermath:
     foretold: dict[str, Any]
     rehearsed: dict[str, Any]
     vhosts: set[str]
-    elsewhere: dict[str, list[Taken]]
+    elsewhere: Audit
     queues: set[str]
     killed_s: float
     summary: list[dict[str, Any]]
@@ -98,7 +102,7 @@ def aftermath(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aftermath]:
         rehearsed = json.loads(pair.downstream.ctl("rehearse_promotion", "--formatter", "json").stdout)
         vhosts = {vhost["name"] for vhost in get(pair.downstream, "vhosts")}
         die(pair, site)
-        elsewhere = recover_elsewhere(pair, before)
+        elsewhere = recover_elsewhere(pair, site, before)
         yield promote(pair, site, had, rehearsed=rehearsed, vhosts=vhosts, elsewhere=elsewhere)
 
 
@@ -157,7 +161,7 @@ def die(pair: StandbyPair, site: Site) -> None:
         pair.upstream.kill9()
 
 
-def recover_elsewhere(pair: StandbyPair, before: datetime) -> dict[str, list[Taken]]:
+def recover_elsewhere(pair: StandbyPair, site: Site, before: datetime) -> Audit:
     """Put two queues as they stood at a moment into another vhost, where there is no such queue, by AMQP."""
     ctl = pair.downstream.ctl
     ctl("add_vhost", ELSEWHERE)
@@ -167,7 +171,7 @@ def recover_elsewhere(pair: StandbyPair, before: datetime) -> dict[str, list[Tak
     ctl(*command, "--queues", "once,purged", input_text="guest\n", timeout_s=PROMOTE_TIMEOUT_S)
     found = drain_all(pair.downstream, ELSEWHERE, ["once", "purged"], keep=False)
     ctl("delete_vhost", ELSEWHERE)
-    return found
+    return site.audit(as_published(site, found), dict.fromkeys(found, FOREVER))
 
 
 def promote(pair: StandbyPair, site: Site, had: dict[str, int], **before: Any) -> Aftermath:
@@ -225,11 +229,14 @@ def come_back(pair: StandbyPair, site: Site) -> dict[str, Any]:
         for _ in range(CONSUMED_ALONE):
             channel.basic_get("again", auto_ack=True)
     rejoined = pair.rejoin()
-    divergent = old.ctl("list_divergent_messages", "--formatter", "json")
+    divergent = json.loads(old.ctl("list_divergent_messages", "--formatter", "json").stdout)["messages"]
     pair.wait_queues([*LEFT, BEACON])
+    published = {each.number: each for each in site.published}
+    listed = [(row, one) for row in divergent if (one := published.get(shown_number(row))) is not None]
     return {
         "rejoined": rejoined,
-        "divergent": json.loads(divergent.stdout)["messages"],
+        "divergent": divergent,
+        "altered": [row for row, one in listed if not is_shown(vars(one.properties), one.body, row)],
         "after_rejoin": {row["name"]: row["messages"] for row in get(old, f"queues/{VHOST}")},
     }
 
@@ -363,16 +370,21 @@ def test_a_rehearsal_compares_every_message_and_leaves_nothing_behind(aftermath:
 
 
 def test_queues_as_they_stood_at_a_moment_go_to_another_broker(aftermath: Aftermath) -> None:
-    assert {queue: len(found) for queue, found in aftermath.elsewhere.items()} == {
+    assert aftermath.elsewhere.balances, aftermath.elsewhere
+    assert {line.queue: line.recovered for line in aftermath.elsewhere.lines} == {
         "once": PER_QUEUE,
         "purged": PER_QUEUE,
     }
-    for found in aftermath.elsewhere.values():
-        assert [message.number for message in found] == sorted(message.number for message in found)
+
+
+def name_of(row: dict[str, Any]) -> str:
+    """The message id of a message that is set aside, or its number."""
+    return dict(row["properties"]).get("message_id") or str(shown_number(row))
 
 
 def test_an_upstream_that_comes_back_keeps_what_the_promoted_one_never_saw(aftermath: Aftermath) -> None:
-    kept = {(row["queue"], row["properties"]["message_id"]) for row in aftermath.divergent}
+    kept = {(row["queue"], name_of(row)) for row in aftermath.divergent}
+    assert aftermath.altered == []
     alone = {("late", f"alone {number}") for number in range(ALONE)}
     assert alone <= kept
     assert aftermath.rejoined["messages"] == len(aftermath.divergent) == len(kept)

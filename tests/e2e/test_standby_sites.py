@@ -39,6 +39,7 @@ class Aftermath:
 
     said: dict[str, Any] = field(default_factory=dict)
     expected: dict[str, dict[tuple[str, str], int]] = field(default_factory=dict)
+    books: dict[str, dict[tuple[str, str], list[int]]] = field(default_factory=dict)
     exported: Path = Path()
 
 
@@ -58,8 +59,10 @@ class Story:
 
     def note_books(self, chapter: str) -> None:
         """Note how many messages are unsettled by now."""
-        books = self.sites.expected
-        self.told.expected[chapter] = {place: len(bodies) for place, bodies in books.items()}
+        self.told.books[chapter] = {place: [*numbers] for place, numbers in self.sites.books.expected.items()}
+        self.told.expected[chapter] = {
+            place: len(numbers) for place, numbers in self.told.books[chapter].items()
+        }
 
     def run(
         self, chapter: str, node: SiteNode, *command: str, input_text: str = ""
@@ -154,6 +157,9 @@ def is_recovered_elsewhere(story: Story) -> None:
             listed = target.ctl("--formatter", "json", "list_queues", "-p", vhost, "name", "messages").stdout
             rows |= {(vhost, row["name"]): row["messages"] for row in json.loads(listed)}
         story.told.said["queues elsewhere"] = rows
+        for place, numbers in story.told.books["first half"].items():
+            found = story.sites.drained(target, *place)
+            story.sites.books.check(place, found, numbers, has_own_exchange=False)
     finally:
         target.close()
 
@@ -182,8 +188,8 @@ def deletes(story: Story) -> None:
     story.run("no orphans", second, "delete_orphaned_data_on_standby_replication_downstream_cluster")
     story.sites.upstream.ctl("delete_vhost", "shop")
     story.sites.vhosts.remove("shop")
-    for place in [place for place in story.sites.expected if place[0] == "shop"]:
-        del story.sites.expected[place]
+    for place in [place for place in story.sites.books.expected if place[0] == "shop"]:
+        del story.sites.books.expected[place]
     story.sites.wait(lambda: "shop" not in story.sites.places(), "the vhost to go")
     story.run("orphans", second, "delete_orphaned_data_on_standby_replication_downstream_cluster")
     story.run("disk at last", first, "display_disk_space_used_by_standby_replication_data")

@@ -13,6 +13,7 @@ from rstream import Consumer, ConsumerOffsetSpecification, MessageContext, Offse
 
 from leveret.pipeline.upstream.stream_client import connect
 from leveret.testing.applications.applications import parameters
+from leveret.testing.applications.contents import Content, content_of, is_streamed
 from leveret.testing.network.ports import LOOPBACK, free_port, wait_until
 from leveret.testing.servers.certificates import CertificateAuthority
 from leveret.testing.sites.standby_pair import PROMOTE_TIMEOUT_S, StandbyPair
@@ -27,12 +28,11 @@ STORED = 320
 LIMITS = {"max-length-bytes": "300000", "stream-max-segment-size-bytes": "50000"}
 EVENT_BYTES = 2000
 PATIENCE_S = 60.0
-Message = tuple[bytes, int, str]
 
 
-def published(number: int) -> Message:
-    """Body, header `n` and message id."""
-    return b"entry %d" % number, number, f"m{number}"
+def published(number: int) -> Content:
+    """Properties and body; no two messages have the same ones."""
+    return content_of(number, "ledger", transient=0.2)
 
 
 def publish(port: int) -> None:
@@ -40,9 +40,8 @@ def publish(port: int) -> None:
         channel = connection.channel()
         channel.confirm_delivery()
         channel.queue_declare("ledger", durable=True, arguments={"x-queue-type": "stream"})
-        for body, number, message_id in map(published, range(COUNT)):
-            properties = pika.BasicProperties(delivery_mode=2, headers={"n": number}, message_id=message_id)
-            channel.basic_publish("", "ledger", body, properties)
+        for properties, body in map(published, range(COUNT)):
+            channel.basic_publish("", "ledger", body, pika.BasicProperties(**properties))
 
 
 def event(number: int) -> bytes:
@@ -114,8 +113,8 @@ async def go_on(port: int) -> int:
         return await send_events(port, producer, range(EVENTS, EVENTS + 1))
 
 
-def read(port: int) -> list[Message]:
-    found: list[Message] = []
+def read(port: int) -> list[Content]:
+    found: list[Content] = []
     with pika.BlockingConnection(parameters(port, VHOST)) as connection:
         channel = connection.channel()
         channel.basic_qos(prefetch_count=COUNT)
@@ -125,7 +124,7 @@ def read(port: int) -> list[Message]:
         for method, properties, body in consumed:
             if method is None:
                 break
-            found.append((body, properties.headers["n"], properties.message_id))
+            found.append(Content(vars(properties), body))
             channel.basic_ack(method.delivery_tag)
             if len(found) == COUNT:
                 break
@@ -162,7 +161,11 @@ def test_a_stream_is_at_the_standby_as_it_was(tmp_path: Path) -> None:
         )
         [summary] = json.loads(promoted.stdout)
         assert (summary["reader_offsets"], summary["publisher_ids"]) == (1, 1)
-        assert read(pair.downstream.amqp_port) == [published(number) for number in range(COUNT)]
+        for number, got in enumerate(read(pair.downstream.amqp_port)):
+            wanted = published(number)
+            assert got.body == wanted.body
+            assert is_streamed(wanted.properties, got.properties), f"message {number}: {got.properties}"
+        assert number == COUNT - 1
         port = pair.downstream.stream_port
         found = asyncio.run(events_from(port, 0, EVENTS - 1))
         # The retention of either site drops segments every few seconds, each its own: both have the newest events.

@@ -29,7 +29,7 @@ from leveret.testing.servers.broker import LeveretProcess
 from leveret.testing.servers.rabbitmq import RabbitNode
 from leveret.testing.sites.standby_pair import BEACON, StandbyPair
 from tests.e2e.beside import Beside
-from tests.e2e.site import Site, background, drain_all
+from tests.e2e.site import Site, as_published, background, drain_all
 
 pytestmark = [pytest.mark.torture, pytest.mark.timeout(3600)]
 
@@ -209,15 +209,6 @@ def is_there(rabbit: RabbitNode, queue: str) -> bool:
         except ChannelClosedByBroker:
             return False
     return True
-
-
-def as_published(site: Site, found: dict[str, list[Taken]]) -> dict[str, list[Taken]]:
-    """What came through the recovery's exchange, which is all that it changes, as if through its own."""
-    exchanges = {message.number: message.exchange for message in site.published}
-    return {
-        queue: [each._replace(exchange=exchanges.get(each.number, each.exchange)) for each in taken]
-        for queue, taken in found.items()
-    }
 
 
 def live(pair: StandbyPair, site: Site, chance: random.Random, story: list[str]) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Final
 import pika
 import pytest
 
+from leveret.testing.applications.contents import is_same, properties_of
 from leveret.testing.network.ports import LOOPBACK, NotReady, wait_until
 from leveret.testing.servers.broker import LeveretProcess
 from tests.conformance.verbs import drain, ready_count
@@ -52,7 +53,14 @@ class Books:
         self.acked: dict[str, set[bytes]] = {name: set() for name in QUEUES}
         self.sure: dict[str, set[bytes]] = {name: set() for name in QUEUES}
         self.returned: list[tuple[str, bytes]] = []
+        self.published: dict[bytes, dict[str, Any]] = {}
+        self.altered: list[str] = []
         self.wrong: list[BaseException] = []
+
+    def look(self, body: bytes, properties: pika.BasicProperties) -> None:
+        """Note a message that is otherwise than it was published."""
+        if not is_same(self.published[body], vars(properties)):
+            self.altered.append(f"{properties}, published with {self.published[body]}")
 
 
 class Client(threading.Thread):
@@ -89,14 +97,11 @@ class Publisher(Client):
             name = self.chance.choice(PUBLISHED)
             self.number += 1
             body = f"{self.name}-{self.number}".encode().ljust(self.chance.choice((16, 64)))
-            expiration = "50" if self.chance.random() < 0.05 else None
-            properties = pika.BasicProperties(
-                delivery_mode=2,
-                priority=self.chance.randint(0, 3),
-                message_id=str(self.number),
-                expiration=expiration,
-            )
-            channel.basic_publish("", name, body, properties)
+            properties = {**properties_of(self.number, self.name), "priority": self.chance.randint(0, 3)}
+            if self.chance.random() < 0.05:
+                properties["expiration"] = "50"
+            self.books.published[body] = properties
+            channel.basic_publish("", name, body, pika.BasicProperties(**properties))
             self.books.confirmed[name].add(body)
 
 
@@ -108,9 +113,10 @@ class Taker(Client):
             name = self.chance.choice(CONSUMED)
             acked: list[bytes] = []
             for _ in range(self.chance.randint(1, 20)):
-                method, _, body = channel.basic_get(name)
+                method, properties, body = channel.basic_get(name)
                 if method is None:
                     break
+                self.books.look(body, properties)
                 if body in self.books.sure[name]:
                     self.books.returned.append((name, body))
                 choice = self.chance.random()
@@ -136,6 +142,7 @@ class Mover(Client):
                 if method is None:
                     time.sleep(0.01)
                     break
+                self.books.look(body, properties)
                 if body in self.books.sure["source"]:
                     self.books.returned.append(("source", body))
                 channel.basic_publish("", "target", body, properties)
@@ -171,7 +178,7 @@ def test_nothing_is_lost_and_nothing_acknowledged_returns_whatever_messages_die_
             kills += 1
         for client in clients:
             client.join(PATIENCE_S)
-        found = leftovers(node)
+        found = leftovers(node, books)
     check(books, found)
     print(f"{kills} kills, confirmed {sum(map(len, books.confirmed.values()))}, dead {len(found[GRAVE])}")
 
@@ -193,18 +200,23 @@ def declare(node: LeveretProcess) -> None:
             connection.channel().queue_declare(name, durable=True, arguments={**arguments, **dead})
 
 
-def leftovers(node: LeveretProcess) -> dict[str, list[bytes]]:
+def leftovers(node: LeveretProcess, books: Books) -> dict[str, list[bytes]]:
     """What every queue holds in the end, when all that was to die is dead."""
     with pika.BlockingConnection(pika.ConnectionParameters(LOOPBACK, node.amqp_port)) as connection:
         channel = connection.channel()
         wait_until(lambda: ready_count(channel, "dying") == 0, "an empty queue", PATIENCE_S)
         # The grave comes last: what expired behind others dies when those are gone.
         found = {name: drain(channel, name) for name in QUEUES if name != GRAVE}
-        return found | {GRAVE: drain(channel, GRAVE)}
+        grave = iter(lambda: channel.basic_get(GRAVE, auto_ack=True), (None, None, None))
+        for _, properties, body in grave:
+            books.look(body, properties)
+            found.setdefault(GRAVE, []).append(body)
+        return {GRAVE: [], **found}
 
 
 def check(books: Books, found: dict[str, list[bytes]]) -> None:
     assert not books.wrong
+    assert not books.altered, f"{len(books.altered)} messages are altered, the first: {books.altered[0]}"
     assert books.returned == [], "nothing comes back whose acknowledgement was answered to"
     letter, target = set(found[GRAVE]), set(found["target"])
     for name, confirmed in books.confirmed.items():

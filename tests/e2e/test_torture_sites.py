@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import random
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from leveret.testing.sites import cluster_site
 from leveret.testing.sites.standby_cluster import StandbyCluster
-from tests.e2e.sites_torture import VHOSTS, SitesTorture
+from tests.e2e.sites_torture import ARCHIVE, VHOSTS, SitesTorture
+
+LEASE_S: Final = os.environ.get("LEVERET_TORTURE_LEASE_S", "2")
+"""More of it where others use the machine as well; see tests/cluster/torture_stage.py."""
 
 pytestmark = [pytest.mark.spark, pytest.mark.torture, pytest.mark.timeout(6000)]
 
@@ -22,10 +26,11 @@ def test_rounds_of_losses_of_both_sites_balance(tmp_path: Path, archive: str) ->
     rounds = int(os.environ.get("LEVERET_TORTURE_ROUNDS", "2"))
     seed = int(os.environ.get("LEVERET_SEED", str(random.randrange(1 << 30))))
     print(f"seed {seed}, {rounds} rounds", flush=True)
-    own: dict[str, dict[str, str]] = {"first": {}, "second": {}}
+    lease = {"cluster.etcd.lease_ttl": f"{LEASE_S}s"}
+    own = {site: dict(lease) for site in ("first", "second")}
     if archive == "shared":
         for site, config in own.items():
-            config["standby.replication.downstream.data_dir"] = str(tmp_path / f"archive-{site}")
+            config[ARCHIVE] = str(tmp_path / f"archive-{site}")
             config["standby.replication.downstream.shared_data_dir"] = "true"
     with StandbyCluster(
         tmp_path,

@@ -1,7 +1,7 @@
 """Applications under test, written with pika: a publisher, a consumer, and a function that drains a queue.
 
 Each keeps books (leveret.testing.applications.books) and ends quietly when its broker is gone. A message is identified
-by its number, which is its `message_id`.
+by its number (leveret.testing.applications.contents).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import pika
 from pika.exceptions import AMQPError
 
 from leveret.testing.applications.books import Book, Books
+from leveret.testing.applications.contents import number_of, properties_of
 from leveret.testing.network.ports import LOOPBACK
 
 WINDOW: Final = 2000
@@ -65,8 +66,8 @@ class DirectMessage(NamedTuple):
 
     @property
     def properties(self) -> pika.BasicProperties:
-        """Persistent, with its number."""
-        return pika.BasicProperties(delivery_mode=2, message_id=str(self.number))
+        """Persistent, with its number; no other message has the same ones."""
+        return pika.BasicProperties(**properties_of(self.number))
 
 
 class Taken(NamedTuple):
@@ -178,9 +179,7 @@ class AppPublisher:
                 break
             self._numbers.append(message.number)
             self._open.add(len(self._numbers))
-            self._channel.basic_publish(
-                message.exchange, message.routing_key, message.body, message.properties
-            )
+            publish_message(self._channel, message)
         self._close_if_done()
 
     def _on_confirm(self, frame: Any) -> None:
@@ -276,7 +275,7 @@ class AppConsumer:
             channel.basic_consume(queue, self._on_message, consumer_tag=queue)
 
     def _on_message(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
-        number = int(properties.message_id)
+        number = number_of(properties.message_id, body)
         self._batch.append((method.delivery_tag, number))
         if not method.redelivered:
             self.disordered += number < self._newest[method.consumer_tag]
@@ -339,7 +338,7 @@ def drain(port: int, vhost: str, queue: str, *, keep: bool = False) -> list[Take
     while count := channel.queue_declare(queue, passive=True).method.message_count:
         expected = len(taken) + count
         for method, properties, body in channel.consume(queue):
-            taken.append(_taken(method, properties, body))
+            taken.append(taken_of(method, properties, body))
             is_last = len(taken) == expected
             if not keep and (is_last or len(taken) % 500 == 0):
                 channel.basic_ack(method.delivery_tag, multiple=True)
@@ -352,8 +351,17 @@ def drain(port: int, vhost: str, queue: str, *, keep: bool = False) -> list[Take
     return taken
 
 
-def _taken(method: Any, properties: pika.BasicProperties, body: bytes) -> Taken:
-    number = int(properties.message_id) if properties.message_id else -1
+def publish_message(channel: Any, message: AppMessage) -> None:
+    """Publish a message; every other one is mandatory."""
+    mandatory = message.number % 2 == 0
+    channel.basic_publish(
+        message.exchange, message.routing_key, message.body, message.properties, mandatory=mandatory
+    )
+
+
+def taken_of(method: Any, properties: pika.BasicProperties, body: bytes) -> Taken:
+    """Return a delivery of pika as a message."""
+    number = number_of(properties.message_id, body)
     return Taken(number, method.exchange, method.routing_key, body, properties, method.redelivered)
 
 

@@ -1,21 +1,16 @@
-"""Messages of every kind, identified by their number.
-
-Bodies are empty, small, or large enough for several frames. Messages have headers and other properties or none, and go
-through a topic exchange or the default one. All are persistent.
-"""
+"""Messages of every kind, identified by their number; they go through a topic exchange or the default one."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 import pika
 
+from leveret.testing.applications.contents import content_of
+
 EXCHANGE: Final = "parcels"
-_LARGE_BYTES: Final = (140_000, 300_000)
-_SMALL_BYTES_MAX: Final = 600
 
 
 class Parcel(NamedTuple):
@@ -29,20 +24,27 @@ class Parcel(NamedTuple):
     properties: pika.BasicProperties
 
 
+def parcel(
+    number: int, queue: str, *, seed: object = 0, transient: float = 0.0, exchange: str = EXCHANGE
+) -> Parcel:
+    """Return one message for a queue, through the default exchange or through a topic exchange."""
+    chance = random.Random(f"way {seed} {number}")
+    straight = not exchange or chance.random() < 0.2
+    content = content_of(number, seed, transient=transient)
+    return Parcel(
+        number,
+        queue,
+        "" if straight else exchange,
+        queue if straight else f"{queue}.{chance.randrange(5)}",
+        content.body,
+        pika.BasicProperties(**content.properties),
+    )
+
+
 def parcels(queues: Sequence[str], count: int, *, first: int = 0, seed: int = 0) -> Iterator[Parcel]:
-    """Return the messages `first` to `first + count - 1`, distributed over the queues at random."""
+    """Return the persistent messages `first` to `first + count - 1`, distributed over the queues at random."""
     for number in range(first, first + count):
-        chance = random.Random(f"{seed} {number}")
-        queue = chance.choice(queues)
-        straight = chance.random() < 0.2
-        yield Parcel(
-            number,
-            queue,
-            "" if straight else EXCHANGE,
-            queue if straight else f"{queue}.{chance.randrange(5)}",
-            _body(chance),
-            _properties(number, chance),
-        )
+        yield parcel(number, random.Random(f"queue {seed} {number}").choice(queues), seed=seed)
 
 
 def declare(channel: Any, queues: Sequence[str], arguments: Mapping[str, Any] | None = None) -> None:
@@ -51,37 +53,3 @@ def declare(channel: Any, queues: Sequence[str], arguments: Mapping[str, Any] | 
     for queue in queues:
         channel.queue_declare(queue, durable=True, arguments=dict(arguments or {}))
         channel.queue_bind(queue, EXCHANGE, f"{queue}.*")
-
-
-def _body(chance: random.Random) -> bytes:
-    kind = chance.random()
-    if kind < 0.1:
-        return b""
-    if kind < 0.11:
-        return chance.randbytes(chance.randint(*_LARGE_BYTES))
-    return chance.randbytes(chance.randint(1, _SMALL_BYTES_MAX))
-
-
-def _properties(number: int, chance: random.Random) -> pika.BasicProperties:
-    return pika.BasicProperties(
-        delivery_mode=2,
-        message_id=str(number),
-        content_type=chance.choice([None, "application/json", "text/plain; charset=utf-8"]),
-        correlation_id=chance.choice([None, f"order {number}"]),
-        timestamp=chance.choice([None, 1_700_000_000 + number]),
-        priority=chance.choice([None, 0, 5]),
-        headers=chance.choice([None, {}, _headers(number)]),
-    )
-
-
-def _headers(number: int) -> dict[str, Any]:
-    return {
-        "number": number,
-        "negative": -number,
-        "large": 1 << 40,
-        "text": "Zürich → Genève",
-        "yes": True,
-        "nothing": None,
-        "at": datetime.fromtimestamp(1_700_000_000 + number, UTC),
-        "nested": {"list": [1, "two", [3]], "table": {}},
-    }

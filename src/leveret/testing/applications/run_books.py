@@ -7,7 +7,7 @@
 | duplicated | found twice in one queue at the end |
 | unflagged | delivered without `redelivered` twice |
 | disordered | found behind a message that the same publisher published later on the same connection |
-| altered | delivered with another body, or from another queue |
+| altered | delivered with another body or other properties, or from another queue |
 | uncommitted | delivered although its transaction was never committed |
 
 A message that is published to several queues has a copy in each. A rejected message may be in its own queue, in the
@@ -17,8 +17,11 @@ queue of dead letters, or in both: the original is settled only when the dead le
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+from leveret.testing.applications.contents import is_same, properties_of
 
 
 class BooksFault(Exception):
@@ -58,6 +61,15 @@ class BookedMessage:
         """Its octets: a text with its number, padded to one of many sizes."""
         size = 40 + self.number * 7919 % 600
         return f"message {self.number} ".encode().ljust(size, b".")
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """Its properties, of which no two messages have the same ones."""
+        return properties_of(self.number)
+
+    def is_as_published(self, body: bytes, properties: Mapping[str, Any]) -> bool:
+        """Return whether a delivery has its octets and properties."""
+        return self.body == body and is_same(self.properties, properties)
 
     def is_there(self, found: set[tuple[str, int]]) -> bool:
         """Return whether a copy is in its place, or none has to be."""
@@ -112,15 +124,19 @@ class RunBooks:
         message.dead.count_max += 1
         message.dead.is_tried = False
 
-    def delivered(self, queue: str, number: str, body: bytes, *, redelivered: bool) -> BookedMessage:
+    def delivered(
+        self, queue: str, number: str, body: bytes, properties: Mapping[str, Any], *, redelivered: bool
+    ) -> BookedMessage:
         """Note a delivery; return the message.
 
         Raises:
             BooksFault: the delivery is a fault.
         """
         message = self.messages.get((queue, int(number))) if number.isdigit() else None
-        if message is None or message.body != body:
-            raise BooksFault(f"altered: queue {queue} delivered message {number!r} with {body[:60]!r}")
+        if message is None or not message.is_as_published(body, properties):
+            raise BooksFault(
+                f"altered: queue {queue} delivered message {number!r} with {properties} and {body[:60]!r}"
+            )
         if message.is_withheld:
             raise BooksFault(f"uncommitted: message {number} of queue {queue} was delivered")
         if message.count_max == 1 and not self.may_lose:

@@ -2,7 +2,7 @@
 
 | fault | meaning |
 |---|---|
-| altered | an offset had another message for an earlier reader, or a body is not that of its message |
+| altered | an offset had another message for an earlier reader, or body or properties are not those of its message |
 | disordered | a reader got an offset out of turn, or a publisher's messages are not in their order |
 | skipped | a reader did not get a message that is between two that it got |
 | duplicated | a message is at two offsets |
@@ -14,8 +14,11 @@ A stored offset may itself take up an offset of the stream. At that offset no re
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from leveret.testing.applications.contents import is_streamed
 from leveret.testing.applications.run_books import BookedMessage, BooksFault, RunBooks, number_in
 
 
@@ -35,8 +38,12 @@ class StreamBooks:
     _offsets: dict[int, int] = field(default_factory=dict)
     _empty: set[int] = field(default_factory=set)
 
-    def read(self, offset: int, body: bytes, before: int | None) -> None:
+    def read(
+        self, offset: int, body: bytes, before: int | None, properties: Mapping[str, Any] | None = None
+    ) -> None:
         """Note a message that a reader got. `before` is the reader's previous offset, None for its first message.
+
+        `properties` are those of a reader over AMQP 0-9-1. Publishers of the stream protocol send bodies only.
 
         Raises:
             BooksFault: the message is a fault.
@@ -46,6 +53,8 @@ class StreamBooks:
         message = self.books.messages.get((self.name, number))
         if message is None or message.body != body:
             raise BooksFault(f"altered: {where} has message {number} with {body[:60]!r}")
+        if properties and "message_id" in properties and not is_streamed(message.properties, properties):
+            raise BooksFault(f"altered: {where} has message {number} with {properties}")
         if before is not None:
             self._follows(offset, before)
         if offset in self._empty:

@@ -13,6 +13,7 @@ from pika.exceptions import AMQPError
 
 from leveret.testing.applications.applications import CANCEL_ON_FAIL_OVER, AppPublisher, DirectMessage
 from leveret.testing.applications.books import Books, count_entries
+from leveret.testing.applications.contents import is_same, properties_of
 from leveret.testing.network.ports import wait_until
 from leveret.testing.sites.mirror_cluster import PATIENCE_S, ClusterNode, MirrorCluster
 
@@ -132,6 +133,8 @@ class ThreadedConsumer:
     def _on_message(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
         number = int(body)
         channel.basic_ack(method.delivery_tag)
+        if not is_same(properties_of(number), vars(properties)):
+            self.wrong.append(f"message {number} came with {properties}")
         if number == self.seen:
             self.seen += 1
         elif number > self.seen:

@@ -2,7 +2,7 @@
 
 with StandbyCluster(folder, ["orders", "shop"]) as sites:
     sites.follow()
-    sites.publish("orders", "q", 300)       # confirmed; `sites.expected` has the unacked ones
+    sites.publish("orders", "q", 300)       # confirmed; `sites.books.expected` has the unacked ones
     sites.wait_transferred()
     sites.lose_upstream()
     sites.promote(at=sites.cluster.members[1])
@@ -26,10 +26,18 @@ import httpx
 import pika
 import pika.exceptions
 
-from leveret.testing.applications.applications import now_ms, parameters
+from leveret.testing.applications.applications import (
+    Taken,
+    now_ms,
+    parameters,
+    publish_message,
+    taken_of,
+)
+from leveret.testing.applications.parcels import EXCHANGE, declare
 from leveret.testing.network.ports import LOOPBACK, wait_until
 from leveret.testing.servers.broker import LeveretProcess
 from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
+from leveret.testing.sites.standby_books import StandbyBooks
 from leveret.testing.sites.standby_pair import BEACON, downstream_settings, get
 
 PATIENCE_S: Final = 600.0
@@ -50,8 +58,7 @@ class StandbyCluster:
         cluster: the downstream.
         has_turned: whether the sites have changed their roles: the first one is the downstream.
         vhosts: the replicated vhosts.
-        expected: by vhost and queue, the bodies of unsettled messages, in order.
-        unsure: the bodies of messages whose publish ended without an answer.
+        books: all messages.
         on_look: called before each look of `wait`.
     """
 
@@ -81,11 +88,9 @@ class StandbyCluster:
         )
         self.cluster = ClusterSite(folder, nodes, config=downstream_settings("eu.2") | dict(config or {}))
         self.has_turned = False
-        self.expected: dict[tuple[str, str], list[bytes]] = {}
-        self.unsure: set[bytes] = set()
+        self.books = StandbyBooks(seed)
         self._password = secrets.token_urlsafe(12)
         self._random = random.Random(seed)
-        self._published = 0
 
     def __enter__(self) -> Self:
         try:
@@ -236,42 +241,48 @@ class StandbyCluster:
         acked: float = 0.4,
         at: LeveretProcess | None = None,
     ) -> None:
-        """Publish messages with confirms, and ack a share of them out of order; queues take turns with the nodes."""
-        place = self.expected.setdefault((vhost, queue), [])
-        node = at or self.upstreams[[*self.expected].index((vhost, queue)) % len(self.upstreams)]
+        """Publish messages with confirms, and ack a share of them out of order; queues take turns with the nodes.
+
+        All messages of the queue are read. With a share of 0 that may break off, or find less: a node may be lost.
+        """
+        place = (vhost, queue)
+        unsettled = self.books.expected.setdefault(place, [])
+        node = at or self.upstreams[[*self.books.expected].index(place) % len(self.upstreams)]
         with pika.BlockingConnection(parameters(node.amqp_port, vhost)) as connection:
             channel = connection.channel()
             channel.confirm_delivery()
-            channel.queue_declare(queue, durable=True)
+            declare(channel, [queue])
             for _ in range(count):
-                self._published += 1
-                body = f"{vhost}/{queue}/{self._published}".encode()
-                self.unsure.add(body)
-                channel.basic_publish("", queue, body, pika.BasicProperties(delivery_mode=2))
-                self.unsure.remove(body)
-                place.append(body)
-            gone: set[bytes] = set()
-            for _ in range(len(place)):
-                method, _, body = channel.basic_get(queue)
-                if method is not None and self._random.random() < acked:
+                message = self.books.next(queue, exchange=EXCHANGE)
+                publish_message(channel, message)
+                self.books.confirm(place, message)
+            found: list[Taken] = []
+            gone: set[int] = set()
+            while len(found) < len(unsettled) + len(self.books.unsure):
+                method, properties, body = channel.basic_get(queue)
+                if method is None:
+                    break
+                found.append(taken_of(method, properties, body))
+                if self._random.random() < acked:
                     channel.basic_ack(method.delivery_tag)
-                    gone.add(body)
+                    gone.add(found[-1].number)
             # An ack has no reply: the reply to a later method shows that the ack is in the log of the queue's leader.
             channel.queue_declare(queue, durable=True)
-        self.expected[vhost, queue] = [body for body in place if body not in gone]
+        if acked:
+            self.books.look(place, found, gone)
 
-    def _drained(self, at: LeveretProcess, vhost: str, queue: str) -> list[bytes]:
-        """Consume all messages of a queue at one node; return their bodies.
+    def drained(self, at: LeveretProcess, vhost: str, queue: str) -> list[Taken]:
+        """Consume all messages of a queue at one node, and return them.
 
         While the queue's leader is not known, as after a lost lease, a get closes the channel and takes no message.
         """
-        found: list[bytes] = []
+        found: list[Taken] = []
         deadline_s = time.monotonic() + _LED_WITHIN_S
         with pika.BlockingConnection(parameters(at.amqp_port, vhost)) as connection:
             channel = connection.channel()
             while True:
                 try:
-                    method, _, body = channel.basic_get(queue, auto_ack=True)
+                    method, properties, body = channel.basic_get(queue, auto_ack=True)
                 except pika.exceptions.ChannelClosedByBroker as error:
                     if error.reply_code != _NOT_FOUND or time.monotonic() > deadline_s:
                         raise
@@ -280,20 +291,13 @@ class StandbyCluster:
                     continue
                 if method is None:
                     return found
-                found.append(body)
+                found.append(taken_of(method, properties, body))
 
     def check_recovered(self) -> None:
-        """Check that each queue of the promoted site has its expected messages, once and in order."""
-        for number, ((vhost, queue), bodies) in enumerate(self.expected.items()):
+        """Check that each queue of the promoted site has its expected messages, once, in order and unaltered."""
+        for number, place in enumerate(self.books.expected):
             running = self.downstreams
-            drained = self._drained(running[number % len(running)], vhost, queue)
-            found = [body for body in drained if body not in self.unsure]
-            assert len(drained) == len(set(drained)), f"{queue} of {vhost}: messages are doubled"
-            lost, more = set(bodies) - set(found), [body for body in found if body not in set(bodies)]
-            doubled = len(found) - len(set(found))
-            books = f"{queue} of {vhost}: {len(lost)} lost, {len(more)} too many, {doubled} doubled"
-            assert (len(lost), len(more), doubled) == (0, 0, 0), f"{books}: {sorted(lost)[:3]} {more[:3]}"
-            assert found == bodies, f"{queue} of {vhost} is not in order"
+            self.books.check(place, self.drained(running[number % len(running)], *place))
 
     # -- waiting ----------------------------------------------------------------------------------
 

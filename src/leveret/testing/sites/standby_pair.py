@@ -27,6 +27,7 @@ import httpx
 import pika
 
 from leveret.testing.applications.applications import now_ms, parameters
+from leveret.testing.applications.contents import properties_of
 from leveret.testing.network.ports import LOOPBACK, wait_until
 from leveret.testing.servers.broker import LeveretProcess
 from leveret.testing.servers.process import descendants
@@ -197,13 +198,16 @@ class StandbyPair:
         return {queue: own.get(queue, 0) for queue in queues}
 
     def publish(self, queue: str, bodies: Iterable[bytes]) -> None:
-        """Publish persistent messages to a durable queue of the vhost at the upstream, each of them confirmed."""
+        """Publish persistent messages to a durable queue of the vhost at the upstream, each of them confirmed.
+
+        Their properties differ, and follow from their numbers among the bodies.
+        """
         with pika.BlockingConnection(parameters(self.upstream.amqp_port, self.vhost)) as connection:
             channel = connection.channel()
             channel.confirm_delivery()
             channel.queue_declare(queue, durable=True)
-            for body in bodies:
-                channel.basic_publish("", queue, body, pika.BasicProperties(delivery_mode=2))
+            for number, body in enumerate(bodies):
+                channel.basic_publish("", queue, body, pika.BasicProperties(**properties_of(number)))
 
     def wait_transferred(self) -> None:
         """Publish a beacon, and wait until it is durable at the standby, and thus all earlier records."""

@@ -16,10 +16,14 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Final
 
 from isal.isal_zlib import crc32
+from pamqp import header
 
 from leveret.runtime.clients.stream_listener import StreamListener
+from leveret.testing.applications.contents import content_of, for_pamqp
 from leveret.testing.sites.stream_host import FakeRecoveryQueue, FakeServedLog, FakeStreamHost
 from leveret.wire.chunk import (
     Attribute,
@@ -32,7 +36,11 @@ from leveret.wire.chunk import (
 )
 from leveret.wire.record import Settlement, content_header, encode_settlements, message_head
 
-PROPERTIES = b"\x10\x00\x02"
+_KINDS: Final = 499
+"""The number of different properties; messages with one body have the same ones."""
+_TRANSIENT: Final = 0.2
+_BEFORE_PROPERTIES_BYTES: Final = 12
+"""In a content header: the class, the weight, and the size of the body."""
 
 
 def outgoing_chunk(
@@ -60,10 +68,24 @@ def outgoing_chunk(
 
 
 def stored_message(
-    body: bytes, exchange: bytes = b"", routing_key: bytes = b"", properties: bytes = PROPERTIES
+    body: bytes, exchange: bytes = b"", routing_key: bytes = b"", properties: bytes | None = None
 ) -> bytes:
-    """Return a message's entry."""
+    """Return a message's entry; without `properties` it has some that follow from its body."""
+    if properties is None:
+        properties = _octets_of(crc32(body) % _KINDS)
     return message_head(exchange, routing_key, content_header(properties, len(body))) + body
+
+
+def properties_for(body: bytes) -> dict[str, Any]:
+    """Return the properties that `stored_message` gives a message with this body (testing.applications.contents)."""
+    return content_of(crc32(body) % _KINDS, transient=_TRANSIENT).properties
+
+
+@cache
+def _octets_of(number: int) -> bytes:
+    """Return the flags and values of a content header."""
+    properties = for_pamqp(content_of(number, transient=_TRANSIENT).properties)
+    return bytes(header.ContentHeader(0, 0, properties).marshal()[_BEFORE_PROPERTIES_BYTES:])
 
 
 class FakeOutgoingLog(FakeServedLog):

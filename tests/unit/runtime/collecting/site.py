@@ -25,6 +25,7 @@ from tests.unit.memory import scratch
 
 SEGMENT_BYTES = 400
 BODY_BYTES = 8
+_SIZE_BYTES = 4
 HEAD = make_head(b"e", b"k", content_header(b"\x10\x00\x02", BODY_BYTES))
 TAGGED = d.Vhost(name="v", tags=("standby_replication",))
 POLICY = d.Policy(vhost="v", name="p", pattern="^q", definition={"remote-dc-replicate": True})
@@ -47,6 +48,8 @@ class Site:
     def __init__(self, directory: Path, durability: str = "fsync") -> None:
         self.directory = directory
         self.published = 0
+        self._entries: dict[bytes, bytes] = {}
+        """By body, the stored messages that `publish` published."""
         self.epoch = 1
         self._durability = durability
         self._is_alive = False
@@ -110,11 +113,22 @@ class Site:
         return self.node.broker.queues["v", name]
 
     async def publish(self, count: int, name: str = "q") -> list[bytes]:
+        """Publish messages of one size that differ in body, exchange and key; return their bodies."""
         bodies = [b"%08d" % (self.published + n) for n in range(count)]
+        for number, body in enumerate(bodies, self.published):
+            route = b"%c" % (97 + number % 26), b"%c" % (97 + number // 26 % 26)
+            head = make_head(*route, content_header(b"\x10\x00\x02", BODY_BYTES))
+            self._entries[body] = head.entry[_SIZE_BYTES:] + body
+            self.queue(name).gather(alike(head, [body]))
         self.published += count
-        self.queue(name).gather(alike(HEAD, bodies))
         await self.touched(name)
         return bodies
+
+    def _checked(self, entry: bytes) -> bytes:
+        """The body of a stored message, which has to be as it was published, unless it is a dead letter."""
+        body = decode_message(entry).body
+        assert b"x-death" in entry or self._entries.get(body, entry) == entry, f"{body!r} has {entry!r}"
+        return body
 
     async def touched(self, name: str = "q") -> None:
         self.node.broker.dirty[self.queue(name)] = None
@@ -138,7 +152,8 @@ class Site:
             at = first
             while at < end:
                 for run in self.node._queues.read(queue, at):
-                    bodies += run.bodies[: max(0, end - run.first)]
+                    entries = split_entries(run.taken().entries())
+                    bodies += [self._checked(entry) for entry in entries[: max(0, end - run.first)]]
                     at = run.end
         return bodies
 
@@ -154,7 +169,7 @@ class Site:
                     settled.setdefault(incarnation, set()).update(range(first, first + count))
                 continue
             for at, entry in enumerate(split_entries(chunk.data), offset):
-                body = decode_message(entry).body
+                body = self._checked(entry)
                 assert messages.setdefault(incarnation, {}).setdefault(at, body) == body, (
                     "one identity, two messages"
                 )

@@ -9,7 +9,9 @@ from leveret.testing.applications.stream_books import StreamBooks
 
 
 def delivered(books: RunBooks, message: BookedMessage, *, redelivered: bool = False) -> BookedMessage:
-    return books.delivered(message.queue, str(message.number), message.body, redelivered=redelivered)
+    return books.delivered(
+        message.queue, str(message.number), message.body, message.properties, redelivered=redelivered
+    )
 
 
 def test_a_message_is_not_lost_altered_doubled_disordered_or_delivered_again_without_a_flag() -> None:
@@ -17,9 +19,11 @@ def test_a_message_is_not_lost_altered_doubled_disordered_or_delivered_again_wit
     (one,), (other,) = books.published(["q"], "p"), books.published(["q"], "p")
     books.confirm([one])
     with pytest.raises(BooksFault, match="altered"):
-        books.delivered("q2", "1", one.body, redelivered=False)
+        books.delivered("q2", "1", one.body, one.properties, redelivered=False)
     with pytest.raises(BooksFault, match="altered"):
-        books.delivered("q", "1", other.body, redelivered=False)
+        books.delivered("q", "1", other.body, one.properties, redelivered=False)
+    with pytest.raises(BooksFault, match="altered"):
+        books.delivered("q", "1", one.body, other.properties, redelivered=False)
     delivered(books, one)
     with pytest.raises(BooksFault, match="unflagged"):
         delivered(books, one)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, cast
 
 from pamqp import base, commands, header
 
+from leveret.testing.applications.contents import PERSISTENT, for_pamqp, from_pamqp
 from leveret.testing.simulation.machine.network import SimulatedNetwork
 from leveret.wire import amqp091 as wire
 
 _CHANNEL: Final = 1
 _CONTENT: Final = (commands.Basic.Deliver, commands.Basic.GetOk, commands.Basic.Return)
-_PERSISTENT: Final = 2
 
 
 class ClientClosed(Exception):
@@ -28,7 +28,13 @@ class ClientDelivery(NamedTuple):
     message_id: str
     body: bytes
     redelivered: bool
-    headers: dict[str, Any]
+    properties: dict[str, Any]
+    """Those that are set, as `leveret.testing.applications.contents` has them."""
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """The message's headers."""
+        return self.properties.get("headers") or {}
 
 
 class SimulatedClient(asyncio.Protocol):
@@ -103,12 +109,20 @@ class SimulatedClient(asyncio.Protocol):
         self.send(method, channel=channel)
         return await self._expect()
 
-    def publish(self, routing_key: str, message_id: str, body: bytes, *, exchange: str = "") -> None:
+    def publish(
+        self,
+        routing_key: str,
+        message_id: str,
+        body: bytes,
+        *,
+        exchange: str = "",
+        properties: Mapping[str, Any] | None = None,
+    ) -> None:
         """Publish a persistent message; without an exchange the routing key is a queue. Raises ClientClosed."""
-        properties = commands.Basic.Properties(delivery_mode=_PERSISTENT, message_id=message_id)
+        fields = {**(properties or {}), "delivery_mode": PERSISTENT, "message_id": message_id}
         self.send(commands.Basic.Publish(0, exchange, routing_key))
         self.published += 1
-        head = header.ContentHeader(0, len(body), properties)
+        head = header.ContentHeader(0, len(body), for_pamqp(fields))
         self._transport.write(
             wire.frame(wire.FRAME_HEADER, _CHANNEL, head.marshal())
             + wire.body_frames(_CHANNEL, body, 131_072)
@@ -201,7 +215,7 @@ class SimulatedClient(asyncio.Protocol):
             properties.message_id or "",
             self._body,
             bool(getattr(method, "redelivered", False)),
-            properties.headers or {},
+            from_pamqp(properties),
         )
         if isinstance(method, commands.Basic.Deliver):
             self.on_delivery(delivery)

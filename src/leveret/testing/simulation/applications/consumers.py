@@ -79,7 +79,11 @@ class SimulatedConsumer(SimulatedApplication):
     def _delivered(self, client: SimulatedClient, delivery: ClientDelivery) -> None:
         try:
             message = self.books.delivered(
-                self.queue, delivery.message_id, delivery.body, redelivered=delivery.redelivered
+                self.queue,
+                delivery.message_id,
+                delivery.body,
+                delivery.properties,
+                redelivered=delivery.redelivered,
             )
         except BooksFault as fault:
             self.found(fault, client)

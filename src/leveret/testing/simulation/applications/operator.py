@@ -107,7 +107,11 @@ class SimulatedOperator:
 
     def _delivered(self, queue: str, delivery: ClientDelivery) -> BookedMessage:
         return self._books.delivered(
-            queue, delivery.message_id, delivery.body, redelivered=delivery.redelivered
+            queue,
+            delivery.message_id,
+            delivery.body,
+            delivery.properties,
+            redelivered=delivery.redelivered,
         )
 
     # -- at a node, as through its HTTP API -------------------------------------------------------

@@ -71,7 +71,10 @@ class SimulatedPublisher(SimulatedApplication):
         key = "" if self.exchange else self.random.choice(self.queues)
         queues = self.queues if self.exchange else (key,)
         copies = self.books.published(queues, origin, is_withheld=is_withheld)
-        client.publish(key, str(copies[0].number), copies[0].body, exchange=self.exchange)
+        message = copies[0]
+        client.publish(
+            key, str(message.number), message.body, exchange=self.exchange, properties=message.properties
+        )
         self.on_publish()
         return copies
 

@@ -66,7 +66,8 @@ class SimulatedQueueOwner(SimulatedApplication):
         for number in range(self.random.randint(1, _MESSAGES_MAX)):
             copies = self.books.published((self.queue,), origin)
             unconfirmed[tags + number + 1] = copies
-            client.publish(self.queue, str(copies[0].number), copies[0].body)
+            message = copies[0]
+            client.publish(self.queue, str(message.number), message.body, properties=message.properties)
             await asyncio.sleep(_PUBLISHED_PACE.pause_s(self.random))
         if not await wait_until(lambda: client.is_closed or not unconfirmed, ANSWER_TIMEOUT_S):
             raise TimeoutError
@@ -75,7 +76,9 @@ class SimulatedQueueOwner(SimulatedApplication):
         """Get and acknowledge all messages."""
 
         def note(got: ClientDelivery) -> None:
-            message = self.books.delivered(self.queue, got.message_id, got.body, redelivered=got.redelivered)
+            message = self.books.delivered(
+                self.queue, got.message_id, got.body, got.properties, redelivered=got.redelivered
+            )
             message.is_tried = True
 
         await drain(client, self.queue, note)

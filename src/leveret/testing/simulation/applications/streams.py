@@ -46,7 +46,7 @@ class StreamReading:
     def _read(self, delivery: ClientDelivery) -> None:
         offset = int(delivery.headers["x-stream-offset"])
         try:
-            self._stream.read(offset, delivery.body, self._last)
+            self._stream.read(offset, delivery.body, self._last, delivery.properties)
         except BooksFault as fault:
             self.fault = fault
             self._client.close()

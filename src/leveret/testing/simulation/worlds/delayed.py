@@ -258,7 +258,7 @@ class DelayedWorld(SimulatedWorld):
     def _booked(self, queue: str, delivery: ClientDelivery) -> BookedMessage:
         """Look a message up in the books of all times; `_judge` decides as of the chosen time."""
         message = self.books.messages.get((queue, int(delivery.message_id)))
-        if message is None or message.body != delivery.body:
+        if message is None or not message.is_as_published(delivery.body, delivery.properties):
             raise BooksFault(f"altered: queue {queue} has message {delivery.message_id!r} otherwise")
         return message
 

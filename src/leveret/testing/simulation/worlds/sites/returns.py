@@ -15,13 +15,20 @@ from pamqp import commands
 from leveret.model import definitions as d
 from leveret.model.errors import PreconditionFailed
 from leveret.runtime.integrity.divergent import divergent_messages
+from leveret.testing.applications.contents import is_shown, is_streamed, shown_number
 from leveret.testing.applications.run_books import BookedMessage, BooksFault
 from leveret.testing.simulation.applications.application import ANSWER_TIMEOUT_S
 from leveret.testing.simulation.applications.client import ClientClosed, ClientDelivery, SimulatedClient
 from leveret.testing.simulation.applications.operator import NeverAtRest
 from leveret.testing.simulation.worlds.sites.site import Site, change_at
 from leveret.testing.simulation.worlds.sites.site_command import SiteCommand
-from leveret.testing.simulation.worlds.sites.two_sites import COLLECTED, FOLLOW_TIMEOUT_S, QUEUES, SitesWorld
+from leveret.testing.simulation.worlds.sites.two_sites import (
+    COLLECTED,
+    FOLLOW_TIMEOUT_S,
+    QUEUES,
+    STREAM,
+    SitesWorld,
+)
 from leveret.testing.simulation.worlds.world import START_TIMEOUT_S
 
 _LOOKS_MAX: Final = 60
@@ -60,7 +67,7 @@ class ReturningWorld(SitesWorld):
             is_whole = False
             try:
                 while isinstance(got := await _got(client, queue), ClientDelivery):
-                    numbers.append(int(got.message_id))
+                    numbers.append(self._booked(queue, got))
                 is_whole = True
             except (ClientClosed, TimeoutError):
                 pass
@@ -97,9 +104,7 @@ class ReturningWorld(SitesWorld):
     def _judge_divergent(self, returned: Site) -> None:
         """Raise BooksFault if a message that only the lost site had is not among the divergent ones."""
         listed = {
-            (row["queue"], int(row["properties"]["message_id"]))
-            for node in returned.nodes
-            for row in divergent_messages(node.data_dir, None)
+            self._listed(row) for node in returned.nodes for row in divergent_messages(node.data_dir, None)
         }
         absent = [each for each in self._missing if not each.is_there(listed)]
         self.story.note(f"-- {len(listed)} divergent messages; {len(self._missing)} had to be listed")
@@ -107,6 +112,27 @@ class ReturningWorld(SitesWorld):
         if absent:
             first = ", ".join(f"{each.number} of {each.queue}" for each in absent[:10])
             raise BooksFault(f"not listed: {len(absent)} messages that only the lost site had, first {first}")
+
+    def _booked(self, queue: str, got: ClientDelivery) -> int:
+        """Return the number of a message that a queue has. Raises BooksFault if it is another one than published."""
+        message = self.books.messages.get((queue, int(got.message_id)))
+        if message is None or not message.is_as_published(got.body, got.properties):
+            raise BooksFault(f"altered: queue {queue} has {got} after the promotion")
+        return message.number
+
+    def _listed(self, row: dict[str, Any]) -> tuple[str, int]:
+        """Return the queue and the number of a divergent message. Raises BooksFault as `_booked`."""
+        place = (row["queue"], shown_number(row))
+        message = self.books.messages.get(place)
+        if message is None:
+            return place
+        if row["queue"] == STREAM:
+            is_same = is_streamed(message.properties, row["properties"])
+        else:
+            is_same = is_shown(message.properties, message.body, row)
+        if not is_same:
+            raise BooksFault(f"altered: {row} is listed as divergent")
+        return place
 
 
 async def _rejoin(node: Any) -> None:
