@@ -85,10 +85,10 @@ class Consumers:
         """The number of consumers."""
         return self._count
 
-    @property
-    def has_exclusive(self) -> bool:
-        """Whether a consumer is exclusive; then there is no other."""
-        return self._count == 1 and next(iter(self)).exclusive
+    def refuses(self, *, exclusive: bool) -> bool:
+        """Whether another consumer is refused: beside an exclusive one, or because it would be exclusive itself."""
+        has_exclusive = self._count == 1 and next(iter(self)).exclusive
+        return has_exclusive or (exclusive and (self._count > 0 or self.single_active))
 
     def add(self, consumer: QueueConsumer) -> None:
         """Add a consumer behind those of its priority."""

@@ -123,13 +123,14 @@ class AcceptedEnd:
     def __init__(self, owner: ForwardingOwner, peer: LinkPeer, node: str) -> None:
         """Wait for requests."""
         self.peer = peer
-        self.connection = ForwardedConnection(owner.host, node=node, now_ms=elapsed_ms())
+        self.connection = ForwardedConnection(
+            owner.host, node=node, now_ms=elapsed_ms(), serving=owner.leaders.serving
+        )
         self.connection.wake = self._wake
         self._owner = owner
         self._output = BufferedOutput()
         self._draining: asyncio.Task[None] | None = None
         owner.engine.peers[self.connection] = self
-        owner.leaders.serving[self.connection] = None
 
     def received(self, kind: Type, payload: memoryview) -> None:
         """See Receiver."""
@@ -140,7 +141,6 @@ class AcceptedEnd:
         """See Receiver: deliveries that its clients have not settled return to the queues."""
         owner = self._owner
         owner.engine.peers.pop(self.connection, None)
-        owner.leaders.serving.pop(self.connection, None)
         owner.forget(self)
         self.connection.lost()
         owner.engine.touch()
@@ -221,9 +221,10 @@ class InsideEnd:
         self._owner = owner
         self._leader_client = leader_client
         self._output = BufferedOutput()
-        self._connection = ForwardedConnection(owner.host, node=node, now_ms=elapsed_ms())
+        self._connection = ForwardedConnection(
+            owner.host, node=node, now_ms=elapsed_ms(), serving=owner.leaders.serving
+        )
         owner.engine.peers[self._connection] = self
-        owner.leaders.serving[self._connection] = None
         owner.engine.peers[leader_client] = _Inwards(self)
         leader_client.push = self.push
         leader_client.up()

@@ -153,9 +153,7 @@ class Channel(ChannelBase):
         if isinstance(queue, RemoteQueue):
             remote_methods.consume(self, queue, tag, method)
             return
-        if queue.consumers.has_exclusive or (
-            method.exclusive and (queue.consumers or queue.consumers.single_active)
-        ):
+        if queue.consumers.refuses(exclusive=method.exclusive):
             raise AccessRefused(f"queue '{name}' in vhost '{vhost}' in exclusive use")
         consumer = self.make_consumer(queue, tag, method)
         queue.add_consumer(consumer)

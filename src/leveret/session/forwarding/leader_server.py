@@ -72,9 +72,20 @@ class ForwardedConnection(ClientConnection):
     # Tracing is each node's own: messages of other nodes' clients are traced there, or not at all.
     is_traced = False
 
-    def __init__(self, host: ConnectionHost, *, node: str, now_ms: int) -> None:
-        """`node` is the proven name of the other end; wait for connection.open."""
+    def __init__(
+        self, host: ConnectionHost, *, node: str, now_ms: int, serving: dict[ForwardedConnection, None]
+    ) -> None:
+        """Wait for connection.open.
+
+        Args:
+            host: this node.
+            node: the proven name of the other end.
+            now_ms: the time.
+            serving: all such connections, with this one from now on until it is lost.
+        """
         super().__init__(host, peer=node, from_loopback=False, now_ms=now_ms)
+        self._serving = serving
+        serving[self] = None
         self.state = AmqpState.OPEN_WAIT
         self.frame_max_bytes = forwarding.FRAME_BYTES_MAX
         self.channel_max = _CHANNEL_MAX
@@ -95,13 +106,26 @@ class ForwardedConnection(ClientConnection):
         """Accept: only the frame format limits channels."""
 
     def open(self, vhost: str) -> None:
-        """Enter the vhost with all permissions; it is no client's connection, so it is not listed."""
+        """Enter the vhost with all permissions; it is no client's connection, so it is not listed.
+
+        An earlier connection of the same node to the vhost ends, because that node has lost it before it made this
+        one. If this node has not heard of the loss yet, its deliveries return only now, and its exclusive consumers
+        would keep themselves from being registered again.
+        """
         self.broker.topology(vhost)
+        for earlier in [each for each in self._serving if (each.peer, each.vhost) == (self.peer, vhost)]:
+            earlier.lost()
+            earlier.wake()
         self.vhost = vhost
         self.actor = _ForAnotherNode(self.broker, vhost, owner=self)
         self.actor.before_change = partial(need_definitions_lock, self.broker)
         self.state = AmqpState.OPEN
         self.reply(commands.Connection.OpenOk())
+
+    def lost(self) -> None:
+        """See ClientConnection."""
+        self._serving.pop(self, None)
+        super().lost()
 
     @property
     def alarms(self) -> tuple[str, ...]:

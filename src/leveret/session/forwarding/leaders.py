@@ -347,7 +347,7 @@ class RemoteLeaders:
             self._reregister(consumer)
 
     def _reregister(self, consumer: ChannelConsumer) -> None:
-        """Register a consumer at the queue's present leader."""
+        """Register a consumer at the queue's present leader; one that is refused there is cancelled, as in RabbitMQ."""
         channel = consumer.channel
         queue = self._broker.queues.get(consumer.queue.key)
         if queue is None or queue.epoch != consumer.queue.definition.epoch or queue.damage is not None:
@@ -360,14 +360,17 @@ class RemoteLeaders:
                     channel.consumer_cancelled(consumer)
                     return
                 source = self._queue_at_leader(channel, queue)
+            elif queue.consumers.refuses(exclusive=consumer.exclusive):
+                channel.consumer_cancelled(consumer)
+                return
             if source is None:
                 self._to_reregister.setdefault(queue.key, {})[consumer] = None
                 return
             consumer.queue = source
             source.add_consumer(consumer)
             channel.mark(source)
-        except LeveretError as error:
-            channel.connection.fail(error, channel.number, 0)
+        except LeveretError:
+            channel.consumer_cancelled(consumer)
 
     # -- who leads ----------------------------------------------------------------------------
 

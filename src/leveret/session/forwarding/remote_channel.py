@@ -19,6 +19,7 @@ from leveret.wire import forwarding
 from leveret.wire.amqp091 import (
     BASIC_CANCEL,
     BASIC_CANCEL_OK,
+    BASIC_CONSUME,
     BASIC_CONSUME_OK,
     BASIC_GET_EMPTY,
     BASIC_GET_OK,
@@ -36,6 +37,8 @@ WINDOW_MIN: Final = 8
 Key = tuple[str, ...]
 """The key of a queue: vhost and name."""
 
+
+_CONSUME: Final = int.from_bytes(BASIC_CONSUME, "big")
 
 ACK, REJECT, REQUEUE = range(3)
 """The kinds of settlements."""
@@ -98,6 +101,18 @@ class _SettledWaiter:
         notify, self._notify = self._notify, None
         if notify is not None:
             notify(ok)
+
+
+class _Registration:
+    """The registration of a consumer whose client does not wait for the answer; `tag` is the registration's."""
+
+    __slots__ = ("tag",)
+
+    def __init__(self, tag: bytes) -> None:
+        self.tag = tag
+
+    def __call__(self, _: bytes) -> None:
+        """Take the answer."""
 
 
 class RemoteChannel:
@@ -195,7 +210,7 @@ class RemoteChannel:
         self._tags[consumer] = tag
         self._windows[tag] = _Window()
         if then is None:
-            self._send(octets, (BASIC_CONSUME_OK,), _ignore)
+            self._send(octets, (BASIC_CONSUME_OK,), _Registration(tag))
         else:
             registered = then
             self.ask(key, octets, (BASIC_CONSUME_OK,), lambda _: registered())
@@ -447,6 +462,12 @@ class RemoteChannel:
             if self._asked is not None:
                 self._registry.ask_again(self.channel)
             self.lost(again=False)
+            return
+        refused = self._expected[0][1] if self._expected else None
+        if isinstance(refused, _Registration) and method == _CONSUME:
+            # As in RabbitMQ. Another client's exclusive consumer, for example, was faster at the next leader.
+            self._cancelled(refused.tag)
+            self.lost()
             return
         asked = self._asked
         # This error is the outcome for waiting transactions, rather than the loss of the leader.

@@ -26,9 +26,10 @@ class Link:
 
     def __init__(self, asker: RelayNode, leader: RelayNode, leader_client: LeaderClient) -> None:
         self.asker, self.leader, self.leader_client = asker, leader, leader_client
-        self.serving = ForwardedConnection(leader, node=asker.node_name, now_ms=0)
+        self.serving = ForwardedConnection(
+            leader, node=asker.node_name, now_ms=0, serving=leader.forwarded.serving
+        )
         self.to_leader = self.to_asker = b""
-        leader.forwarded.serving[self.serving] = None
         asker.forwarded.connected(leader_client)
 
     def carry(self, most: int | None = None) -> bool:
@@ -47,7 +48,6 @@ class Link:
 
     def cut(self) -> None:
         """What is on its way is lost, and both ends learn of it."""
-        self.leader.forwarded.serving.pop(self.serving, None)
         self.serving.lost()
         self.serving.take_output()
         self.asker.forwarded.lost(self.leader_client)
@@ -79,8 +79,7 @@ class RelayNode(FakeNode):
         if leader_client.leader != self.node_name:
             self.dialled.append(leader_client)
             return
-        serving = ForwardedConnection(self, node=self.node_name, now_ms=0)
-        self.forwarded.serving[serving] = None
+        serving = ForwardedConnection(self, node=self.node_name, now_ms=0, serving=self.forwarded.serving)
         self._inside.append((leader_client, serving))
 
         def push() -> None:

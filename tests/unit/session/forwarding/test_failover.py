@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pamqp import base, commands
 
+from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.session.forwarding.leader_server import ForwardedChannelConsumer
 from leveret.session.forwarding.leader_server import ForwardedConsumer as RelayClient
@@ -229,6 +230,82 @@ def test_a_consumer_that_asked_for_it_is_cancelled_at_a_fail_over() -> None:
     [registered] = cluster["c"].queue("q").consumers
     assert isinstance(registered, ForwardedChannelConsumer)
     assert registered.client == RelayClient("y", "test", 1, "guest", "a")
+
+
+@pytest.mark.parametrize("leader", ["a", "c"])
+@pytest.mark.parametrize("is_exclusive", [False, True])
+def test_a_consumer_whose_place_another_one_took_at_the_next_leader_is_cancelled(
+    leader: str, is_exclusive: bool
+) -> None:
+    """As in RabbitMQ. Its channel was closed with 403, and its other consumers ended with it."""
+    cluster = Cluster("a", "b", "c")
+    cluster.declare("q", "b")
+    cluster.declare("other", "c")
+    client, faster = Client(cluster["a"], 1, 2), Client(cluster[leader])
+    client.send(B.Consume(queue="q", consumer_tag="x", exclusive=True))
+    client.send(B.Consume(queue="other", consumer_tag="y"), B.Qos(0, 1))
+    cluster.settle()
+    old = cluster.step_down("q")
+    replaced = cluster[leader].forwarded.led_here
+
+    def led_here(before: Queue, queue: Queue) -> None:
+        faster.send(B.Consume(queue="q", consumer_tag="z", exclusive=is_exclusive))
+        replaced(before, queue)
+
+    cluster[leader].forwarded.led_here = led_here  # type: ignore[method-assign]
+    cluster.lead_on("q", leader, cluster["b"], old)
+    cluster.settle()
+    assert methods(client) == ["Basic.ConsumeOk", "Basic.ConsumeOk", "Basic.QosOk", "Basic.Cancel"]
+    assert methods(faster) == ["Basic.ConsumeOk"]
+    faster.send(*publish(b"1"), *publish(b"2", key="other"))
+    cluster.settle()
+    assert (client.bodies, faster.bodies) == ([b"2"], [b"1"])
+
+
+def test_a_refused_registration_that_was_made_anew_elsewhere_cancels_nothing() -> None:
+    cluster = Cluster("a", "b", "c")
+    cluster.declare("q", "c")
+    client, faster = Client(cluster["a"]), Client(cluster["b"])
+    client.send(B.Consume(queue="q", consumer_tag="x", exclusive=True))
+    cluster.settle()
+    old = cluster.step_down("q")
+    cluster.lead_on("q", "b", cluster["c"], old)
+    faster.send(B.Consume(queue="q", consumer_tag="z", exclusive=True))
+    cluster.connect()
+    cluster["a"].turn()
+    # The refusal is still on its way when the next change arrives.
+    for link in cluster.links:
+        if link.leader is cluster["b"]:
+            link.serving.receive(link.leader_client.take_output(), 0)
+    faster.leave()
+    cluster["b"].turn()
+    cluster.move("q", "c")
+    cluster.settle()
+    assert methods(client) == ["Basic.ConsumeOk"]
+    assert len(cluster["c"].queue("q").consumers) == 1
+
+
+@pytest.mark.parametrize("is_exclusive", [False, True])
+def test_a_consumer_is_registered_again_although_the_leader_has_not_heard_of_the_loss_of_its_link(
+    is_exclusive: bool,
+) -> None:
+    cluster = Cluster("a", "b")
+    cluster.declare("q", "b")
+    client = Client(cluster["a"])
+    client.send(B.Consume(queue="q", consumer_tag="x", exclusive=is_exclusive), *publish(b"1"))
+    cluster.settle()
+    [half_open] = cluster.links
+    cluster.links.clear()
+    client.node.forwarded.lost(half_open.leader_client)
+    client.node.dialled.append(half_open.leader_client)
+    cluster.settle()
+    assert methods(client) == ["Basic.ConsumeOk", "Basic.Deliver", "Basic.Deliver"]
+    assert [each.redelivered for each in client.told(B.Deliver)] == [False, True]
+    assert list(cluster["b"].forwarded.serving) == [link.serving for link in cluster.links]
+    half_open.serving.lost()
+    client.send(B.Ack(2))
+    cluster.settle()
+    assert (cluster["b"].queue("q").message_count, len(cluster["b"].queue("q").consumers)) == (0, 1)
 
 
 def test_what_is_sent_to_another_leader_again_may_have_been_delivered_by_the_last_one() -> None:

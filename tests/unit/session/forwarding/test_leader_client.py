@@ -485,7 +485,7 @@ def test_a_leader_takes_publishes_for_the_queue_that_is_meant_and_for_no_other_o
     cluster.declare("q", "b")
     leader = cluster["b"]
     assert leader.broker.queues["/", "q"].epoch == 2
-    serving = ForwardedConnection(leader, node="a", now_ms=0)
+    serving = ForwardedConnection(leader, node="a", now_ms=0, serving={})
     for number, method in ((0, commands.Connection.Open("/")), (1, commands.Channel.Open())):
         serving.receive(frame.marshal(method, number), 0)
     serving.take_output()
