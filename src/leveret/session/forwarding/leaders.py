@@ -6,7 +6,7 @@ of a queue without a leader wait for one. A method that cannot be forwarded now 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import Final
 
@@ -76,7 +76,7 @@ class RemoteLeaders:
         self._dial = dial
         self._now_ms = 0
         self._publications: dict[tuple[Key, int], Publication] = {}
-        self._blocked: dict[ConnectionBase, Key] = {}
+        self._blocked: dict[Key, dict[ConnectionBase, None]] = {}
         self._to_ask_again: dict[DeliveryChannel, None] = {}
         self._to_reregister: dict[Key, dict[ChannelConsumer, None]] = {}
         self._remote_channels: dict[Key, dict[RemoteChannel, None]] = {}
@@ -130,8 +130,8 @@ class RemoteLeaders:
         yield from self.streams.waiting()
         yield from (
             key
-            for connection, key in self._blocked.items()
-            if connection.blocked_reason is BlockedReason.REMOTE
+            for key, connections in self._blocked.items()
+            if any(each.blocked_reason is BlockedReason.REMOTE for each in connections)
         )
 
     def _place_of(self, key: Key) -> tuple[str, str] | None:
@@ -244,7 +244,7 @@ class RemoteLeaders:
         """See session.amqp091.remote_queues.Leaders."""
         found = self._queue_at_leader(channel, queue)
         if found is None:
-            self._blocked[channel.connection] = queue.key
+            self._blocked.setdefault(queue.key, {})[channel.connection] = None
             raise Postponed(BlockedReason.REMOTE)
         return found
 
@@ -286,20 +286,35 @@ class RemoteLeaders:
         queue = self._broker.queues.get(key)
         return queue is not None and queue.epoch == epoch
 
-    def detach(self, source: DeliverySource, channel: DeliveryChannel) -> None:
-        """See Registry."""
-        stands = Detached(source, self)
+    def detach(self, sources: Collection[DeliverySource], channel: DeliveryChannel) -> None:
+        """See Registry; all of them in one pass, because one channel may consume from thousands of queues."""
+        found = set(sources)
+        self._detach(found, channel, [each for each in channel.consumers.values() if each.queue in found])
+
+    def _detach(
+        self,
+        sources: Collection[DeliverySource],
+        channel: DeliveryChannel,
+        consumers: Iterable[ChannelConsumer],
+    ) -> None:
+        """The same; `consumers` are all that the channel has of them."""
+        stands = {source: Detached(source, self) for source in sources}
         for run in channel.deliveries():
-            if run.queue is source:
-                run.queue, run.consumer = stands, None
+            source = run.queue
+            if source in stands:
+                run.queue, run.consumer = stands[source], None
                 if isinstance(source, RemotePorts):
                     source.channel.dropped(run.offset, run.count)
-        consumers = [each for each in channel.consumers.values() if each.queue is source]
-        if isinstance(source, RemotePorts):
-            source.channel.drop(source)
-            self._left(source.key, source.channel)
+                else:
+                    source.requeue(run.offset, run.count)
+        ports = [source for source in stands if isinstance(source, RemotePorts)]
+        for remote_channel in {each.channel: None for each in ports}:
+            remote_channel.drop(stands)
+        for each in ports:
+            self._left(each.key, each.channel)
         for consumer in consumers:
-            consumer.queue, consumer.unacked_count = stands, 0
+            source = consumer.queue
+            consumer.queue, consumer.unacked_count = stands[source], 0
             _begin_behind_last(consumer)
             if channel.is_closing:
                 # It ends (settling.leave).
@@ -325,8 +340,8 @@ class RemoteLeaders:
             if not channel.is_closing:
                 channel.connection.repeat()
         blocked, self._blocked = self._blocked, {}
-        for connection in blocked:
-            connection.wake()
+        for connections in blocked.values():
+            _wake(connections)
 
     def _go_on_with(self, queue: Queue) -> None:
         """The same for one queue, because thousands may get another leader at once."""
@@ -334,9 +349,7 @@ class RemoteLeaders:
         if publication is not None:
             self._send(publication)
         self._reregister_all(queue.key)
-        for connection in [each for each, key in self._blocked.items() if key == queue.key]:
-            del self._blocked[connection]
-            connection.wake()
+        _wake(self._blocked.pop(queue.key, ()))
 
     def _send(self, publication: Publication) -> None:
         if publication.outlet is None and len(publication.unconfirmed):
@@ -450,14 +463,22 @@ class RemoteLeaders:
                 consumer.channel, ForwardedChannel
             ):
                 consumer.channel.moved(consumer)
-        for channel in {each.channel: None for each in queue.consumers if isinstance(each, ChannelConsumer)}:
-            self._take_from(channel, queue)
+        consumers: dict[DeliveryChannel, list[ChannelConsumer]] = {}
+        for consumer in queue.consumers:
+            if isinstance(consumer, ChannelConsumer) and consumer.tag in consumer.channel.consumers:
+                consumers.setdefault(consumer.channel, []).append(consumer)
+        for channel, of_channel in consumers.items():
+            self._take_from(channel, queue, of_channel)
         if queue.unacked_count:
+            # Messages that were fetched, or that cancelled consumers have.
             for channel in [*_channels(self.serving), *_channels(self._broker.connections)]:
-                self._take_from(channel, queue)
+                if any([run.queue is queue for run in channel.deliveries()]):
+                    self._take_from(channel, queue, ())
         queue.consumers.clear()
 
-    def _take_from(self, channel: DeliveryChannel, queue: Queue) -> None:
+    def _take_from(
+        self, channel: DeliveryChannel, queue: Queue, consumers: Iterable[ChannelConsumer]
+    ) -> None:
         if isinstance(channel, ForwardedChannel):
             taken = channel.unacked.take_of(queue)
             for run in taken:
@@ -465,10 +486,7 @@ class RemoteLeaders:
             if taken:
                 channel.taken_back()
         else:
-            for run in channel.deliveries():
-                if run.queue is queue:
-                    queue.requeue(run.offset, run.count)
-            self.detach(queue, channel)
+            self._detach((queue,), channel, consumers)
 
     # -- time ---------------------------------------------------------------------------------
 
@@ -499,6 +517,11 @@ def _begin_behind_last(consumer: ChannelConsumer) -> None:
     begin = consumer.stream_begin if offset is None else offset + 1
     if begin is not None:
         consumer.arguments = consumer.arguments | {OFFSET_ARGUMENT: begin}
+
+
+def _wake(connections: Iterable[ConnectionBase]) -> None:
+    for connection in connections:
+        connection.wake()
 
 
 def _channels(connections: Iterable[object]) -> Iterator[DeliveryChannel]:

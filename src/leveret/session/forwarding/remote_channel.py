@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, Protocol
 
 from leveret.core.queues.backlog.offsets import OffsetSet
@@ -47,8 +47,8 @@ ACK, REJECT, REQUEUE = range(3)
 class Registry(Protocol):
     """Keeps consumers whose queue gets another leader; session.forwarding.leaders."""
 
-    def detach(self, source: DeliverySource, channel: DeliveryChannel) -> None:
-        """Register a source's consumers anew, because it delivers nothing more and takes no settlements."""
+    def detach(self, sources: Collection[DeliverySource], channel: DeliveryChannel) -> None:
+        """Register the consumers of sources anew, because these deliver nothing more and take no settlements."""
 
     def has(self, key: tuple[str, ...], epoch: int) -> bool:
         """Whether this queue still exists, led by any node."""
@@ -442,7 +442,7 @@ class RemoteChannel:
         consumer = self.consumers.get(tag)
         if consumer is not None:
             key = consumer.queue.key
-            self._registry.detach(consumer.queue, self.channel)
+            self._registry.detach((consumer.queue,), self.channel)
             self._doubt(key)
         elif not tag:
             self._doubt(None)
@@ -482,11 +482,12 @@ class RemoteChannel:
 
     # -- ends ---------------------------------------------------------------------------------
 
-    def drop(self, source: DeliverySource) -> None:
-        """Ignore further deliveries of a queue that has another leader."""
-        self.ports.pop(source.key, None)
+    def drop(self, sources: Collection[DeliverySource]) -> None:
+        """Ignore further deliveries of queues that have another leader."""
+        for source in sources:
+            self.ports.pop(source.key, None)
         for tag, consumer in list(self.consumers.items()):
-            if consumer.queue is source:
+            if consumer.queue in sources:
                 self.forget(consumer)
                 if not self._is_over:
                     # The registration may be in flight, or may be reported again.
@@ -494,7 +495,7 @@ class RemoteChannel:
 
     def leave(self, source: DeliverySource) -> None:
         """Leave a queue that has another leader; other queues may keep theirs."""
-        self._registry.detach(source, self.channel)
+        self._registry.detach((source,), self.channel)
         if self._asked is not None and self._asked_key == source.key:
             self._asked = None
             self.channel.connection.repeat()
@@ -513,8 +514,7 @@ class RemoteChannel:
             return
         asked, sources = self._asked, list(self.ports.values())
         self._is_over = True
-        for source in sources:
-            self._registry.detach(source, self.channel)
+        self._registry.detach(sources, self.channel)
         self._end()
         if asked is not None and again:
             self.channel.connection.repeat()

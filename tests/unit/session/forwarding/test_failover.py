@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,8 @@ from pamqp import base, commands
 
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
+from leveret.session.amqp091.channel import Channel
+from leveret.session.amqp091.delivery import Unacked
 from leveret.session.forwarding.leader_server import ForwardedChannelConsumer
 from leveret.session.forwarding.leader_server import ForwardedConsumer as RelayClient
 from tests.unit.session.amqp091.fakes import publish
@@ -306,6 +309,50 @@ def test_a_consumer_is_registered_again_although_the_leader_has_not_heard_of_the
     client.send(B.Ack(2))
     cluster.settle()
     assert (cluster["b"].queue("q").message_count, len(cluster["b"].queue("q").consumers)) == (0, 1)
+
+
+def test_a_leader_that_is_lost_costs_one_pass_over_a_channel_however_many_of_its_queues_it_uses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A pass for each queue made one step of 0.7 s of 2,000 queues."""
+    cluster = Cluster("a", "b", "c")
+    client = Client(cluster["a"])
+    for number in range(20):
+        cluster.declare(f"q{number}", "b")
+        client.send(B.Consume(queue=f"q{number}", consumer_tag=f"{number}"), *publish(b"x", key=f"q{number}"))
+    cluster.settle()
+    passes: list[Channel] = []
+    all_deliveries = Channel.deliveries
+
+    def deliveries(channel: Channel) -> Iterator[Unacked]:
+        passes.append(channel)
+        return all_deliveries(channel)
+
+    monkeypatch.setattr(Channel, "deliveries", deliveries)
+    cluster.cut(cluster.links[0])
+    assert len(passes) == 1
+    cluster.settle()
+    assert [each.redelivered for each in client.told(B.Deliver)] == [False] * 20 + [True] * 20
+
+
+def test_what_was_fetched_returns_from_all_channels_that_have_some_when_the_leader_steps_down() -> None:
+    cluster = Cluster("a", "b")
+    cluster.declare("q", "b")
+    cluster.declare("other", "b")
+    clients = [Client(cluster[name]) for name in ("b", "b", "b", "a")]
+    clients[0].send(*[each for number in range(4) for each in publish(b"%d" % number)])
+    clients[0].send(*publish(b"other", key="other"))
+    clients[0].send(B.Get(queue="q"))
+    clients[1].send(B.Get(queue="other"))
+    clients[2].send(B.Qos(0, 1), B.Consume(queue="q", consumer_tag="c"))
+    cluster.settle()
+    clients[2].send(B.Cancel("c"))
+    clients[3].send(B.Get(queue="q"))
+    cluster.settle()
+    assert cluster["b"].queue("q").unacked_count == 3
+    old = cluster.step_down("q")
+    assert (old.unacked_count, old.ready_count) == (0, 4)
+    assert cluster["b"].queue("other").unacked_count == 1
 
 
 def test_what_is_sent_to_another_leader_again_may_have_been_delivered_by_the_last_one() -> None:
