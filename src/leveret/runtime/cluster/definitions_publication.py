@@ -97,7 +97,7 @@ class DefinitionsPublication:
         """Write the changes; return the revision of the last one, or None if this node lost the lock."""
         member, state = self._member, self._member.state
         keys = state.keys
-        writes: dict[str, PutKey | DeleteKey] = {}
+        writes: dict[tuple[str, bool], PutKey | DeleteKey] = {}
         put: dict[tuple[str, ...], d.Queue] = {}
         for change in changes:
             entity = change.entity if isinstance(change, d.Put) else None
@@ -107,9 +107,11 @@ class DefinitionsPublication:
             elif isinstance(change, d.Delete) and change.kind == "queues" and change.key in put:
                 self._unrecorded(put.pop(change.key))
             for write in definition_writes(keys, change, placed):
-                # A delete and a put of one key become one put: no node sees a moment without the entity.
-                writes.pop(write.key, None)
-                writes[write.key] = write
+                # A delete and a put of one key become one put: no node sees a moment without the entity. Only a user's
+                # stay two, in two transactions, because the deletion closes the user's connections at all nodes.
+                is_user_deleted = isinstance(change, d.Delete) and change.kind == "users"
+                writes.pop((write.key, False), None)
+                writes[write.key, is_user_deleted] = write
         last = PutKey(keys.epoch, encode(max(self._broker.epochs.last, state.epoch)))
         revision: int | None = 0
         for part in parts(

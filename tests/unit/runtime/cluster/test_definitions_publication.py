@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from leveret.core.broker.broker import Broker
-from leveret.core.replication.cluster import ClusterKeys, ClusterState, Placement
+from leveret.core.broker.limits import OtherConnection
+from leveret.core.replication.cluster import ClusterKeys, ClusterState, DefinitionChanged, Event, Placement
 from leveret.core.replication.election import DeleteKey, PutKey, StoreTransaction, Unchanged
 from leveret.model import definitions as d
 from leveret.runtime.cluster import definitions_publication
+from leveret.runtime.cluster.coordinator import take
 from leveret.runtime.cluster.definitions_publication import DefinitionsPublication
 from leveret.runtime.coordination.etcd import EtcdRefused
 from leveret.testing.network.waiting import until
@@ -75,6 +77,40 @@ def test_what_is_deleted_and_put_again_is_replaced_in_one_transaction() -> None:
         KEYS.placement("/", "gone"): DeleteKey,
         KEYS.epoch: PutKey,
     }
+
+
+def test_a_user_who_is_deleted_and_made_anew_is_gone_for_a_moment_at_all_nodes() -> None:
+    """That moment closes the connections of the earlier user, as at the node that made the change."""
+    before, after = d.User(name="u", password_hash="before"), d.User(name="u", password_hash="after")
+    permission = d.Permission(user="u", vhost="v", configure="", write="", read="")
+    one, other = shared(
+        d.Put(before),
+        d.Delete("permissions", permission.key),
+        d.Delete("users", before.key),
+        d.Put(after),
+        d.Put(permission),
+    )
+    broker, state = Broker(no_read), ClusterState(KEYS)
+    for entity in (d.Vhost(name="v"), before, permission):
+        broker.apply(d.Put(entity))
+    reasons: list[str] = []
+    OtherConnection(broker.connections, "u", "v", reasons.append)
+    for revision, transaction in enumerate((one, other), 1):
+        events = [
+            Event(write.key, write.value if isinstance(write, PutKey) else None, revision)
+            for write in transaction.writes
+        ]
+        for change in state.apply(events, revision):
+            assert isinstance(change, DefinitionChanged)
+            take(broker, change.change)
+        assert reasons == ["user 'u' is deleted"]
+    assert broker.definitions.by_kind["users"][("u",)] == after
+    assert broker.definitions.by_kind["permissions"][permission.key] == permission
+
+
+def test_a_user_whose_password_changes_keeps_the_connections() -> None:
+    [written] = shared(d.Put(d.User(name="u", password_hash="1")), d.Put(d.User(name="u", password_hash="2")))
+    assert [type(write) for write in written.writes] == [PutKey, PutKey]
 
 
 def test_what_was_put_and_deleted_meanwhile_is_gone() -> None:
