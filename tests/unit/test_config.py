@@ -11,10 +11,11 @@ from leveret.config import SETTINGS, Address, Config, build, gather, load, rende
 from leveret.config.example import example as example_file
 from leveret.config.example import lines_of
 from leveret.config.foreign import is_foreign_key
-from leveret.config.kinds import DURATION_MS_MAX, Bytes, Duration, Listener
+from leveret.config.kinds import Bytes, Duration, Listener
 from leveret.config.reference import reference
 from leveret.config.settings import Setting, check_known
 from leveret.config.syntax import Given, parse_lines, render_line
+from leveret.model.durations import DURATION_MS_MAX
 from leveret.model.errors import ConfigError
 
 PROJECT = Path(__file__).parents[2]

@@ -30,13 +30,14 @@ from leveret.cli.not_served import NOT_SERVED
 from leveret.cli.output.formatters import FORMATTERS
 from leveret.cli.output.grouped_help import GroupedHelp
 from leveret.cli.program import run
+from leveret.model.durations import DURATION_MS_MAX
 
 _VALUE_OPTIONS: Final = {
     *("--data-dir", "--url", "--vhost", "-p", "--formatter", "--node", "-n", "--timeout", "-t"),
 }
 _FLAGS: Final = {"--quiet", "-q", "--silent", "-s", "--no-table-headers", "--longnames", "-l"}
 _HELP: Final = {"help_option_names": ["--help", "-h", "-?"]}
-_TIMEOUT_S_MAX: Final = 315_360_000
+_TIMEOUT_S_MAX: Final = DURATION_MS_MAX // 1000
 """Ten years: no clock and no socket overflows."""
 _COMPLETE: Final = "_LEVERETCTL_COMPLETE"
 

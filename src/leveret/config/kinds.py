@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeVar
 
+from leveret.model.durations import DURATION_MS_MAX
 from leveret.model.patterns import PatternError, compiled
 
 NONE: Final = "none"
@@ -262,10 +263,6 @@ class OptionalBytes:
 
 _MS_PER: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION_PART: Final = re.compile(r"([0-9]+)(ms|s|m|h|d|w)")
-
-
-DURATION_MS_MAX: Final = 315_360_000_000
-"""Ten years, as for the `expires` of a queue: sums with the time of day stay dates, and timers and sockets take it."""
 
 
 @dataclass(frozen=True, slots=True)

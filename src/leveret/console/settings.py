@@ -30,7 +30,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from leveret.model.errors import ConfigError
-from leveret.model.whole_number import whole_number
+from leveret.model.host_port import host_and_port
 
 LISTEN_DEFAULT: Final = "127.0.0.1:15680"
 SITES_MAX: Final = 32
@@ -186,16 +186,14 @@ def _checked_url(name: str, url: str) -> str:
 
 
 def _listen(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
+    found = host_and_port(text, least=0)
     try:
-        ipaddress.ip_address(host)
+        if found is not None:
+            ipaddress.ip_address(found[0])
+            return found
     except ValueError:
-        raise ConfigError(f"listen: '{text}' is no IP address and port, such as {LISTEN_DEFAULT}") from None
-    number = whole_number(port, most=65535)
-    if number is None:
-        raise ConfigError(f"listen: '{port[:20]}' is no port")
-    return host, number
+        pass
+    raise ConfigError(f"listen: '{text[:100]}' is no IP address and port, such as {LISTEN_DEFAULT}")
 
 
 def _path(text: Any) -> Path | None:

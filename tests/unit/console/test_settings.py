@@ -46,8 +46,8 @@ def test_options_win_over_the_file(tmp_path: Path) -> None:
         (EU, {"listen": "0.0.0.0:15680"}, "set certfile and keyfile"),
         (EU, {"listen": "[::]:15680"}, "set certfile and keyfile"),
         (EU, {"listen": "somewhere"}, "no IP address and port"),
-        (EU, {"listen": "127.0.0.1:65536"}, "'65536' is no port"),
-        (EU, {"listen": "127.0.0.1:" + "9" * 5_000}, "is no port"),
+        (EU, {"listen": "127.0.0.1:65536"}, "'127.0.0.1:65536' is no IP address and port"),
+        (EU, {"listen": "127.0.0.1:" + "9" * 5_000}, "is no IP address and port"),
         (EU, {"certfile": "/a.pem"}, "needs both"),
     ],
 )

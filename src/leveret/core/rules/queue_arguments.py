@@ -23,11 +23,10 @@ from leveret.core.rules.validation import (
     queue_type,
 )
 from leveret.model.definitions import Arguments, Queue
+from leveret.model.durations import DURATION_MS_MAX
 from leveret.model.errors import PreconditionFailed
 from leveret.model.locators import QUEUE_LEADER_LOCATORS, QUEUE_MASTER_LOCATORS
 
-EXPIRY_MS_MAX: Final = 315_360_000_000
-"""Ten years."""
 PRIORITY_MAX: Final = 255
 SEGMENT_BYTES_MAX: Final = 3_000_000_000
 FILTER_BYTES: Final = range(16, 256)
@@ -230,7 +229,7 @@ def _positive(value: Any, arguments: Arguments) -> str | None:
 
 def _duration(value: Any, arguments: Arguments) -> str | None:
     too_large = f"{{value_too_large,{value}}}"
-    return _not_negative(value, arguments) or (too_large if value > EXPIRY_MS_MAX else None)
+    return _not_negative(value, arguments) or (too_large if value > DURATION_MS_MAX else None)
 
 
 def _expiry(value: Any, arguments: Arguments) -> str | None:

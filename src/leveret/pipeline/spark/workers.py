@@ -21,7 +21,7 @@ from typing import Final
 from pyspark import SparkContext
 
 import leveret
-from leveret.model.whole_number import whole_number
+from leveret.model.host_port import host_and_port
 from leveret.pipeline.files.files import make_directory
 from leveret.pipeline.spark.errors import SparkFailed, cause_of
 from leveret.pipeline.spark.worker_modules import WorkerModules, look_around
@@ -52,12 +52,11 @@ def check_master(master: str) -> None:
 
 def _why_not(address: str) -> str:
     """The reason why an address takes no connection; empty if it does."""
-    host, _, port = address.rpartition(":")
-    number = whole_number(port, least=1, most=65535) if host else _PORT
-    if number is None:
-        return f"'{port[:20]}' is no port"
+    place = host_and_port(address) if ":" in address else (address, _PORT)
+    if place is None:
+        return f"'{address[:100]}' is not host:port"
     try:
-        socket.create_connection((host or address, number), CONNECT_TIMEOUT_S).close()
+        socket.create_connection(place, CONNECT_TIMEOUT_S).close()
     except (OSError, ValueError) as error:
         return str(error) or type(error).__name__
     return ""

@@ -29,7 +29,7 @@ from leveret.model.errors import (
     PeerError,
     PreconditionFailed,
 )
-from leveret.model.whole_number import whole_number
+from leveret.model.host_port import host_and_port
 from leveret.pipeline.jobs.tls import reason_of
 from leveret.pipeline.upstream.stream_connection import ConnectionLost, StreamConnection, is_deliver
 from leveret.wire.chunk import HEADER, HEADER_BYTES, MAGIC, ChunkError, Header, decode_chunk
@@ -105,11 +105,10 @@ def parse_endpoint(text: str) -> Endpoint:
     Raises:
         InvalidCommand: the port is missing, or is none.
     """
-    host, _, port = text.rpartition(":")
-    number = whole_number(port, least=1, most=65535)
-    if not host or number is None:
+    found = host_and_port(text)
+    if found is None:
         raise InvalidCommand(f"endpoint '{text[:100]}' is not host:port")
-    return host.strip("[]"), number
+    return found
 
 
 def connect(

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from leveret.model.errors import InvalidCommand
-from leveret.model.whole_number import whole_number
+from leveret.model.host_port import host_and_port
 
 SCHEMES: Final = ("amqp", "amqps", "http", "https")
 FORM: Final = '{"endpoints": ["host:port", ...], "username": "...", "password": "..."}'
@@ -94,13 +94,11 @@ def _endpoint(index: int, text: str, schemes: Sequence[str]) -> UpstreamEndpoint
     if not separator:
         scheme, rest = "", text
     rest, slash, path = rest.partition("/")
-    host, colon, port = rest.rpartition(":")
-    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    number = whole_number(port, least=1, most=65535)
-    is_place = colon and bare and not (":" in bare and bare == host) and "@" not in host
+    found = host_and_port(rest)
     if (
-        number is None
-        or not is_place
+        found is None
+        or (":" in found[0] and not rest.startswith("["))
+        or "@" in found[0]
         or (separator and scheme not in schemes)
         or (slash and scheme not in ("http", "https"))
     ):
@@ -109,7 +107,7 @@ def _endpoint(index: int, text: str, schemes: Sequence[str]) -> UpstreamEndpoint
             f"upstream endpoints: field `endpoints[{index}]`: '{_shown(text)}' is not host:port"
             + (f", with one of {before} before it or none" if before else "")
         )
-    return UpstreamEndpoint(bare, number, scheme, f"/{path}".rstrip("/"))
+    return UpstreamEndpoint(*found, scheme, f"/{path}".rstrip("/"))
 
 
 def _shown(text: str) -> str:
