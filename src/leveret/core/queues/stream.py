@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, Final, Protocol, cast
 
 from leveret.core.queues.consumers import QueueConsumer
@@ -27,6 +27,8 @@ from leveret.model.errors import LeveretError, PreconditionFailed, Unsupported
 from leveret.model.reasons import Reason
 from leveret.model.stream import OffsetSpec, OffsetType
 
+OFFSETS_MAX: Final = 65_536
+"""The most readers whose stored offset is kept: each is in memory, and in the first chunk of each segment."""
 OFFSET_ARGUMENT: Final = "x-stream-offset"
 
 
@@ -272,10 +274,19 @@ class Stream(Queue):
         """The offset that a reader stored last."""
         return self.unlogged_offsets.get(reference, self.offsets.get(reference))
 
+    def note_offsets(self, offsets: dict[bytes, int]) -> None:
+        """Note offsets that are in the log; of too many readers those are forgotten that stored one longest ago."""
+        for reference, offset in offsets.items():
+            self.offsets.pop(reference, None)
+            self.offsets[reference] = offset
+        for reference in list(islice(self.offsets, max(0, len(self.offsets) - OFFSETS_MAX))):
+            del self.offsets[reference]
+
     def live_offsets(self) -> dict[bytes, int]:
-        """The useful stored offsets: those from the first retained offset on."""
+        """Forget the stored offsets before the first retained one, which are of no use; return the others."""
         first = self.log.first_offset
-        return {reference: offset for reference, offset in self.offsets.items() if offset >= first}
+        self.offsets = {reference: at for reference, at in self.offsets.items() if at >= first}
+        return self.offsets
 
     # -- consuming by AMQP 0-9-1 --------------------------------------------------------------
 

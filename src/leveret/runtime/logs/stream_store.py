@@ -303,7 +303,7 @@ class StreamStore:
             kept.last_appended_id = header.chunk_id
             stream.sequences.note_logged(part.sequences)
         if parts:
-            stream.offsets.update(offsets)
+            stream.note_offsets(offsets)
             stream.unlogged_offsets = {}
 
     def append_settlements(self, stream: Stream) -> None:
@@ -316,7 +316,7 @@ class StreamStore:
             kept = self.committed(stream)
             trailer = self._trailer(stream, kept.log, {}, stream.unlogged_offsets, None)
             self._append(stream, kept, ChunkType.TRACKING, [encode_entry(b"")], 1, trailer)
-            stream.offsets.update(stream.unlogged_offsets)
+            stream.note_offsets(stream.unlogged_offsets)
             stream.unlogged_offsets = {}
             stream.backlog.next_offset = kept.log.next_offset
             self._promise(stream, kept, [])
@@ -489,7 +489,7 @@ def _remember(stream: Stream, chunk: Chunk) -> None:
         if kind == Attribute.SEQUENCE:
             stream.sequences.note_logged({name: value})
         elif kind == Attribute.OFFSET:
-            stream.offsets[name] = value
+            stream.note_offsets({name: value})
         elif kind == Attribute.EPOCH_END:
             stream.chunk_epochs.logged(int.from_bytes(name), value)
     stream.chunk_epochs.appended(chunk.header.epoch, chunk.header.next_offset)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leveret.core.queues import stream as stream_module
 from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.head import make_head
 from leveret.core.queues.messages import Run, alike
@@ -289,3 +290,17 @@ def test_stored_offsets_that_retention_has_passed_are_not_kept() -> None:
     stream = make(committed_offset=100, first_offset=10)
     stream.offsets = {b"old": 9, b"new": 10}
     assert stream.live_offsets() == {b"new": 10}
+    assert stream.offsets == {b"new": 10}
+
+
+def test_a_stream_keeps_the_offsets_of_so_many_readers_and_forgets_who_stored_one_longest_ago(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A reader chooses its name anew at each start, perhaps; all names are in memory, and in each segment."""
+    monkeypatch.setattr(stream_module, "OFFSETS_MAX", 3)
+    stream = make(committed_offset=100)
+    for number in range(3):
+        stream.note_offsets({b"%d" % number: number})
+    stream.note_offsets({b"0": 50})
+    stream.note_offsets({b"new": 7})
+    assert stream.offsets == {b"2": 2, b"0": 50, b"new": 7}
