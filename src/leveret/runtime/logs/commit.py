@@ -123,6 +123,7 @@ class GroupCommit:
         self._fsync = fsync
         self._on_failure = on_failure
         self._dirty: dict[Log, None] = {}
+        self._forgotten: set[Log] = set()
         self._promises: list[Promise] = []
         self.begun = 0
         self._when_synced: list[Promise] = []
@@ -164,8 +165,13 @@ class GroupCommit:
         self._dirty[log] = None
 
     def forget(self, log: Log) -> None:
-        """Exclude a log from syncs, because it is going to be deleted or opened anew."""
+        """Exclude a log from syncs, because it is going to be deleted or opened anew.
+
+        A round that goes in parts may come to it later: then its files may be gone, and nothing of it is promised.
+        """
         self._dirty.pop(log, None)
+        if self._running:
+            self._forgotten.add(log)
 
     def beside(self, prepare: Callable[[], Write]) -> None:
         """Have the next round do a write in a thread beside its syncs, so all promises from now on wait for it.
@@ -306,7 +312,7 @@ class GroupCommit:
         try:
             return log.unsynced(shared)
         except Corrupt as error:
-            if not self.on_gone(log, error):
+            if log not in self._forgotten and not self.on_gone(log, error):
                 raise
             return []
 
@@ -392,6 +398,7 @@ class GroupCommit:
         if rest:
             self._sync_logs(position, promises, rest)
             return
+        self._forgotten.clear()
         self.rounds += 1
         self.waited_s += time.perf_counter() - self._began_s
         self._round_ended()
