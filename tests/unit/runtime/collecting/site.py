@@ -125,9 +125,13 @@ class Site:
         return bodies
 
     def _checked(self, entry: bytes) -> bytes:
-        """The body of a stored message, which has to be as it was published, unless it is a dead letter."""
+        """The body of a stored message, which has to be as it was published.
+
+        Dead letters are not, and tests that do not call `publish` publish with `HEAD`.
+        """
         body = decode_message(entry).body
-        assert b"x-death" in entry or self._entries.get(body, entry) == entry, f"{body!r} has {entry!r}"
+        if b"x-death" not in entry and not entry.startswith(HEAD.entry[_SIZE_BYTES:]):
+            assert self._entries.get(body, entry) == entry, f"{body!r} has {entry!r}"
         return body
 
     async def touched(self, name: str = "q") -> None:
