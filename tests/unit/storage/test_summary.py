@@ -180,6 +180,23 @@ def test_a_summary_of_a_segment_that_was_cut_is_ignored_and_the_cut_is_damage(lo
         reported(log.directory, with_messages=False)
 
 
+def test_a_segment_that_was_cut_and_grew_to_its_size_again_has_no_summary_of_what_was_cut_off(
+    log: Log,
+) -> None:
+    """As the copy of a log does whose leader had others in their place."""
+    cut = make(log.directory).open(with_messages=False, cut_at=1)
+    for size in (150, 10):
+        cut.append(ChunkType.USER, 1, 1, bytes(size), 5_000)
+    cut.sync()
+    cut.close()
+    whole, everything = reported(log.directory)
+    again, found = reported(log.directory, with_messages=False)
+    assert {header for header, _, _ in found} <= {header for header, _, _ in everything}
+    assert shape(again) == shape(whole)
+    whole.close()
+    again.close()
+
+
 def test_summaries_go_with_their_segments(log: Log) -> None:
     opened, _ = reported(log.directory, with_messages=False)
     assert opened.drop_before(2) == 1

@@ -45,6 +45,15 @@ def test_a_message_that_comes_back_for_ever_is_rarely_logged() -> None:
     assert sum(map(is_logged, range(1, 1_000_001))) < 300
 
 
+def test_of_a_message_that_comes_back_for_ever_little_is_written() -> None:
+    returns, written = ReturnCounts(), 0
+    for _ in range(10_000):
+        returns.add(7, 8)
+        written += len(returns.unlogged)
+        returns.logged(returns.unlogged)
+    assert 32 < written < 200
+
+
 def test_neighbours_that_came_back_as_often_are_one_range() -> None:
     returns = ReturnCounts()
     for offset in (7, 5, 6, 9, 6):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import shutil
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -241,6 +244,67 @@ async def test_what_is_released_can_be_led_and_what_is_discarded_is_gone(
     assert mirror.log(A).next_offset == end + 2
     await mirror.stop()
     await leader.stop()
+
+
+async def test_what_is_released_is_on_this_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its node may lead it from then on, and promises what it has."""
+    leader, mirror = await pair(tmp_path)
+    leader.lead(A, automatic=True)
+    leader.append(A)
+    mirror.copies.mirror(A, "leader")
+    await until(lambda: leader.is_live("mirror", A), "live")
+    log, closed = mirror.tree.logs[A], list[int]()
+    monkeypatch.setattr(log, "close", lambda: closed.append(log.synced_offset))
+    with monkeypatch.context() as patch:
+        patch.setattr(mirror.commits, "begin", lambda: None)
+        end = leader.append(A)
+        await until(lambda: log.next_offset == end, "received")
+        assert log.synced_offset < end
+    await mirror.copies.release(A)
+    assert closed == [end]
+    monkeypatch.undo()
+    log.close()
+    await mirror.stop()
+    await leader.stop()
+
+
+async def test_a_copy_that_is_wanted_again_while_its_deletion_waits_stays(tmp_path: Path) -> None:
+    leader, mirror = await pair(tmp_path)
+    leader.lead(A, automatic=True)
+    leader.append(A)
+    mirror.copies.mirror(A, "leader")
+    await until(lambda: leader.is_live("mirror", A), "live")
+    [segment] = (mirror.directory / A).glob("*.segment")
+    aside, inode = asyncio.Event(), segment.stat().st_ino
+    # As while a part of it is quarantined.
+    mirror.copies._copies[A].busy = asyncio.create_task(aside.wait())  # type: ignore[arg-type]
+    deletion = asyncio.create_task(mirror.copies.discard(A))
+    await until(lambda: not mirror.copies.rows(), "the end of the copy")
+    mirror.copies.mirror(A, "leader")
+    aside.set()
+    await deletion
+    await until(lambda: leader.is_live("mirror", A), "live again")
+    assert segment.stat().st_ino == inode, "it is not deleted and sent again"
+    await mirror.stop()
+    await leader.stop()
+    assert compared(leader, mirror).is_identical
+
+
+async def test_a_copy_that_is_cut_takes_nothing_meanwhile_and_who_reads_it_ends(tmp_path: Path) -> None:
+    leader, mirror = await pair(tmp_path)
+    leader.lead(A, automatic=True)
+    leader.append(A)
+    mirror.copies.mirror(A, "leader")
+    await until(lambda: leader.is_live("mirror", A), "live")
+    ended = list[str]()
+    mirror.copies.readers[A] = cast(Any, SimpleNamespace(end=lambda: ended.append(A)))
+    copy = mirror.copies._copies[A]
+    mirror.copies.change(copy, LogChange(ChangeKind.CUT, A))
+    assert (ended, copy.is_accepting, mirror.copies.readable(A)) == ([A], False, None)
+    await until(lambda: copy.is_accepting and leader.is_live("mirror", A), "live again")
+    await mirror.stop()
+    await leader.stop()
+    assert compared(leader, mirror).is_identical
 
 
 async def test_a_deleted_log_needs_no_mirror_and_one_led_elsewhere_promises_nothing(tmp_path: Path) -> None:
