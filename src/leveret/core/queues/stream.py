@@ -283,10 +283,12 @@ class Stream(Queue):
             del self.offsets[reference]
 
     def live_offsets(self) -> dict[bytes, int]:
-        """Forget the stored offsets before the first retained one, which are of no use; return the others."""
+        """The useful stored offsets: those from the first retained offset on.
+
+        The others stay in memory: without its offset a reader would begin at its default, which may be the end.
+        """
         first = self.log.first_offset
-        self.offsets = {reference: at for reference, at in self.offsets.items() if at >= first}
-        return self.offsets
+        return {reference: offset for reference, offset in self.offsets.items() if offset >= first}
 
     # -- consuming by AMQP 0-9-1 --------------------------------------------------------------
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import pika
 
+from leveret.testing.applications.contents import properties_of
 from leveret.testing.mirror_scenarios.clients import Producer, ThreadedConsumer
 from leveret.testing.mirror_scenarios.stage import Case, Stage
 
@@ -81,15 +82,19 @@ def _consume_survives(stage: Stage, death: Death, *, cancel: bool, knows_cancels
         stage.cluster.channel(c, confirms=False) as channel,
     ):
         for number in range(BEFORE):
-            channel.basic_publish("", QUEUE, b"%d" % number)
+            _publish(channel, number)
         consumer.wait_seen(BEFORE // 10)
         death(stage)
         for number in range(BEFORE, MESSAGES):
-            channel.basic_publish("", QUEUE, b"%d" % number, pika.BasicProperties())
+            _publish(channel, number)
         consumer.wait_seen(MESSAGES)
         stage.say(f"B consumed {consumer.seen} of {MESSAGES}, in their order")
         if death is not _policy:
             stage.say(f"told of the fail-over: {consumer.cancels} times")
+
+
+def _publish(channel: Any, number: int) -> None:
+    channel.basic_publish("", QUEUE, b"%d" % number, pika.BasicProperties(**properties_of(number)))
 
 
 def consume_survives_stop(stage: Stage) -> None:
