@@ -16,6 +16,7 @@ from typing import Final, Self
 
 from leveret.testing.applications.applications import AppMessage, Taken
 from leveret.testing.applications.books import Books, read_book
+from leveret.testing.applications.contents import is_same
 
 FOREVER: Final = 1 << 63
 
@@ -158,9 +159,7 @@ def _judge_found(
 def _same(taken: Taken, published: AppMessage | None, queue: str) -> bool:
     if published is None or queue != published.queue:
         return False
-    return (taken.exchange, taken.routing_key, taken.body, taken.properties) == (
-        published.exchange,
-        published.routing_key,
-        published.body,
-        published.properties,
+    way = (taken.exchange, taken.routing_key, taken.body)
+    return way == (published.exchange, published.routing_key, published.body) and is_same(
+        vars(published.properties), vars(taken.properties)
     )
