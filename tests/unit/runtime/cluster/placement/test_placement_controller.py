@@ -693,4 +693,6 @@ async def test_the_first_that_a_policy_lists_has_a_moment_to_be_ready_before_oth
     assert world.hands.given == [Q]
     # Other queues would wait for that.
     assert world.hands.prepared == []
+    while world.recorded().leader == "a":
+        await world.rest()
     assert world.recorded().leader == leads
