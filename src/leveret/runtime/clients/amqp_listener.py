@@ -15,6 +15,7 @@ from leveret.runtime.clients.amqp10_connection import Amqp10Connection
 from leveret.runtime.clients.amqp_peer import AmqpPeer, AmqpPort
 from leveret.runtime.logs.engine import Engine
 from leveret.runtime.process.clock import elapsed_ms
+from leveret.runtime.process.work_slices import in_slices
 from leveret.runtime.sockets.listening import Listening
 from leveret.session.amqp091.remote_queues import ConnectionHost
 from leveret.session.amqp10.server import Amqp10Host
@@ -22,8 +23,6 @@ from leveret.session.amqp10.server import Amqp10Host
 logger = logging.getLogger(__name__)
 
 TICK_S: Final = 0.5
-TICKED_AT_ONCE: Final = 256
-"""The connections that are ticked in one turn of the event loop, a few milliseconds of work."""
 STOPPING: Final = "broker forced connection closure with reason 'shutdown'"
 
 
@@ -93,22 +92,15 @@ class AmqpListener:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            peers = list(self.peers)
-            for at in range(0, len(peers), TICKED_AT_ONCE):
-                self._tick_some(peers[at : at + TICKED_AT_ONCE])
-                await asyncio.sleep(0)
+            async for peer in in_slices(list(self.peers)):
+                try:
+                    if peer in self.peers:
+                        peer.tick(elapsed_ms())
+                except Exception:
+                    # A bug in one connection must not end the heartbeats and timeouts of all.
+                    logger.exception("connection_failed name=%s action=dropped", peer.name)
+                    peer.abort()
             self._engine.touch()
-
-    def _tick_some(self, peers: list[AmqpPeer]) -> None:
-        now_ms = elapsed_ms()
-        for peer in peers:
-            try:
-                if peer in self.peers:
-                    peer.tick(now_ms)
-            except Exception:
-                # A bug in one connection must not end the heartbeats and timeouts of all.
-                logger.exception("connection_failed name=%s action=dropped", peer.name)
-                peer.abort()
 
     def stop_reading(self) -> None:
         """Accept no more connections, and read no more from present ones."""

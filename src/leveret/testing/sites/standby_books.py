@@ -90,7 +90,8 @@ class StandbyBooks:
         self._check_contents(place, found, has_own_exchange=has_own_exchange)
         numbers = self.expected[place] if wanted is None else wanted
         sure = [taken.number for taken in found if taken.number not in self.unsure]
-        lost, more = {*numbers} - {*sure}, [number for number in sure if number not in {*numbers}]
+        due = {*numbers}
+        lost, more = due - {*sure}, [number for number in sure if number not in due]
         books = f"{_named(place)}: {len(lost)} lost, {len(more)} too many"
         assert (len(lost), len(more)) == (0, 0), f"{books}: {sorted(lost)[:5]} {more[:5]}"
         assert sure == [*numbers], f"{_named(place)} is not in order"
@@ -117,7 +118,7 @@ class StandbyBooks:
     def changed(self, taken: Taken) -> str:
         """Return how the content of a message differs from the published one, wherever it is; empty if in nothing."""
         wanted = self.published[taken.number]
-        if not is_same(_set(wanted.properties), _set(taken.properties)):
+        if not is_same(vars(wanted.properties), vars(taken.properties)):
             return f"message {taken.number} has {taken.properties}, published with {wanted.properties}"
         if taken.body != wanted.body:
             return f"message {taken.number} has {taken.body[:60]!r}, published with {wanted.body[:60]!r}"
@@ -133,14 +134,10 @@ class StandbyBooks:
         for row in rows:
             numbers.append(shown_number(row))
             wanted = self.published[numbers[-1]]
-            assert is_shown(_set(wanted.properties), wanted.body, row), (
+            assert is_shown(vars(wanted.properties), wanted.body, row), (
                 f"published as {wanted}, shown as {row}"
             )
         return numbers
-
-
-def _set(properties: Any) -> dict[str, Any]:
-    return {name: value for name, value in vars(properties).items() if value is not None}
 
 
 def _named(place: Place) -> str:
