@@ -39,6 +39,8 @@ from leveret.core.schema.decisions import SchemaDecided
 from leveret.model import definitions
 from leveret.model.definitions import KINDS, Change
 
+WITH_CONNECTIONS: Final = frozenset({"users", "vhosts"})
+"""Kinds of entities whose deletion closes connections, at every node, also if an entity of that name follows."""
 _ORDER: Final = {kind: place for place, kind in enumerate(KINDS)}
 
 
@@ -247,11 +249,15 @@ _VALUES: Final[dict[str, Any]] = {
 
 
 class Event(NamedTuple):
-    """The store's revision `modified` wrote a key, or deleted it (`value` is None)."""
+    """The store's revision `modified` wrote a key, or deleted it (`value` is None).
+
+    `is_anew`: the key was deleted before it was written, in an event that this node missed.
+    """
 
     key: str
     value: bytes | None
     modified: int
+    is_anew: bool = False
 
 
 def differences(known: Mapping[str, int], entries: Mapping[str, StoredValue], revision: int) -> list[Event]:
@@ -264,7 +270,7 @@ def differences(known: Mapping[str, int], entries: Mapping[str, StoredValue], re
     """
     gone = [Event(key, None, revision) for key in known if key not in entries]
     return gone + [
-        Event(key, entry.value, entry.modified)
+        Event(key, entry.value, entry.modified, entry.created > known.get(key, entry.created))
         for key, entry in entries.items()
         if known.get(key) != entry.modified
     ]
@@ -423,8 +429,10 @@ class ClusterState:
                 case "definitions":
                     if value is None:
                         deletes.append(definitions.Delete(key.names[0], key.names[1:]))
-                    else:
-                        puts.append(value)
+                        continue
+                    puts.append(value)
+                    if event.is_anew and key.names[0] in WITH_CONNECTIONS:
+                        deletes.append(definitions.Delete(key.names[0], key.names[1:]))
                 case "placements":
                     self._place((key.names[0], key.names[1]), value, event.modified, placements)
                 case _:

@@ -70,11 +70,12 @@ class ElectionKeys(NamedTuple):
 
 
 class StoredValue(NamedTuple):
-    """A key's value, the store's revision that wrote it, and the lease with which it ends (0: none)."""
+    """A key's value, the store's revisions that wrote and that made it, and the lease with which it ends (0: none)."""
 
     value: bytes
     modified: int
     lease: int
+    created: int = 0
 
 
 class Unchanged(NamedTuple):

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from leveret.core.broker.broker import Broker
-from leveret.core.replication.cluster import Placement, definition_writes, encode
+from leveret.core.replication.cluster import WITH_CONNECTIONS, Placement, definition_writes, encode
 from leveret.core.replication.election import DeleteKey, PutKey, StoreTransaction
 from leveret.core.replication.transactions import parts
 from leveret.model import definitions as d
@@ -97,8 +97,9 @@ class DefinitionsPublication:
         """Write the changes; return the revision of the last one, or None if this node lost the lock."""
         member, state = self._member, self._member.state
         keys = state.keys
-        writes: dict[tuple[str, bool], PutKey | DeleteKey] = {}
+        writes: dict[tuple[str, int], PutKey | DeleteKey] = {}
         put: dict[tuple[str, ...], d.Queue] = {}
+        ended = 0
         for change in changes:
             entity = change.entity if isinstance(change, d.Put) else None
             placed = None
@@ -107,11 +108,14 @@ class DefinitionsPublication:
             elif isinstance(change, d.Delete) and change.kind == "queues" and change.key in put:
                 self._unrecorded(put.pop(change.key))
             for write in definition_writes(keys, change, placed):
-                # A delete and a put of one key become one put: no node sees a moment without the entity. Only a user's
-                # stay two, in two transactions, because the deletion closes the user's connections at all nodes.
-                is_user_deleted = isinstance(change, d.Delete) and change.kind == "users"
-                writes.pop((write.key, False), None)
-                writes[write.key, is_user_deleted] = write
+                # A delete and a put of one key become one put: no node sees a moment without the entity.
+                writes.pop((write.key, ended), None)
+                writes[write.key, ended] = write
+            if isinstance(change, d.Delete) and change.kind in WITH_CONNECTIONS:
+                # This deletion ends connections, and all that is in a vhost, at all nodes: so a later put of a key that
+                # was written before comes in another transaction.
+                ended += 1
+                put.clear()
         last = PutKey(keys.epoch, encode(max(self._broker.epochs.last, state.epoch)))
         revision: int | None = 0
         for part in parts(

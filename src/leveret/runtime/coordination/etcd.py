@@ -152,7 +152,9 @@ class Etcd:
                     ) from error
                 raise
             for pair in answer.kvs:
-                entries[pair.name] = StoredValue(pair.value, pair.mod_revision, pair.lease)
+                entries[pair.name] = StoredValue(
+                    pair.value, pair.mod_revision, pair.lease, pair.create_revision
+                )
             # All further pages are read at the revision of the first.
             revision = int(str(question.setdefault("revision", answer.header.revision)))
             if not answer.more:

@@ -102,10 +102,11 @@ class ResponseHeader(msgspec.Struct):
 
 
 class KeyValue(msgspec.Struct):
-    """A key, its value, the revision that wrote it and the lease that it is bound to."""
+    """A key, its value, the revisions that wrote and that made it, and the lease that it is bound to."""
 
     key: bytes
     mod_revision: int
+    create_revision: int = 0
     value: bytes = b""
     lease: int = 0
 

@@ -289,7 +289,8 @@ class Store:
         events = {}
         for (key, value), is_put in writes:
             if is_put:
-                self.entries[key] = StoredValue(value, self.revision, 0)
+                made = self.entries[key].created if key in self.entries else self.revision
+                self.entries[key] = StoredValue(value, self.revision, 0, made)
                 events[key] = Event(key, value, self.revision)
             elif self.entries.pop(key, None) is not None:
                 events[key] = Event(key, None, self.revision)
@@ -353,3 +354,18 @@ def test_who_follows_knows_what_who_looks_anew_knows(
     assert followed.all_it_knows() == late.all_it_knows()
     assert cut_off.all_it_knows() == late.all_it_knows()
     assert store.look(followed.known) == []
+
+
+@pytest.mark.parametrize("entity", ENTITIES[:3], ids=lambda each: each.kind)
+def test_who_missed_a_deletion_hears_of_it_if_it_closes_connections(entity: definitions.AnyEntity) -> None:
+    store, node = Store(), Node()
+    key, value = put(entity).key, put(entity).value or b""
+    store.write([((key, value), True)])
+    node.take(store.look({}), store.revision)
+    store.write([((key, value), True)])
+    changed = definitions.Put(entity)
+    assert _changes(node.state.apply(store.look(node.known), store.revision)) == [changed]
+    for is_put in (False, True):
+        store.write([((key, value), is_put)])
+    deleted = [definitions.Delete(entity.kind, entity.key)] if entity.kind != "permissions" else []
+    assert _changes(node.state.apply(store.look(node.known), store.revision)) == [*deleted, changed]

@@ -79,20 +79,32 @@ def test_what_is_deleted_and_put_again_is_replaced_in_one_transaction() -> None:
     }
 
 
-def test_a_user_who_is_deleted_and_made_anew_is_gone_for_a_moment_at_all_nodes() -> None:
-    """That moment closes the connections of the earlier user, as at the node that made the change."""
-    before, after = d.User(name="u", password_hash="before"), d.User(name="u", password_hash="after")
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (d.User(name="u", password_hash="before"), d.User(name="u", password_hash="after")),
+        (d.Vhost(name="v", description="before"), d.Vhost(name="v", description="after")),
+    ],
+)
+def test_what_has_connections_and_is_made_anew_is_gone_for_a_moment_at_all_nodes(
+    before: d.User | d.Vhost, after: d.User | d.Vhost
+) -> None:
+    """That moment closes the connections of the user, or in the vhost, as at the node that made the change."""
     permission = d.Permission(user="u", vhost="v", configure="", write="", read="")
+    queue, again = (d.Queue(vhost="v", name="q", epoch=epoch) for epoch in (2, 3))
     one, other = shared(
         d.Put(before),
         d.Delete("permissions", permission.key),
-        d.Delete("users", before.key),
+        d.Delete("queues", queue.key),
+        d.Delete(before.kind, before.key),
         d.Put(after),
         d.Put(permission),
+        d.Put(again),
     )
     broker, state = Broker(no_read), ClusterState(KEYS)
-    for entity in (d.Vhost(name="v"), before, permission):
-        broker.apply(d.Put(entity))
+    broker.shared = []
+    for each in (d.Vhost(name="v"), d.User(name="u", password_hash=""), before, permission, queue):
+        broker.apply_decided(d.Put(each))
     reasons: list[str] = []
     OtherConnection(broker.connections, "u", "v", reasons.append)
     for revision, transaction in enumerate((one, other), 1):
@@ -101,11 +113,14 @@ def test_a_user_who_is_deleted_and_made_anew_is_gone_for_a_moment_at_all_nodes()
             for write in transaction.writes
         ]
         for change in state.apply(events, revision):
-            assert isinstance(change, DefinitionChanged)
-            take(broker, change.change)
-        assert reasons == ["user 'u' is deleted"]
-    assert broker.definitions.by_kind["users"][("u",)] == after
-    assert broker.definitions.by_kind["permissions"][permission.key] == permission
+            if isinstance(change, DefinitionChanged):
+                take(broker, change.change)
+        assert reasons == [f"{before.kind.removesuffix('s')} '{before.key[0]}' is deleted"]
+        assert list(state.placements) == [("v", "q")] * (revision - 1)
+    kept = broker.definitions.by_kind
+    assert kept[before.kind][before.key] == after
+    assert kept["permissions"][permission.key] == permission
+    assert kept["queues"] == {("v", "q"): again}
 
 
 def test_a_user_whose_password_changes_keeps_the_connections() -> None:

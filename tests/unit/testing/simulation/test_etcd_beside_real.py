@@ -112,8 +112,8 @@ class Caller:
             {key: entry for key, entry in entries.items() if key.startswith("k/a/")},
         )
         return [
-            (key, value, modified, self.place(lease))
-            for key, (value, modified, lease) in self.entries.items()
+            (key, value, modified, self.place(lease), created)
+            for key, (value, modified, lease, created) in self.entries.items()
         ]
 
     async def grant(self) -> object:

@@ -82,7 +82,9 @@ class EtcdState:
         for write in transaction.writes:
             match write:
                 case PutKey(key, value, leased):
-                    self.entries[key] = StoredValue(value, self.revision + 1, lease_id * leased)
+                    before, written = self.entries.get(key), self.revision + 1
+                    made = before.created if before is not None else written
+                    self.entries[key] = StoredValue(value, written, lease_id * leased, made)
                     events.append(Event(key, value, self.revision + 1))
                 case DeleteKey(key, is_prefix):
                     named = self._keys_below(key) if is_prefix else [key] * (key in self.entries)
