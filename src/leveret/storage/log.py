@@ -425,8 +425,8 @@ class Log(LogReader):
         segment, first = head._segments[0], self._segments[0]
         if len(head._segments) > 1 or segment.next_offset != first.first_offset or not segment.size:
             raise StorageError(
-                f"log {self.directory}: a segment that ends at offset {segment.next_offset} does not fit before "
-                f"offset {first.first_offset}"
+                f"log {self.directory}: {segment.path}, with offsets {segment.first_offset} to {segment.next_offset}, "
+                f"does not fit before offset {first.first_offset}: delete {head.directory}, it will be copied again"
             )
         target = Segment(self.directory, segment.first_offset, SegmentState.SEALED)
         head.close()
@@ -437,8 +437,10 @@ class Log(LogReader):
             segment.path.rename(target.path)
             sync_directory(self.directory)
         except OSError as error:
+            with suppress(OSError):
+                target.path.rename(segment.path)
             raise StorageError(
-                f"log {self.directory}: segment {segment.path.name} cannot be taken in: {error}"
+                f"log {self.directory}: {segment.path} cannot be taken in: {error}; it stays there until it can"
             ) from error
         segment.path, segment.state = target.path, SegmentState.SEALED
         self._segments.insert(0, segment)
@@ -660,12 +662,11 @@ class Log(LogReader):
         segment = self._segments[0]
         self._close_segment(segment)
         try:
-            self._remove(segment.path)
+            # First the summary, without which the segment is as good. If either stays, the log still has the segment.
             summary_path(segment.path).unlink(missing_ok=True)
+            self._remove(segment.path)
         except OSError as error:
-            raise StorageError(
-                f"log {self.directory}: segment {segment.path.name} cannot be deleted: {error}"
-            ) from error
+            raise StorageError(f"log segment {segment.path} cannot be deleted: {error}") from error
         del self._segments[0]
         for pending in (self._unsynced, self._syncing):
             if segment in pending:

@@ -7,6 +7,8 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from leveret.model.errors import StorageError
 from leveret.storage import log_reader
 from leveret.storage.segment import Segment
+from leveret.storage.summary import summary_path
 from leveret.storage.sync import DirectoryDescriptor, sync_and_close
 from leveret.wire.chunk import (
     HEADER_BYTES,
@@ -383,6 +386,44 @@ def test_only_whole_segments_below_the_offset_go(sizes: list[int], offset: int) 
         log, found = recovered(directory)
         assert (found, log.first_offset) == (after, starts[dropped])
         log.close()
+
+
+@pytest.mark.parametrize("stuck", ["summary", "segment"])
+def test_a_segment_of_which_a_part_cannot_be_removed_is_dropped_by_a_later_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stuck: str
+) -> None:
+    dropped: list[int] = []
+    owner: Any = SimpleNamespace(
+        dropped=lambda log: dropped.append(log.first_offset),
+        **dict.fromkeys(("opened", "appended"), lambda *_: None),
+        has_replaced=lambda _: False,
+    )
+    log = make(tmp_path, segment_bytes_max=1, owner=owner).open()
+    for _ in range(4):
+        append(log, 52)
+    log.sync()
+    before, works = contents(log), Path.unlink
+    summaries = [summary_path(path) for path in segments(tmp_path)]
+    for each in summaries:
+        each.write_bytes(b"")
+    last = {"summary": summaries[1], "segment": segments(tmp_path)[2]}[stuck]
+
+    def unlink(path: Path, *, missing_ok: bool = False) -> None:
+        if path == last:
+            raise OSError(5, "Input/output error")
+        works(path, missing_ok=missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", unlink)
+        for _ in range(2):
+            with pytest.raises(StorageError, match="cannot be deleted"):
+                log.drop_before(3)
+    assert (dropped, log.first_offset, contents(log)) == ([1], 1, before[1:])
+    assert log.size_bytes == sum(path.stat().st_size for path in segments(tmp_path))
+    assert recovered(tmp_path)[1] == before[1:]
+    assert log.drop_before(3) == 2
+    assert (dropped, contents(log)) == ([1, 2, 3], before[3:])
+    assert not any(each.exists() for each in summaries[:3])
 
 
 def test_retention_by_size_and_by_age_drops_the_oldest_but_never_the_newest(tmp_path: Path) -> None:

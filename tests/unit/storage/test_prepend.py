@@ -58,8 +58,13 @@ def test_what_does_not_fit_is_refused_and_a_disk_that_refuses_changes_nothing(
 ) -> None:
     tail, heads = parts(tmp_path)
     before = contents(tail)
-    with pytest.raises(StorageError, match="does not fit before offset"):
+    with pytest.raises(StorageError) as refused:
         tail.prepend(heads[1])
+    assert str(refused.value) == (
+        f"log {tail.directory}: {segments(heads[1].directory)[0]}, with offsets {heads[1].first_offset} to "
+        f"{heads[1].next_offset}, does not fit before offset {tail.first_offset}: delete {heads[1].directory}, it will "
+        "be copied again"
+    )
 
     def refuse(self: Path, target: Path) -> None:
         raise OSError(28, "No space left on device")
@@ -67,6 +72,12 @@ def test_what_does_not_fit_is_refused_and_a_disk_that_refuses_changes_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", refuse)
         with pytest.raises(StorageError, match="cannot be taken in"):
+            tail.prepend(heads[0])
+    with monkeypatch.context() as patch:
+        patch.setattr("leveret.storage.log.sync_directory", lambda path: refuse(path, path))
+        with pytest.raises(
+            StorageError, match=f"{heads[0].directory}.* cannot be taken in.*; it stays there"
+        ):
             tail.prepend(heads[0])
     assert contents(tail) == before
     assert len(os.listdir(heads[0].directory)) == 1

@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from leveret.model.errors import Corrupt, StorageError
 from leveret.runtime.logs.loop_syncs import LoopSyncs
@@ -217,6 +217,22 @@ class GroupCommit:
 
     def begin(self) -> None:
         """Start a round unless one is running (its end starts the next), or no promise waits (then it starts soon)."""
+        self._step(self._begin)
+
+    def _step(self, step: Callable[..., None], *arguments: Any) -> None:
+        """Do a step of a round, and stop the node if a bug ends it half-way.
+
+        What the step took with it is lost: promises, which would wait for ever without a sentence in the log, or a
+        write that later promises wait for, which would be kept without it. Whether their records are on disk does not
+        matter then: none is confirmed, the next start recovers from the disk, and publishers send again.
+        """
+        try:
+            step(*arguments)
+        except Exception as bug:
+            logger.critical("round_failed action=stop", exc_info=True)
+            self.fail(bug)
+
+    def _begin(self) -> None:
         if self._closed:
             return
         prepared, self._prepared = self._prepared, []
@@ -229,7 +245,9 @@ class GroupCommit:
             return
         if self._fsync and (self._dirty or self._writes) and not self._is_awaited:
             if self._later is None:
-                self._later = asyncio.get_running_loop().call_later(UNAWAITED_S, self._begin_unawaited)
+                self._later = asyncio.get_running_loop().call_later(
+                    UNAWAITED_S, self._step, self._begin_unawaited
+                )
             return
         promises = self._take_promises()
         dirty, self._dirty = self._dirty, {}
@@ -261,7 +279,7 @@ class GroupCommit:
             is_small = unsynced_bytes <= BY_KERNEL_BYTES_MAX and len(descriptors) <= SYNCS_AT_ONCE
             self._sync(
                 descriptors,
-                lambda error: self._finished(error, position, promises, part, rest),
+                lambda error: self._step(self._finished, error, position, promises, part, rest),
                 is_small=is_small,
             )
         except OutOfDescriptors as error:
@@ -283,7 +301,9 @@ class GroupCommit:
         if self._part == self._logs_at_once:
             logger.warning("fdatasync_waits error=%s action=retry", error)
         self._part = max(1, min(self._part, len(logs)) // 2)
-        asyncio.get_running_loop().call_later(SYNC_AGAIN_S, self._sync_again, position, promises, logs)
+        asyncio.get_running_loop().call_later(
+            SYNC_AGAIN_S, self._step, self._sync_again, position, promises, logs
+        )
 
     def _sync_again(self, position: int, promises: list[Promise], logs: list[Log]) -> None:
         if not self._closed and not self._failed:

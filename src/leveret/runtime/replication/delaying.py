@@ -173,7 +173,6 @@ class Delaying:
             logger.error("delay_index_damaged error=%s action=begin_anew", error)
             name = f"damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(self._clock_ms() / 1000))}"
             self._index.put_away(self._tree.root / "divergent" / name)
-            self._amount, self._is_in_join = _Amount(), False
             self._begin(self._clock_ms())
 
     def _begin(self, at_ms: int) -> None:
@@ -181,7 +180,10 @@ class Delaying:
         self._base = Base(0, at_ms, self.apply_delay_ms, ends)
         self._index.begin(self._base)
         self._durable = self._oldest_ms = self._newest_ms = 0
-        self._delays = True
+        self._amount, self._is_in_join, self._delays = _Amount(), False, True
+        # A damaged index may have been counted up to the damage. Its offsets would hold up the drops of this one.
+        for counted in (self._dropping, self._kept_at, self._begins):
+            counted.clear()
 
     def _recover(self) -> None:
         """Read the window, and find the logs whose ends differ from the noted ones."""

@@ -430,6 +430,47 @@ async def test_a_promise_that_cannot_be_kept_is_a_failure_and_none_after_it_is_k
     commit.close()
 
 
+@pytest.mark.parametrize(
+    ("where", "fsync", "kept_before"),
+    [
+        ("when synced", True, []),
+        ("when synced", False, ["a"]),
+        ("a write beside", True, []),
+        ("a write beside", False, []),
+        ("the next round", True, ["a"]),
+        ("the next round", False, ["a"]),
+    ],
+)
+async def test_a_bug_in_a_round_is_told_and_a_failure_and_no_promise_is_kept_after_it(
+    disk: Disk, caplog: pytest.LogCaptureFixture, where: str, fsync: bool, kept_before: list[str]
+) -> None:
+    """Else promises that the round took with it would wait for ever, or be kept without what they wait for."""
+    commit, kept = disk.commit(fsync=fsync), list[str]()
+    bug = RuntimeError("a bug")
+
+    def broken() -> Any:
+        raise bug
+
+    disk.append(commit)
+    if where == "when synced":
+        commit.when_synced(broken)
+    elif where == "a write beside":
+        commit.beside(broken)
+    else:
+        commit.when_durable(lambda: commit.beside(broken))
+    commit.when_durable(lambda: kept.append("a"))
+    commit.begin()
+    disk.let_go()
+    if not fsync:
+        commit.begin()
+    await until(lambda: disk.failures)
+    assert "round_failed action=stop" in caplog.text
+    commit.when_durable(lambda: kept.append("later"))
+    commit.begin()
+    assert (disk.failures, kept) == ([bug], kept_before)
+    commit.close()
+
+
 async def test_one_share_that_fails_is_a_failure_though_others_are_still_at_it(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,18 +17,22 @@ from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.replication import delaying, sending_link, sent_node
 from leveret.runtime.replication.applier import Applier, WaitingChanges
 from leveret.runtime.replication.delaying import ALL_MS, follower_data, refuse_to_lead
-from leveret.storage.delayed.index import DelayIndex
+from leveret.storage.delayed.index import Base, DelayIndex, FramePart, Noted, NotedFrame, NotedKind
 from leveret.storage.log import Log
 from leveret.testing.applications.compare import compare
 from leveret.testing.network.waiting import until
 from leveret.testing.simulation.machine.disk import SimulatedDisk
+from leveret.wire.chunk import ChunkType, encode_entry
+from leveret.wire.link import ChangeKind, FrameHead, LogChange
 from tests.seeds import seeds
 from tests.unit.runtime.replication.delayed_site import (
     DELAY_MS,
+    AloneSite,
     DelayedSite,
     append,
     assert_is,
     assert_was,
+    delaying_of,
     go_back,
     has_received,
     moment,
@@ -372,6 +376,40 @@ async def test_without_its_index_it_has_all_and_begins_to_delay_anew(tmp_path: P
     shutil.copytree(follower.directory, tmp_path / "copy")
     await go_back(tmp_path / "copy", times[0][0])
     assert_has_all(tmp_path / "copy", tmp_path / "2")
+
+
+@pytest.mark.parametrize("kind", [ChangeKind.DROP, ChangeKind.CUT, ChangeKind.DELETE])
+async def test_what_a_damaged_index_had_noted_holds_up_no_drop_of_the_next(
+    tmp_path: Path, kind: ChangeKind
+) -> None:
+    alone = AloneSite(tmp_path)
+    log = Log(tmp_path / QUEUE, epoch=1, segment_bytes_max=1).open()
+    for number in range(3):
+        log.append(ChunkType.USER, 1, 1, encode_entry(b"x"), number)
+    log.close()
+    assert not alone.tree.open_all()
+    damaged = DelayIndex(tmp_path)
+    damaged.begin(Base(ends={QUEUE: 3}))
+    noted = {
+        ChangeKind.DROP: NotedKind.DROP,
+        ChangeKind.CUT: NotedKind.CUT,
+        ChangeKind.DELETE: NotedKind.DELETED,
+    }
+    for _ in range(5):
+        damaged.append(NotedFrame(FramePart.WHOLE, [Noted(noted[kind], QUEUE, 3)]), 1)
+    damaged.log.append(ChunkType.USER, 1, 1, b"no frame", 1)
+    damaged.close()
+    delaying = delaying_of(tmp_path, alone.applier, alone.commits)
+    delaying.open()
+    assert (tmp_path / "divergent").exists()
+    delaying.take_at(2, FrameHead(1, 1, 2, 0, 0), [LogChange(ChangeKind.DROP, QUEUE, 2)])
+    await alone.commits.all_durable()
+    await delaying.expire(3)
+    await alone.commits.all_durable()
+    delaying.drop_due()
+    assert alone.tree.logs[QUEUE].first_offset == 2
+    await delaying.stop()
+    await alone.close()
 
 
 # -- a disk that refuses --------------------------------------------------------------------------
