@@ -8,15 +8,15 @@ which are no changes of definitions, listeners ask with `require` and `require_t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from leveret.core.broker.access import Operation, is_allowed, matches, permission_of, topic_pattern
-from leveret.core.broker.topology import ExchangeState
 from leveret.core.queues.confirms import ConfirmParts
 from leveret.core.queues.queue import Queue
 from leveret.core.rules.queue_arguments import DEAD_LETTER_EXCHANGE
+from leveret.core.rules.super_streams import is_super_stream
 from leveret.core.rules.validation import ALTERNATE_EXCHANGE
 from leveret.model import definitions as d
 from leveret.model.errors import AccessRefused, NotFound, PreconditionFailed, Refusal, ResourceLocked
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from leveret.core.broker.broker import Broker
 
 RESERVED_PREFIX = "amq."
-SUPER_STREAM = "x-super-stream"
 
 
 class Actor:
@@ -319,7 +318,10 @@ class Actor:
         for name in streams:
             self.require("configure", "queue", name)
         state = self._broker.find_exchange(self._vhost, exchange)
-        if state is None or not is_super_stream(state, streams):
+        ends = (
+            [(each.destination_type, each.destination) for each in state.bindings.values()] if state else []
+        )
+        if state is None or not is_super_stream(state.definition.arguments, ends, streams):
             raise NotFound(f"exchange '{exchange}' in vhost '{self._vhost}' is no super stream")
         for stream in streams.values():
             self.delete_queue(stream)
@@ -339,17 +341,6 @@ class Unrestricted(Actor):
 
     def require_topic(self, operation: Operation, exchange: str, routing_key: str) -> None:
         """Allow every routing key."""
-
-
-def is_super_stream(exchange: ExchangeState, streams: Collection[str]) -> bool:
-    """Whether an exchange was made as a super stream, or leads to nothing but streams, as one that was made by hand.
-
-    `streams` are the streams among the queues that it leads to.
-    """
-    if exchange.definition.arguments.get(SUPER_STREAM) is True:
-        return True
-    ends = [(binding.destination_type, binding.destination) for binding in exchange.bindings.values()]
-    return bool(ends) and all(kind == "queue" and name in streams for kind, name in ends)
 
 
 def locked(vhost: str, name: str) -> ResourceLocked:

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 from leveret.config import Config
 from leveret.config.kinds import Address
-from leveret.core.broker.actor import SUPER_STREAM, Actor
+from leveret.core.broker.actor import Actor
 from leveret.core.broker.alarms import Alarms
 from leveret.core.broker.broker import Broker
 from leveret.core.broker.limits import ConnectionRegistry, check_connection_limits
@@ -19,6 +19,7 @@ from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.queues.stream import Stream, StreamBatch
 from leveret.core.queues.stream_groups import ConsumerGroups
 from leveret.core.replication.new_queue_leader import LEADER_LOCATOR
+from leveret.core.rules.super_streams import PARTITION_ORDER, SUPER_STREAM
 from leveret.core.rules.validation import STREAM, queue_type
 from leveret.core.schema.operating_mode import OperatingMode
 from leveret.model import definitions as d
@@ -56,7 +57,6 @@ from leveret.wire.record import (
 )
 from leveret.wire.site_order import LogStanding
 
-PARTITION_ORDER: Final = "x-stream-partition-order"
 _NUMBERS: Final = (
     "max-length-bytes",
     "stream-max-segment-size-bytes",

@@ -31,7 +31,6 @@ def set_user_limits(
 ) -> None:
     """Set a user's limits; -1 means no limit. Other limits stay as they are."""
     wanted = json_of(definition)
-    need_user(ctl, username, exits.UNAVAILABLE)
     if not isinstance(wanted, dict):
         raise CtlError(exits.UNAVAILABLE, f"limits must be an object of {', '.join(LIMITS)}")
     with refused_as(exits.UNAVAILABLE):

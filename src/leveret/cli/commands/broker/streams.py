@@ -14,11 +14,11 @@ from leveret.cli.command import Session, command
 from leveret.cli.commands.columns import chosen
 from leveret.cli.names import queues
 from leveret.cli.output.values import MessageLine, Table
+from leveret.core.rules.super_streams import PARTITION_ORDER, SUPER_STREAM, is_super_stream
 
 Stream = Annotated[str, Argument(help="Name of the stream.", autocompletion=queues)]
 SuperStream = Annotated[str, Argument(help="Name of the super stream.", metavar="SUPER_STREAM")]
 Node = Annotated[str, Argument(help="Name of the node.")]
-_SUPER_STREAM: Final = "x-super-stream"
 _A: Final = {"exchange": "an exchange", "queue": "a queue"}
 _DURATION: Final = re.compile(
     r"P(?:(\d{1,9})Y)?(?:(\d{1,9})M)?(?:(\d{1,9})W)?(?:(\d{1,9})D)?(?:T(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,9})S)?)?"
@@ -272,11 +272,11 @@ def delete_super_stream(ctl: Session, name: SuperStream) -> MessageLine:
     if exchange is None:
         raise CtlError(exits.SOFTWARE, f"stream_not_found: there is no exchange {name}")
     bindings = ctl.api.get("exchanges", ctl.vhost, name, "bindings", "source")
-    partitions = [each["destination"] for each in bindings if _is_partition(each)]
-    if exchange["arguments"].get(_SUPER_STREAM) is not True and len(partitions) != max(1, len(bindings)):
+    ends = {(each["destination_type"], each["destination"]) for each in bindings}
+    streams = {each for kind, each in ends if kind == "queue" and _is_stream(ctl, each)}
+    if not is_super_stream(exchange["arguments"], ends, streams):
         raise CtlError(exits.SOFTWARE, f"stream_not_found: the exchange {name} is no super stream")
-    streams = [("queues", ctl.vhost, each) for each in partitions]
-    _remove(ctl, [("exchanges", ctl.vhost, name), *streams])
+    _remove(ctl, [("exchanges", ctl.vhost, name), *(("queues", ctl.vhost, each) for each in sorted(streams))])
     return MessageLine(f"Super stream {name} has been deleted", {"result": "ok"})
 
 
@@ -293,11 +293,11 @@ def _make(
             made.pop()
             raise CtlError(exits.SOFTWARE, f"there is already {_A[kind]} named {new}") from None
 
-    make("exchange", name, {"type": "direct", "durable": True, "arguments": {_SUPER_STREAM: True}})
+    make("exchange", name, {"type": "direct", "durable": True, "arguments": {SUPER_STREAM: True}})
     for order, key in enumerate(keys):
         stream = f"{name}-{key}"
         make("queue", stream, {"durable": True, "arguments": arguments})
-        binding = {"routing_key": key, "arguments": {"x-stream-partition-order": order}}
+        binding = {"routing_key": key, "arguments": {PARTITION_ORDER: order}}
         ctl.api.post("bindings", ctl.vhost, "e", name, "q", stream, body=binding)
 
 
@@ -317,8 +317,9 @@ def _age(text: str) -> str:
     return f"{sum(int(count or 0) * each for count, each in zip(found.groups(), _UNITS_S, strict=True))}s"
 
 
-def _is_partition(binding: dict[str, Any]) -> bool:
-    return binding["destination_type"] == "queue" and "x-stream-partition-order" in binding["arguments"]
+def _is_stream(ctl: Session, name: str) -> bool:
+    """Whether there is a queue of this name, and it is a stream."""
+    return (ctl.api.get_or_none("queues", ctl.vhost, name) or {}).get("type") == "stream"
 
 
 def _stream(ctl: Session, name: str) -> dict[str, Any]:
