@@ -240,7 +240,7 @@ def test_a_restored_etcd_has_earlier_revisions_and_watches_wait_for_theirs() -> 
             await client.transact(put("a", b"new", leased=True), gone.id)
         etcd.kill()
         etcd.start(backup)
-        assert await client.read("a") == (2, {"a": (b"old", 2, 0)})
+        assert await client.read("a") == (2, {"a": (b"old", 2, 0, 2)})
         assert await client.keep_alive(gone.id) == 0
         async with watched(client, "a", 5) as seen:
             for _ in range(4):
