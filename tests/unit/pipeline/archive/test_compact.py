@@ -83,8 +83,11 @@ def test_a_full_disk_fails_one_compaction_and_nothing_else(
         raise OSError(errno.ENOSPC, "no space left")
 
     monkeypatch.setattr(standby.manifest, "append", refuse)
-    row = Compaction(cast(Any, None))._replace(standby.manifest, files, made)
+    compaction = Compaction(cast(Any, None))
+    row = compaction._replace(standby.manifest, files, made)
     assert row == {"vhost": files[0].vhost, "error": "[Errno 28] no space left"}
+    compaction._delete_garbage(standby.manifest, tmp_path)
+    assert all((tmp_path / name).exists() for each in files for name in each.names)
 
 
 @given(played=steps)

@@ -16,6 +16,7 @@ from leveret.pipeline.recovery.publish import PlanPublisher
 from leveret.pipeline.recovery.segments import MESSAGES_MIN, Intake, SegmentPublisher, StagingClient
 from leveret.storage.segment import Segment
 from leveret.wire.chunk import Chunk, seal_of
+from leveret.wire.record import RECOVERY_STREAM_PREFIX
 from leveret.wire.staged_segment import LogEnd, StagedSegment
 from leveret.wire.stream.publish import MessageRun
 
@@ -153,13 +154,18 @@ def test_a_disk_that_is_full_ends_it_and_another_attempt_writes_files_of_its_own
     assert [first for first, _ in node.taken] == [1, *(end + 1 for _, end in node.taken[:-1])]
 
 
-def test_a_task_that_fails_leaves_no_descriptor_of_a_segment(
-    node: FakeNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A process of Spark's runs many tasks."""
-    publisher = publisher_of(node)
+@pytest.fixture
+def publishers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, tuple[FakeNode, SegmentPublisher]]:
+    """Those of a PlanPublisher, by queue; each gets a few messages, which are no whole segment."""
+    found = {}
+    for queue in ("a", "b"):
+        (tmp_path / queue).mkdir()
+        node = FakeNode(tmp_path / queue)
+        found[RECOVERY_STREAM_PREFIX + queue] = node, publisher_of(node)
 
-    class Failing:
+    class Reader:
         plan = SimpleNamespace(reference="recovery.p")
 
         def __init__(self, *given: object, **more: object) -> None:
@@ -168,15 +174,41 @@ def test_a_task_that_fails_leaves_no_descriptor_of_a_segment(
         def orders(self, queues: list[str]) -> dict[str, object]:
             return {}
 
-        def pass_on(self, orders: object, publishers: object) -> None:
-            publish(publisher, range(1, 3))
-            raise StorageError("a file is damaged")
+        def pass_on(self, orders: object, given: list[SegmentPublisher]) -> None:
+            for each in given:
+                publish(each, range(1, 4))
 
-    monkeypatch.setattr(publish_module, "PlanReader", Failing)
-    client = SimpleNamespace(declare_publisher=lambda reference, stream: publisher, close=lambda: None)
-    with pytest.raises(StorageError, match="is damaged"):
-        PlanPublisher(cast(Any, None), lambda: cast(Any, client), lambda count: None).publish(["q"])
-    assert publisher._file is None
+    monkeypatch.setattr(publish_module, "PlanReader", Reader)
+    return found
+
+
+def plan_publisher(publishers: dict[str, tuple[FakeNode, SegmentPublisher]]) -> PlanPublisher:
+    client = SimpleNamespace(
+        declare_publisher=lambda reference, stream: publishers[stream][1], close=lambda: None
+    )
+    return PlanPublisher(cast(Any, None), lambda: cast(Any, client), lambda count: None)
+
+
+def test_all_messages_of_all_queues_are_there_when_a_task_ends(
+    publishers: dict[str, tuple[FakeNode, SegmentPublisher]],
+) -> None:
+    plan_publisher(publishers).publish(["a", "b"])
+    assert [node.taken for node, _ in publishers.values()] == [[(1, 3)], [(1, 3)]]
+
+
+def test_a_task_that_fails_leaves_no_descriptor_of_a_segment(
+    publishers: dict[str, tuple[FakeNode, SegmentPublisher]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process of Spark's runs many tasks."""
+    [(_, first), (_, last)] = publishers.values()
+
+    def fail() -> None:
+        raise StorageError("a segment is refused")
+
+    monkeypatch.setattr(first, "finish", fail)
+    with pytest.raises(StorageError, match="is refused"):
+        plan_publisher(publishers).publish(["a", "b"])
+    assert (first._file, last._file) == (None, None)
 
 
 class FakeClient:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pamqp.body
 import pamqp.frame
@@ -17,8 +18,16 @@ from pamqp import base, commands
 from pamqp.exceptions import UnmarshalingException
 
 from leveret.pipeline.jobs.job import AmqpTarget, LoginCredentials
+from leveret.pipeline.target_broker import publish as publish_module
 from leveret.pipeline.target_broker.connection import AmqpConnectionLost
-from leveret.pipeline.target_broker.publish import AmqpClient, connect, progress_path, read_progress
+from leveret.pipeline.target_broker.publish import (
+    AmqpClient,
+    AmqpPublisher,
+    ProgressFile,
+    connect,
+    progress_path,
+    read_progress,
+)
 from leveret.pipeline.target_broker.streams import MessageDeclined
 from leveret.testing.network.ports import LOOPBACK, wait_until
 from leveret.testing.sites.standby_upstream import stored_message
@@ -299,3 +308,67 @@ def test_a_queue_that_has_the_digest_of_another_ones_name_as_its_name_has_a_prog
 ) -> None:
     long = progress_path(tmp_path, "q" * 200)
     assert progress_path(tmp_path, long.name.removesuffix(".json")) != long
+
+
+class Acking:
+    """A connection on which the broker's acks (tag, multiple) come one at a time."""
+
+    def __init__(self, path: Path, *acks: tuple[int, bool]) -> None:
+        self.deleted: list[tuple[str, int]] = []
+        """Exchanges, and the confirmed number that was stored when each was deleted."""
+        self._path = path
+        self._acks = deque(acks)
+
+    def open_channel(self, settled: Callable[[int, bool, bool], None]) -> None:
+        self._settled = settled
+
+    def receive(self) -> None:
+        self._settled(*self._acks.popleft(), True)
+
+    def delete_exchange(self, channel: object, name: str) -> None:
+        self.deleted.append((name, read_progress(self._path).confirmed))
+
+    def _agree(self, *given: object) -> None:
+        """Do it."""
+
+    declare_fanout = bind = publish = _agree
+
+
+def publisher_of(connection: Acking, path: Path, *, to_stream: bool) -> AmqpPublisher:
+    given: Any = connection
+    return AmqpPublisher(given, "q", "exchange", ProgressFile(path, lambda: 0), to_stream=to_stream)
+
+
+@pytest.mark.parametrize(
+    ("acks", "up_to", "confirmed"),
+    [
+        ([(4, True)], 4, 4),
+        ([(6, False), (4, True)], 4, 4),
+        ([(1, False), (3, False), (2, False)], 2, 3),
+        ([(7, True)], 5, 7),
+        ([(3, True), (10, False), (9, True)], 10, 10),
+    ],
+)
+def test_the_progress_has_what_is_confirmed_from_the_first_on_and_no_more(
+    tmp_path: Path, acks: list[tuple[int, bool]], up_to: int, confirmed: int
+) -> None:
+    path = tmp_path / "q.json"
+    publisher = publisher_of(Acking(path, *acks), path, to_stream=False)
+    publisher.publish(MessageRun.of(1, [stored_message(b"x")] * MESSAGES))
+    publisher.wait_confirmed(up_to, TIMEOUT_S)
+    found = read_progress(path)
+    assert (found.confirmed, found.messages) == (confirmed, confirmed)
+
+
+def test_a_stream_gets_another_exchange_when_all_of_the_one_before_is_confirmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restart reads a stream from the last exchange's begin on: what is before has to be there."""
+    monkeypatch.setattr(publish_module, "SPAN", 4)
+    path = tmp_path / "q.json"
+    connection = Acking(path, (2, True), (4, True), (8, True), (10, True))
+    publisher = publisher_of(connection, path, to_stream=True)
+    publisher.publish(MessageRun.of(1, [stored_message(b"x")] * MESSAGES))
+    publisher.wait_confirmed(MESSAGES, TIMEOUT_S)
+    assert connection.deleted == [("exchange", 4), ("exchange.1", 8)]
+    assert (read_progress(path).confirmed, read_progress(path).since) == (MESSAGES, 8)

@@ -15,6 +15,7 @@ import pytest
 from leveret.model.errors import StorageError
 from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.jobs.job import LoginCredentials, TransferJob
+from leveret.pipeline.transfer import sink
 from leveret.pipeline.transfer.sink import Stored, StoreWriter, TransferCut
 from leveret.pipeline.transfer.source import TransferOptions
 from leveret.pipeline.upstream.link import link_of
@@ -109,6 +110,22 @@ def test_what_came_before_a_cut_is_recorded(tmp_path: Path, upstream: StandbyUps
     with pytest.raises(TransferCut):
         writer.commit([stored], 0)
     assert Manifest(tmp_path).next_by_log == {"a": 20}
+
+
+def test_a_batch_is_told_of_once_it_is_recorded_and_not_again(
+    tmp_path: Path, upstream: StandbyUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who hears of it lets go of what the upstream kept for this."""
+    told: list[tuple[str, int | None]] = []
+    monkeypatch.setattr(
+        sink, "report", lambda _, event, **more: told.append((event, Manifest(tmp_path).next_by_log.get("a")))
+    )
+    with upstream.serving() as port:
+        writer = writer_of(job_of(tmp_path, port))
+        stored = writer.write(slices(("a", 0, 40)))
+    for _ in range(2):
+        writer.commit([stored], 0)
+        assert told == [("recorded", 40), ("stored", 40)]
 
 
 def no_identity(upstream: StandbyUpstream, data_dir: Path) -> None:

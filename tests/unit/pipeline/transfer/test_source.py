@@ -124,11 +124,13 @@ def test_the_upstream_is_told_of_what_is_stored_and_of_no_more(tmp_path: Path) -
         options = options_of(tmp_path, port)
         reader, writer = UpstreamReader(options), StoreWriter(options)
         start = reader.latestOffset({}, LIMIT)
+        # It is not answered.
+        wait_until(lambda: bool(reported), "the begin, told", 60)
+        assert reported == {("/", "eu.2"): 0}
         [task] = reader.partitions(start, {"/": 10})
         writer.commit([writer.write(reader.read(task))], 0)
         upstream.publish("/", "q", [stored_message(b"m")] * 10)
         reader.latestOffset({"/": 10}, LIMIT)
-        # It is not answered.
         wait_until(lambda: any(reported.values()), "what is stored, told", 60)
         assert reported == {("/", "eu.2"): 10}
 

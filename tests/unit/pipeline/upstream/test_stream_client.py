@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
+from itertools import permutations
+from typing import Any
+
 import pytest
 
 from leveret.model.errors import InvalidCommand
-from leveret.pipeline.upstream.stream_client import GapError, UpstreamUnreachable, connect, parse_endpoint
+from leveret.pipeline.upstream.stream_client import (
+    GapError,
+    RecoveryPublisher,
+    UpstreamUnreachable,
+    connect,
+    parse_endpoint,
+)
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 from leveret.wire.chunk import decode_header
 from leveret.wire.record import OUTGOING_STREAM
+from leveret.wire.stream.publish import MessageRun
 
 
 @pytest.mark.parametrize(
@@ -59,3 +71,36 @@ def test_chunks_that_do_not_follow_each_other_are_a_gap_and_what_came_before_is_
         with pytest.raises(GapError) as gap:
             next(chunks)
     assert (gap.value.first_missing, gap.value.first_retained) == (10, 20)
+
+
+class Confirming:
+    """A connection on which the confirms of runs, by their last ids, come one after the other."""
+
+    def __init__(self, order: Sequence[int]) -> None:
+        self.left = deque(order)
+        self.publisher: RecoveryPublisher
+
+    def await_command(self, kind: object) -> None:
+        self.publisher.confirmed([self.left.popleft()])
+
+    def send(self, *octets: object) -> None:
+        """Store what is sent, some time."""
+
+    def set_timeout(self, timeout_s: float | None = None) -> None:
+        """Wait for ever."""
+
+
+@pytest.mark.parametrize("order", [*permutations((1, 4, 5))])
+@pytest.mark.parametrize("up_to", range(1, 6))
+def test_what_is_waited_for_is_confirmed_whole_in_whatever_order_confirms_come(
+    order: tuple[int, ...], up_to: int
+) -> None:
+    connection: Any = Confirming(order)
+    publisher = connection.publisher = RecoveryPublisher(connection, 1, 0, lambda: None)
+    for first, last in ((1, 1), (2, 4), (5, 5)):
+        publisher.publish(MessageRun.of(first, [b"x"] * (last + 1 - first)))
+    publisher.wait_confirmed(up_to, 5.0)
+    needed = {last for first, last in ((1, 1), (2, 4), (5, 5)) if first <= up_to}
+    came = len(order) - len(connection.left)
+    assert needed <= {*order[:came]}
+    assert not needed <= {*order[: came - 1]}, "no longer than it has to"

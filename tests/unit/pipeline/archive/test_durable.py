@@ -1,0 +1,75 @@
+"""A step of a transfer, a compaction or a recovery is over when all that it has written is on disk, with its name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from leveret.pipeline.archive.compact import compact
+from leveret.pipeline.archive.manifest import StoredFile
+from leveret.testing.sites.standby_archive import freeze_plan
+from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
+from tests.unit.pipeline.recovery.test_unsettled import QUEUES, VHOST, Standby
+
+
+class Disk:
+    """What a loss of power would leave of a tree: the octets of files and the names in directories that were synced."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._octets: dict[int, int] = {}
+        self._names: dict[Path, set[str]] = {}
+        for name in ("fsync", "fdatasync"):
+            monkeypatch.setattr(os, name, self._noting(getattr(os, name)))
+
+    def _noting(self, sync: Callable[[int], None]) -> Callable[[int], None]:
+        def noted(descriptor: int) -> None:
+            sync(descriptor)
+            path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+            if path.is_dir():
+                self._names[path] = set(os.listdir(path))
+            else:
+                found = os.fstat(descriptor)
+                self._octets[found.st_ino] = found.st_size
+
+        return noted
+
+    def lacks(self, root: Path) -> list[str]:
+        """What is in a tree and would not be there; locks may go."""
+        there = [path for path in root.rglob("*") if "lock" not in path.name]
+        return [
+            path.name
+            for path in there
+            if path.name not in self._names.get(path.parent, ())
+            or (path.is_file() and self._octets.get(path.stat().st_ino) != path.stat().st_size)
+        ]
+
+
+def test_whatever_a_step_has_written_is_on_disk_when_it_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch)
+    upstream, standby = StandbyUpstream(), Standby(tmp_path / "archive", chunks_per_file=2)
+    for number in range(4):
+        for queue in QUEUES:
+            upstream.publish(VHOST, queue, [stored_message(b"%d" % number)] * 3)
+            upstream.settle(VHOST, queue, [(number * 3, 1)])
+
+    def compacted() -> StoredFile:
+        files = standby.manifest.files()[:3]
+        file = compact(standby.data_dir, files)
+        assert not disk.lacks(tmp_path), "before the manifest names it"
+        standby.manifest.append([file], removed=[each.path for each in files])
+        return file
+
+    standby.transfer(upstream)
+    assert not disk.lacks(tmp_path)
+    compacted()
+    assert not disk.lacks(tmp_path)
+    directory = freeze_plan(standby.manifest, VHOST)
+    assert directory is not None
+    assert not disk.lacks(tmp_path)
+    standby.publish(directory)
+    assert not disk.lacks(tmp_path)

@@ -1,0 +1,119 @@
+"""When a recovery counts as done: once every queue of every plan is complete, those that came by segments too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from leveret.pipeline.archive.recovery_plan import PlanDirectory
+from leveret.pipeline.jobs.console import Console
+from leveret.pipeline.jobs.job import LoginCredentials, RecoverJob
+from leveret.pipeline.jobs.progress import Inbox
+from leveret.pipeline.recovery import driver
+from leveret.pipeline.recovery.driver import RecoveryRun
+from leveret.pipeline.recovery.file_shares import FileShare, QueueBegin
+from leveret.pipeline.recovery.segments import WrittenSegment
+from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
+from tests.unit.pipeline.recovery.test_unsettled import QUEUES, VHOST, FakeBroker, Lost, Standby
+
+MESSAGES = 6
+BY_SEGMENTS = 4
+
+
+class InTurn:
+    """spark_tasks.SparkTasks without Spark: one task after the other."""
+
+    cores = 2
+
+    def run(
+        self, tasks: Iterable[Any], work: Callable[[Any], Any], result: type | None = None
+    ) -> Iterator[Any]:
+        return map(work, tasks)
+
+
+@pytest.fixture
+def standby(tmp_path: Path) -> Standby:
+    upstream = StandbyUpstream()
+    for queue in QUEUES:
+        upstream.publish(VHOST, queue, [stored_message(b"%d" % number) for number in range(MESSAGES)])
+    standby = Standby(tmp_path)
+    standby.transfer(upstream)
+    return standby
+
+
+@pytest.fixture
+def broker(standby: Standby, monkeypatch: pytest.MonkeyPatch) -> FakeBroker:
+    """That of the driver. Of the queue `a` some messages come by segments, once their intake has finished."""
+    broker = standby.broker
+
+    class Intake:
+        def __init__(self, client: FakeBroker, staging: Path, reference: str, *more: object) -> None:
+            self.key = "a", reference
+            self.offered: list[WrittenSegment] = []
+            self.last_by_queue = {"a": 0}
+
+        def offer(self, segment: WrittenSegment) -> None:
+            self.offered.append(segment)
+
+        def finish(self) -> None:
+            if self.offered:
+                broker.queues["a"] = [b"by segments"] * BY_SEGMENTS
+                broker.last[self.key] = self.last_by_queue["a"] = BY_SEGMENTS
+
+    def write_share(share: FileShare, staging: Path, written: object) -> list[WrittenSegment]:
+        return [] if share.first else [WrittenSegment("a", "", 0, 1, BY_SEGMENTS, 1, 1)]
+
+    begins = {"a": QueueBegin(0, cast(Any, None))}
+    monkeypatch.setattr(driver, "SegmentIntake", Intake)
+    monkeypatch.setattr(driver, "write_share", write_share)
+    monkeypatch.setattr(driver, "queue_begins", lambda *given: begins)
+    monkeypatch.setattr(driver, "node_client", lambda *given: broker.connect())
+    monkeypatch.setattr(driver, "client_of", lambda *given, **more: broker.connect())
+    return broker
+
+
+def run_of(standby: Standby, inbox: Inbox, **more: Any) -> RecoveryRun:
+    job = RecoverJob(
+        data_dir=str(standby.data_dir),
+        work_dir=str(standby.data_dir),
+        endpoint="",
+        credentials=LoginCredentials(username="", password=""),
+        staging=str(standby.data_dir),
+        **more,
+    )
+    run = RecoveryRun(job, cast(Console, SimpleNamespace(say=lambda *said, **more: None)), inbox)
+    run._spark = cast(Any, InTurn())
+    return run
+
+
+@pytest.mark.parametrize("scratch", ["", "rehearsal"])
+def test_a_plan_is_done_when_the_rest_of_what_came_by_segments_is_there(
+    standby: Standby, broker: FakeBroker, scratch: str
+) -> None:
+    directory = cast(PlanDirectory, standby.plan())
+    with Inbox() as inbox:
+        [outcome] = run_of(standby, inbox, scratch=scratch)._publish([(directory, directory.load())])
+    assert outcome.totals == dict.fromkeys(QUEUES, MESSAGES)
+    rest = [stored_message(b"%d" % number) for number in range(MESSAGES)]
+    assert broker.queues == {"a": [b"by segments"] * BY_SEGMENTS + rest[BY_SEGMENTS:], "b": rest}
+    assert directory.is_done is not bool(scratch), "a rehearsal brings nothing"
+
+
+@pytest.mark.parametrize("after", range(0, MESSAGES + MESSAGES - BY_SEGMENTS, 3))
+def test_a_plan_whose_publishing_failed_is_not_done_and_goes_on(
+    standby: Standby, broker: FakeBroker, after: int
+) -> None:
+    directory = cast(PlanDirectory, standby.plan())
+    broker.goes_away_after = after
+    with Inbox() as inbox, pytest.raises(Lost):
+        run_of(standby, inbox)._publish([(directory, directory.load())])
+    assert not directory.is_done
+    broker.goes_away_after = None
+    assert standby.publish(directory).totals == dict.fromkeys(QUEUES, MESSAGES)
+    assert {queue: len(messages) for queue, messages in broker.queues.items()} == {
+        queue: MESSAGES for queue in QUEUES
+    }
