@@ -414,6 +414,7 @@ class MirrorCopies:
             return wire.Copy(copy.serial, LogExtent(name, 0, 0, b""), None)
         piece = copy.prefix.piece()
         head = piece.extent(name) if piece is not None else None
+        self._applier.reported(name)
         extent = self._applier.extent(name, log)
         return wire.Copy(
             copy.serial, LogExtent(name, copy.prefix.first_offset, extent.next_offset, extent.last), head

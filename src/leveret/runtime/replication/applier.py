@@ -205,12 +205,13 @@ class Applier:
     # -- changes ------------------------------------------------------------------------------
 
     def joining(self, leader: ProvenLeader) -> None:
-        """See FollowerData."""
+        """See FollowerData; waiting drops end, as in `reported`."""
         self._leader = leader
         self._is_copying = self._is_streaming = False
         for prefix in self._prefixes.values():
             prefix.forget()
         self._prefixes.clear()
+        self._drops.clear()
         # The leader sends unfinished prefix segments again.
         remove_directory(self.tree.root / PREFIXES, self.tree.removed)
         self._on_joining(leader)
@@ -401,6 +402,13 @@ class Applier:
         if log is not None:
             self._commits.forget(log)
             log.delete()
+
+    def reported(self, name: str) -> None:
+        """Cancel a waiting drop of a log whose extent is reported to a leader, which then says where its log begins.
+
+        Its log may begin earlier, if it lacks the records that settle the dropped ones, or got earlier segments since.
+        """
+        self._drops.pop(name, None)
 
     def forget(self, name: str) -> None:
         """Cancel waiting changes of a log, because another owner changes it from now on."""

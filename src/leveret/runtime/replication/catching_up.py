@@ -262,7 +262,9 @@ class CatchUpPlan:
             if log is None or name in self._spared:
                 del self._drops[name]
             elif self.sent.get(name, -1) >= log.next_offset:
-                self._changes.append(log_change(ChangeKind.DROP, self._number(name), first_offset))
+                # Not more than is gone now: segments may have come in front of a cluster's log since.
+                begin = min(first_offset, log.first_offset)
+                self._changes.append(log_change(ChangeKind.DROP, self._number(name), begin))
                 del self._drops[name]
             else:
                 self.noted(name)

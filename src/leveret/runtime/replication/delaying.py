@@ -355,9 +355,9 @@ class Delaying:
         self._begins_join = False
         if not self._delays:
             self._commits.when_durable(lambda: self._begin_to_delay(leader))
-        elif self._is_in_join:
+        elif (lines := self._begin_earlier()) or self._is_in_join:
             at_ms = self._received_at_ms or self._clock_ms()
-            self._record(NotedFrame(FramePart.END_OF_JOIN, []), at_ms)
+            self._record(NotedFrame(FramePart.END_OF_JOIN, lines), at_ms)
 
     def _begin_to_delay(self, leader: ProvenLeader | None) -> None:
         if leader is self._leader and not self._delays:
@@ -424,6 +424,11 @@ class Delaying:
             if name in drops:
                 drops[name] = min(drops[name], offset)
         return [Noted(NotedKind.BEGINS, name, offset)] if offset < self._dropping.get(name, 0) else []
+
+    def _begin_earlier(self) -> list[Noted]:
+        """Return notes of waiting drops that end earlier: the leader has dropped each log that begins later there."""
+        begins = [(each, self._leader_begins.get(each, 0)) for each in self._dropping.keys() | self._due_drops]
+        return [note for name, begin in begins for note in self._begins_earlier(name, begin)]
 
     def _drop_again(self, name: str, change: LogChange) -> list[Noted]:
         """Return a note that the leader's last drop of a log applies to the log as this change leaves it.
@@ -522,7 +527,8 @@ class Delaying:
             # The end of a cancelled write, too: a promotion then removes the file.
             await asyncio.wait((saving,))
         dropped = 0
-        while self._due_drops:
+        # In a join the leader may be about to say that a log begins earlier there.
+        while self._due_drops and not (self._begins_join or self._is_in_join):
             dropped += 1
             if dropped % _DROPPED_AT_ONCE == 0:
                 await asyncio.sleep(0)

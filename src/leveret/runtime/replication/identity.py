@@ -151,13 +151,11 @@ class NodeIdentity(msgspec.Struct, kw_only=True):
         """Whether another node was promoted after this one."""
         return (self.seen_epoch, self.seen_leader_id) > (self.epoch, self.leader_id)
 
-    def note_follower(self, uri: str) -> bool:
-        """Note a follower that finished its join, and its listener's URI or ""; return whether that is new."""
-        is_known = self.had_followers and (not uri or uri in self.followers)
+    def note_follower(self, uri: str) -> None:
+        """Note a follower that finished its join, and its listener's URI or ""."""
         self.had_followers = True
-        if uri and not is_known:
+        if uri and uri not in self.followers:
             self.followers = [uri, *self.followers][:FORMER_LEADERS_MAX]
-        return not is_known
 
     @property
     def is_clean(self) -> bool:
@@ -200,6 +198,7 @@ class IdentityFile:
             self.identity = msgspec.convert(found, NodeIdentity)
         except msgspec.ValidationError as error:
             raise StorageError(f"{self._file.path}: {error}; restore it from a copy") from error
+        self._saved = msgspec.to_builtins(self.identity)
         if not self.identity.node_id:
             self.identity.node_id = secrets.token_hex(_NODE_ID_BYTES)
             self.save()
@@ -210,4 +209,15 @@ class IdentityFile:
         Raises:
             StorageError: the disk refuses it.
         """
-        self._file.save(msgspec.to_builtins(self.identity))
+        state = msgspec.to_builtins(self.identity)
+        self._file.save(state)
+        self._saved = state
+
+    def save_changes(self) -> None:
+        """As `save`, unless the identity on disk is the same: the disk may have refused the last change.
+
+        Raises:
+            StorageError: the disk refuses it.
+        """
+        if self._saved != msgspec.to_builtins(self.identity):
+            self.save()

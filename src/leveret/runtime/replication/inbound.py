@@ -177,7 +177,9 @@ class Inbound:
         try:
             async with asyncio.timeout(SILENCE_S):
                 leader = await dialling.shake(self._own.credentials.dials("follow", peer.channel))
-            self._begin_joining(leader)
+            if not self._stops:
+                # This node may follow another leader by now, or lead.
+                self._begin_joining(leader)
         except (OSError, TimeoutError, LeveretError) as error:
             peer.close(error)
             self.ended(error if str(error) else LinkError("the leader does not answer"))
@@ -281,8 +283,8 @@ class Inbound:
             progress.is_torn = True
         if not self._stops:
             self._note_error(str(error or "the leader closed the link"))
-        if isinstance(error, SecretsDiffer):
-            self._on_hopeless(error)
+            if isinstance(error, SecretsDiffer):
+                self._on_hopeless(error)
         if isinstance(error, Corrupt):
             self._on_damage(error)
         refused = isinstance(error, (SecretsDiffer, HandshakeRefused, HandshakeDeclined, StorageError))

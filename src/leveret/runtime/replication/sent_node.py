@@ -202,9 +202,9 @@ class SentNode(SentLogs):
     def go_live(self) -> None:
         """See SentLogs."""
         feed, identity = self._feed, self._leading.own.identity
-        if identity.identity.note_follower(self.follower.uri):
-            # On disk before the follower learns that it has everything, and may take over.
-            identity.save()
+        identity.identity.note_follower(self.follower.uri)
+        # On disk before the follower learns that it has everything, and may take over.
+        identity.save_changes()
         frame = Frame()
         feed.name_all(frame)
         self._write(self._message(frame), frame.octets)

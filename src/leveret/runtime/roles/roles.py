@@ -27,13 +27,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.config import Config
 from leveret.config.uris import NodeUri, parse_node_uri
 from leveret.core.replication.election import TORN
-from leveret.model.errors import Corrupt, LeveretError, PreconditionFailed
+from leveret.model.errors import Corrupt, LeveretError, PreconditionFailed, StorageError
 from leveret.runtime.cluster.membership.listener import TLS_PREFIX as CLUSTER_TLS
 from leveret.runtime.cluster.membership.membership_file import MembershipFile
 from leveret.runtime.integrity.inspection import Inspection
@@ -205,11 +206,16 @@ class Roles:
         self._spawn(self._hold_reserve())
 
     async def _hold_reserve(self) -> None:
-        """Hold the disk's reserve while this node does not lead; a leader does so itself (node.alarms)."""
+        """Hold the disk's reserve while this node does not lead; a leader does so itself (node.alarms).
+
+        Save what the disk refused to record, too: by whom this node was replaced.
+        """
         while True:
             await asyncio.sleep(RESERVE_EVERY_S)
             if hasattr(self, "node") and not self.node.is_open:
                 await self.node.alarms.hold_reserve()
+                with suppress(StorageError):
+                    self._identity.save_changes()
 
     def _make_room(self) -> None:
         """Give up the reserve of a full disk, because the promotion must be recorded before this node leads."""
@@ -429,9 +435,9 @@ class Roles:
 
     def _note_incomplete(self) -> None:
         """Have it on disk that this node lacks what it had: until it has joined a leader, a promotion needs force."""
-        if self._clustered is None and not self.identity.rewriting:
+        if self._clustered is None:
             self.identity.rewriting = True
-            self._identity.save()
+            self._identity.save_changes()
 
     def _look_for_lost_logs(self) -> None:
         """As `_note_lost_logs`, before a follower leads by a start: its epoch is not raised yet."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from leveret.config.uris import NodeUri, parse_node_uri
-from leveret.model.errors import LeveretError
+from leveret.model.errors import LeveretError, StorageError
 from leveret.runtime.replication.identity import IdentityFile
 from leveret.runtime.roles.fencer import Fencer
 from leveret.session.link_handshake import FORMER_LEADERS_MAX, Leadership, ProvenFollower, ProvenLeader
@@ -197,14 +197,14 @@ class Succession:
             identity.see(leadership)
             identity.replaced_by = uri
             # First of all: no promise is kept from here on, nor after a restart.
-            self._identity.save()
+            try:
+                self._identity.save()
+            except StorageError as error:
+                # What it would confirm now is lost either way; roles.Roles saves it once the disk has room.
+                logger.error("fence_not_recorded error=%s action=stop_serving", error)
 
     def met(self, other: ProvenFollower) -> bool:
-        """Record a connecting node; return whether it, or the leader that it follows, replaces this node.
-
-        Raises:
-            StorageError: the disk refuses it.
-        """
+        """Record a connecting node; return whether it, or the leader that it follows, replaces this node."""
         own = self._identity.identity.leadership
         # A node that comes to follow in the same epoch does not lead, whatever it was or followed.
         is_later = other.leadership > own if other.kind == "fence" else other.epoch > own.epoch

@@ -183,6 +183,35 @@ async def test_who_is_counted_on_is_not_wiped_before_the_record_says_that_it_is_
     assert octets_aside(mirror) == extent
 
 
+async def test_a_drop_that_waits_ends_with_the_leader_that_sent_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old leader dropped messages that its last records settle; its successor has neither."""
+    old, mirror = await pair(tmp_path)
+    old.lead(A, automatic=True)
+    old.fill(A, 20_000)
+    mirror.copies.mirror(A, "leader")
+    await until(lambda: old.is_live("mirror", A), "live")
+    shutil.copytree(tmp_path / "leader", tmp_path / "new")
+    # The disk of the mirror refuses the drop, as a full one may.
+    monkeypatch.setattr(Applier, "_drop_if_due", lambda applier, name: None)
+    old.append(A)
+    old.log(A).drop_before(old.log(A).next_offset // 2)
+    old.commits.begin()
+    await until(lambda: old.is_live("mirror", A), "received")
+    new = Node(tmp_path / "new")
+    mirror.via["new"] = await new.listen()
+    raise_epoch(new, A, 2)
+    new.lead(A, automatic=True)
+    mirror.copies.mirror(A, "new")
+    await until(lambda: new.is_live("mirror", A), "live at the new one")
+    monkeypatch.undo()
+    mirror.copies.drop_due()
+    for node in (mirror, old, new):
+        await node.stop()
+    assert compared(new, mirror).is_identical
+
+
 async def test_a_leader_that_lost_everything_has_nothing_deleted(tmp_path: Path) -> None:
     leader, mirror = await pair(tmp_path)
     leader.lead(A, automatic=True)

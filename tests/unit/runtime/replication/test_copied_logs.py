@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from leveret.config.uris import NodeUri
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.replication import listener
 from leveret.runtime.replication.applier import Applier
@@ -220,11 +222,15 @@ def has_acked(leader: LeaderSite) -> bool:
     return [link.acked_position for link in leader.listener.followers] == [leader.feed.position]
 
 
+@pytest.mark.parametrize("is_linked", [True, False], ids=["linked", "before the next link"])
 @pytest.mark.parametrize("kind", [FollowerSite, DelayedSite], ids=["follower", "delayed"])
 async def test_segments_that_the_node_gets_again_after_the_join_stay(
-    tmp_path: Path, kind: type[FollowerSite], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kind: type[FollowerSite], is_linked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The node's copy began anew while its follower was away: it lacks its prefix at the join, and gets it then."""
+    """The node's copy began anew while its follower was away: it lacks its prefix at the join, and gets it then.
+
+    The follower sees that, or is away again and finds them there at its next join.
+    """
     leader = MirroringNode(tmp_path / "leader", tmp_path / "origin", random.Random(1))
     [name, *_] = NAMES
     uri = await leader.start()
@@ -247,9 +253,14 @@ async def test_segments_that_the_node_gets_again_after_the_join_stay(
     monkeypatch.setattr(Applier, "_drop_if_due", lambda applier, name: held.append(name))
     follower = kind(tmp_path / "follower", uri)
     await until(lambda: has_acked(leader), "joined")
+    if not is_linked:
+        follower.inbound.uri = NodeUri("tcp", "127.0.0.1", 1)
+        leader.listener.send_away_all("the test wants it")
+        await until(lambda: "cannot connect" in follower.inbound.error, "away")
     while leader.tree.logs[name].first_offset:
         leader.precede(name)
         await leader.commits.all_durable()
+    follower.inbound.uri = uri
     await until(lambda: has_acked(leader) and not leader.feed.prefixes, "received")
     assert bool(held) == (kind is FollowerSite)
     monkeypatch.undo()
@@ -261,3 +272,33 @@ async def test_segments_that_the_node_gets_again_after_the_join_stay(
     found = compare(tmp_path / "leader", tmp_path / "follower")
     assert found.is_identical, found
     await leader.stop()
+
+
+async def test_a_drop_that_waits_ends_with_the_leader_that_sent_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old leader dropped messages that its last records settle; its successor has neither."""
+    old = LeaderSite(tmp_path / "old", random.Random(1))
+    follower = FollowerSite(tmp_path / "follower", await old.start())
+    [name, *_] = NAMES
+    for _ in range(30):
+        old.append(name)
+    await old.commits.all_durable()
+    await until(lambda: in_sync(old), "in sync")
+    shutil.copytree(tmp_path / "old", tmp_path / "new")
+    # The disk of the follower refuses the drop, as a full one may.
+    monkeypatch.setattr(Applier, "_drop_if_due", lambda applier, name: None)
+    old.append(name)
+    old.commits.begin()
+    old.tree.logs[name].drop_before(old.tree.logs[name].next_offset // 2)
+    await until(lambda: has_acked(old), "received")
+    new = LeaderSite(tmp_path / "new", random.Random(2), epoch=2)
+    follower.inbound.uri = await new.start()
+    await old.stop()
+    await until(lambda: in_sync(new), "in sync with the new one")
+    monkeypatch.undo()
+    follower.applier.drop_due()
+    await follower.stop()
+    found = compare(tmp_path / "new", tmp_path / "follower")
+    assert found.is_identical, found
+    await new.stop()

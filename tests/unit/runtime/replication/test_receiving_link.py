@@ -16,10 +16,14 @@ import pytest
 
 from leveret.core.replication.receiver import Copied, ReceivePhase
 from leveret.model.errors import PeerError
+from leveret.runtime.link.dialling import Dialling
 from leveret.runtime.replication import receiving_link
 from leveret.runtime.replication.receiving_link import ReceivingLink
+from leveret.session.link_handshake import FollowerHandshake, ProvenLeader
+from leveret.storage.secret_file import Secret
 from leveret.testing.network.waiting import until
 from leveret.wire.link import Acked, Frame, Type, decode
+from tests.unit.runtime.replication import link_sites
 from tests.unit.runtime.replication.delayed_site import append
 from tests.unit.runtime.replication.link_sites import FollowerSite, LeaderSite, in_sync
 
@@ -178,5 +182,33 @@ async def test_a_follower_that_is_repairing_a_chunk_joins_behind_the_repair(tmp_
     assert not follower.tree.logs
     follower.repairs.ended.set()
     await until(lambda: in_sync(leader), "in sync")
+    await follower.stop()
+    await leader.stop()
+
+
+@pytest.mark.parametrize("has_secret", [True, False])
+async def test_a_handshake_that_ends_after_the_following_did_changes_nothing(
+    tmp_path: Path, has_secret: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader answers late; the node leads, or follows another one, by now."""
+    shake, is_answered, goes_on = Dialling.shake, asyncio.Event(), asyncio.Event()
+
+    async def late(dialling: Dialling, handshake: FollowerHandshake) -> ProvenLeader:
+        try:
+            return await shake(dialling, handshake)
+        finally:
+            is_answered.set()
+            await goes_on.wait()
+
+    monkeypatch.setattr(Dialling, "shake", late)
+    leader = LeaderSite(tmp_path / "leader", random.Random(1))
+    if not has_secret:
+        monkeypatch.setattr(link_sites, "SECRET", Secret(b"t" * 44))
+    follower = FollowerSite(tmp_path / "follower", await leader.start())
+    await is_answered.wait()
+    follower.inbound.stop()
+    goes_on.set()
+    await follower.running
+    assert follower.identity.identity.seen_epoch == 0
     await follower.stop()
     await leader.stop()

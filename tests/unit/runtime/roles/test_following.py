@@ -9,10 +9,13 @@ import asyncio
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from leveret.model.errors import StorageError
 from leveret.runtime.replication import catching_up, sending_link, sent_logs, sent_node
+from leveret.runtime.replication.identity import IdentityFile
 from leveret.testing.applications.compare import compare
 from leveret.testing.network.waiting import until
 from leveret.wire.link import Octets
@@ -59,6 +62,26 @@ async def test_whatever_happens_to_the_link_the_follower_has_what_the_leader_has
     await leader.stop()
     found = compare(leader.directory, follower.directory)
     assert found.is_identical, found
+
+
+async def test_a_follower_is_recorded_before_it_has_everything_though_the_disk_refused_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader asks it at its next start whether it was promoted."""
+    leader = LeaderSite(tmp_path / "leader", random.Random(1))
+    save, refusals = leader.identity._file.save, iter([StorageError("no room")])
+
+    def saved(state: dict[str, Any]) -> None:
+        for refusal in refusals:
+            raise refusal
+        save(state)
+
+    monkeypatch.setattr(leader.identity._file, "save", saved)
+    follower = FollowerSite(tmp_path / "follower", await leader.start())
+    await until(lambda: in_sync(leader), "in sync")
+    assert IdentityFile(tmp_path / "leader").identity.had_followers
+    await follower.stop()
+    await leader.stop()
 
 
 @pytest.mark.parametrize("seed", seeds(4, each_time=3))

@@ -6,15 +6,18 @@ import asyncio
 import random
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from leveret.config.uris import NodeUri, parse_node_uri
+from leveret.model.errors import StorageError
 from leveret.runtime.replication.identity import IdentityFile, LinkEnd
 from leveret.runtime.roles import fencer, succession
 from leveret.runtime.roles.fencer import Fencer
 from leveret.runtime.roles.succession import Succession
 from leveret.session.link_handshake import FORMER_LEADERS_MAX, ProvenFollower, ProvenLeader
+from leveret.storage.state_file import StateFile
 from leveret.testing.network.waiting import until
 from tests.unit.runtime.replication.link_sites import SECRET, LeaderSite
 
@@ -107,6 +110,30 @@ async def test_a_leader_that_tells_a_former_one_hears_of_a_later_one(
     assert one.replaced[0].leadership == (7, former.identity.identity.node_id)
     assert not one.leads()
     assert IdentityFile(tmp_path / "one").identity.seen_epoch == 7
+
+
+async def test_a_leader_whose_disk_refuses_to_record_a_later_one_is_fenced_all_the_same(
+    tmp_path: Path, one: Node, other: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is recorded once there is room; the report of its Fencer, or of the later leader, does not come again."""
+    former = LeaderSite(tmp_path / "former", random.Random(1), epoch=7)
+    one.identity.former_leaders = [str(await former.start())]
+    one.succession.take_lead(raises_epoch=True, epoch=2)
+    other.succession.take_lead(raises_epoch=True, epoch=9)
+
+    def refuse(file: StateFile, state: dict[str, Any]) -> None:
+        raise StorageError("no room")
+
+    with monkeypatch.context() as full:
+        full.setattr(StateFile, "save", refuse)
+        one.succession.notify_former_leaders("")
+        await until(lambda: one.replaced, "told")
+        assert one.succession.met(other.as_peer("fence"))
+    one.file.save_changes()
+    assert not one.leads()
+    assert IdentityFile(tmp_path / "one").identity.seen_epoch == 9
+    one.succession.stop()
+    await former.stop()
 
 
 def test_a_follower_that_leads_one_day_tells_all_that_led_before(one: Node, tmp_path: Path) -> None:
