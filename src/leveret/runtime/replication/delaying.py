@@ -427,7 +427,9 @@ class Delaying:
 
     def _begin_earlier(self) -> list[Noted]:
         """Return notes of waiting drops that end earlier: the leader has dropped each log that begins later there."""
-        begins = [(each, self._leader_begins.get(each, 0)) for each in self._dropping.keys() | self._due_drops]
+        begins = [
+            (each, self._leader_begins.get(each, 0)) for each in self._dropping.keys() | self._due_drops
+        ]
         return [note for name, begin in begins for note in self._begins_earlier(name, begin)]
 
     def _drop_again(self, name: str, change: LogChange) -> list[Noted]:

@@ -167,7 +167,8 @@ class Feed:
 
     def prepended(self, name: str, until: int) -> None:
         """See storage.tree.Changes; `read_prefixes` reads the prefix from disk."""
-        if self._live and name not in self.prefixes:
+        at = self.prefixes.get(name)
+        if self._live and (at is None or at.top < until):
             self.prefixes[name] = PrefixPosition(until, until)
         for follower in self._behind():
             follower.plan.precede(name, until)

@@ -123,7 +123,6 @@ class CopiedPrefix:
         self._commits = commits
         self._failed = failed
         self._moved_in = moved_in
-        self._dropped_to = 0
         self._directory: Path = pieces_directory(tree.root, name)
         self._piece: PrefixPiece | None = None
         self._whole: list[PrefixPiece] = []
@@ -175,8 +174,6 @@ class CopiedPrefix:
             if piece is not None:
                 self._remove(piece)
             piece = self._piece = PrefixPiece(self._directory, segment)
-            # The leader has what it had dropped before.
-            self._dropped_to = min(self._dropped_to, segment)
         if piece is None or piece.segment != segment or chunk.header.next_offset > self.first_offset:
             raise StorageError(
                 f"log {self._name}: chunk {chunk.header.chunk_id} of segment {segment} does not belong in front of "
@@ -198,7 +195,7 @@ class CopiedPrefix:
         log = self._tree.logs.get(self._name)
         try:
             until = piece.next_offset
-            if log is not None and self._dropped_to < until == log.first_offset:
+            if log is not None and until == log.first_offset:
                 log.prepend(piece.log)
                 # The segment is sealed: the next round of the group commit writes its summary.
                 self._commits.appended(log)
@@ -216,9 +213,14 @@ class CopiedPrefix:
         piece.remove(self._tree.removed)
 
     def drop(self, first_offset: int) -> None:
-        """Note that the log begins at this offset now, and remove a superfluous piece. Raises StorageError."""
-        self._dropped_to = max(self._dropped_to, first_offset)
+        """Note that the log begins at this offset now, and remove superfluous pieces. Raises StorageError.
+
+        A whole one, too: the same segment may come again before it would have been moved in.
+        """
         piece = self.piece()
+        for whole in [each for each in self._whole if each.next_offset <= first_offset]:
+            self._whole.remove(whole)
+            self._remove(whole)
         if piece is not None and piece.segment < first_offset:
             self._remove(piece)
 
@@ -233,5 +235,5 @@ class CopiedPrefix:
     def remove(self) -> None:
         """Remove all pieces from disk. Raises StorageError."""
         self.forget()
-        self._looked, self._dropped_to = True, 0
+        self._looked = True
         remove_directory(self._directory, self._tree.removed)

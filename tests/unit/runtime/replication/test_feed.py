@@ -71,3 +71,20 @@ def test_a_flush_that_no_frame_holds_ends_the_links_and_not_the_node(
     assert feed.cut() > before
     assert len(follower.frames) == 1
     assert isinstance(follower.error, LinkError)
+
+
+def test_segments_that_come_in_front_again_are_sent_though_earlier_ones_wait(tmp_path: Path) -> None:
+    """A slow follower is sent none. Meanwhile the node drops more, as its leader says, and gets it from another one."""
+    tree = Tree(tmp_path, epoch=1)
+    feed = Feed(tree, InSync(ack_timeout_ms=1000, min_in_sync=0), lambda: 0, waits=True, compress=False)
+    follower = Follower()
+    feed.followers.append(cast(Any, follower))
+    feed.count_live()
+    log = tree.log(tmp_path / NAME, segment_bytes_max=100).open()
+    for _ in range(3):
+        log.append(0, 1, 1, b"m" * 100, 0)
+    feed.cut()
+    feed.prepended(NAME, 1)
+    feed.dropped(NAME, 2)
+    feed.prepended(NAME, 2)
+    assert feed.prefixes[NAME].top == 2

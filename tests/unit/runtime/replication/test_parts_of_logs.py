@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from leveret.core.replication.join import DropBefore
 from leveret.model.errors import StorageError
 from leveret.runtime.replication.applier import Applier
 from leveret.runtime.replication.catching_up import CatchUpPlan
@@ -16,7 +17,7 @@ from leveret.runtime.replication.prefix_segment import CopiedPrefix
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import HEADER_BYTES, ChunkType, decode_chunk, encode_entry
-from leveret.wire.link import ChangeKind, LogChange
+from leveret.wire.link import ChangeKind, LogChange, decode_frame
 
 NAME = "queues/0000000000000001"
 
@@ -45,6 +46,19 @@ def test_a_damaged_prefix_keeps_no_follower_from_catching_up(tmp_path: Path) -> 
     assert plan.is_nothing
 
 
+def test_segments_that_came_in_front_meanwhile_are_not_dropped(tmp_path: Path) -> None:
+    """A drop waits until all records of its log are sent, behind those of many logs: the log may begin earlier then."""
+    tree, log = written(tmp_path, 9)
+    plan = CatchUpPlan(tree, {NAME: 7}, set(), lambda name, error: pytest.fail(str(error)))
+    plan.take(DropBefore(NAME, 5))  # it began there when it was compared
+    plan.noted(NAME)
+    [message, *rest] = plan.step(1 << 20).message(0, 0, 0)
+    frame = b"".join([message[5:], *rest])
+    _, changes = decode_frame(memoryview(frame), {})
+    assert plan.is_nothing
+    assert [change.offset for change in changes() if change.kind is ChangeKind.DROP] == [log.first_offset]
+
+
 def test_a_segment_is_moved_in_front_only_once_this_copy_of_it_is_on_disk(tmp_path: Path) -> None:
     """A copy that was forgotten before its sync had ended stands for no later one."""
     leader, log = written(tmp_path / "leader", 9)
@@ -71,6 +85,31 @@ def test_a_segment_is_moved_in_front_only_once_this_copy_of_it_is_on_disk(tmp_pa
     first()
     assert copy.first_offset == top
     second()
+    assert copy.first_offset == start
+    leader.close()
+
+
+def test_a_segment_that_was_dropped_and_comes_again_is_moved_in_front(tmp_path: Path) -> None:
+    """All of it within one round of syncs; the leader has another leader meanwhile, which has not dropped it."""
+    leader, log = written(tmp_path / "leader", 9)
+    top = log.newest_segment
+    start = log.segment_before(top)
+    assert start is not None
+    synced: list[Callable[[], None]] = []
+    commits: Any = SimpleNamespace(
+        appended=lambda log: None, forget=lambda log: None, when_durable=synced.append
+    )
+    tree = Tree(tmp_path / "follower")
+    copy = tree.log(tree.root / NAME).open(first_offset=top)
+    applier = Applier(tree, commits, lambda name, log, chunk: None)
+    for _ in range(2):
+        for segment, header, octets in log.read_segments(start, 1 << 20):
+            if segment == start and header.next_offset <= top:
+                applier.apply(LogChange(ChangeKind.HEAD, NAME, start, decode_chunk(octets), octets))
+        if len(synced) == 1:
+            applier.apply(LogChange(ChangeKind.DROP, NAME, top))
+    for then in synced:
+        then()
     assert copy.first_offset == start
     leader.close()
 
