@@ -64,7 +64,8 @@ def dead_letter(
 def _note_death(headers: dict[bytes, bytes], death: dict[bytes, bytes]) -> None:
     """Put a death first in `x-death`, or count up the entry of the same queue and reason."""
     others: list[bytes] = []
-    fresh = death
+    if _DEATHS not in headers:
+        headers.update({b"x-first-death-" + name: death[name] for name in (b"exchange", b"queue", b"reason")})
     for value in _deaths(headers):
         entry = _table(tables.table_of(value) or b"")
         if entry.get(b"queue") == death[b"queue"] and entry.get(b"reason") == death[b"reason"]:
@@ -73,8 +74,6 @@ def _note_death(headers: dict[bytes, bytes], death: dict[bytes, bytes]) -> None:
         else:
             others.append(value)
     headers[_DEATHS] = tables.array([tables.table(death), *others])
-    for name in (b"exchange", b"queue", b"reason"):
-        headers.setdefault(b"x-first-death-" + name, fresh[name])
 
 
 def _table(octets: bytes) -> dict[bytes, bytes]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from leveret.core.broker.policies import NOTHING_APPLIES, EffectivePolicy, VhostPolicies, alternate_exchange
@@ -133,37 +132,24 @@ class Topology:
     def route(
         self, exchange: str, routing_key: str, headers: Headers, copies: Iterable[str] = ()
     ) -> list[str]:
-        """The names of the queues that get the message, each once; if there are none, alternate exchanges are tried.
+        """The names of the queues that get the message, each once.
 
-        `copies` are further routing keys. A message may have 20,000, so what is equal for all keys is done once.
+        `copies` are further routing keys. As in RabbitMQ, a message has all of its keys at each exchange that it comes
+        to, and goes to the alternate of an exchange where none of them leads on.
         """
+        keys = [routing_key, *copies]
+        if exchange == DEFAULT_EXCHANGE:
+            return list(dict.fromkeys(key for key in keys if key in self.queues))
         queues: dict[str, None] = {}
-        for_any_key: dict[str, list[str]] = {}
-        for key in chain((routing_key,), copies):
-            if exchange == DEFAULT_EXCHANGE:
-                if key in self.queues:
-                    queues[key] = None
-                continue
-            seen, waiting = {exchange}, [exchange]
-            while waiting:
-                name = waiting.pop()
-                onward = for_any_key.get(name)
-                if onward is None:
-                    onward = self._step(name, key, headers, queues, for_any_key)
-                for each in onward:
-                    if each not in seen:
-                        seen.add(each)
-                        waiting.append(each)
+        seen, waiting = {exchange}, [exchange]
+        while waiting:
+            for each in self._step(waiting.pop(), keys, headers, queues):
+                if each not in seen:
+                    seen.add(each)
+                    waiting.append(each)
         return list(queues)
 
-    def _step(
-        self,
-        exchange: str,
-        routing_key: str,
-        headers: Headers,
-        queues: dict[str, None],
-        for_any_key: dict[str, list[str]],
-    ) -> list[str]:
+    def _step(self, exchange: str, keys: list[str], headers: Headers, queues: dict[str, None]) -> list[str]:
         """Find the queues that one exchange has for a message; the exchanges to which the message goes from there."""
         state = self.exchanges.get(exchange)
         if state is None:
@@ -171,15 +157,15 @@ class Topology:
         router = state.router
         onward: list[str] = []
         matched = False
-        for binding in router.match(routing_key, headers):
-            matched = True
-            if binding.destination_type == "queue":
-                queues[binding.destination] = None
-            else:
-                onward.append(binding.destination)
+        # A message may have 20,000 keys.
+        for key in keys[:1] if router.ignores_key else keys:
+            for binding in router.match(key, headers):
+                matched = True
+                if binding.destination_type == "queue":
+                    queues[binding.destination] = None
+                else:
+                    onward.append(binding.destination)
         if not matched and state.alternate:
             onward.append(state.alternate)
         self.looked_at += router.compared
-        if router.ignores_key:
-            for_any_key[exchange] = onward
         return onward

@@ -50,6 +50,18 @@ def test_a_message_that_dies_again_of_the_same_is_counted_where_it_died_before()
 
 
 @pytest.mark.parametrize(
+    ("sent", "first"),
+    [({"x-first-death-queue": "mine"}, "q"), ({"x-death": [{"queue": "r", "reason": "expired"}]}, None)],
+)
+def test_the_first_death_is_noted_where_no_earlier_one_is_known(
+    sent: dict[str, Any], first: str | None
+) -> None:
+    """As RabbitMQ 3.10.8 has it, whatever a publisher wrote."""
+    dead = dead_letter_head(head_of(headers=sent), "q", "expired", 7, "dlx", None)
+    assert headers_of(dead.header).get("x-first-death-queue") == first
+
+
+@pytest.mark.parametrize(
     ("reason", "comes_back"), [("expired", False), ("maxlen", False), ("rejected", True)]
 )
 def test_a_message_goes_round_to_where_it_died_only_if_somebody_rejects_it_on_the_way(

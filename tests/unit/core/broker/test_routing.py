@@ -286,11 +286,34 @@ def topologies(draw: st.DrawFn) -> Topology:
 
 
 @given(topologies(), st.lists(KEY, min_size=1, max_size=5))
-def test_a_message_with_several_routing_keys_goes_where_messages_with_one_of_them_would(
+def test_a_message_has_all_its_routing_keys_at_each_exchange_that_it_comes_to(
     vhost: Topology, keys: list[str]
 ) -> None:
-    alone = dict.fromkeys(queue for key in keys for queue in vhost.route("e0", key, dict))
-    assert vhost.route("e0", keys[0], dict, keys[1:]) == list(alone)
+    queues, seen, waiting = set[str](), {"e0"}, ["e0"]
+    while waiting:
+        state = vhost.exchanges[waiting.pop()]
+        found = [each for key in keys for each in state.router.match(key, dict)]
+        queues.update(each.destination for each in found if each.destination_type == "queue")
+        onward = {each.destination for each in found if each.destination_type == "exchange"}
+        new = (onward if found or state.alternate is None else {state.alternate}) - seen
+        seen |= new
+        waiting += new
+    assert sorted(vhost.route("e0", keys[0], dict, keys[1:])) == sorted(queues)
+
+
+def test_another_key_leads_on_from_an_exchange_to_which_it_did_not_lead() -> None:
+    """As RabbitMQ 3.10.8 routes: a message with the keys a and b goes from one direct exchange to the next by a."""
+    vhost = Topology("v")
+    for name in ("one", "two"):
+        vhost.exchanges[name] = ExchangeState(Exchange(name=name, vhost="v", type="direct"))
+    vhost.exchanges["one"].alternate = "amq.fanout"
+    vhost.bind(Binding(source="amq.fanout", vhost="v", destination="spare"))
+    vhost.bind(
+        Binding(source="one", vhost="v", destination="two", destination_type="exchange", routing_key="a")
+    )
+    vhost.bind(Binding(source="two", vhost="v", destination="q", routing_key="b"))
+    assert vhost.route("one", "a", no_headers, ["b"]) == ["q"]
+    assert vhost.route("one", "b", no_headers, ["none"]) == ["spare"]
 
 
 def test_what_is_the_same_for_all_routing_keys_of_a_message_is_looked_up_once() -> None:
