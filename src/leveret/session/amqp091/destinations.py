@@ -43,7 +43,7 @@ class Destination:
         "is_wide",
         "mandatory",
         "queues",
-        "reply",
+        "replies",
         "routes",
         "terms",
     )
@@ -53,7 +53,7 @@ class Destination:
         channel: ChannelBase,
         queues: list[Queue],
         exchange: Counters,
-        reply: DirectReply | None = None,
+        replies: tuple[DirectReply, ...] = (),
         *,
         mandatory: bool = False,
     ) -> None:
@@ -61,7 +61,7 @@ class Destination:
         self.channel = channel
         self.queues = queues
         self.exchange = exchange
-        self.reply = reply
+        self.replies = replies
         self.mandatory = mandatory
         self.guarded = any(queue.settings.overflow != DROP_HEAD for queue in queues)
         # A refusal is known at once, so the check for room and the gathering are one step.
@@ -95,7 +95,7 @@ class Destination:
         queues = [existing[queue.key] for queue in self.queues if queue.key in existing]
         if queues == self.queues:
             return self
-        return Destination(self.channel, queues, self.exchange, self.reply, mandatory=self.mandatory)
+        return Destination(self.channel, queues, self.exchange, self.replies, mandatory=self.mandatory)
 
 
 class PublishRoute:

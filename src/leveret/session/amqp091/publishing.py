@@ -274,11 +274,11 @@ class Publisher:
         self, channel: ChannelBase, exchange: bytes, found: Resolved, *, mandatory: bool
     ) -> Destination:
         """The destination shared by all routes to the same queues."""
-        key = (channel.number, exchange, mandatory, found.reply, *found.queues)
+        key = (channel.number, exchange, mandatory, found.replies, *found.queues)
         known = self._destinations.get(key)
         if known is None:
             self._make_room(is_full=len(self._destinations) >= ROUTES_MAX)
-            known = Destination(channel, found.queues, found.exchange, found.reply, mandatory=mandatory)
+            known = Destination(channel, found.queues, found.exchange, found.replies, mandatory=mandatory)
             self._destinations[key] = known
             self._connection.broker.known_routes += 1
         return known
@@ -343,6 +343,8 @@ class Publisher:
             return
         if not self._takes(destination, messages):
             return
+        for reply in destination.replies:
+            reply.take_reply(messages)
         if destination.is_wide:
             self._publish_in_turns(destination, messages)
             return
@@ -438,10 +440,9 @@ class Publisher:
             counters.publish_confirm += count
 
     def _unroutable(self, destination: Destination, messages: Messages) -> None:
-        """Handle messages without a queue: deliver them as direct replies, return them, or drop them."""
+        """Handle messages without a queue: return them or drop them; direct replies are not dropped."""
         channel = destination.channel
-        if destination.reply is not None:
-            destination.reply.take_reply(messages)
+        if destination.replies and not destination.mandatory:
             return
         for counters in (channel.counters, self._connection.counters):
             if destination.mandatory:
@@ -527,7 +528,7 @@ class Publisher:
             LeveretError: see `resolve`.
         """
         found = self.resolve(channel, exchange, routing_key, header)
-        destination = Destination(channel, found.queues, found.exchange, found.reply, mandatory=mandatory)
+        destination = Destination(channel, found.queues, found.exchange, found.replies, mandatory=mandatory)
         self._last = destination
         self._publish(destination, alike(make_head(exchange, routing_key, found.header), [body]))
         return destination

@@ -30,13 +30,13 @@ IMPERSONATOR: Final = "impersonator"
 class Resolved(NamedTuple):
     """The targets of a message, and its content header there; `exchange` counts the publishes to the exchange.
 
-    `reply` is a client that takes replies without a queue; `by_headers`: whether the targets depend on the headers.
+    `replies` are clients that take replies without a queue; `by_headers`: whether the targets depend on the headers.
     """
 
     queues: list[Queue]
     header: bytes
     exchange: Counters
-    reply: DirectReply | None
+    replies: tuple[DirectReply, ...]
     by_headers: bool
 
 
@@ -69,8 +69,11 @@ def resolve(channel: ChannelBase, exchange: bytes, routing_key: bytes, header: b
     connection.take_turn(
         (topology.looked_at - before) // _BINDINGS_OF_A_FRAME + len(keys) // _KEYS_OF_A_FRAME
     )
-    reply = None if name or not broker.direct_replies else broker.direct_replies.get(_text(routing_key))
-    return Resolved(queues, header, topology.exchanges[name].counters, reply, headers.were_read)
+    replies: tuple[DirectReply, ...] = ()
+    if not name and broker.direct_replies:
+        found = map(broker.direct_replies.get, dict.fromkeys(map(_text, keys)))
+        replies = tuple(each for each in found if each is not None)
+    return Resolved(queues, header, topology.exchanges[name].counters, replies, headers.were_read)
 
 
 class _Headers:

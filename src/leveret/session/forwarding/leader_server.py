@@ -154,6 +154,8 @@ class ForwardedConnection(ClientConnection):
 class ForwardedChannel(Channel):
     """A target channel, or a client's remote channel."""
 
+    lifts_limit = False
+
     def __init__(self, connection: ForwardedConnection, number: int) -> None:
         """Begin as neither."""
         super().__init__(connection, number, connection.publisher, connection.host.leaders)
@@ -402,7 +404,7 @@ class _Publisher(Publisher):
             raise Fault(
                 forwarding.NOT_LED, f"queue '{queue.key[1]}' of epoch {queue.epoch} is not led here any more"
             )
-        return Resolved([queue], header, Counters(), None, by_headers=False)
+        return Resolved([queue], header, Counters(), (), by_headers=False)
 
     def publish(self, destination: Destination, messages: Messages) -> None:
         """See Publisher; messages that the queue has already are confirmed once more, with all that they wait for."""

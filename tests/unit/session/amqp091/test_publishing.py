@@ -330,3 +330,24 @@ def test_a_foreign_user_id_closes_the_channel_also_on_the_fast_way() -> None:
     assert closes(session) == [(1, 406)]
     node.flush(session)
     assert [body for _, _, body in node.messages()["q"]] == [b"1"]
+
+
+def test_a_reply_is_no_queue_for_a_mandatory_message_and_a_copy_may_be_one() -> None:
+    """As RabbitMQ 3.10.8 has it."""
+    node = FakeNode()
+    session = connect(node, 1, 2)
+    asking = [
+        commands.Basic.Consume(queue="amq.rabbitmq.reply-to", no_ack=True),
+        commands.Queue.Declare(queue="q"),
+    ]
+    session.receive(b"".join(map(frame, asking)), 0)
+    take(session)
+    [name] = node.broker.direct_replies
+    session.receive(b"".join(publish(b"1", name, channel=2, mandatory=True)), 0)
+    session.receive(b"".join(publish(b"2", "q", channel=2, mandatory=True, headers={"CC": [name]})), 0)
+    sent = [(channel, getattr(value, "name", value)) for channel, value in take(session)]
+    reply = [(1, "Basic.Deliver"), (1, "ContentHeader")]
+    returned = [(2, "Basic.Return"), (2, "ContentHeader"), (2, b"1")]
+    assert sent == [*reply, (1, b"1"), *returned, *reply, (1, b"2")]
+    node.flush(session)
+    assert node.queue("q").ready_count == 1
