@@ -7,10 +7,11 @@ socket, which only its user can open, the caller is the operator, with all permi
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from http import HTTPStatus
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
@@ -23,6 +24,7 @@ from leveret.model.definitions import Permission, User
 from leveret.model.errors import AuthenticationFailed, NotFound
 from leveret.runtime.sockets.addresses import is_loopback
 
+T = TypeVar("T")
 PROTOCOL: Final = "http"
 """The protocol under which logins are counted."""
 OPERATOR_SCOPE: Final = "leveret.operator"
@@ -112,6 +114,21 @@ class Requester:
             raise NotFound(f"vhost '{vhost}' does not exist")
         if not self.sees(vhost):
             raise Unauthorised(_refused("User not authorised to access virtual host"))
+
+    def watched(self, found: list[T], user_of: Callable[[T], str | None]) -> list[T]:
+        """The part that the caller may see of what users have open: all for monitors, else its own."""
+        if self.has(Need.MONITORING):
+            return found
+        return [each for each in found if user_of(each) == self.name]
+
+    def require_own(self, user: str) -> None:
+        """Check that what `user` has open is the caller's own, or that the caller is an administrator.
+
+        Raises:
+            Unauthorised: it is another user's.
+        """
+        if user != self.name and not self.has(Need.ADMINISTRATOR):
+            raise Unauthorised(_refused("User not authorised to access object"))
 
     def in_vhost(self, vhost: str) -> Actor:
         """The caller's operations in the vhost."""

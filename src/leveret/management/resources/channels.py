@@ -7,7 +7,6 @@ from typing import Any
 from starlette.responses import Response
 
 from leveret.management.peers import channels
-from leveret.management.request.auth import Need
 from leveret.management.request.call import Call, resource
 from leveret.management.request.merging import whole_list
 from leveret.management.request.paged_lists import Listing
@@ -51,10 +50,7 @@ def shown_channel(call: Call, channel: Channel) -> dict[str, Any]:
 
 def _visible(call: Call) -> list[Channel]:
     """The channels of the caller, or all for monitors."""
-    found = channels(call.node)
-    if call.caller.has(Need.MONITORING):
-        return found
-    return [each for each in found if each.connection.user == call.caller.name]
+    return call.caller.watched(channels(call.node), lambda each: each.connection.user)
 
 
 async def _list(call: Call, found: list[Channel]) -> Response:

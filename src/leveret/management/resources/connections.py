@@ -7,7 +7,6 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from leveret.management.peers import amqp_connections, other_connections
-from leveret.management.request.auth import Need
 from leveret.management.request.call import Call, resource
 from leveret.management.request.merging import whole_list, whole_rows
 from leveret.management.request.other_nodes import parts
@@ -40,7 +39,9 @@ async def show(call: Call) -> Response:
 
 async def close(call: Call) -> Response:
     """End a connection; the client gets `x-reason`."""
-    _close(_existing(call), _reason(call))
+    existing = _existing(call)
+    call.caller.require_own(existing.user)
+    _close(existing, _reason(call))
     await call.node.commit()
     return done()
 
@@ -69,6 +70,7 @@ async def show_of_user(call: Call) -> Response:
 
 async def close_of_user(call: Call) -> Response:
     """End all connections of a user, on all nodes."""
+    call.caller.require_own(call.path("user"))
     await parts(call, method="DELETE")
     for each in _of_user(call):
         _close(each, _reason(call))
@@ -83,9 +85,7 @@ def visible(call: Call) -> list[Any]:
 
 def visible_of(call: Call, found: list[Any]) -> list[Any]:
     """The same, of these connections."""
-    if call.caller.has(Need.MONITORING):
-        return found
-    return [each for each in found if each.user == call.caller.name]
+    return call.caller.watched(found, lambda each: each.user)
 
 
 def connection_json(call: Call, connection: Any) -> dict[str, Any]:

@@ -37,7 +37,9 @@ async def show_connection(call: Call) -> Response:
 
 async def close(call: Call) -> Response:
     """End a stream connection; `x-reason` goes into the log."""
-    _existing(call).cut(reason_given(call, "Closed via management plugin"))
+    existing = _existing(call)
+    call.caller.require_own(existing.user)
+    existing.cut(reason_given(call, "Closed via management plugin"))
     await call.node.commit()
     return done()
 

@@ -117,6 +117,12 @@ def tag_of(consumer: ChannelConsumer) -> str:
     return consumer.tag.decode("utf-8", "replace")
 
 
+def user_of(consumer: ChannelConsumer) -> str | None:
+    """The user of a consumer's client, also of one at another node."""
+    client = consumer.client if isinstance(consumer, ForwardedChannelConsumer) else None
+    return consumer.channel.connection.user if client is None else client.user
+
+
 def _forwarded(client: ForwardedConsumer) -> Json:
     """The channel of a consumer whose client is connected to another node."""
     return _channel_details(client.connection, client.number, client.user, client.node)

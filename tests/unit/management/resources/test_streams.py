@@ -133,3 +133,25 @@ def test_a_connection_of_amqp_1_0_is_shown_counted_and_ended_like_any_other(
     assert admin.get("/api/stream/connections").json() == []
     assert admin.delete(f"/api/connections/{PATH}").status_code == 204
     assert existing.reasons == ["Closed via management plugin"]
+
+
+def test_what_others_have_open_is_shown_to_monitors_and_closed_by_administrators(
+    client_as: Callable[..., Client], node: FakeNode, connection: FakeConnection
+) -> None:
+    """As RabbitMQ 3.10.8 has it: a monitor could end everybody's connections, and anybody saw all consumers."""
+    node.add_user("watcher", "monitoring")
+    node.add_user("other", "management", vhost="/")
+    watcher, other = client_as("watcher"), client_as("other")
+    for path in ("consumers", "consumers/%2F"):
+        shown = [len(each.get(f"/api/{path}").json()) for each in (watcher, other)]
+        assert shown == [2, 0]
+    totals = [each.get("/api/overview").json()["object_totals"] for each in (watcher, other)]
+    assert [each["connections"] for each in totals] == [1, 0]
+    paths = (f"connections/{PATH}", "connections/username/guest", f"stream/connections/%2F/{PATH}")
+    for path in paths:
+        assert watcher.delete(f"/api/{path}").status_code == 401
+        assert other.delete(f"/api/{path}").status_code in (401, 404)
+    assert connection.reasons == []
+    connection.user = "other"
+    assert [other.delete(f"/api/{path.replace('guest', 'other')}").status_code for path in paths] == [204] * 3
+    assert len(connection.reasons) == 3

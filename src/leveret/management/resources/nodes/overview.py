@@ -24,6 +24,7 @@ from leveret.management.request.other_nodes import parts
 from leveret.management.request.places import at_node
 from leveret.management.request.replies import done
 from leveret.management.views.listeners import open_listeners
+from leveret.management.views.peer_view import user_of
 from leveret.model.errors import NotFound
 
 RABBITMQ_VERSION: Final = "3.13.7"
@@ -130,10 +131,12 @@ def _known_vhosts(call: Call) -> list[str]:
 
 def _object_totals(call: Call) -> dict[str, int]:
     seen = [call.broker.topologies[name] for name in _known_vhosts(call)]
+    watched, node = call.caller.watched, call.node
+    connections: list[Any] = [*amqp_connections(node), *other_connections(node)]
     return {
-        "channels": len(channels(call.node)),
-        "connections": len(amqp_connections(call.node)) + len(other_connections(call.node)),
-        "consumers": len(consumers(call.node)),
+        "channels": len(watched(channels(node), lambda each: each.connection.user)),
+        "connections": len(watched(connections, lambda each: each.user)),
+        "consumers": len(watched(consumers(node), user_of)),
         "exchanges": sum(len(topology.exchanges) for topology in seen),
         "queues": sum(len(topology.queues) for topology in seen),
     }
