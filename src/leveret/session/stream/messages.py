@@ -25,6 +25,8 @@ from leveret.wire.properties import shortstr
 from leveret.wire.record import content_header
 from leveret.wire.stream_entry import messages_of
 
+KEPT_HEADER_BYTES_MAX: Final = 1024
+"""The longest header whose encoding is kept: a publisher may send a thousand of 128 KiB, none of which repeats."""
 _LENGTH: Final = struct.Struct(">I")
 _SUB_BATCH: Final = struct.Struct(">BHII")
 _OFFSET: Final = struct.Struct(">q")
@@ -44,9 +46,18 @@ def entries_of(gathered: list[Messages]) -> list[bytes]:
     ]
 
 
-@lru_cache(maxsize=1024)
 def _before_body(route: bytes, header: bytes, body_bytes: int) -> bytes:
     """An entry up to its body: length, sections, the head of the data section."""
+    encode = _kept if len(header) <= KEPT_HEADER_BYTES_MAX else _encoded
+    return encode(route, header, body_bytes)
+
+
+@lru_cache(maxsize=1024)
+def _kept(route: bytes, header: bytes, body_bytes: int) -> bytes:
+    return _encoded(route, header, body_bytes)
+
+
+def _encoded(route: bytes, header: bytes, body_bytes: int) -> bytes:
     exchange_end = 1 + route[0]
     exchange, key = (
         route[1:exchange_end].decode(errors="replace"),

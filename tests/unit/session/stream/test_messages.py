@@ -9,10 +9,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pamqp import commands
+from pamqp.header import ContentHeader
 from rstream import AMQPMessage
 
 from leveret.core.queues.head import Head, make_head
 from leveret.core.queues.messages import Run, alike
+from leveret.session.stream import messages
 from leveret.session.stream.messages import entries_of, last_offset_of, runs_of
 from leveret.wire import properties, tables
 from leveret.wire.amqp10_values import DEPTH_MAX, encode_value, list_of, map_of, symbol
@@ -65,6 +67,18 @@ def test_what_is_published_is_consumed_with_its_offset(
     ]
     assert [decode(head.header).message_id for head in heads] == [key for _, (key, _) in wanted]
     assert [head.body_bytes for head in heads] == [len(body) for _, (_, body) in wanted]
+
+
+def test_long_headers_are_not_kept_when_their_messages_are_stored() -> None:
+    """A thousand of 100 kB stayed in memory for ever, as they came and as they were stored: 200 MB."""
+    kept = messages._kept
+    for text, more in (("x" * 2_000, 0), ("x" * 20, 1)):
+        header = commands.Basic.Properties(headers={"trace": text}, message_id="never before")
+        head = make_head(b"", b"s", ContentHeader(0, 1, header).marshal())
+        before = kept.cache_info().misses
+        [entry] = entries_of([alike(head, [b"b"])])
+        assert text.encode() in entry
+        assert kept.cache_info().misses == before + more
 
 
 def test_a_message_of_the_stream_protocol_comes_from_the_default_exchange() -> None:
