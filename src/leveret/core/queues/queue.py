@@ -423,12 +423,7 @@ class Queue:
             self._used_ms = elapsed_ms
         if self.dead_lettering.declared_dead:
             self.dead_lettering.add_declared_dead(self.backlog.find)
-        if self.backlog.unsorted and self.backlog.sort_some():
-            # The first message is not known yet.
-            self.wait_ms = 0
-            return
-        if not self._count_bytes():
-            # The number of messages to drop is not known yet.
+        if not self.prepare():
             self.wait_ms = 0
             return
         if self.may_expire:
@@ -444,6 +439,14 @@ class Queue:
                 # Messages behind the dropped ones may have expired.
                 self.expire(self._now_ms, self.next_offset)
         self._set_wait(elapsed_ms)
+
+    def prepare(self) -> bool:
+        """Sort and measure some of the messages; return whether the first one, and the number to drop, are known.
+
+        Before that none may be taken: it might be gone before it is measured. It may take many steps, for which a
+        backlog of any length is read.
+        """
+        return not (self.backlog.unsorted and self.backlog.sort_some()) and self._count_bytes()
 
     def _deal(self) -> None:
         """Deliver ready messages, oldest first, in turns, until messages, capacity or this dispatch's share end."""
@@ -630,8 +633,7 @@ class Queue:
         """Take the first ready message that has not expired (basic.get); none from an empty queue."""
         self._now_ms = now_ms
         self.touch()
-        while not self._count_bytes():
-            # A message taken before it is measured might be gone by then.
+        while not self.prepare():
             pass
         if self.may_expire:
             self.expire(now_ms, self.next_offset)

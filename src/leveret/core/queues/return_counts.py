@@ -10,6 +10,7 @@ in flight.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Final, NamedTuple
 
 EXACT_BITS: Final = 5
@@ -77,11 +78,10 @@ class ReturnCounts:
 
     @property
     def unlogged(self) -> list[Returned]:
-        """The counts that are not in the log yet, in order, no more than fit a chunk."""
-        if not self._unlogged:
-            return []
+        """Counts that are not in the log yet, in order, no more than fit a chunk."""
         ranges: list[list[int]] = []
-        for offset in sorted(self._unlogged)[:LOGGED_AT_ONCE]:
+        # A million messages may have come back at once, and each flush asks.
+        for offset in sorted(islice(self._unlogged, LOGGED_AT_ONCE)):
             count = self._counts[offset]
             if ranges and ranges[-1][1] == offset and ranges[-1][2] == count:
                 ranges[-1][1] = offset + 1

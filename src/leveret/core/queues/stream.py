@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol, cast
 
 from leveret.core.queues.consumers import QueueConsumer
 from leveret.core.queues.messages import Messages, Run, count_of
-from leveret.core.queues.queue import Queue, Reader
+from leveret.core.queues.queue import DEALT_AT_ONCE, Queue, Reader
 from leveret.core.queues.queue_settings import QueueSettings
 from leveret.core.queues.sequences import Sequences
 from leveret.core.rules.validation import interval_of
@@ -313,19 +313,30 @@ class Stream(Queue):
         super().remove_consumer(consumer)
         self._readers.pop(consumer, None)
 
+    def prepare(self) -> bool:
+        """See Queue; always true."""
+        return True
+
     def dispatch(self, now_ms: int = 0, elapsed_ms: int = 0) -> None:
-        """Deliver durable messages to each consumer, from its position on, as far as it has capacity."""
+        """Deliver durable messages to each consumer, from its position on, as far as it has capacity, in turns."""
         self.wait_ms = None
-        if self.pending_returns:
+        if self.pending_returns or not self.consumers:
             return
-        for consumer in list(self.consumers):
-            position = self._readers[consumer]
+        dealt = 0
+        for consumer in list(self._readers):
+            if dealt >= DEALT_AT_ONCE:
+                self.wait_ms = 0
+                return
+            # Next time others come first.
+            position = self._readers[consumer] = self._readers.pop(consumer)
             if position.offset < 0:
                 position.offset = first_wanted(self.log, offset_of_argument(position.argument, now_ms))
                 cast(StreamConsumer, consumer).begins_at(position.offset)
             while (room := consumer.capacity()) > 0 and (runs := self._next(position, room)):
-                self.unacked_count += count_of(runs)
-                self.counters.deliver += count_of(runs)
+                count = count_of(runs)
+                dealt += count
+                self.unacked_count += count
+                self.counters.deliver += count
                 consumer.deliver(self, runs, False)
 
     def _next(self, position: _Position, limit: int) -> list[Run]:

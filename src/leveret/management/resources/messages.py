@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 import msgspec
 from starlette.responses import Response
 
+from leveret.core.queues.queue import Queue as BrokerQueue
 from leveret.management.request.call import NAME_BYTES_MAX, Call, resource, with_definitions_lock
 from leveret.management.request.leadership import need_serving
 from leveret.management.request.other_nodes import pass_on
@@ -19,7 +20,7 @@ from leveret.management.request.replies import BadRequest, json_reply
 from leveret.management.views.message_view import Properties, header_of, message_json
 from leveret.model.definitions import Queue
 from leveret.model.errors import AccessRefused, InvalidCommand, LeveretError, NotFound
-from leveret.runtime.process.work_slices import in_slices
+from leveret.runtime.process.work_slices import in_slices, others_first
 from leveret.session.amqp091.replies import code_of, reply_text
 from leveret.session.ingest import Outsider
 
@@ -94,10 +95,7 @@ async def get(call: Call) -> Response:
     size = 0
     try:
         async for _ in in_slices(range(count)):
-            existing = call.broker.queues.get((vhost, name))
-            if existing is not None and existing.pending_returns:
-                await call.returned(existing)
-                existing = call.broker.queues.get((vhost, name))
+            existing = await _at_rest(call, (vhost, name))
             if existing is not None and existing.is_remote and shown:
                 # Another node leads it since the last step; the answer has the messages before that.
                 break
@@ -121,6 +119,18 @@ async def get(call: Call) -> Response:
             outsider.give_back()
         await call.node.commit()
     return json_reply(shown)
+
+
+async def _at_rest(call: Call, key: tuple[str, str]) -> BrokerQueue | None:
+    """The queue, once all that came back to it is there, sorted and measured."""
+    while (queue := call.broker.queues.get(key)) is not None and not queue.is_remote and queue.damage is None:
+        if queue.pending_returns:
+            await call.returned(queue)
+        elif queue.prepare():
+            break
+        else:
+            await others_first()
+    return queue
 
 
 async def check_alive(call: Call) -> Response:

@@ -7,7 +7,7 @@ channel drops everything but close and close-ok (spec 1.5.2.5).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from pamqp import base, commands
 
@@ -37,7 +37,13 @@ ACKED_AT_ONCE: Final = 1_000
 
 
 class Channel(ChannelBase):
-    """A channel of a client's connection; see the module."""
+    """A channel of a client's connection; see the module.
+
+    Attributes:
+        lifts_limit: whether a prefetch of later consumers ends the limit for all consumers together, as in RabbitMQ.
+    """
+
+    lifts_limit: ClassVar[bool] = True
 
     def __init__(
         self, connection: ConnectionBase, number: int, publisher: Publisher, leaders: Leaders | None
@@ -130,13 +136,19 @@ class Channel(ChannelBase):
         if method.prefetch_size:
             raise Fault(540, f"prefetch_size!=0 ({method.prefetch_size})")
         if method.global_:
-            self.global_prefetch = method.prefetch_count
-            for remote_channel in list(self.remote_channels.values()):
-                remote_channel.limit()
-            self.wake_consumers()
+            self._limit_all(method.prefetch_count)
         else:
             self.prefetch = method.prefetch_count
+            if self.lifts_limit and self.global_prefetch:
+                self._limit_all(0)
         self.reply(commands.Basic.QosOk())
+
+    def _limit_all(self, prefetch: int) -> None:
+        """Limit all consumers of the channel together; 0 for no limit."""
+        self.global_prefetch = prefetch
+        for remote_channel in list(self.remote_channels.values()):
+            remote_channel.limit()
+        self.wake_consumers()
 
     def _consume(self, method: commands.Basic.Consume) -> None:
         tag = (method.consumer_tag or f"amq.ctag-{self.connection.host.unique_id()}").encode()
@@ -153,9 +165,9 @@ class Channel(ChannelBase):
         if isinstance(queue, RemoteQueue):
             remote_methods.consume(self, queue, tag, method)
             return
-        if queue.consumers.refuses(exclusive=method.exclusive):
-            raise AccessRefused(f"queue '{name}' in vhost '{vhost}' in exclusive use")
         consumer = self.make_consumer(queue, tag, method)
+        if queue.consumers.refuses(exclusive=consumer.exclusive):
+            raise AccessRefused(f"queue '{name}' in vhost '{vhost}' in exclusive use")
         queue.add_consumer(consumer)
         self.consumers[tag] = consumer
         if not method.nowait:

@@ -15,7 +15,8 @@ from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.head import Head
 from leveret.core.queues.messages import Run
 from leveret.core.queues.queue import Queue
-from leveret.model.errors import NotFound, PreconditionFailed
+from leveret.core.rules.validation import CLASSIC, QUORUM, queue_type
+from leveret.model.errors import NotFound, PreconditionFailed, ResourceLocked, Unsupported
 from leveret.session.amqp091.blocked import BlockedReason, Postponed
 from leveret.session.amqp091.connection_base import ConnectionBase
 from leveret.session.amqp091.delivery import (
@@ -79,7 +80,7 @@ class ChannelBase(DeliveryChannel):
         if queue.gathered:
             # This method must see messages published before it, perhaps in the same read.
             self.connection.host.append_now(queue)
-            if not queue.consumers.has_willing:
+            if not queue.consumers.has_willing and queue.prepare():
                 queue.give_way()
         return queue
 
@@ -111,11 +112,20 @@ class ChannelBase(DeliveryChannel):
 
         Raises:
             NotFound: another node may lead the queue by now, and settle the message.
+            ResourceLocked: it is a quorum queue with a single active consumer.
+            Postponed: what came back to the queue is not sorted and measured yet.
         """
-        connection = self.connection
+        connection, (vhost, name) = self.connection, queue.key
+        if queue.consumers.single_active and queue_type(queue.definition.arguments) == QUORUM:
+            raise ResourceLocked(
+                f"cannot obtain access to locked queue '{name}' in vhost '{vhost}'. basic.get operations are not "
+                "supported by quorum queues with single active consumer"
+            )
         if not connection.broker.may_deliver():
-            vhost, name = queue.key
             raise NotFound(f"queue '{name}' in vhost '{vhost}': another node may lead it by now")
+        if not queue.prepare():
+            connection.wake()
+            raise Postponed(BlockedReason.TURN)
         return queue.take_one(connection.host.clock_ms())
 
     def make_consumer(
@@ -124,8 +134,12 @@ class ChannelBase(DeliveryChannel):
         """Make a consumer, without registering it.
 
         Raises:
-            PreconditionFailed: an argument is invalid.
+            PreconditionFailed: an argument is invalid. Unsupported: the channel limits all its consumers together, and
+                only classic queues can be consumed from so.
         """
+        if self.global_prefetch and queue_type(queue.definition.arguments) != CLASSIC:
+            vhost, name = queue.key
+            raise Unsupported(f"queue '{name}' in vhost '{vhost}' does not support global qos")
         return ChannelConsumer(self, queue, tag, method, self.prefetch)
 
     def got(

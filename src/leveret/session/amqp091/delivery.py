@@ -15,7 +15,7 @@ from leveret.core.queues.counters import Counters
 from leveret.core.queues.head import Head
 from leveret.core.queues.messages import Messages, Run
 from leveret.core.rules.queue_arguments import check_consumer_arguments
-from leveret.core.rules.validation import STREAM, queue_type
+from leveret.core.rules.validation import CLASSIC, STREAM, queue_type
 from leveret.session.amqp091.connection_base import ConnectionBase
 from leveret.session.amqp091.tracing import trace_delivered
 from leveret.wire import amqp091 as wire
@@ -247,14 +247,16 @@ class ChannelConsumer:
         self.tag = tag
         self.arguments: dict[str, Any] = dict(method.arguments or {})
         self.no_ack = method.no_ack
-        self.exclusive = method.exclusive
+        kind = queue_type(queue.definition.arguments)
+        # As in RabbitMQ, the other types have no exclusive consumers.
+        self.exclusive = method.exclusive and kind == CLASSIC
         self.prefetch = prefetch
         check_consumer_arguments(queue.definition, self.arguments)
         self.priority: int = self.arguments.get("x-priority", 0)
         self.unacked_count = 0
         self.last_of_stream: Messages | None = None
         self.stream_begin: int | None = None
-        self._reads_stream = queue_type(queue.definition.arguments) == STREAM
+        self._reads_stream = kind == STREAM
         self._heads = DeliverHeads(channel.number, tag)
 
     def capacity(self) -> int:
@@ -266,7 +268,9 @@ class ChannelConsumer:
             return UNLIMITED
         room = self.prefetch - self.unacked_count if self.prefetch else UNLIMITED
         if channel.global_prefetch:
-            room = min(room, channel.global_prefetch - channel.limited_count)
+            left = channel.global_prefetch - channel.limited_count
+            channel.was_full = channel.was_full or left <= 0
+            room = min(room, left)
         return room
 
     def begins_at(self, offset: int) -> None:
@@ -330,6 +334,7 @@ class DeliveryChannel:
         next_tag: the tag of the next delivery.
         prefetch: the prefetch of later consumers, 0 for no limit.
         global_prefetch: the limit for all its consumers together, 0 for none.
+        was_full: whether a consumer was passed over for that limit since all were woken.
         remote_channels: its channels at other nodes, by node.
         waiting_notices: cancellations whose notices wait for the answer to a deletion; None while there is none.
         deleted_count: the number of messages deleted with a queue whose delete-ok is still to be sent.
@@ -346,6 +351,7 @@ class DeliveryChannel:
         self.next_tag = 1
         self.prefetch = 0
         self.global_prefetch = 0
+        self.was_full = False
         self.is_closing = False
         self.waiting_notices: list[bytes] | None = None
         self.deleted_count = 0
@@ -382,6 +388,7 @@ class DeliveryChannel:
 
     def wake_consumers(self) -> None:
         """Wake all consumers, because the channel may take more."""
+        self.was_full = False
         for consumer in self.consumers.values():
             self.wake(consumer)
         for remote_channel in self.remote_channels.values():
@@ -407,7 +414,9 @@ class DeliveryChannel:
         if self.global_prefetch:
             for remote_channel in list(self.remote_channels.values()):
                 remote_channel.made_room()
-            self.wake_consumers()
+            if self.was_full:
+                # Not for each ack: a channel may have thousands of consumers.
+                self.wake_consumers()
 
     def count(self, queue: DeliverySource, what: str, count: int) -> None:
         """Increment a counter, by its name, of the queue, the channel and the node."""

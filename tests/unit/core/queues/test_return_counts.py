@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -83,6 +85,24 @@ def test_what_came_back_together_is_logged_a_part_in_each_flush() -> None:
         flushes += 1
         assert returns.is_much_unlogged == (flushes < 9)
     assert flushes == 10
+
+
+def test_a_flush_looks_at_as_many_as_it_logs_however_many_came_back() -> None:
+    """A million that came back were 45 ms of each of 245 flushes."""
+
+    class Watched(dict[int, None]):
+        looked_at = 0
+
+        def __iter__(self) -> Iterator[int]:
+            for each in super().__iter__():
+                self.looked_at += 1
+                yield each
+
+    returns = ReturnCounts()
+    returns.add(0, 10 * LOGGED_AT_ONCE)
+    returns._unlogged = watched = Watched(returns._unlogged)
+    assert returns.unlogged == [Returned(0, LOGGED_AT_ONCE, 1)]
+    assert watched.looked_at == LOGGED_AT_ONCE
 
 
 def test_a_quorum_queue_asks_for_flushes_until_all_that_came_back_is_logged() -> None:

@@ -236,6 +236,26 @@ def test_what_cannot_be_read_is_passed_a_part_with_each_dispatch() -> None:
     assert waits == [(0, []), (0, []), (0, []), (None, [6])]
 
 
+def test_many_consumers_that_are_far_behind_are_served_in_several_dispatches_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A hundred that took a thousand messages each were one step."""
+    monkeypatch.setattr(stream_module, "DEALT_AT_ONCE", 20)
+    stream = make(30)
+    takers = [Taker(10, offset="first") for _ in range(5)]
+    for taker in takers:
+        stream.add_consumer(taker)
+    for expected in ([10, 10, 0, 0, 0], [10, 10, 10, 10, 0], [10] * 5):
+        stream.dispatch()
+        assert [len(taker.got) for taker in takers] == expected
+        assert stream.wait_ms == (0 if 0 in expected else None)
+    takers[0].ack(stream)
+    takers[4].ack(stream)
+    stream.remove_consumer(takers[1])
+    stream.dispatch()
+    assert [len(taker.got) for taker in takers] == [20, 10, 10, 10, 20]
+
+
 def test_what_is_not_durable_is_not_handed_out() -> None:
     stream = make(committed_offset=2)
     taker = Taker(100)
