@@ -238,6 +238,23 @@ def test_a_binding_travels_once_its_transient_queue_is_a_durable_one() -> None:
     assert following.theirs.by_kind["bindings"] == {binding.key: binding}
 
 
+def test_a_transient_queue_has_no_other_entity_digested_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients declare one for each request, and an upstream may have many bindings."""
+    schema = definitions(Vhost(name="/"), Exchange(vhost="/", name="x", type="direct"))
+    for number in range(100):
+        schema.apply(Put(Queue(vhost="/", name=f"q{number}")))
+        schema.apply(Put(Binding(vhost="/", source="x", destination=f"q{number}")))
+    digests = Digests()
+    digests.look(schema)
+    state = digests.state()
+    digested: list[object] = []
+    assert most_at_once(digests.looking(schema), digested, monkeypatch) == 0
+    for change in (Put(Queue(vhost="/", name="reply", durable=False)), Delete("queues", ("/", "reply"))):
+        schema.apply(change)
+        digests.look(schema)
+        assert (digested, digests.state()) == ([], state)
+
+
 @pytest.mark.parametrize(
     "ask",
     [Ask(0, {}), Ask(3, {}), Ask(2**17, {}), Ask(4, {4: b""}), Ask(4, {-1: None})],

@@ -185,7 +185,7 @@ class HttpSource:
     async def _entities(self, octets: bytes, vhosts: bytes, theirs: Definitions) -> Sequence[AnyEntity]:
         """Return all readable entities. The others go to `unreadable`, and keep their state in `theirs`."""
         try:
-            document = msgspec.json.decode(octets, type=dict[str, Any])
+            document = msgspec.json.decode(octets, type=dict[str, msgspec.Raw])
             listed = msgspec.json.decode(vhosts, type=list[dict[str, Any]])
             # A name may be any value here; invalid ones are reported below, by the entity.
             details = {str(vhost["name"]): vhost for vhost in listed}
@@ -212,16 +212,18 @@ class HttpSource:
                 self._cluster = str(getattr(entity, "value", ""))
         return [each async for each in in_slices(without_loose_bindings(entities, Definitions()))]
 
-    def _entries(self, document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _entries(self, document: dict[str, msgspec.Raw]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Decode entity by entity: all 20,000 of a document at once took 36 ms."""
         missing = [kind for kind in _ALWAYS_THERE if kind not in document]
         if missing:
             raise SchemaLinkError(f"its definitions are of no use: they lack {', '.join(missing)}; {_IS_IT}")
         for kind in KINDS:
-            entries = document.get(kind, [])
-            if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-                raise SchemaLinkError(f"its definitions cannot be read: {kind} is no list of objects")
-            for entry in entries:
-                yield kind, entry
+            try:
+                for entry in msgspec.json.decode(document.get(kind, b"[]"), type=list[msgspec.Raw]):
+                    yield kind, msgspec.json.decode(entry, type=dict[str, Any])
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                text = f"its definitions cannot be read: {kind} is no list of objects: {error}"
+                raise SchemaLinkError(text) from None
 
 
 async def _plain(reply: httpx.Response) -> AsyncIterator[bytes]:
@@ -274,6 +276,5 @@ async def _replace(theirs: Definitions, entities: Sequence[AnyEntity]) -> None:
         gone[entity.kind].discard(entity.key)
         if number % ENTITIES_PER_SLICE == ENTITIES_PER_SLICE - 1:
             await asyncio.sleep(0)
-    for kind, keys in gone.items():
-        for key in keys:
-            theirs.apply(Delete(kind, key))
+    async for kind, key in in_slices([(kind, key) for kind, keys in gone.items() for key in keys]):
+        theirs.apply(Delete(kind, key))
