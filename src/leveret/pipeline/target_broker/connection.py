@@ -308,7 +308,9 @@ class AmqpConnection:
             except TimeoutError:
                 deadline_s = deadline_s or time.monotonic() + self._timeout_s - LOOK_S
                 self._read_ahead()
-                if not self._is_held_by_alarm and time.monotonic() > deadline_s:
+                if self._is_held_by_alarm:
+                    deadline_s = 0.0
+                elif time.monotonic() > deadline_s:
                     self._lose("the broker took no octets before the timeout")
             except OSError as error:
                 self._lose(str(error))
@@ -363,8 +365,10 @@ class AmqpConnection:
 
     def _read_ahead(self) -> None:
         """Read frames that may say why the broker takes nothing; handle no other, because one of ours is half sent."""
-        while self._has_octets(0) and len(self._buffer) < _AHEAD_BYTES_MAX:
-            self._receive_octets()
+        # Of TLS, a part of a record may be there alone.
+        with contextlib.suppress(TimeoutError):
+            while self._has_octets(0) and len(self._buffer) < _AHEAD_BYTES_MAX:
+                self._receive_octets()
         at = 0
         while at + FRAME_HEAD.size < len(self._buffer):
             kind, channel, size = FRAME_HEAD.unpack_from(self._buffer, at)

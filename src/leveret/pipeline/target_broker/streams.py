@@ -96,11 +96,11 @@ def declare_stream(connection: AmqpConnection, queue: str, arguments: dict[str, 
     connection.close_channel(channel)
 
 
-def end_of(connection: AmqpConnection, stream: str) -> int:
-    """The offset after the last message of a stream, 0 for none."""
+def end_of(connection: AmqpConnection, stream: str, timeout_s: float = IDLE_S) -> int:
+    """The offset after the last message of a stream; 0 if none comes within `timeout_s`."""
     channel = _reading(connection, stream, "last")
     end = 0
-    while (delivery := _next(connection, channel, IDLE_S)) is not None:
+    while (delivery := _next(connection, channel, IDLE_S if end else timeout_s)) is not None:
         end = max(end, _offset_of(delivery) + 1)
     connection.close_channel(channel)
     return end
@@ -109,11 +109,16 @@ def end_of(connection: AmqpConnection, stream: str) -> int:
 def count_from(
     connection: AmqpConnection, stream: str, offset: int, exchange: str, least: int, timeout_s: float
 ) -> int:
-    """The number of messages of an exchange from an offset on; waits for at least `least` of them."""
+    """The number of messages of an exchange from an offset on; waits for the end, and at least `least` of them."""
+    # A broker under load may pause in the middle, too.
+    end = end_of(connection, stream, timeout_s if least else IDLE_S)
     channel = _reading(connection, stream, offset)
     name = exchange.encode()
-    count = 0
-    while (delivery := _next(connection, channel, IDLE_S if count >= least else timeout_s)) is not None:
+    count, at = 0, offset
+    while (
+        delivery := _next(connection, channel, IDLE_S if count >= least and at >= end else timeout_s)
+    ) is not None:
+        at = _offset_of(delivery) + 1
         count += delivery.exchange == name
     connection.close_channel(channel)
     return count
