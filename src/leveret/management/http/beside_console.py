@@ -93,7 +93,10 @@ async def keep_console(config: Config, port: int) -> None:
     loop, failures = asyncio.get_running_loop(), 0
     while True:
         began_s = loop.time()
-        status = await _run(arguments)
+        try:
+            status = str(await _run(arguments))
+        except OSError as error:  # no descriptor or no memory for a process, for now
+            status = str(error)
         failures = 0 if loop.time() - began_s > _WELL_S else failures + 1
         wait_s = delay_s(_RETRY_S, failures - 1 if failures else 0)
         logger.warning("console_ended status=%s action=start_again wait_s=%s", status, wait_s)

@@ -43,18 +43,25 @@ class PipelineProcess:
 
     @classmethod
     async def start(cls, task: str, job: Mapping[str, Any]) -> PipelineProcess:
-        """Start `python -m leveret.pipeline <task>` and hand it the job."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "leveret.pipeline",
-            task,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=_LINE_BYTES_MAX,
-            # A Ctrl-C in the terminal is for the node, which ends the process.
-            start_new_session=True,
-        )
+        """Start `python -m leveret.pipeline <task>` and hand it the job.
+
+        Raises:
+            PipelineFailed: the machine has no process, memory or descriptors for it now.
+        """
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "leveret.pipeline",
+                task,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                limit=_LINE_BYTES_MAX,
+                # A Ctrl-C in the terminal is for the node, which ends the process.
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise PipelineFailed(f"the pipeline's {task} could not be started: {error}; try again") from error
         running = cls(process)
         try:
             await running.send(job)

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import asyncio
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
 from leveret.config import load
-from leveret.management.http.beside_console import console_arguments, console_url
+from leveret.management.http import beside_console
+from leveret.management.http.beside_console import console_arguments, console_url, keep_console
 from leveret.model.errors import ConfigError
 
 
@@ -68,6 +72,25 @@ def test_a_console_that_would_be_less_safe_than_the_http_api_is_a_wrong_setting(
     with pytest.raises(ConfigError, match=text) as caught:
         console_arguments(load(file), 7)
     assert "hidden" not in str(caught.value)
+
+
+async def test_a_console_that_could_not_be_started_is_started_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A node that is short of descriptors or memory may have both later."""
+    second = asyncio.Event()
+
+    async def start(*arguments: object, **options: object) -> None:
+        if caplog.records:
+            second.set()
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
+    monkeypatch.setattr(beside_console, "_RETRY_S", (0.0,))
+    keeping = asyncio.create_task(keep_console(load(None), 7))
+    await asyncio.wait_for(second.wait(), 20)
+    keeping.cancel()
+    assert "Too many open files" in caplog.text
 
 
 @pytest.mark.parametrize(

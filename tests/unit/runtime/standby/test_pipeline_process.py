@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, cast
@@ -42,6 +44,19 @@ async def test_a_task_that_is_given_up_while_it_gets_its_job_leaves_no_process(
     with pytest.raises(asyncio.CancelledError):
         await task
     assert started[0]._process.returncode is not None
+
+
+async def test_a_process_that_cannot_be_started_fails_its_task_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A node that is short of descriptors for a moment: a promotion notes the failure, and may be tried again."""
+
+    async def start(*arguments: object, **options: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
+    with pytest.raises(PipelineFailed, match="warm could not be started: .*Too many open files; try again"):
+        await ask("warm", {})
 
 
 async def test_octets_that_are_no_text_fail_the_task() -> None:
