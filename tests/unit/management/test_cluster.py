@@ -125,6 +125,18 @@ def test_a_node_that_does_not_answer_in_time_is_named_and_its_queues_shown_as_kn
     assert (one.status_code, one.headers["leveret-unreachable"]) == (200, B)
 
 
+@pytest.mark.parametrize(("status", "is_named"), [(500, True), (503, True), (404, False)])
+def test_a_node_whose_part_fails_is_named_as_well(trio: Trio, status: int, is_named: bool) -> None:
+    """Its disk may be damaged; a node that does not know the newest change yet has not failed."""
+
+    async def fail(what: str, about: Any) -> dict[str, Any]:
+        return {"status": status, "headers": [], "body": b'{"error": "e", "reason": "r"}'}
+
+    trio.clusters[B].answer_with(fail)
+    reply = trio.at(A).get("/api/queues")
+    assert (reply.status_code, reply.headers.get("leveret-unreachable")) == (200, B if is_named else None)
+
+
 def test_a_queue_that_gets_another_leader_while_nodes_are_asked_is_not_left_out(
     trio: Trio, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,9 +116,9 @@ def extension_scripts(path: Path) -> list[str | list[str]]:
 
 def _of_streams(folder: Path) -> list[Path]:
     """The files of the plugin with the pages of streams, if they are beside the page's own, in the same version."""
-    plugin = folder.parents[1]
+    plugin = folder.parent.parent
     name, dash, version = plugin.name.partition("-")
-    beside = plugin.with_name(f"rabbitmq_stream_management{dash}{version}") / "priv" / "www"
+    beside = plugin.parent / f"rabbitmq_stream_management{dash}{version}" / "priv" / "www"
     is_there = name == "rabbitmq_management" and (beside / "js" / _STREAM_SCRIPTS[-1]).is_file()
     return [beside] if is_there else []
 

@@ -174,8 +174,8 @@ async def part_of(call: ClusterRequest, node: str, *, query: Iterable[tuple[str,
     return document
 
 
-def rows_of(found: Iterable[Part]) -> list[Any]:
-    """The documents of parts without errors.
+def rows_of(call: ClusterRequest, found: Iterable[Part]) -> list[Any]:
+    """The documents of parts without errors; nodes that failed are noted in `call.unreachable`.
 
     Raises:
         InvalidCommand: a part is a refusal, which becomes the request's.
@@ -184,6 +184,8 @@ def rows_of(found: Iterable[Part]) -> list[Any]:
     for part in found:
         if part.status == HTTPStatus.BAD_REQUEST:
             raise InvalidCommand(str(part.document["reason"]))
+        if part.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            call.unreachable.append(part.node)
         # Missing or invisible at a node that has not applied the newest change yet.
         if part.status == HTTPStatus.OK:
             documents.append(part.document)

@@ -10,6 +10,7 @@ import pytest
 
 import leveret
 from leveret.management.http.app import build_app, public_app
+from leveret.management.http import page_files
 from leveret.management.http.page_files import NoPageFiles
 from tests.unit.management.conftest import Client
 
@@ -29,6 +30,11 @@ def www(tmp_path: Path) -> Path:
     (folder.parent / "secret").write_text("not for all")
     (folder / "js/link.js").symlink_to(folder.parent / "secret")
     return folder
+
+
+@pytest.mark.parametrize("path", ["/www", "/opt/ui", "/srv/rabbitmq_management-3.10.8/priv/www"])
+def test_a_page_may_be_in_any_directory_of_the_root(path: str) -> None:
+    assert page_files._of_streams(Path(path)) == []
 
 
 def client(node: FakeNode, path: Path, **options: Any) -> Client:

@@ -33,7 +33,7 @@ class Name(msgspec.Struct):
 async def show_all(call: Call) -> Response:
     """All nodes by name, also stopped ones, and those that do not answer."""
     query = [each for each in call.query.multi_items() if each[0] not in _OF_LISTS]
-    reported = {row["name"]: row for rows in rows_of(await parts(call, query=query)) for row in rows}
+    reported = {row["name"]: row for rows in rows_of(call, await parts(call, query=query)) for row in rows}
     reported[call.cluster.name] = node_json(call)
     names = [call.cluster.name] if call.is_part else call.cluster.members()
     return await call.plain_list([reported.get(name) or _named(call, name) for name in names], "name")

@@ -33,7 +33,7 @@ async def show_plots(call: Call) -> Response:
         "node": call.cluster.name,
         "rows": call.rates.plots(vhosts, Range(age_s * 1000, step_s * 1000)),
     }
-    others = [node for document in rows_of(await parts(call)) for node in document["nodes"]]
+    others = [node for document in rows_of(call, await parts(call)) for node in document["nodes"]]
     return json_reply({"names": NAMES, "nodes": [own, *others]})
 
 

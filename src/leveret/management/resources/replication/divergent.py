@@ -56,7 +56,7 @@ async def show_messages(call: Call) -> Response:
     rows, others = [], []
     if call.cluster.is_member:
         rows = [row for row in _reports(call) if report in (None, row["id"])]
-        for document in rows_of(await parts(call, path=_DIVERGENT, query=[])):
+        for document in rows_of(call, await parts(call, path=_DIVERGENT, query=[])):
             others += [row["node"] for row in document if report in (None, row["id"])]
         if report is not None and not rows and not others:
             raise NotFound(f"there is no report '{report}'")

@@ -17,7 +17,7 @@ from leveret.management.request.replies import json_reply
 async def show_history(call: Call) -> Response:
     """The events of all nodes that answer."""
     own = [{"node": call.cluster.name, **row} for row in call.node.event_history.rows()]
-    rows = [*own, *(row for rows in rows_of(await parts(call)) for row in rows)]
+    rows = [*own, *(row for rows in rows_of(call, await parts(call)) for row in rows)]
     return json_reply(sorted(rows, key=lambda row: -row["begun_ms"]))
 
 

@@ -17,7 +17,7 @@ from leveret.model.errors import NotFound
 async def list_downstreams(call: Call) -> Response:
     """The known downstreams, a row a vhost and downstream, in a cluster one for each node."""
     rows = with_node(call, call.node.upstream.downstreams())
-    for others in rows_of(await parts(call)):
+    for others in rows_of(call, await parts(call)):
         rows += others
     return json_reply(rows)
 
@@ -34,7 +34,7 @@ async def forget_downstream(call: Call) -> Response:
 async def delete_outgoing(call: Call) -> Response:
     """Remove the outgoing logs, in a cluster of all nodes; those of tagged vhosts begin anew."""
     rows = with_node(call, call.node.upstream.delete_logs())
-    for others in rows_of(await parts(call, method="POST")):
+    for others in rows_of(call, await parts(call, method="POST")):
         rows += others
     return json_reply(rows)
 

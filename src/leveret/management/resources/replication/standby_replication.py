@@ -36,7 +36,7 @@ async def show_details(call: Call) -> Response:
     downstreams = [] if is_downstream else with_node(call, call.node.upstream.downstreams())
     if not is_downstream:
         # Each node of a cluster collects what it leads.
-        for other in rows_of(await parts(call)):
+        for other in rows_of(call, await parts(call)):
             collected += other["collected"]
             downstreams += other["downstreams"]
     untagged = call.node.upstream.untagged()
@@ -83,7 +83,7 @@ async def delete_data(call: Call) -> Response:
 async def show_upstream_metrics(call: Call) -> Response:
     """The collected queues, a row each."""
     rows = [row async for row in in_slices(call.node.upstream.metrics())]
-    for others in rows_of(await parts(call)):
+    for others in rows_of(call, await parts(call)):
         rows += others
     return json_reply(rows)
 
