@@ -18,9 +18,11 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from leveret.cli.output.terms import printable, printable_json
+
 _FIELD: Final = re.compile(r"([a-z_0-9]+)=(%[-+ #0-9.]*[a-zA-Z])")
 _FIXED: Final = re.compile(r"([a-z_0-9]+)=([^\s%]+)")
-_PLAIN: Final = re.compile(r"[^\s\"=\x00-\x1f\x7f\u2028\u2029\x85]+")
+_PLAIN: Final = re.compile(r"[^\s\"=\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
 class Word(NamedTuple):
@@ -98,7 +100,7 @@ class JsonLine(logging.Formatter):
         shown |= {f"{word}_" if word in shown else word: value for word, value in words if value is not None}
         if record.exc_info:
             shown["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
+        return printable_json(json.dumps(shown, ensure_ascii=False, separators=(",", ":")))
 
 
 def _time_of(record: logging.LogRecord) -> str:
@@ -111,7 +113,7 @@ def _room_of(record: logging.LogRecord) -> str:
 
 
 def _escaped(word: str) -> str:
-    return word.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    return printable(word.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r"))
 
 
 def _quoted(value: object) -> str:

@@ -10,6 +10,7 @@ error or a file. It ends in order on SIGTERM or SIGINT, and at once on a second 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -227,7 +228,8 @@ def _on_signals(config: Config, logs: Logs) -> asyncio.Event:
             return
         logger.warning("stop_forced reason=second_signal")
         if config.process.pid_file is not None:
-            config.process.pid_file.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                config.process.pid_file.unlink()
         logging.shutdown()
         os._exit(exits.FORCED)
 

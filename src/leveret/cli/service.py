@@ -17,6 +17,8 @@ from leveret.model.errors import ConfigError
 
 _PINGS_A_WATCHDOG: Final = 3
 _US_PER_S: Final = 1_000_000
+_READY_WAIT_S: Final = 1.0
+"""The wait for a service manager's room for the one message that does not come again."""
 
 
 class ServiceManager:
@@ -40,7 +42,7 @@ class ServiceManager:
 
     def ready(self, status: str) -> None:
         """Report that all listeners are open."""
-        self._report("READY=1", f"STATUS={status}", f"MAINPID={os.getpid()}")
+        self._report("READY=1", f"STATUS={status}", f"MAINPID={os.getpid()}", wait_s=_READY_WAIT_S)
         if self.watchdog_s and self._address:
             self._watchdog = asyncio.get_running_loop().create_task(
                 self._ping(self.watchdog_s / _PINGS_A_WATCHDOG)
@@ -60,11 +62,13 @@ class ServiceManager:
             self._report("WATCHDOG=1")
             await asyncio.sleep(interval_s)
 
-    def _report(self, *lines: str) -> None:
+    def _report(self, *lines: str, wait_s: float = 0.0) -> None:
         if not self._address:
             return
         # The node serves also without a listening service manager.
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as teller:
+            # One that is frozen, or busy, takes nothing once its queue is full.
+            teller.settimeout(wait_s)
             teller.connect(self._address)
             teller.send("\n".join(lines).encode())
 

@@ -46,6 +46,7 @@ def test_a_value_that_would_be_taken_for_something_else_is_quoted() -> None:
 def test_an_event_without_a_template_is_told_as_it_is() -> None:
     assert KeyValueLine().format(record("50% done\nand on")).endswith(" 50% done\\nand on")
     assert KeyValueLine().format(record("lost %s of %s", 1, 2)).endswith(" lost 1 of 2")
+    assert KeyValueLine().format(record("peer of %s, %s", "\x1b[2J", "\x9b")).endswith(r" peer of \x1b[2J, \x9b")
 
 
 def test_json_has_rabbitmqs_fields_and_the_events_own() -> None:
@@ -75,6 +76,7 @@ def test_no_value_begins_a_new_line_or_a_new_field(first: str, second: str) -> N
     made = record("event a=%s b=%s", first, second)
     line = KeyValueLine().format(made)
     assert len(line.splitlines()) == 1
+    assert not re.search(r"[\x00-\x1f\x7f-\x9f]", line + JsonLine().format(made)), "a terminal obeys some"
     found = re.search(r' event a=("(?:[^"\\]|\\.)*"|[^ "=]+) b=("(?:[^"\\]|\\.)*"|[^ "=]+)$', line)
     assert found is not None
     values = [json.loads(each) if each.startswith('"') else each for each in found.groups()]

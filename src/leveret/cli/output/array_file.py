@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,11 +41,14 @@ def private_file(path: Path) -> Iterator[IO[bytes]]:
         OSError: it cannot be written; the existing one stays.
     """
     path = path.resolve()
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    # A process id comes again, in a container with each run, and a killed run may have left its file.
+    descriptor, name = tempfile.mkstemp(".part", f".{path.name}.", path.parent)
+    part = Path(name)
     try:
         with open(descriptor, "wb") as out:
             yield out
+            out.flush()
+            os.fsync(descriptor)
         part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)

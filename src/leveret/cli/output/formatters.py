@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from leveret.cli.output.terms import cell, printable
+from leveret.cli.output.terms import cell, printable, printable_json
 from leveret.cli.output.values import MessageLine, ReportLines, Sections, Table, TextDocument, Value
 
 FOR_PEOPLE: Final = ("table", "pretty_table")
@@ -91,7 +91,7 @@ def as_json(value: Value, *, headers: bool) -> str:
             return text + "\n"
         case None:
             return ""
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+    return printable_json(msgspec.json.format(msgspec.json.encode(document), indent=2).decode()) + "\n"
 
 
 def as_csv(value: Value, *, headers: bool) -> str:

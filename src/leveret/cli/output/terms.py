@@ -8,11 +8,18 @@ from typing import Final
 _CONTROLS: Final = {
     code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"
 }
+_CONTROLS_OF_JSON: Final = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
+"""Those that JSON does not escape itself."""
 
 
 def printable(text: str) -> str:
     """A text for a terminal, which would obey control characters in a client's names; tabs and ends of lines stay."""
     return text.translate(_CONTROLS)
+
+
+def printable_json(text: str) -> str:
+    """A JSON text for a terminal; its values stay."""
+    return text.translate(_CONTROLS_OF_JSON)
 
 
 def cell(value: object) -> str:

@@ -36,6 +36,25 @@ def test_the_file_is_never_anybody_elses_to_read(tmp_path: Path) -> None:
     write_array(tmp_path / "file", watched())
 
 
+def test_the_file_of_a_run_that_was_killed_is_in_the_way_of_none(tmp_path: Path) -> None:
+    """In a container each run has the same process id."""
+    left = tmp_path / f".file.{os.getpid()}.part"
+    left.write_text("[1")
+    assert write_array(tmp_path / "file", [1]) == 1
+
+
+def test_a_file_takes_the_place_of_another_one_once_it_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("of yesterday")
+    synced: list[tuple[int, str]] = []
+    monkeypatch.setattr(
+        os, "fsync", lambda file: synced.append((os.fstat(file).st_size, (tmp_path / "file").read_text()))
+    )
+    write_array(tmp_path / "file", [1])
+    assert synced == [((tmp_path / "file").stat().st_size, "of yesterday")]
+
+
 def test_what_is_no_file_is_left_alone(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)

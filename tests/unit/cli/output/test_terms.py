@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from leveret.cli.output.formatters import as_json
 from leveret.cli.output.terms import cell, term
+from leveret.cli.output.values import MessageLine
 
 
 @pytest.mark.parametrize(
@@ -35,3 +38,6 @@ def test_a_text_inside_a_term_is_quoted_on_one_line() -> None:
 @pytest.mark.parametrize("value", ["\x1b]0;owned\x07\r", ["\x1b[2J", "b"], {"k\x9b": "\x7f\x00"}])
 def test_a_terminal_obeys_no_name_of_a_client(value: Any) -> None:
     assert all(character.isprintable() for character in cell(value)), repr(cell(value))
+    shown = as_json(MessageLine("", {"name": value}), headers=True)
+    assert all(character.isprintable() for character in shown.replace("\n", "")), repr(shown)
+    assert json.loads(shown) == {"name": value}
