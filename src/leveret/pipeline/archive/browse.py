@@ -81,12 +81,14 @@ def _rows(
                 if not len(wanted):
                     continue
                 table = parquet.read_row_group(group, [*_IDENTITY[1:3], "timestamp_ms", *_CONTENT])
-                for row in table.take(pa.array(wanted[:count])).to_pylist():
-                    identity = (row["queue_epoch"], row["queue_offset"])
-                    if count and identity not in seen:
-                        seen.add(identity)
-                        count -= 1
-                        yield _shown(row, body_bytes_max)
+                while count and len(wanted):
+                    some, wanted = wanted[:count], wanted[count:]
+                    for row in table.take(pa.array(some)).to_pylist():
+                        identity = (row["queue_epoch"], row["queue_offset"])
+                        if identity not in seen:
+                            seen.add(identity)
+                            count -= 1
+                            yield _shown(row, body_bytes_max)
                 if not count:
                     return
     except (OSError, pa.ArrowInvalid) as error:

@@ -128,7 +128,8 @@ def written_beside(directory: Place) -> Iterator[Path]:
     except OSError as error:
         raise StorageError(f"{directory}: cannot be written: {error}") from error
     finally:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):
+            beside.unlink()
 
 
 def keep(beside: Path, place: Place) -> int:

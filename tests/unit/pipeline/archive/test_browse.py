@@ -60,6 +60,20 @@ def test_they_come_from_a_moment_on_and_no_more_than_were_asked_for(data_dir: Pa
     assert look(data_dir, from_ms=moments[-1] + 1) == []
 
 
+@pytest.mark.parametrize("count", [3, 7, 9])
+def test_what_was_collected_twice_is_in_nobodys_place(tmp_path: Path, count: int) -> None:
+    upstream = StandbyUpstream(["/"])
+    upstream.publish("/", "q", [stored_message(b"%d" % at) for at in range(5)])
+    upstream.copy_again("/", "q", 5)
+    upstream.publish("/", "q", [stored_message(b"%d" % at) for at in range(5, 9)])
+    [log] = upstream.logs.values()
+    file = store_range(tmp_path, "/", log.read(0, 1 << 30))
+    assert file is not None
+    Manifest(tmp_path).append([file])
+    assert file.records == 14
+    assert bodies(look(tmp_path, count=count)) == [b"%d" % at for at in range(count)]
+
+
 def test_a_large_body_is_cut_and_its_size_is_told(data_dir: Path) -> None:
     [row] = look(data_dir, count=1, body_bytes_max=2)
     assert (base64.b64decode(row["body"]), row["body_bytes"]) == (b"0-", 3)

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
+from leveret.model.errors import StorageError
 from leveret.pipeline.files.files import keep, sync_directory, write_durably, written_beside
+
+
+def test_a_disk_that_became_read_only_is_told_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(StorageError, match="cannot be written"):
+        write_durably(tmp_path / "kept", b"abc")
 
 
 def test_octets_are_on_disk_before_they_have_their_name_and_the_name_is_afterwards(
