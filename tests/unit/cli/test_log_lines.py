@@ -46,7 +46,9 @@ def test_a_value_that_would_be_taken_for_something_else_is_quoted() -> None:
 def test_an_event_without_a_template_is_told_as_it_is() -> None:
     assert KeyValueLine().format(record("50% done\nand on")).endswith(" 50% done\\nand on")
     assert KeyValueLine().format(record("lost %s of %s", 1, 2)).endswith(" lost 1 of 2")
-    assert KeyValueLine().format(record("peer of %s, %s", "\x1b[2J", "\x9b")).endswith(r" peer of \x1b[2J, \x9b")
+    assert (
+        KeyValueLine().format(record("peer of %s, %s", "\x1b[2J", "\x9b")).endswith(r" peer of \x1b[2J, \x9b")
+    )
 
 
 def test_json_has_rabbitmqs_fields_and_the_events_own() -> None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import leveret
-from leveret.management.http.app import build_app, public_app
 from leveret.management.http import page_files
+from leveret.management.http.app import build_app, public_app
 from leveret.management.http.page_files import NoPageFiles
 from tests.unit.management.conftest import Client
 

@@ -55,7 +55,7 @@ async def test_a_process_that_cannot_be_started_fails_its_task_in_a_sentence(
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
-    with pytest.raises(PipelineFailed, match="warm could not be started: .*Too many open files; try again"):
+    with pytest.raises(PipelineFailed, match=r"warm could not be started: .*Too many open files; try again"):
         await ask("warm", {})
 
 
