@@ -145,9 +145,7 @@ class PlacementController:
 
     def is_at_rest(self, key: QueueKey) -> bool:
         """Whether the record of a queue led here was followed, and no write of it is under way."""
-        return not any(
-            key in each for each in (self._in_flight, self._unobserved, self._due.records, self._due.looks)
-        )
+        return not self._is_changing(key) and key not in self._due.looks
 
     def definition_changed(self, change: d.Change) -> None:
         """Look at the queues of a vhost again, because a change may alter what policies say of their mirrors."""
@@ -226,6 +224,9 @@ class PlacementController:
         finally:
             self._in_flight.clear()
         for key, node in found.moves:
+            if self._is_changing(key):
+                # It changed while others moved, and is looked at again. Only the next pass ends a wait for that.
+                continue
             try:
                 # Other queues wait for this.
                 await self.move(key, node, prepares=False)
@@ -544,8 +545,11 @@ class PlacementController:
             raise busy
         self._wrote(key, revision)
 
+    def _is_changing(self, key: QueueKey) -> bool:
+        return key in self._in_flight or key in self._unobserved or key in self._due.records
+
     async def _until_at_rest(self, key: QueueKey) -> None:
-        while key in self._in_flight or key in self._unobserved or key in self._due.records:
+        while self._is_changing(key):
             await self._calm.wait()
 
     async def leave(self) -> None:

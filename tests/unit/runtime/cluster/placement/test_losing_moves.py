@@ -7,8 +7,15 @@ import asyncio
 import pytest
 
 from leveret.core.replication.cluster import Lost
+from leveret.core.rules.mirror_policy import WHEN_SYNCED, MirrorPolicy
 from leveret.runtime.cluster.placement.local_queues import Lack
-from tests.unit.runtime.cluster.placement.test_placement_controller import Q, World, all_synchronised
+from tests.unit.runtime.cluster.placement.test_placement_controller import (
+    Q,
+    World,
+    all_synchronised,
+    begun,
+    placed,
+)
 
 
 @pytest.mark.parametrize("lack", [Lack(5, 3), Lack(0, 0)])
@@ -25,3 +32,26 @@ async def test_who_leads_from_an_incomplete_copy_is_recorded_to_also_if_no_messa
     assert await moving
     record = world.recorded()
     assert (record.leader, record.lost) == ("b", Lost(record.term, lack.begins_at, "a"))
+
+
+async def test_a_queue_that_is_deleted_before_its_turn_to_move_holds_nothing_up() -> None:
+    """A policy moves two queues to `b`; while the first moves, the second is deleted, and later `d` is lost."""
+    world = World(policy=MirrorPolicy(mode="nodes", params=("b",), promote_on_failure=WHEN_SYNCED))
+    second, other = ("/", "second"), ("/", "other")
+    for key in (Q, second):
+        world.records(placed("b", "b"), key)
+        world.hands.ready_ones[key] = "b"
+    world.records(placed("a", "a", leader="d", incarnation="d1"), other)
+
+    def deleted() -> None:
+        world.records(None, second)
+        world.hear()
+
+    world.hands.giving = deleted
+    await begun(world)
+    await world.rest()
+    assert world.hands.given == [Q]
+    assert world.recorded().leader == "b"
+    world.ends("d")
+    await world.rest()
+    assert world.recorded(other).leader == "a"
