@@ -290,7 +290,10 @@ class ClusterStore:
                 if error.code == _NO_LEASE:
                     lease.lose("etcd has ended the lease")
                     self._own_lease()
-                raise
+                # An attempt whose answer was lost, perhaps at another endpoint, may have been done before.
+                revision = await self._find_turn(value)
+                if revision is None:
+                    raise
             if revision is not None:
                 self._turn_modified = revision
             return revision

@@ -14,7 +14,7 @@ from leveret.config import build, gather
 from leveret.core.replication.cluster import ClusterKeys, ClusterState, Placement, Presence, encode
 from leveret.core.replication.election import PutKey, StoredValue, StoreTransaction
 from leveret.runtime.cluster.membership.store import ClusterStore, LeaseLost
-from leveret.runtime.coordination.etcd import Snapshot, WatchEvents
+from leveret.runtime.coordination.etcd import EtcdAway, EtcdRefused, Snapshot, WatchEvents
 
 
 def made() -> tuple[ClusterStore, ClusterState, list[str]]:
@@ -105,6 +105,37 @@ async def test_of_two_changes_of_a_nodes_record_under_way_neither_undoes_the_oth
     store.transact = cast(Any, transact)  # type: ignore[method-assign]
     await store.announce(lambda: now)
     assert (written[-1].draining, written[-1].streams) == (True, ("h", 5552))
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+async def test_a_refusal_tells_nothing_of_an_earlier_attempt_whose_answer_was_lost(is_done: bool) -> None:
+    """Else a node whose request for the definitions lock was done would not know that it has the lock, for good."""
+    store, state, _ = made()
+    entries: dict[str, StoredValue] = {}
+    attempts = 0
+
+    async def transact(transaction: StoreTransaction, lease_id: int) -> int | None:
+        nonlocal attempts
+        attempts += 1
+        if attempts > 1:
+            raise EtcdRefused(8, "etcdserver: too many requests")
+        if is_done:
+            for put in transaction.writes:
+                assert isinstance(put, PutKey)
+                entries[put.key] = StoredValue(put.value, 7, lease_id)
+        raise EtcdAway("no endpoint of etcd answers")
+
+    async def answer(prefix: str) -> Snapshot:
+        return Snapshot(7, entries)
+
+    store._etcd = cast(Any, SimpleNamespace(read=answer, transact=transact, endpoint="e"))
+    store._turn = store.keys.turn(3)
+    asked = store.transact(StoreTransaction((), (PutKey(state.keys.definitions_lock, b'"a@h"'),)))
+    if is_done:
+        assert await asked == 7
+    else:
+        with pytest.raises(EtcdRefused):
+            await asked
 
 
 def void(value: object) -> None:
