@@ -108,9 +108,12 @@ class DefinitionsPublication:
             elif isinstance(change, d.Delete) and change.kind == "queues" and change.key in put:
                 self._unrecorded(put.pop(change.key))
             for write in definition_writes(keys, change, placed):
-                # A delete and a put of one key become one put: no node sees a moment without the entity.
-                writes.pop((write.key, ended), None)
-                writes[write.key, ended] = write
+                # A delete and a put of one key become one put: no node sees a moment without the entity. A put that
+                # replaces a put keeps its place: later puts may need the entity.
+                place = write.key, ended
+                if not (isinstance(write, PutKey) and isinstance(writes.get(place), PutKey)):
+                    writes.pop(place, None)
+                writes[place] = write
             if isinstance(change, d.Delete) and change.kind in WITH_CONNECTIONS:
                 # This deletion ends connections, and all that is in a vhost, at all nodes: so a later put of a key that
                 # was written before comes in another transaction.

@@ -58,6 +58,18 @@ def shared(*changes: d.Change, refused: int = 0) -> list[StoreTransaction]:
     return found
 
 
+def arrive(transaction: StoreTransaction, broker: Broker, state: ClusterState) -> None:
+    """Apply a transaction at another node."""
+    revision = state.revision + 1
+    events = [
+        Event(write.key, write.value if isinstance(write, PutKey) else None, revision)
+        for write in transaction.writes
+    ]
+    for change in state.apply(events, revision):
+        if isinstance(change, DefinitionChanged):
+            take(broker, change.change)
+
+
 def test_what_is_deleted_and_put_again_is_replaced_in_one_transaction() -> None:
     queue, binding = d.Queue(vhost="/", name="q", epoch=2), d.Binding(vhost="/", source="x", destination="q")
     [written] = shared(
@@ -107,16 +119,10 @@ def test_what_has_connections_and_is_made_anew_is_gone_for_a_moment_at_all_nodes
         broker.apply_decided(d.Put(each))
     reasons: list[str] = []
     OtherConnection(broker.connections, "u", "v", reasons.append)
-    for revision, transaction in enumerate((one, other), 1):
-        events = [
-            Event(write.key, write.value if isinstance(write, PutKey) else None, revision)
-            for write in transaction.writes
-        ]
-        for change in state.apply(events, revision):
-            if isinstance(change, DefinitionChanged):
-                take(broker, change.change)
+    for count, transaction in enumerate((one, other)):
+        arrive(transaction, broker, state)
         assert reasons == [f"{before.kind.removesuffix('s')} '{before.key[0]}' is deleted"]
-        assert list(state.placements) == [("v", "q")] * (revision - 1)
+        assert list(state.placements) == [("v", "q")] * count
     kept = broker.definitions.by_kind
     assert kept[before.kind][before.key] == after
     assert kept["permissions"][permission.key] == permission
@@ -126,6 +132,26 @@ def test_what_has_connections_and_is_made_anew_is_gone_for_a_moment_at_all_nodes
 def test_a_user_whose_password_changes_keeps_the_connections() -> None:
     [written] = shared(d.Put(d.User(name="u", password_hash="1")), d.Put(d.User(name="u", password_hash="2")))
     assert [type(write) for write in written.writes] == [PutKey, PutKey]
+
+
+def test_what_is_put_again_comes_no_later_than_what_needs_it() -> None:
+    """A vhost and a user get other tags while their queues and permission wait for an earlier transaction."""
+    user = d.User(name="u", password_hash="")
+    permission = d.Permission(user="u", vhost="v", configure="", write="", read="")
+    queues = [d.Queue(vhost="v", name=f"q{number}", epoch=number) for number in range(1, 101)]
+    changes = [
+        *map(d.Put, (user, d.Vhost(name="v"), permission, *queues)),
+        d.Put(d.Vhost(name="v", tags=("t",))),
+        d.Put(d.User(name="u", password_hash="", tags=("management",))),
+    ]
+    transactions = shared(*changes)
+    broker, state = Broker(no_read), ClusterState(KEYS)
+    assert len(transactions) > 1
+    for transaction in transactions:
+        arrive(transaction, broker, state)
+    assert len(broker.queues) == len(queues)
+    assert broker.definitions.by_kind["permissions"][permission.key] == permission
+    assert broker.definitions.by_kind["users"][("u",)].tags == ("management",)
 
 
 def test_what_was_put_and_deleted_meanwhile_is_gone() -> None:
