@@ -55,9 +55,12 @@ class _Notice(NamedTuple):
 class ForwardedMember:
     """core.queues.stream_groups.GroupMember: a subscription at another node."""
 
-    def __init__(self, groups: ClusterStreamGroups, node: str, number: int, key: GroupKey) -> None:
-        """Represent the node's member with that number."""
+    def __init__(
+        self, groups: ClusterStreamGroups, node: str, incarnation: str, number: int, key: GroupKey
+    ) -> None:
+        """Represent the member with that number of a node's present run."""
         self.node = node
+        self.incarnation = incarnation
         self.number = number
         self.key = key
         self._groups = groups
@@ -194,10 +197,16 @@ class ClusterStreamGroups:
         if self._members.pop((member.node, member.number), None) is not None:
             self._led.leave(member.key, member)
 
+    def _incarnation(self, node: str) -> str:
+        presence = self._alive.get(node)
+        return presence.incarnation if presence is not None else ""
+
     def node_changed(self, name: str) -> None:
-        """Remove the members of a node that came or went: they ended with its previous run."""
-        for member in [each for each in self._members.values() if each.node == name]:
-            self._leave(member)
+        """Remove the members of a node that is gone, or runs anew: they ended with its previous run."""
+        present = self._incarnation(name)
+        for member in list(self._members.values()):
+            if member.node == name and member.incarnation != present:
+                self._leave(member)
 
     def answer(self, node: str, what: str, about: Any) -> dict[str, Any]:
         """Handle another node's message.
@@ -219,7 +228,8 @@ class ClusterStreamGroups:
             if not isinstance(self._broker.queues.get(key[:2]), Stream):
                 raise LedElsewhere(f"stream '{key[1]}' in vhost '{key[0]}' is not led here")
             if member is None:
-                member = self._members[node, number] = ForwardedMember(self, node, number, key)
+                member = ForwardedMember(self, node, self._incarnation(node), number, key)
+                self._members[node, number] = member
                 self._led.join(key, member, about["partition"])
         elif member is not None and what == "leave_group":
             self._leave(member)

@@ -8,10 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from leveret.core.queues.queue_types import make_queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.queues.stream_groups import ConsumerGroups
+from leveret.core.replication.cluster import Presence
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError
 from leveret.runtime.cluster import stream_groups
@@ -69,6 +71,30 @@ async def test_a_member_from_before_is_not_the_active_one_when_a_node_leads_the_
     # What comes late of a member from before changes nothing.
     groups.answer("b", "leave_group", {"number": 1, "vhost": "/", "stream": "s", "group": "g"})
     assert (local.is_active, len(sent)) == (False, 2)
+    groups.stop()
+
+
+async def test_a_node_that_announces_something_else_keeps_its_members_until_its_run_ends() -> None:
+    """A node announces its stream listeners when readers may have connected already, and maintenance."""
+
+    async def ask(node: str, what: str, about: Any) -> dict[str, Any]:
+        return {}
+
+    stream = make_queue(d.Queue(vhost="/", name="s", arguments={"x-queue-type": "stream"}), no_read)
+    led, alive = ConsumerGroups(), {"b": Presence("b1", "uri", "", 0, "")}
+    node: Any = SimpleNamespace(
+        broker=SimpleNamespace(queues={KEY: stream}), stream_server=SimpleNamespace(groups=led)
+    )
+    member: Any = SimpleNamespace(name="a", ask=ask, state=SimpleNamespace(alive=alive))
+    groups, local = ClusterStreamGroups(member, node), Member()
+    groups.answer("b", "join_group", ABOUT | {"number": 1, "partition": None})
+    led.join(GROUP, local, None)
+    alive["b"] = replace(alive["b"], streams=("host", 5552))
+    groups.node_changed("b")
+    assert not local.is_active
+    alive["b"] = replace(alive["b"], incarnation="b2")
+    groups.node_changed("b")
+    assert local.is_active
     groups.stop()
 
 
