@@ -142,12 +142,13 @@ def following(
         if node not in mirrors and node not in gone and not (is_complete and node in alive)
     ]
     lost = placement.lost
-    if lost is not None and (lost.by in joined or lost.by not in cluster_view.members):
+    if lost is not None and (lost.by in (me, *joined) or lost.by not in cluster_view.members):
         # The messages of the previous leader are in its quarantine by now, or do not come back.
         lost = msgspec.structs.replace(lost, by="")
-    elif lost is not None and lost.by in alive and lost.by not in (me, *mirrors):
+    elif lost is not None and lost.by in alive and lost.by not in mirrors:
         # Only mirrors are compared, so the previous leader quarantines its divergent records before its copy goes.
         mirrors = (*mirrors, lost.by)
+        before = [node for node in before if node != lost.by]
     return Next(
         msgspec.structs.replace(
             placement,

@@ -33,6 +33,13 @@ def test_who_had_led_is_a_mirror_until_what_it_alone_has_is_quarantined() -> Non
     assert (compared.mirrors, compared.lost) == (("b",), Lost(2, 7, ""))
     away = placed("b", "b", lost=Lost(2, 7, "d"))
     assert following(away, policy, ["b"], ["b"], cluster_view).placement.mirrors == ("b",)
+    # Until all mirrors have everything, those that stopped keep their copies: it is a mirror, and not one of these.
+    stopped = placed("b", stopped=("d", "c"), lost=Lost(2, 7, "c"))
+    kept = following(stopped, policy, [], ["b"], cluster_view).placement
+    assert (kept.mirrors, kept.stopped) == (("b", "c"), ("d",))
+    # The leader without all messages was forgotten, so this node leads again with its own.
+    leads_again = placed("b", "b", lost=Lost(2, 7, "a"))
+    assert following(leads_again, policy, ["b"], ["b"], cluster_view).placement.lost == Lost(2, 7, "")
 
 
 async def test_all_records_are_followed_before_other_nodes_can_find_this_one() -> None:
