@@ -188,16 +188,18 @@ class Forwarding:
 
     async def _keep(self, leader_client: LeaderClient) -> None:
         """Keep a link to a leader for as long as it is wanted."""
-        failures = 0
+        failures, loop = 0, asyncio.get_running_loop()
         while self.leaders.wants(leader_client):
             try:
                 peer = await self._dial_link(leader_client.leader, "relay", vhost=leader_client.vhost)
-                failures = 0
+                failures, began_s = 0, loop.time()
                 try:
                     link = self._links[leader_client] = DialledEnd(self, leader_client, peer)
                     await link.is_over.wait()
                 finally:
                     peer.close()
+                # A leader that accepts each link and ends it at once is not asked without a pause.
+                await asyncio.sleep(max(0.0, began_s + QUICK_RETRY_S[0] - loop.time()))
             except Exception as error:
                 # Any error: without this loop nothing would reach the leader any more.
                 is_bug = not isinstance(error, LeveretError)

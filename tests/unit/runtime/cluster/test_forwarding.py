@@ -27,14 +27,17 @@ from leveret.runtime.cluster.forwarding import Forwarding
 from leveret.runtime.cluster.membership.links import AskedLinks, MemberLinks
 from leveret.runtime.cluster.membership.listener import ClusterListener
 from leveret.runtime.link.credentials import NodeCredentials
+from leveret.runtime.link.peer import LinkPeer, Receiver
 from leveret.runtime.logs.ports import Part
 from leveret.runtime.node.node import Node
 from leveret.session.amqp091.connection import ClientConnection
 from leveret.session.forwarding.leader_server import ForwardedChannelConsumer
 from leveret.session.forwarding.remote_ports import RemotePorts
+from leveret.session.link_handshake import ProvenFollower
 from leveret.testing.applications.applications import channel_of, parameters
 from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.network.waiting import until
+from leveret.wire.link import LinkError
 from tests.unit.memory import scratch
 from tests.unit.runtime.cluster.nodes import SECRET, SETTINGS
 
@@ -199,6 +202,25 @@ async def test_no_error_of_one_link_ends_the_way_to_the_leader(monkeypatch: pyte
         assert await asyncio.to_thread(_publish_and_consume, here, bodies) == bodies
         assert tries == 2
         assert there.queue("q").sequences.logged == {b"run-here": len(bodies)}
+
+
+async def test_a_leader_that_ends_each_link_at_once_is_dialled_again_after_a_pause() -> None:
+    async with sites(QUEUE) as (here, there):
+        accepted_s: list[float] = []
+
+        def refuse(peer: LinkPeer, caller: ProvenFollower) -> Receiver:
+            accepted_s.append(asyncio.get_running_loop().time())
+            raise LinkError("no")
+
+        there.follower_server.handlers = {"relay": refuse}
+
+        def publish_one() -> None:
+            with channel(here) as client:
+                client.basic_publish("", "q", b"x")
+
+        await asyncio.to_thread(publish_one)
+        await until(lambda: len(accepted_s) >= 5)
+        assert accepted_s[4] - accepted_s[0] >= 4 * 0.04
 
 
 @pytest.mark.parametrize("count", [80, pytest.param(400, marks=pytest.mark.story)])
