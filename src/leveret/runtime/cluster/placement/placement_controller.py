@@ -56,12 +56,10 @@ from leveret.runtime.cluster.placement.due_queues import DueQueues
 from leveret.runtime.cluster.placement.gathered_writes import AT_ONCE, GatheredWrites
 from leveret.runtime.cluster.placement.local_queues import LocalQueues, QueueKey
 from leveret.runtime.cluster.placement.queue_locations import QueueLocations
-from leveret.runtime.process.work_slices import others_first, time_slice
+from leveret.runtime.process.work_slices import in_slices, others_first, time_slice
 
 logger = logging.getLogger(__name__)
 
-_LOOKED_AT: Final = 500
-"""The number of queues that are looked at in one turn of the event loop."""
 _MOVES_AT_ONCE: Final = 32
 _RETRY_S: Final = 0.1
 _FIRST_LISTED_S: Final = 1.0
@@ -208,13 +206,11 @@ class PlacementController:
         found = _Found()
         self._in_flight.update(due)
         try:
-            for count, key in enumerate(due):
+            async for key in in_slices(due):
                 placed = self._state.placements.get(key)
                 queue = self._broker.queues.get(key)
                 if placed is not None and queue is not None:
                     self._look_at(key, queue.definition, placed.placement, found)
-                if count % _LOOKED_AT == _LOOKED_AT - 1:
-                    await asyncio.sleep(0)
             await self._write(found.writes)
             for key, placement, promoted in found.asks:
                 await self._take_over(key, placement, promoted)
@@ -568,7 +564,7 @@ class PlacementController:
         others = {name: presence for name, presence in cluster_view.alive.items() if name != cluster_view.me}
         moves: list[tuple[QueueKey, QueuePromotion]] = []
         staying: list[QueueKey] = []
-        for key, (placement, _) in list(self._state.placements.items()):
+        async for key, (placement, _) in in_slices(list(self._state.placements.items())):
             queue = self._broker.queues.get(key)
             if placement.leader != cluster_view.me or queue is None:
                 continue
@@ -580,10 +576,10 @@ class PlacementController:
                 moves.append((key, promoted))
             elif placement.mirrors:
                 staying.append(key)
-        at_once = asyncio.Semaphore(_MOVES_AT_ONCE)
+        waiting = iter(moves)
 
-        async def move(key: QueueKey, promoted: QueuePromotion) -> None:
-            async with at_once:
+        async def move_one_by_one() -> None:
+            for key, promoted in waiting:
                 try:
                     async with asyncio.timeout(HAND_OVER_S):
                         await self.move(key, promoted.leader or "", loses=not promoted.is_complete)
@@ -594,7 +590,7 @@ class PlacementController:
                     )
                     logger.warning("queue_not_handed_over vhost=%s queue=%s error=%s", *key, reason)
 
-        await asyncio.gather(*(move(key, promoted) for key, promoted in moves))
+        await asyncio.gather(*(move_one_by_one() for _ in range(_MOVES_AT_ONCE)))
         # From the present records: a mirror may have been removed meanwhile.
         found = [(key, placed.placement) for key in staying if (placed := self._state.placements.get(key))]
         return [

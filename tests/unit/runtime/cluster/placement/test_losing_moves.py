@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
 from leveret.core.replication.cluster import Lost
 from leveret.core.rules.mirror_policy import WHEN_SYNCED, MirrorPolicy
+from leveret.model import definitions as d
+from leveret.runtime.cluster.placement import placement_controller as room
 from leveret.runtime.cluster.placement.local_queues import Lack
+from leveret.runtime.process.work_slices import in_slices
 from tests.unit.runtime.cluster.placement.test_placement_controller import (
+    ALL,
     Q,
     World,
     all_synchronised,
@@ -55,3 +60,34 @@ async def test_a_queue_that_is_deleted_before_its_turn_to_move_holds_nothing_up(
     world.ends("d")
     await world.rest()
     assert world.recorded(other).leader == "a"
+
+
+async def test_a_node_that_hands_over_thousands_of_queues_serves_others_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To find the successors of 10,000 queues took 140 ms in one step, and as many tasks were made in the next one."""
+    monkeypatch.setattr(room, "in_slices", partial(in_slices, slice_s=0))
+    monkeypatch.setattr(room, "_MOVES_AT_ONCE", 2)
+    world = World()
+    keys = [("/", f"q{number}") for number in range(9)]
+    for key in keys:
+        world.records(placed("b", "b"), key)
+        world.hands.ready_ones[key] = "b"
+    world.placement_controller.is_held = True
+    await begun(world)
+    await world.rest()
+    passes, looked_in = 0, set[int]()
+
+    def policy(definition: d.Queue) -> MirrorPolicy:
+        if not world.hands.given:
+            looked_in.add(passes)
+        return ALL
+
+    monkeypatch.setattr(world.placement_controller._locations, "policy", policy)
+    handing_over = asyncio.create_task(world.placement_controller.hand_over())
+    while not handing_over.done():
+        passes += 1
+        world.hear()
+        await asyncio.sleep(0)
+    assert len(looked_in) == len(keys)
+    assert {world.recorded(key).leader for key in keys} == {"b"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -30,6 +31,7 @@ from leveret.runtime.cluster.placement.due_queues import DueQueues
 from leveret.runtime.cluster.placement.gathered_writes import AT_ONCE
 from leveret.runtime.cluster.placement.local_queues import Lack, QueueKey
 from leveret.runtime.cluster.placement.placement_controller import PlacementController
+from leveret.runtime.process.work_slices import in_slices
 
 ALL: Final = MirrorPolicy(mode="all", promote_on_failure=WHEN_SYNCED)
 MOST: Final = MirrorPolicy(mode="all", promote_on_failure=WHEN_SYNCED, confirm=MAJORITY)
@@ -304,7 +306,7 @@ async def test_a_queue_that_was_declared_anew_is_not_deleted_for_the_one_before(
 
 
 async def test_a_record_is_followed_before_anything_is_decided_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "_LOOKED_AT", 1)
+    monkeypatch.setattr(room, "in_slices", partial(in_slices, slice_s=0))
     world = World()
     first = ("/", "first")
     world.records(placed("bcd", "bcd"), first)
