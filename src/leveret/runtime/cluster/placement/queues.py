@@ -71,9 +71,13 @@ class ClusterQueues:
 
     def name(self, definition: d.Queue) -> str:
         """Register the log that a durable queue has, or may have; return its name in the tree."""
-        key = (definition.vhost, definition.name)
-        name = self.names[key] = log_name_of(definition)
-        self._keys[name] = key
+        key, name = (definition.vhost, definition.name), log_name_of(definition)
+        before = self.names.get(key, name)
+        if before != name:
+            # Declared anew before the end of the earlier queue's record was followed: the engine removes its log.
+            self._keys.pop(before, None)
+            self.complete.discard(before)
+        self.names[key], self._keys[name] = name, key
         return name
 
     def log_of(self, key: QueueKey, placement: Placement) -> str:

@@ -23,6 +23,7 @@ from leveret.runtime.cluster.placement.local_queues import Lack
 from leveret.runtime.cluster.placement.queue_roles import QueueRoles
 from leveret.runtime.cluster.placement.queues import ClusterQueues
 from leveret.runtime.cluster.placement.reconnect_grace import ReconnectGrace
+from leveret.runtime.logs.log_store import log_name_of
 from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.storage import summary
 from leveret.storage.log import Log
@@ -98,6 +99,23 @@ async def test_what_comes_late_of_a_queue_before_does_nothing_to_the_one_that_wa
     await keeping.follow(KEY, late)
     assert node.tree.logs[name].next_offset == end
     assert name in node.sources.led
+    await node.stop()
+
+
+async def test_a_queue_that_is_declared_anew_again_and_again_leaves_nothing_behind(tmp_path: Path) -> None:
+    """It is declared before the end of the earlier queue's record is followed, as a busy node does."""
+    node = Node(tmp_path / "a")
+    keeping = Keeper(node)
+    for epoch in range(8, 11):
+        keeping.known[KEY] = queue_of(epoch)
+        keeping.declared(keeping.known[KEY].definition, Placement(epoch, "a", "a1", 1, ("b",), ("b",)))
+        node.append(log_name_of(keeping.known[KEY].definition), count=1)
+        await keeping.follow(KEY, keeping.placements[KEY])
+        if epoch > 8:
+            node.tree.logs[f"queues/{epoch - 1:016x}"].delete()
+    names = ["queues/000000000000000a"]
+    assert [*keeping._queues.names.values()] == [*keeping._queues._keys] == names
+    assert [*keeping._queues.complete._names] == [*node.sources.led] == names
     await node.stop()
 
 
