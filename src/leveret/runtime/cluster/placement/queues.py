@@ -98,6 +98,7 @@ class ClusterQueues:
         self.records.pop(key, None)
         if name is not None:
             self._keys.pop(name, None)
+            self._tree.epochs.pop(name, None)
             self.complete.discard(name)
         return name
 

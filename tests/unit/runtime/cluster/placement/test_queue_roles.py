@@ -119,6 +119,20 @@ async def test_a_queue_that_is_declared_anew_again_and_again_leaves_nothing_behi
     await node.stop()
 
 
+async def test_a_deleted_queue_leaves_no_epoch_of_its_log_behind(tmp_path: Path) -> None:
+    """Durable queues of single clients come and go as long as a node runs."""
+    node = Node(tmp_path / "a")
+    keeping = Keeper(node)
+    keeping.known[KEY] = queue_of(8)
+    keeping.declared(keeping.known[KEY].definition, Placement(8, "a", "a1", 1))
+    await keeping.follow(KEY, keeping.placements[KEY])
+    assert [*node.tree.epochs] == [NAME]
+    del keeping.known[KEY]
+    await keeping.follow(KEY, None)
+    assert not node.tree.epochs
+    await node.stop()
+
+
 def mirrored(leader: str = "b", mirrors: str = "a", synchronised: str = "", **more: Any) -> Placement:
     return Placement(8, leader, f"{leader}1", 1, tuple(mirrors), tuple(synchronised), **more)
 
