@@ -136,13 +136,16 @@ def test_a_user_whose_password_changes_keeps_the_connections() -> None:
 
 def test_what_is_put_again_comes_no_later_than_what_needs_it() -> None:
     """A vhost and a user get other tags while their queues and permission wait for an earlier transaction."""
-    user = d.User(name="u", password_hash="")
+    user, tagged = (d.User(name="u", password_hash="", tags=tags) for tags in ((), ("management",)))
     permission = d.Permission(user="u", vhost="v", configure="", write="", read="")
     queues = [d.Queue(vhost="v", name=f"q{number}", epoch=number) for number in range(1, 101)]
-    changes = [
-        *map(d.Put, (user, d.Vhost(name="v"), permission, *queues)),
+    changes: list[d.Change] = [
+        d.Put(user),
+        d.Put(d.Vhost(name="v")),
+        d.Put(permission),
+        *(d.Put(queue) for queue in queues),
         d.Put(d.Vhost(name="v", tags=("t",))),
-        d.Put(d.User(name="u", password_hash="", tags=("management",))),
+        d.Put(tagged),
     ]
     transactions = shared(*changes)
     broker, state = Broker(no_read), ClusterState(KEYS)
@@ -151,7 +154,7 @@ def test_what_is_put_again_comes_no_later_than_what_needs_it() -> None:
         arrive(transaction, broker, state)
     assert len(broker.queues) == len(queues)
     assert broker.definitions.by_kind["permissions"][permission.key] == permission
-    assert broker.definitions.by_kind["users"][("u",)].tags == ("management",)
+    assert broker.definitions.by_kind["users"][("u",)] == tagged
 
 
 def test_what_was_put_and_deleted_meanwhile_is_gone() -> None:

@@ -80,11 +80,10 @@ class RecordWrite(NamedTuple):
 
 
 class _Found:
-    """The result of a look at queues: records to write, queues to move or delete, nodes to ask first."""
+    """The result of a look at queues: records to write, queues to delete, nodes to ask first."""
 
     def __init__(self) -> None:
         self.writes: list[RecordWrite] = []
-        self.moves: list[tuple[QueueKey, str]] = []
         self.lost: list[tuple[QueueKey, Placement]] = []
         self.asks: list[tuple[QueueKey, Placement, QueuePromotion]] = []
 
@@ -121,6 +120,9 @@ class PlacementController:
         self._fulfilled: dict[QueueKey, RequiredMirrors] = {}
         self._in_flight: set[QueueKey] = set()
         self._unobserved: dict[QueueKey, int] = {}
+        self._moves: dict[QueueKey, str] = {}
+        """The queues to move by their policies, each with its next leader."""
+        self._is_move_wanted = asyncio.Event()
         self._moving: set[QueueKey] = set()
         self._patient_since_s: dict[QueueKey, float] = {}
         self._calm = asyncio.Event()
@@ -143,7 +145,9 @@ class PlacementController:
 
     def is_at_rest(self, key: QueueKey) -> bool:
         """Whether the record of a queue led here was followed, and no write of it is under way."""
-        return not self._is_changing(key) and key not in self._due.looks
+        return not any(
+            key in each for each in (self._in_flight, self._unobserved, self._due.records, self._due.looks)
+        )
 
     def definition_changed(self, change: d.Change) -> None:
         """Look at the queues of a vhost again, because a change may alter what policies say of their mirrors."""
@@ -157,7 +161,10 @@ class PlacementController:
         self._due.look(key for key in self._state.placements if key[0] == vhost)
 
     async def run(self) -> None:
-        """Handle due queues, for ever."""
+        """Handle due queues, and move others, for ever."""
+        await asyncio.gather(self._handle_due(), self._move_wanted())
+
+    async def _handle_due(self) -> None:
         while True:
             # Wakes the present waiters; later ones wait for the next pass.
             self._calm.set()
@@ -170,6 +177,18 @@ class PlacementController:
                 logger.warning("queues_not_placed error=%s action=retry", error)
                 await asyncio.sleep(_RETRY_S)
                 self._due.again()
+
+    async def _move_wanted(self) -> None:
+        """Move one queue after the other; records are followed and written meanwhile, and lost leaders succeeded."""
+        while True:
+            self._is_move_wanted.clear()
+            while self._moves:
+                key = next(iter(self._moves))
+                try:
+                    await self.move(key, self._moves.pop(key), prepares=False)
+                except LeveretError as error:
+                    self._retry(key, error)
+            await self._is_move_wanted.wait()
 
     async def begin(self) -> None:
         """Follow all records before clients are let in: the queues led here must wait for their mirrors."""
@@ -219,15 +238,6 @@ class PlacementController:
             raise
         finally:
             self._in_flight.clear()
-        for key, node in found.moves:
-            if self._is_changing(key):
-                # It changed while others moved, and is looked at again. Only the next pass ends a wait for that.
-                continue
-            try:
-                # Other queues wait for this.
-                await self.move(key, node, prepares=False)
-            except LeveretError as error:
-                self._retry(key, error)
         self._delete(found.lost)
 
     async def _take_over(self, key: QueueKey, placement: Placement, promoted: QueuePromotion) -> None:
@@ -283,12 +293,14 @@ class PlacementController:
             placement, policy, local.ready(key), local.joined(key), self._cluster_view()
         )
         after = self._prepared(key, placement, wanted, policy)
+        waits_for = self._moves.pop(key, "")
         if not move_to:
             self._patient_since_s.pop(key, None)
         if after != placement:
             found.writes.append(RecordWrite(key, placement, after))
-        elif move_to and self._is_turn_of(key, move_to, policy):
-            found.moves.append((key, move_to))
+        elif move_to and (waits_for == move_to or self._is_turn_of(key, move_to, policy)):
+            self._moves[key] = move_to
+            self._is_move_wanted.set()
 
     def _is_turn_of(self, key: QueueKey, node: str, policy: MirrorPolicy) -> bool:
         """Whether a queue moves to this node now: the first node of its policy has a moment to become ready before."""
@@ -541,11 +553,8 @@ class PlacementController:
             raise busy
         self._wrote(key, revision)
 
-    def _is_changing(self, key: QueueKey) -> bool:
-        return key in self._in_flight or key in self._unobserved or key in self._due.records
-
     async def _until_at_rest(self, key: QueueKey) -> None:
-        while self._is_changing(key):
+        while key in self._in_flight or key in self._unobserved or key in self._due.records:
             await self._calm.wait()
 
     async def leave(self) -> None:

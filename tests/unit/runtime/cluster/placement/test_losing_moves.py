@@ -11,7 +11,7 @@ from leveret.core.replication.cluster import Lost
 from leveret.core.rules.mirror_policy import WHEN_SYNCED, MirrorPolicy
 from leveret.model import definitions as d
 from leveret.runtime.cluster.placement import placement_controller as room
-from leveret.runtime.cluster.placement.local_queues import Lack
+from leveret.runtime.cluster.placement.local_queues import Lack, QueueKey
 from leveret.runtime.process.work_slices import in_slices
 from tests.unit.runtime.cluster.placement.test_placement_controller import (
     ALL,
@@ -39,27 +39,34 @@ async def test_who_leads_from_an_incomplete_copy_is_recorded_to_also_if_no_messa
     assert (record.leader, record.lost) == ("b", Lost(record.term, lack.begins_at, "a"))
 
 
-async def test_a_queue_that_is_deleted_before_its_turn_to_move_holds_nothing_up() -> None:
-    """A policy moves two queues to `b`; while the first moves, the second is deleted, and later `d` is lost."""
+async def test_queues_that_move_by_their_policy_hold_nothing_else_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the first of two moves, the second is deleted, and the leader of another queue is lost."""
     world = World(policy=MirrorPolicy(mode="nodes", params=("b",), promote_on_failure=WHEN_SYNCED))
     second, other = ("/", "second"), ("/", "other")
     for key in (Q, second):
         world.records(placed("b", "b"), key)
         world.hands.ready_ones[key] = "b"
     world.records(placed("a", "a", leader="d", incarnation="d1"), other)
+    is_given, given = asyncio.Event(), list[QueueKey]()
 
-    def deleted() -> None:
-        world.records(None, second)
-        world.hear()
+    async def hand_over_to(
+        key: QueueKey, node: str, recorded: frozenset[str], *, loses: bool
+    ) -> frozenset[str]:
+        given.append(key)
+        await is_given.wait()
+        return recorded
 
-    world.hands.giving = deleted
+    monkeypatch.setattr(world.hands, "hand_over_to", hand_over_to)
     await begun(world)
     await world.rest()
-    assert world.hands.given == [Q]
-    assert world.recorded().leader == "b"
+    world.records(None, second)
     world.ends("d")
     await world.rest()
     assert world.recorded(other).leader == "a"
+    is_given.set()
+    await world.rest()
+    assert world.recorded().leader == "b"
+    assert given == [Q]
 
 
 async def test_a_node_that_hands_over_thousands_of_queues_serves_others_meanwhile(
