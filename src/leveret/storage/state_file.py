@@ -85,6 +85,20 @@ class StateFile:
         self.write(octets)
         self.report(octets)
 
+    def save_in_thread(
+        self, state: dict[str, Any], on_loop: Callable[[Callable[[bytes], None], bytes], object]
+    ) -> None:
+        """As `save`, in a thread: `on_loop` has the event loop call `on_replaced`, whose changes are the loop's alone.
+
+        One thread at a time. The caller of `asyncio.to_thread` continues behind that call.
+
+        Raises:
+            StorageError: as `save`.
+        """
+        octets = encoded(state)
+        self.write(octets)
+        on_loop(self.report, octets)
+
     def report(self, octets: bytes | None) -> None:
         """Call `on_replaced`, as `replace` does after the write."""
         if self._on_replaced is not None:

@@ -142,11 +142,12 @@ class EventHistory:
 
     async def _save(self, event: NodeEvent, *, is_withdrawn: bool = False) -> None:
         try:
-            await asyncio.to_thread(self._keep, msgspec.to_builtins(event), is_withdrawn)
+            loop = asyncio.get_running_loop()
+            await asyncio.to_thread(self._keep, msgspec.to_builtins(event), is_withdrawn, loop)
         except StorageError as error:
             logger.warning("event_not_kept kind=%s error=%s", event.kind, error)
 
-    def _keep(self, event: dict[str, Any], is_withdrawn: bool) -> None:
+    def _keep(self, event: dict[str, Any], is_withdrawn: bool, loop: asyncio.AbstractEventLoop) -> None:
         """Append an event, and remove the entry of its begin."""
         with self._saving:
             # A file that cannot be read now, for want of a descriptor, is not replaced by a history of one event.
@@ -156,4 +157,5 @@ class EventHistory:
                 for each in msgspec.to_builtins(self._load())
                 if (each["kind"], each["begun_ms"]) != (event["kind"], event["begun_ms"])
             ]
-            self._file.save({"events": (kept if is_withdrawn else [*kept, event])[-EVENTS_MAX:]})
+            events = (kept if is_withdrawn else [*kept, event])[-EVENTS_MAX:]
+            self._file.save_in_thread({"events": events}, loop.call_soon_threadsafe)

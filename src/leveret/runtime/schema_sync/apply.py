@@ -83,12 +83,12 @@ class SyncHistory:
         """
         self._applied.append(applied)
         self._state = {"applied": msgspec.to_builtins(list(self._applied))}
-        await asyncio.to_thread(self._save)
+        await asyncio.to_thread(self._save, asyncio.get_running_loop())
 
-    def _save(self) -> None:
+    def _save(self, loop: asyncio.AbstractEventLoop) -> None:
         # The thread of a cancelled sync continues, and may end after the thread of the next sync.
         with self._saving:
-            self._file.save(self._state)
+            self._file.save_in_thread(self._state, loop.call_soon_threadsafe)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return all deltas, newest first."""

@@ -54,5 +54,6 @@ class HereAlone:
     async def decide(self, change: Callable[[SchemaDecided], SchemaDecided]) -> None:
         """See Deciding."""
         decided = change(self.decided)
-        await asyncio.to_thread(self._file.save, msgspec.to_builtins(decided))
+        on_loop = asyncio.get_running_loop().call_soon_threadsafe
+        await asyncio.to_thread(self._file.save_in_thread, msgspec.to_builtins(decided), on_loop)
         self.decided = decided
