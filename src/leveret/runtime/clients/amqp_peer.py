@@ -13,6 +13,7 @@ of these conditions holds:
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -36,6 +37,8 @@ from leveret.session.amqp091.remote_queues import ConnectionHost
 from leveret.session.amqp10.server import Amqp10Host
 from leveret.wire.amqp10 import PROTOCOL_HEADERS as AMQP10_HEADERS
 from leveret.wire.proxy_protocol import Proxied
+
+logger = logging.getLogger(__name__)
 
 WRITE_BUFFER_HIGH_BYTES: Final = 1024 * 1024
 """A peer with more than this unsent gets no deliveries."""
@@ -370,8 +373,13 @@ class AmqpPeer(asyncio.BufferedProtocol):
         """Continue a blocked session, because its reason may be over."""
         self._is_woken = False
         if self._session is not None and self._transport is not None:
-            self._session.go_on(elapsed_ms())
-            self._settle(self._session)
+            try:
+                self._session.go_on(elapsed_ms())
+                self._settle(self._session)
+            except Exception:
+                # A bug in one connection must not end the watch of alarms, which has all connections go on.
+                logger.exception("connection_failed name=%s action=dropped", self.name)
+                self.abort()
 
     def _pace(self) -> None:
         """Read from the socket, or pause reading; see the module.

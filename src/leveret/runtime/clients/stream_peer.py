@@ -141,6 +141,7 @@ class StreamPeer(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._pump_waits = False
         self._writable = True
+        self._unsent_bytes = self._took_at_ms = 0
         self._member: OtherConnection | None = None
         self._parting: Parting | None = None
 
@@ -660,8 +661,25 @@ class StreamPeer(asyncio.Protocol):
 
     def _tick(self) -> None:
         self._timer = None
+        if self._takes_nothing():
+            self._session.cut("missed heartbeats from client, which does not read")
+            self._transport.abort()
+            return
         self._session.tick(self._now_ms())
         self._settle()
+
+    def _takes_nothing(self) -> bool:
+        """Whether a peer that is not read from has taken no octet in the time of two heartbeats.
+
+        Its own heartbeats are not read either, so they cannot show that it is alive.
+        """
+        if self._writable or not self.heartbeat_s:
+            self._unsent_bytes = 0
+            return False
+        before, self._unsent_bytes = self._unsent_bytes, self.unsent_bytes
+        if not before or self._unsent_bytes < before:
+            self._took_at_ms = self._now_ms()
+        return self._now_ms() - self._took_at_ms > 2 * self.heartbeat_s * 1000
 
     def _timer_at(self, when: float, call: Callable[[], None]) -> None:
         if self._timer is not None:

@@ -12,6 +12,7 @@ import pytest
 from leveret.runtime.clients import amqp_listener
 from leveret.runtime.clients.amqp_peer import AmqpPeer
 from leveret.runtime.clients.departures import AT_ONCE, Departures
+from leveret.session.amqp091.connection import ClientConnection
 from leveret.testing.network.waiting import until
 from tests.unit.memory import scratch
 from tests.unit.runtime.collecting.site import Site
@@ -60,7 +61,7 @@ async def test_a_connection_whose_tick_fails_is_dropped_and_the_others_are_timed
     ticks, tick = list[AmqpPeer](), AmqpPeer.tick
 
     def ticked(peer: AmqpPeer, now_ms: int) -> None:
-        if peer is next(iter(peers)):
+        if peer is first:
             raise RuntimeError("a bug")
         ticks.append(peer)
         tick(peer, now_ms)
@@ -77,6 +78,35 @@ async def test_a_connection_whose_tick_fails_is_dropped_and_the_others_are_timed
         monkeypatch.setattr(AmqpPeer, "tick", lambda peer, now_ms: ticks.append(peer))
         ticks.clear()
         await until(lambda: second in ticks)
+        for client in clients:
+            client.close()
+        await site.stop()
+
+
+async def test_a_connection_that_cannot_go_on_is_dropped_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The end of an alarm has all go on, and the task that watches alarms ends the node if it fails."""
+
+    went_on = list[ClientConnection]()
+
+    def gone_on(session: ClientConnection, now_ms: int) -> None:
+        went_on.append(session)
+        if len(went_on) == 1:
+            raise RuntimeError("a bug")
+
+    with scratch() as directory:
+        site = Site(directory)
+        await site.start("127.0.0.1:0")
+        peers, port = site.node.amqp.peers, site.node.amqp.addresses[0].port
+        clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(2)]
+        await until(lambda: len(peers) == 2)
+        first, second = peers
+        monkeypatch.setattr(ClientConnection, "go_on", gone_on)
+        site.node.amqp.go_on()
+        assert len(went_on) == 2
+        await until(lambda: first not in peers)
+        assert second in peers
         for client in clients:
             client.close()
         await site.stop()
