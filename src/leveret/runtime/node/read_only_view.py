@@ -7,7 +7,6 @@ The view serves no client and starts no change. The component that appends to th
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Set
 from typing import Final
 
@@ -133,13 +132,18 @@ class ReadOnlyView:
         self._quieten()
 
     def _show_new(self, queue: Queue | None) -> None:
-        """Show a new queue. Its first messages may arrive before its definition: a flush appends definitions last."""
+        """Show a new queue. Its first messages may arrive before its definition: a flush appends definitions last.
+
+        At a node that catches up all of its log may be here.
+        """
         if queue is None or log_name(queue) in self._queues:
             return
         self._queues[log_name(queue)] = queue
         log = self._tree.logs.get(log_name(queue))
-        if log is not None:
-            for chunk in log.read(0, sys.maxsize):
+        if log is not None and log.size_bytes > _PART_BYTES:
+            self.show_again(log_name(queue))
+        elif log is not None:
+            for chunk in log.read(0, _PART_BYTES):
                 self._stores.replayed(queue, log, chunk)
 
     def _quieten(self) -> None:

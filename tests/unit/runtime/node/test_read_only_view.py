@@ -1,0 +1,51 @@
+"""The view of a follower, in which nothing of a leader's records may take long."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leveret.config import load
+from leveret.model import definitions as d
+from leveret.runtime.node import read_only_view
+from leveret.runtime.node.node import Node
+from leveret.storage.log import Log
+from leveret.storage.tree import Tree
+from leveret.testing.network.waiting import until
+from leveret.wire.chunk import decode_chunk
+from tests.unit.runtime.collecting.site import Site
+
+
+async def test_a_log_that_came_before_the_definition_of_its_queue_is_read_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at a follower that catches up: a queue that is declared meanwhile has its turn before its definition."""
+
+    asked: list[int] = []
+    read = Log.read
+
+    def noted(log: Any, offset: int, bytes_max: int, **options: Any) -> Any:
+        asked.append(bytes_max)
+        return read(log, offset, bytes_max, **options)
+
+    leader = Site(tmp_path / "leader")
+    await leader.start()
+    await leader.apply(d.Put(d.Vhost(name="v")), d.Put(d.Queue(vhost="v", name="q")))
+    await leader.publish(200, "q")
+    monkeypatch.setattr(read_only_view, "_PART_BYTES", 1000)
+    monkeypatch.setattr(Log, "read", noted)
+    node = Node(load(None, {}), tmp_path / "follower", tree=Tree(tmp_path / "follower"))
+    node.show(lambda: None)
+    view, names = node.read_only_view, sorted(leader.node.tree.logs, key="definitions".__eq__)
+    assert names[1:] == ["definitions"]
+    for name in names:
+        for segment, header, octets in list(leader.node.tree.logs[name].read_segments(0, 1 << 30)):
+            log = node.tree.logs.get(name) or node.tree.log(node.tree.path_of(name)).open()
+            log.append_raw(header, octets, segment)
+            view.replayed(name, log, decode_chunk(octets))
+    await until(lambda: ("v", "q") in node.broker.queues)
+    await until(lambda: node.broker.queues["v", "q"].message_count == 200)
+    assert max(asked) <= 1000
+    node.close()
