@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from leveret.config.kinds import NONE
 from leveret.config.syntax import Given
 from leveret.model.errors import ConfigError
 
@@ -135,6 +136,9 @@ def _listeners(lines: list[Line]) -> dict[str, Given]:
         if line.value != _NOWHERE:
             address = f"[{host}]:{line.value}" if ":" in host else f"{host}:{line.value}"
             found[_AMQP[line.key]] = Given(address, line.place)
+        elif line.key == "port":
+            # Without a word there would be Leveret's own default listener.
+            found["listeners.tcp"] = Given(NONE, line.place)
     return found
 
 

@@ -58,6 +58,14 @@ def test_addresses_of_one_bind_are_told_apart() -> None:
     assert parse_ini("[amqp]\nport = 5\n", "f") == {"listeners.tcp.lavinmq": ("127.0.0.1:5", "f:2")}
 
 
+def test_without_its_plain_port_nothing_listens_without_tls(tmp_path: Path) -> None:
+    path = tmp_path / "lavinmq.ini"
+    path.write_text("[amqp]\nport = -1\ntls_port = 5671\n")
+    config = load(path)
+    assert config.listeners.amqp == ()
+    assert [str(address) for address in config.listeners.amqp_tls] == ["127.0.0.1:5671"]
+
+
 def test_a_cluster_of_lavinmq_s_is_followers_that_etcd_chooses_among() -> None:
     text = (
         "[clustering]\nenabled = true\netcd_endpoints = 10.0.0.5:2379\nadvertised_uri = tcp://10.0.0.1:5679\n"

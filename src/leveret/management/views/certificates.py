@@ -35,6 +35,7 @@ def expiring_before(config: Config, days: int) -> list[dict[str, Any]]:
 def _tls_listeners(config: Config) -> Iterator[tuple[ListenerView, TlsOptions]]:
     options = {
         "amqp/ssl": config.tls,
+        "stream/ssl": config.tls,
         "https": config.management.tls,
         "replication/ssl": config.followers.tls,
         "clustering/ssl": config.cluster.tls,

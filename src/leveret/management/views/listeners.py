@@ -44,6 +44,8 @@ def _listeners(config: Config) -> Iterator[ListenerView]:
         yield ListenerView("amqp/ssl", address.ip, address.port)
     for address in listeners.stream:
         yield ListenerView("stream", address.ip, address.port)
+    for address in config.streams.listeners_tls:
+        yield ListenerView("stream/ssl", address.ip, address.port)
     if followers.bind is not None:
         secured = followers.tls.certfile is not None
         yield ListenerView("replication/ssl" if secured else "replication", followers.bind, followers.port)
