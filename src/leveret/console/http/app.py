@@ -149,13 +149,10 @@ async def log_in(request: Request) -> Response:
     """Begin a session."""
     state = request.app.state
     address = request.client.host if request.client else ""
-    if wait_s := state.throttle.wait_s(address, time.monotonic()):
-        text = f"too many failed attempts: try again in {wait_s:.0f} s"
-        return answer({"error": text}, HTTPStatus.TOO_MANY_REQUESTS)
     try:
         given = await read_body(request, Credentials)
-        # It counts before the sites answer: many attempts at the same time are as many.
-        state.throttle.began(address, time.monotonic())
+        if refused := _throttled(request, address):
+            return refused
         token = await state.sessions.log_in(given.user, given.password)
     except LoginFailed as failure:
         if not failure.is_refused:
@@ -169,6 +166,19 @@ async def log_in(request: Request) -> Response:
     response = answer(_described(state.sessions.of(token)))
     response.set_cookie(state.cookie, token, path="/", secure=state.has_tls, httponly=True, samesite="strict")
     return response
+
+
+def _throttled(request: Request, address: str) -> Response | None:
+    """Count an attempt to log in; return the answer to one too many.
+
+    It counts before the sites answer, and once its body is here: many attempts at the same time are as many.
+    """
+    throttle: LoginThrottle = request.app.state.throttle
+    if wait_s := throttle.wait_s(address, time.monotonic()):
+        text = f"too many failed attempts: try again in {wait_s:.0f} s"
+        return answer({"error": text}, HTTPStatus.TOO_MANY_REQUESTS)
+    throttle.began(address, time.monotonic())
+    return None
 
 
 async def log_out(request: Request) -> Response:
@@ -199,11 +209,9 @@ async def log_in_at(request: Request, session: ConsoleSession) -> Response:
     """Log in at one site as another user."""
     state = request.app.state
     address = request.client.host if request.client else ""
-    if wait_s := state.throttle.wait_s(address, time.monotonic()):
-        text = f"too many failed attempts: try again in {wait_s:.0f} s"
-        return answer({"error": text}, HTTPStatus.TOO_MANY_REQUESTS)
     given = await read_body(request, Credentials)
-    state.throttle.began(address, time.monotonic())
+    if refused := _throttled(request, address):
+        return refused
     try:
         await state.sessions.log_in_at(session, request.path_params["site"], given.user, given.password)
     except LoginFailed as failure:
@@ -271,7 +279,10 @@ async def show_moments(request: Request, session: ConsoleSession) -> Response:
 async def download_divergent(request: Request, session: ConsoleSession) -> Response:
     """Answer with divergent messages as a file."""
     site = request.query_params.get("site", "")
-    lines = await export_divergent(session, site, request.query_params.get("report", ""))
+    try:
+        lines = await export_divergent(session, site, request.query_params.get("report", ""))
+    except TimeoutError:
+        return answer({"error": "the site does not answer in time"}, HTTPStatus.GATEWAY_TIMEOUT)
     name = f"divergent-{site}.ndjson"
     headers = {"content-disposition": f'attachment; filename="{name}"'}
     return StreamingResponse(lines, media_type="application/x-ndjson", headers=headers)

@@ -170,7 +170,8 @@ async def export_divergent(session: ConsoleSession, site: str, report: str) -> A
         raise InvalidCommand(f"there is no site {site[:64]}")
     lines = watch.client.lines("GET", divergent_path(report), None)
     # The first message is requested here, while an error can still change the answer's status.
-    first = await anext(lines, b"")
+    async with asyncio.timeout(_WHOLE_S):
+        first = await anext(lines, b"")
 
     async def rest() -> AsyncIterator[bytes]:
         if first:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Collection, Coroutine, Mapping
 from typing import Any, Final
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 ENDED_MAX: Final = 50
 RUNNING_MAX: Final = 16
 _LOOK_S: Final = 1.0
-_SILENT_MS: Final = 120_000
+_SILENT_S: Final = 120.0
 """After so long without an answer of the site to anything, a job's own connection is taken for dead: the connection of
 a machine that lost its power breaks at no time."""
 
@@ -121,7 +122,7 @@ class Jobs:
             job.error = str(error)
         except SiteSilent as error:
             job.error = f"{error}: the site sends no more progress, and may continue the job"
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        except Exception:
             # Without an error, a page would show the job as done.
             logger.exception("job_not_understood action=%s site=%s", job.action.name, job.site)
             job.error = "the console failed at the site's answer (see its log); the site may continue the job"
@@ -165,15 +166,18 @@ async def _while_heard(following: Coroutine[Any, Any, None], watch: SiteWatch) -
     """Wait for the end of a job, as long as its site answers to something.
 
     Raises:
-        SiteSilent: the site was not heard for `_SILENT_MS`. And what `following` raises.
+        SiteSilent: the site was not heard for `_SILENT_S`. And what `following` raises.
     """
     task = asyncio.create_task(following)
+    # The time of day may be set meanwhile.
+    heard_ms, since_s = watch.facts.heard_ms, time.monotonic()
     try:
         while not task.done():
             await asyncio.wait((task,), timeout=_LOOK_S)
-            age_ms = watch.facts.age_ms(clock_ms())
-            if not task.done() and age_ms is not None and age_ms > _SILENT_MS:
-                raise SiteSilent(f"the site was not heard for {_SILENT_MS // 1000} s")
+            if watch.facts.heard_ms != heard_ms:
+                heard_ms, since_s = watch.facts.heard_ms, time.monotonic()
+            if not task.done() and heard_ms is not None and time.monotonic() - since_s > _SILENT_S:
+                raise SiteSilent(f"the site was not heard for {_SILENT_S:.0f} s")
         await task
     finally:
         task.cancel()
