@@ -11,7 +11,7 @@ ROWS_MAX: Final = 200_000
 """The most rows for all objects of a kind together: some 20 MB for queues."""
 _ROWS_EACH_MIN: Final = 13
 """The least rows of each: a minute, for any number of objects."""
-_SLICE: Final = 50
+SLICE: Final = 50
 
 T = TypeVar("T")
 
@@ -54,13 +54,13 @@ class RatedKind(Generic[T]):
                 moved(thing, [new - old for new, old in zip(values, history.values, strict=True)])
                 history.add(values, now_ms, interval_ms, MINUTES, rows_max)
             after[thing] = history
-            if not count % _SLICE:
+            if not count % SLICE:
                 yield
         self._histories = after
         for count, (thing, history) in enumerate(before.items(), 1):
             if thing not in after:
                 gone(thing, history.values)
-            if not count % _SLICE:
+            if not count % SLICE:
                 yield
 
     def unchanged_since_ms(self, thing: T) -> int | None:

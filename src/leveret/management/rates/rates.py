@@ -41,7 +41,7 @@ from leveret.management.rates.history import (
     Values,
     show,
 )
-from leveret.management.rates.kinds import ROWS_MAX, RatedKind, Sums
+from leveret.management.rates.kinds import ROWS_MAX, SLICE, RatedKind, Sums
 from leveret.management.rates.plots import OWN, UNKNOWN, Gap, Row, SummedColumns, plot_rows
 from leveret.session.amqp091.channel import Channel
 from leveret.session.amqp091.connection import ClientConnection
@@ -180,7 +180,7 @@ class Rates:
         if now_ms - self.tick_ms >= _GAP_INTERVALS * self.interval_ms:
             self._gaps.append(Gap(self.tick_ms, now_ms))
         self.tick_ms = now_ms
-        self._sample_consumers()
+        yield from self._sample_consumers()
 
     def forget(self) -> None:
         """Begin anew with the next tick, between two samples."""
@@ -203,14 +203,17 @@ class Rates:
         if sums := self._vhosts.get(connection.vhost or ""):
             sums.add(15, change)
 
-    def _sample_consumers(self) -> None:
+    def _sample_consumers(self) -> Iterator[None]:
         """Sample whether each queue's consumers could take messages; newer ticks have more weight."""
-        before, self._utilisation = self._utilisation, {}
-        for queue in self._broker.queues.values():
+        sampled: dict[Queue, float] = {}
+        for count, queue in enumerate(list(self._broker.queues.values()), 1):
             if queue.consumers:
                 served = float(not queue.ready_count or any(each.capacity() > 0 for each in queue.consumers))
-                last = before.get(queue, served)
-                self._utilisation[queue] = last + (served - last) * _UTILISATION_WEIGHT
+                last = self._utilisation.get(queue, served)
+                sampled[queue] = last + (served - last) * _UTILISATION_WEIGHT
+            if not count % SLICE:
+                yield
+        self._utilisation = sampled
 
     def _led_here(self) -> Iterable[Queue]:
         """The queues that this node leads; in a cluster each node counts its own."""
