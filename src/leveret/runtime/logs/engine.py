@@ -132,6 +132,7 @@ class Engine:
         self._gone: set[Queue] = set()
         self._dead_lettered: list[DeadLettered] = []
         self._flush_number = 0
+        self._has_stopped = False
         self._holds: dict[Sender, int] = {}
         self._holding: list[tuple[ClientConnection, int]] = []
         self._appended_bytes = 0
@@ -167,7 +168,8 @@ class Engine:
             self._hooks.on_bug()
 
     def stop(self) -> None:
-        """Stop the flushes of deadlines."""
+        """Log nothing more, as of work that is left: the files may soon be another node's of this process."""
+        self._has_stopped = True
         self._deadlines.stop()
 
     def is_overloaded(self) -> bool:
@@ -187,6 +189,8 @@ class Engine:
 
     def flush(self) -> None:
         """Run one flush; see the module."""
+        if self._has_stopped:
+            return
         if self._next_flush is not None:
             self._next_flush.cancel()
             self._next_flush = None

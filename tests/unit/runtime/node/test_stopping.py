@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -23,13 +25,21 @@ def settling(site: Site) -> Iterator[None]:
         yield
 
 
-async def end_amid(site: Site, *, kills_after: int | None) -> list[int]:
-    """The offsets of messages that a start finds; `kills_after` so many flushes, None for a stop."""
+def size_of(directory: Path) -> int:
+    return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
+
+
+async def begin(site: Site) -> None:
     await site.start()
     await site.apply(d.Put(d.Vhost(name="v")))
     await site.apply(d.Put(d.Queue(vhost="v", name="q")))
     await site.publish(COUNT)
     assert sum(len(run) for run in site.queue().take(COUNT)[0]) == COUNT
+
+
+async def end_amid(site: Site, *, kills_after: int | None) -> list[int]:
+    """The offsets of messages that a start finds; `kills_after` so many flushes, None for a stop."""
+    await begin(site)
     site.node.broker.chores.begin(settling(site))
     if kills_after is None:
         await site.stop()
@@ -74,3 +84,26 @@ def test_a_node_that_is_killed_between_two_turns_has_those_that_were_done(flushe
     settled = set(range(COUNT)).difference(found[0])
     assert settled == set(range(0, min(COUNT, 2 * len(settled)), 2))
     assert len(settled) >= min(flushes, COUNT // 2)
+
+
+def test_a_node_that_was_replaced_writes_nothing_more_into_files_that_another_one_of_its_process_has() -> (
+    None
+):
+    """Clients' settlements have many parts left."""
+
+    sizes: list[int] = []
+
+    async def story(directory: Path) -> None:
+        site = Site(directory)
+        await begin(site)
+        site.node.broker.chores.begin(settling(site))
+        site.node.engine.flush()
+        await site.node.abandon()
+        for _ in range(3):
+            sizes.append(size_of(directory))
+            await asyncio.sleep(0.05)
+        assert site.node.broker.chores
+        await site.kill()
+
+    play(story)
+    assert sizes[1:] == sizes[:1] * 2
