@@ -122,7 +122,7 @@ class Jobs:
             job.error = str(error)
         except SiteSilent as error:
             job.error = f"{error}: the site sends no more progress, and may continue the job"
-        except Exception:
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError):
             # Without an error, a page would show the job as done.
             logger.exception("job_not_understood action=%s site=%s", job.action.name, job.site)
             job.error = "the console failed at the site's answer (see its log); the site may continue the job"
