@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from leveret.core.schema.decisions import SchemaDecided
 from leveret.core.schema.operating_mode import OperatingMode
 from leveret.runtime.process.event_history import EventHistory
 from leveret.runtime.schema_sync.apply import AppliedDelta, SyncHistory
-from leveret.runtime.schema_sync.decisions import HereAlone, SchemaDecided
+from leveret.runtime.schema_sync.decisions import HereAlone
 from leveret.storage.state_file import StateFile
 
 _DELTA = AppliedDelta(
