@@ -154,6 +154,28 @@ def test_an_exclusive_queue_takes_replies_from_clients_of_other_nodes_and_goes_w
         wait_until(is_gone, "the exclusive queue stays", 60)
 
 
+def test_a_direct_reply_comes_from_a_client_of_another_node(site: ClusterSite) -> None:
+    a, b, _ = site.members
+    with connect(a) as asking, connect(b) as answering:
+        asked, answers = asking.channel(), list[bytes]()
+        asked.basic_consume(
+            "amq.rabbitmq.reply-to",
+            lambda _channel, _method, _properties, body: answers.append(body),
+            auto_ack=True,
+        )
+        queue = asked.queue_declare("", exclusive=True).method.queue
+        asked.basic_publish("", queue, b"", pika.BasicProperties(reply_to="amq.rabbitmq.reply-to"))
+        _, question, _ = asked.basic_get(queue, auto_ack=True)
+        answering.channel().basic_publish("", question.reply_to, b"answer")
+
+        def is_answered() -> bool:
+            asking.process_data_events(0.05)
+            return bool(answers)
+
+        wait_until(is_answered, "the reply", 60)
+        assert answers == [b"answer"]
+
+
 def test_users_vhosts_and_permissions_hold_on_all_nodes(site: ClusterSite) -> None:
     """What is changed over one node's HTTP API is asked for at another node's AMQP door."""
     a, b, c = site.members

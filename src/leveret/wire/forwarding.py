@@ -20,6 +20,8 @@ A target's publishes are confirmed by basic.ack and basic.nack, whose tags count
 remote channels of clients' channels, a consumer begins with `CREDIT_FIRST`, and its arguments may have a table
 `CLIENT`.
 
+A publish on a channel without a target is a direct reply, whose routing key names a client of the other node.
+
 A channel that is closed with `NOT_LED` asked for a queue that this node does not lead, or does not lead yet.
 
 The other functions encode what AMQP has too: names that RabbitMQ allows, and pamqp refuses, are among the arguments.

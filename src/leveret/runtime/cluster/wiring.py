@@ -118,6 +118,7 @@ def _parts(member: ClusterMember, node: Node, secret: Secret) -> ClusterParts:
         clock_ms=engine.clock_ms,
     )
     forwarding = Forwarding(member.name, node, links.dial, member.incarnation)
+    forwarding.leaders.replies.runs = lambda name: name != member.name and name in member.state.alive
 
     # Placement: the nodes of queues.
     locations = QueueLocations(settings, member.state, broker, member.cluster_view)

@@ -16,6 +16,8 @@ from leveret.wire import properties as props
 
 REPLY_TO: Final = "amq.rabbitmq.reply-to"
 PREFIX: Final = f"{REPLY_TO}."
+NODE_MAX: Final = 200
+"""The longest name of a node to which other nodes find the way."""
 
 
 class ReplyConsumer:
@@ -26,7 +28,9 @@ class ReplyConsumer:
         self.channel = channel
         self.tag = tag
         self._is_closed = False
-        self.name = PREFIX + channel.connection.host.unique_id()
+        host = channel.connection.host
+        # Other nodes of the cluster send replies to this one. A name has 255 octets at most.
+        self.name = f"{PREFIX}{host.node_name[:NODE_MAX]}.{host.unique_id()}"
         self._heads = DeliverHeads(channel.number, tag)
         channel.connection.broker.direct_replies[self.name] = self
 
@@ -48,6 +52,11 @@ class ReplyConsumer:
         broker.direct_replies.pop(self.name, None)
         broker.version += 1
         self._is_closed = True
+
+
+def node_of(name: str) -> str:
+    """The node of the client with this name for replies; empty for another name."""
+    return name.removeprefix(PREFIX).rpartition(".")[0] if name.startswith(PREFIX) else ""
 
 
 def with_reply_name(consumer: ReplyConsumer | None, header: bytes) -> bytes:

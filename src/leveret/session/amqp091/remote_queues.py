@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from leveret.core.broker.direct_reply import DirectReply
 from leveret.core.queues.messages import Run
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.session.amqp091.delivery import ChannelConsumer, ConsumerSource, DeliveryChannel
@@ -45,6 +46,9 @@ class Leaders(Protocol):
         Raises:
             Postponed: the leader cannot be reached yet.
         """
+
+    def direct_reply(self, vhost: str, name: str) -> DirectReply | None:
+        """The client of another node that takes direct replies under this name; None if no other node has it."""
 
     def registered_with(self, channel: DeliveryChannel, consumer: ChannelConsumer) -> QueueAtLeader | None:
         """The object for the queue with which the consumer is registered; None if it is not registered at a leader."""

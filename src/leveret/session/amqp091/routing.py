@@ -70,9 +70,12 @@ def resolve(channel: ChannelBase, exchange: bytes, routing_key: bytes, header: b
         (topology.looked_at - before) // _BINDINGS_OF_A_FRAME + len(keys) // _KEYS_OF_A_FRAME
     )
     replies: tuple[DirectReply, ...] = ()
-    if not name and broker.direct_replies:
-        found = map(broker.direct_replies.get, dict.fromkeys(map(_text, keys)))
+    if not name:
+        found = [broker.direct_replies.get(each) for each in dict.fromkeys(map(_text, keys))]
         replies = tuple(each for each in found if each is not None)
+        if not (queues or replies) and channel.leaders is not None:
+            elsewhere = channel.leaders.direct_reply(vhost, _text(routing_key))
+            replies = () if elsewhere is None else (elsewhere,)
     return Resolved(queues, header, topology.exchanges[name].counters, replies, headers.were_read)
 
 

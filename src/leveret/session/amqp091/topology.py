@@ -144,7 +144,9 @@ def _declare_replies(channel: ChannelBase, method: commands.Queue.Declare) -> No
     """Declare the pseudo-queue of direct replies, which exists, or a reply name, which exists while its client does."""
     broker, name = channel.connection.broker, method.queue
     if name != REPLY_TO and name not in broker.direct_replies:
-        raise NotFound(f"no queue '{name}' in vhost '{_vhost(channel)}'")
+        leaders = channel.leaders
+        if leaders is None or leaders.direct_reply(_vhost(channel), name) is None:
+            raise NotFound(f"no queue '{name}' in vhost '{_vhost(channel)}'")
     if not method.nowait:
         channel.connection.send(wire.declare_ok(channel.number, name.encode(), 0, 1))
 

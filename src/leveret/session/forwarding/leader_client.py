@@ -252,22 +252,7 @@ class Outlet:
         """Send messages that follow the ones sent before."""
         self._publication.unconfirmed.sent = self._publication.unconfirmed.last
         for part in messages.parts(len(messages), PIECE_BYTES):
-            self._leader_client.send(self._encode(part))
-
-    def _encode(self, messages: Messages) -> bytes:
-        head = messages.head
-        if head is None:
-            return forwarding.publishes_that_differ(
-                self.number, messages.routes, messages.headers, messages.bodies
-            )
-        # Negative, because keys of deliveries are positive. Its channel's number alone decides about it.
-        key = -self.number
-        before = head.frames.get(key)
-        if before is None:
-            before = head.frames[key] = forwarding.publish_head(
-                self.number, head.route, head.header, head.body_bytes
-            )
-        return forwarding.publishes(before, messages.bodies, head.body_bytes)
+            self._leader_client.send(encoded(self.number, part))
 
     def frame(self, kind: int, payload: bytes) -> None:
         """Take a frame of the leader about it.
@@ -315,6 +300,19 @@ class Outlet:
         """Note that the connection is gone."""
         if not self._is_closed:
             self._publication.detached()
+
+
+def encoded(number: int, messages: Messages) -> bytes:
+    """The frames that publish messages on the channel with a number."""
+    head = messages.head
+    if head is None:
+        return forwarding.publishes_that_differ(number, messages.routes, messages.headers, messages.bodies)
+    # Negative, because keys of deliveries are positive. Its channel's number alone decides about it.
+    key = -number
+    before = head.frames.get(key)
+    if before is None:
+        before = head.frames[key] = forwarding.publish_head(number, head.route, head.header, head.body_bytes)
+    return forwarding.publishes(before, messages.bodies, head.body_bytes)
 
 
 def _reason(payload: bytes) -> str:

@@ -394,12 +394,15 @@ class _Publisher(Publisher):
     def resolve(self, channel: ChannelBase, exchange: bytes, routing_key: bytes, header: bytes) -> Resolved:
         """See Publisher; the client's node has checked and routed the message.
 
+        Without a target the channel is for direct replies. One that comes too late for its client goes nowhere.
+
         Raises:
-            LeveretError: the channel has no target, or the target is gone or led elsewhere.
+            LeveretError: the target is gone or led elsewhere.
         """
         queue = channel.target if isinstance(channel, ForwardedChannel) else None
         if queue is None:
-            raise Fault(503, "publish on a channel without a target")
+            reply = channel.connection.broker.direct_replies.get(routing_key.decode(errors="replace"))
+            return Resolved([], header, Counters(), () if reply is None else (reply,), by_headers=False)
         if channel.connection.broker.queues.get(queue.key) is not queue:
             raise Fault(
                 forwarding.NOT_LED, f"queue '{queue.key[1]}' of epoch {queue.epoch} is not led here any more"

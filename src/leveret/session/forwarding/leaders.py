@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from leveret.core.broker.broker import Broker
+from leveret.core.broker.direct_reply import DirectReply
 from leveret.core.queues.confirms import ConfirmBatch
 from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.queue import Queue
@@ -31,6 +32,7 @@ from leveret.session.forwarding.leader_server import (
 from leveret.session.forwarding.publication import Publication, RetransmitBuffer
 from leveret.session.forwarding.remote_channel import RemoteChannel
 from leveret.session.forwarding.remote_ports import RemotePorts, queue_at_leader
+from leveret.session.forwarding.remote_replies import RemoteReplies
 from leveret.session.forwarding.stream_outlets import StreamOutlets
 from leveret.session.forwarding.unconfirmed import Notify
 from leveret.session.host import Sender
@@ -52,6 +54,7 @@ class RemoteLeaders:
         serving: connections that other nodes made to this one, as a leader.
         kept: the unconfirmed published messages.
         streams: the publishes of the stream protocol.
+        replies: the direct replies to clients of other nodes.
         has_waiting: whether a request waits because its node does not lead; then call `tick` soon.
     """
 
@@ -68,6 +71,7 @@ class RemoteLeaders:
         self.askings: dict[tuple[str, str], LeaderClient] = {}
         self.kept = RetransmitBuffer()
         self.streams = StreamOutlets(self._up, self._detached)
+        self.replies = RemoteReplies(self.leader_client)
         self.has_waiting = False
         self.serving: dict[ForwardedConnection, None] = {}
         self._me = me
@@ -103,7 +107,7 @@ class RemoteLeaders:
 
     def wants(self, leader_client: LeaderClient) -> bool:
         """Whether a connection is used, or should be; otherwise it may be closed and forgotten."""
-        if leader_client.channels:
+        if leader_client.channels or self.replies.waits_for(leader_client):
             return True
         return any(
             self._place_of(key) == (leader_client.leader, leader_client.vhost) for key in self._waiting_keys()
@@ -271,6 +275,10 @@ class RemoteLeaders:
         if not remote_channels:
             self._remote_channels.pop(key, None)
 
+    def direct_reply(self, vhost: str, name: str) -> DirectReply | None:
+        """See session.amqp091.remote_queues.Leaders."""
+        return self.replies.find(vhost, name)
+
     def registered_with(self, channel: DeliveryChannel, consumer: ChannelConsumer) -> RemotePorts | None:
         """See session.amqp091.remote_queues.Leaders."""
         source = consumer.queue
@@ -333,6 +341,7 @@ class RemoteLeaders:
         for publication in self._publications.values():
             self._send(publication)
         self.streams.go_on()
+        self.replies.go_on()
         for key in list(self._to_reregister):
             self._reregister_all(key)
         to_ask_again, self._to_ask_again = self._to_ask_again, {}
@@ -493,6 +502,7 @@ class RemoteLeaders:
     def tick(self, now_ms: int) -> bool:
         """Ask unanswered requests again, and close unused outlets; return whether there may be octets to send."""
         self._now_ms = now_ms
+        self.replies.go_on()
         is_due = self.streams.tick(now_ms) or self.has_waiting or bool(self._to_reregister)
         if is_due:
             self._go_on()

@@ -186,8 +186,13 @@ class Cluster:
 
     def __init__(self, *names: str) -> None:
         self.nodes = {name: RelayNode(name) for name in names}
+        for name, node in self.nodes.items():
+            node.forwarded.replies.runs = partial(self._is_another, name)
         self.links: list[Link] = []
         self._epoch = 0
+
+    def _is_another(self, me: str, name: str) -> bool:
+        return name != me and name in self.nodes
 
     def __getitem__(self, name: str) -> RelayNode:
         return self.nodes[name]
