@@ -121,6 +121,8 @@ class ForwardedConnection(ClientConnection):
         self.actor.before_change = partial(need_definitions_lock, self.broker)
         self.state = AmqpState.OPEN
         self.reply(commands.Connection.OpenOk())
+        # An alarm may have begun before.
+        self.notify_blocked()
 
     def lost(self) -> None:
         """See ClientConnection."""

@@ -351,6 +351,20 @@ def test_alarms_of_the_leader_block_those_who_publish_to_it(cluster: Cluster) ->
     assert not link.leader_client.blocked_by
 
 
+def test_a_link_that_is_made_during_an_alarm_tells_of_it(cluster: Cluster) -> None:
+    """Publishers of a node that came later filled the memory and the disk of a leader that had none left."""
+    cluster["b"].alarms.set_replicas_short(True)
+    client = Client(cluster["a"])
+    client.send(*publish(b"x"))
+    cluster.settle()
+    [link] = cluster.links
+    assert [*link.leader_client.blocked_by] == ["in-sync followers"]
+    cluster["b"].alarms.set_replicas_short(False)
+    link.serving.alarms_changed(0)
+    cluster.settle()
+    assert not link.leader_client.blocked_by
+
+
 def test_dlx_of_a_rejected_publish_is_the_leaders(cluster: Cluster) -> None:
     arguments = {
         "x-overflow": REJECT_PUBLISH_DLX,
