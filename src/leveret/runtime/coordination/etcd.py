@@ -169,7 +169,7 @@ class Etcd:
 
         Raises:
             EtcdAway: whether the writes were done is unknown; they may still be, for as long as the conditions hold.
-            EtcdRefused: the writes were not done; code 5 if the lease is over.
+            EtcdRefused: an endpoint did not do the writes, one before it may have; code 5 if the lease is over.
         """
         answer = await self._call("kv/txn", transaction_body(transaction, lease_id), Transacted)
         return answer.header.revision if answer.succeeded else None

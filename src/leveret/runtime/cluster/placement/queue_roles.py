@@ -164,23 +164,21 @@ class QueueRoles:
     async def _lead(self, key: QueueKey, queue: Queue, placement: Placement) -> None:
         name = self._queues.names.get(key)
         if isinstance(queue, RemoteQueue) and key not in self._queues.handed_over:
-            delivered = committed = 0
+            committed = 0
             if name is not None:
                 await self._copies.release(name)
                 await self._commits.all_durable()
-                # Only now: records received before may raise the cursor. A leader that was lost may have handed out
-                # any message since its last report, also of a quorum queue: its consumers do not wait for mirrors.
-                sent_everything = queue.leader in placement.mirrors
-                heard = self._copies.cursor(name)
-                delivered = heard if sent_everything and heard is not None else _ALL
-                committed = heard or 0
+                # Only now: records received before may raise the cursor.
+                committed = self._copies.cursor(name) or 0
             if self._broker.queues.get(key) is not queue:
                 return
             is_lossy = placement.lost is not None and placement.lost.term == placement.term
             if name is not None and is_lossy:
                 # This node may never have received a record; but its copy is all there is now.
                 self._queues.begin_if_missing(name)
-            led = self._queues.lead(queue, placement.term, delivered)
+            # Any message may have been handed out since the last report of a leader, perhaps of one that this node
+            # never heard of; also of a quorum queue, whose consumers do not wait for mirrors.
+            led = self._queues.lead(queue, placement.term, _ALL)
             if is_lossy:
                 logger.warning(
                     "led_without_all vhost=%s queue=%s term=%d from=%s messages=%d",

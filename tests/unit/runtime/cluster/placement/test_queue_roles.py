@@ -137,6 +137,28 @@ def mirrored(leader: str = "b", mirrors: str = "a", synchronised: str = "", **mo
     return Placement(8, leader, f"{leader}1", 1, tuple(mirrors), tuple(synchronised), **more)
 
 
+async def test_a_leader_that_missed_one_before_it_takes_all_messages_for_delivered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`b` handed the queue over to `c`, and `c` to this node, which followed only the last record."""
+    node = Node(tmp_path / "a")
+    keeping = Keeper(node)
+    keeping.known[KEY] = RemoteQueue(d.Queue(name="q", vhost="/", epoch=8), "b")
+    name = await with_copy(node)
+    node.copies._cursors[name] = 1
+    leading: list[int] = []
+
+    def lead(queue: Queue, term: int, delivered: int) -> Queue:
+        leading.append(delivered)
+        raise LeveretError("enough")
+
+    monkeypatch.setattr(keeping._queues, "lead", lead)
+    with pytest.raises(LeveretError, match="enough"):
+        await keeping.follow(KEY, mirrored("a", "bc", "bc"))
+    assert leading[0] >= 3
+    await node.stop()
+
+
 async def with_copy(node: Node) -> str:
     """What was received of the queue before is on disk, and nothing has it open."""
     name = NAME
