@@ -21,7 +21,7 @@ class Console:
 
     def __init__(self) -> None:
         self._in: BinaryIO = os.fdopen(os.dup(0), "rb")
-        self._out: BinaryIO = os.fdopen(os.dup(1), "wb", buffering=0)
+        self._out: BinaryIO = os.fdopen(os.dup(1), "wb")
         self._commands: queue.SimpleQueue[Event] = queue.SimpleQueue()
         # Children (the JVM, workers) must neither hold the parent's pipes open nor read from them.
         nothing = os.open(os.devnull, os.O_RDONLY)
@@ -66,6 +66,8 @@ class Console:
         """Pass another process's event on to the parent."""
         try:
             self._out.write(msgspec.json.encode(event) + b"\n")
+            # Until all of it is written: a process that is stopped and continued writes a part of a long line.
+            self._out.flush()
         except BrokenPipeError:
             self.leave(0)
 

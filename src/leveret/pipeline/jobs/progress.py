@@ -18,6 +18,8 @@ import msgspec
 
 Event: TypeAlias = dict[str, Any]
 DATAGRAM_BYTES_MAX: Final = 65_536
+ROOM_TIMEOUT_S: Final = 0.1
+"""The longest wait for room at the receiver: the kernel keeps ten reports, and a batch of many vhosts sends more."""
 _directories: Final[set[Path]] = set()
 
 
@@ -81,5 +83,7 @@ def report(address: str, event: str, **details: object) -> None:
 
 def _send(address: str, octets: bytes) -> None:
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-        sender.setblocking(False)
-        sender.sendto(octets, address)
+        sender.settimeout(ROOM_TIMEOUT_S)
+        # The kernel tells a connected socket when there is room.
+        sender.connect(address)
+        sender.send(octets)

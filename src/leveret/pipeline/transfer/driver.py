@@ -126,7 +126,6 @@ class Transfer:
         while not self._is_drained():
             if self._next_job is not None:
                 self._job, self._next_job = self._next_job, None
-                self._links.clear()
                 self._troubles.clear()
             started_s = time.monotonic()
             error = self._run_query()
@@ -142,6 +141,8 @@ class Transfer:
 
     def _run_query(self) -> Exception | None:
         """Start the query, and run it until there is another task; return its error if it failed."""
+        # It may not know a log of the last one, such as that of an upstream that had not told its nodes yet.
+        self._links.clear()
         try:
             query = self._start()
         except (StoreFailed, Superseded) as error:
@@ -203,7 +204,9 @@ class Transfer:
                 case "stored":
                     self._stored[event["log"]] = event["next"]
                 case "link":
-                    event["transferred"] = self._stored.get(event["log"], 0)
+                    # The report of a stored file may have been lost; or the source has not seen that file yet.
+                    stored = max(event["transferred"], self._stored.get(event["log"], 0))
+                    self._stored[event["log"]] = event["transferred"] = stored
                     self._links[event["log"]] = event | {"seen_s": time.monotonic()}
                 case "cut":
                     before = self._troubles.get(event["log"])

@@ -490,6 +490,7 @@ class UpstreamReader(DataSourceStreamReader):
 
     def _report(self, log: str, **details: object) -> None:
         """Report changes, and unchanged states now and then."""
+        details["transferred"] = max(0, self._stored(log))
         before, reported_s = self._reported.get(log, ({}, 0.0))
         if details == before and time.monotonic() - reported_s < REPORT_INTERVAL_S:
             return

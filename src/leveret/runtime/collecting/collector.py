@@ -57,7 +57,7 @@ from leveret.runtime.collecting.vhost_directories import VhostDirectories, vhost
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.ports import ReplicationPort
 from leveret.runtime.logs.queue_store import QueueStore
-from leveret.runtime.process.work_slices import others_first
+from leveret.runtime.process.work_slices import in_slices, others_first
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import Header
@@ -519,7 +519,7 @@ class Collector:
         """Sync and serve what was collected, until cancelled."""
         await self._sync.run()
 
-    def retain(self) -> None:
+    async def retain(self) -> None:
         """Drop records beyond the configured size or age, or transferred ones.
 
         First store the downstreams' positions.
@@ -543,19 +543,21 @@ class Collector:
             self.known_downstreams.report_overtaken(vhost, log)
         if dropped:
             self.released()
-        self.count_missing()
+        await self.count_missing()
         for queue in self.following:
             if isinstance(queue, Stream):
                 self._report_retained(queue)
 
-    def count_missing(self) -> None:
-        """Have each log count the messages that its queues hold and that retention has dropped from it."""
-        queues: dict[str, list[Queue]] = {vhost: [] for vhost in self.logs}
-        for queue in self._collected():
-            if queue.key[0] in queues:
-                queues[queue.key[0]].append(queue)
-        for vhost, own in queues.items():
-            self.logs[vhost].count_missing(own)
+    async def count_missing(self) -> None:
+        """Have each log count the messages that its queues hold and that retention has dropped from it, in slices."""
+        counts = {(log, log.first_offset): 0 for log in self.logs.values()}
+        async for queue in in_slices(self._collected()):
+            log = self.logs.get(queue.key[0])
+            if log is not None and (log, log.first_offset) in counts:
+                counts[log, log.first_offset] += log.missing_of(queue)
+        for (log, first), count in counts.items():
+            if log.first_offset == first:  # else it has begun anew
+                log.missing_messages = count
 
     def _collected(self) -> list[Queue]:
         """All queues that are collected, or are catching up."""

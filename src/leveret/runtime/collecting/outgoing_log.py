@@ -402,9 +402,10 @@ class OutgoingLog(CommittedLog):
 
     def count_missing(self, queues: Iterable[Queue]) -> None:
         """Count the messages that queues hold and the log lacks, after retention or deletions."""
-        self.missing_messages = sum(map(self._missing_of, queues))
+        self.missing_messages = sum(map(self.missing_of, queues))
 
-    def _missing_of(self, queue: Queue) -> int:
+    def missing_of(self, queue: Queue) -> int:
+        """The number of the messages of one queue for that count."""
         key = self.key_of(queue)
         begin = self._lowest_offsets.begin_of(key)
         # Messages that are not copied yet are not missing.

@@ -20,7 +20,7 @@ import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Final
 
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 _MS: Final = 1000
 _ANSWERED_MAX: Final = 1000
-"""The number of late confirms that are kept until downstreams have their messages, beside as many as still wait."""
+"""The number of answered confirms that are kept, late ones or others, beside as many as still wait."""
 
 
 class HeldConfirm:
@@ -81,7 +81,7 @@ class RemoteDcConfirms:
         self._timer: asyncio.TimerHandle | None = None
         self._unmet: set[tuple[str, str]] = set()
         self._late_ones = 0
-        self._late_max = _ANSWERED_MAX
+        self._late_max = self._due_max = _ANSWERED_MAX
 
     # -- ports.ConfirmPort -------------------------------------------------------------------
 
@@ -113,6 +113,11 @@ class RemoteDcConfirms:
         self._copied(self._logs[queue.key[0]], queue)
         due_s = asyncio.get_running_loop().time() + queue.settings.remote_confirm_timeout_ms / _MS
         heappush(self._due, (due_s, next(self._numbers), held))
+        if len(self._due) > self._due_max:
+            # Behind one that waits for hours, answered ones would stay as long.
+            self._due = [each for each in self._due if each[2].is_held]
+            heapify(self._due)
+            self._due_max = max(_ANSWERED_MAX, 2 * len(self._due))
         self._arm()
 
     # -- what happens -------------------------------------------------------------------------

@@ -78,7 +78,7 @@ class UpstreamCollection:
             for queue in queues:
                 if queue.key[0] == vhost and queue.replicated and queue.damage is None:
                     await self._collector.complete(queue)
-        self._collector.count_missing()
+        await self._collector.count_missing()
 
     def follow_tags(self) -> None:
         """Open and close outgoing logs as vhosts gain and lose the tag."""

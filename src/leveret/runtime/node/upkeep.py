@@ -50,7 +50,7 @@ class Upkeep:
         while True:
             await asyncio.sleep(_RETAIN_EVERY_S)
             try:
-                self._collector.retain()
+                await self._collector.retain()
                 self._log_store.queues.release_ended()
                 self._log_store.streams.retain()
                 self._collector.resume(self._broker.led_queues())

@@ -26,6 +26,7 @@ from leveret.core.replication.standby_site import RecoveryRequest
 from leveret.model.definitions import REHEARSAL_VHOSTS, Delete, Put, Queue, Vhost
 from leveret.model.errors import InvalidCommand, NotAllowed, PreconditionFailed
 from leveret.model.moment import moment_ms
+from leveret.runtime.process.work_slices import in_slices
 from leveret.runtime.standby.archive import StandbyArchive
 from leveret.runtime.standby.pipeline_process import Event, PipelineFailed, ask
 
@@ -319,9 +320,9 @@ class Recoveries:
                 for vhost, place in places.items():
                     described = f"rehearsal of vhost '{vhost}'{self._whose}"
                     broker.apply(Put(Vhost(name=place, description=described)))
-                    for queue in queues:
-                        if queue.vhost == vhost and queue.durable:
-                            broker.apply(Put(Queue(name=queue.name, vhost=place)))
+                async for queue in in_slices(queues):
+                    if queue.vhost in places and queue.durable:
+                        broker.apply(Put(Queue(name=queue.name, vhost=places[queue.vhost])))
                 await self._node.commit()
             yield places
         finally:

@@ -69,6 +69,7 @@ class Rejoin:
         self._state_file = state_file
         self._lock = asyncio.Lock()
         self._retrying: asyncio.Task[None] | None = None
+        self._was_drained = False
 
     async def rejoin(self, *, set_all_aside: bool = False) -> dict[str, Any]:
         """Become a downstream of the new upstream.
@@ -100,6 +101,7 @@ class Rejoin:
             upstream = self._here.check()
             positions = await self._ask_positions(upstream, set_all_aside=set_all_aside)
             unknown = await self._here.check_definitions()
+            self._was_drained = self._node.maintenance.is_draining
             await self._node.maintenance.drain()
             try:
                 reports = await self._come_back(positions, unknown)
@@ -107,7 +109,7 @@ class Rejoin:
                 if self._is_begun():
                     self._retry_later()
                 else:
-                    await self._node.maintenance.revive()
+                    await self._admit()
             return _reported(upstream, reports)
 
     async def _come_back(
@@ -197,7 +199,7 @@ class Rejoin:
             try:
                 async with self._lock:
                     await self._go_on()
-                    await self._node.maintenance.revive()
+                    await self._admit()
             except Exception as error:
                 # Any error: no client is admitted before it is done.
                 is_bug = not isinstance(error, FAILURES)
@@ -205,6 +207,11 @@ class Rejoin:
             else:
                 self._retrying = None
                 return
+
+    async def _admit(self) -> None:
+        """Admit clients; a node that was in maintenance before stays in maintenance."""
+        if not self._was_drained:
+            await self._node.maintenance.revive()
 
     # -- before any change ------------------------------------------------------------------------
 

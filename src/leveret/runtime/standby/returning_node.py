@@ -28,6 +28,7 @@ from leveret.runtime.collecting.untransferred import first_untransferred
 from leveret.runtime.logs.engine import Engine
 from leveret.runtime.logs.log_store import LogStore, log_name
 from leveret.runtime.process.clock import clock_ms
+from leveret.runtime.process.work_slices import in_slices
 from leveret.runtime.schema_sync.schema_sync import SchemaSync
 from leveret.runtime.standby.downstream import StandbyDownstream
 from leveret.runtime.standby.transfer import StandbyUpstreamParameter
@@ -209,7 +210,7 @@ class ReturningNode:
     async def delete(self, kept: Iterable[KeptQueue]) -> list[DivergentReport]:
         """Delete queues as `_delete` does; return the reports of records that came since their quarantine."""
         quarantine = RejoinQuarantine(self._node)
-        for each in kept:
+        async for each in in_slices(kept):
             await self._delete(each, quarantine)
         reports = await quarantine.finish()
         await self._node.commit()

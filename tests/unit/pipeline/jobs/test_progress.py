@@ -8,6 +8,7 @@ from threading import Thread
 
 import pytest
 
+from leveret.pipeline.jobs import progress
 from leveret.pipeline.jobs.progress import Inbox, report
 
 pytestmark = pytest.mark.process
@@ -39,6 +40,24 @@ def test_a_wait_ends_at_once_when_another_thread_wakes_it_and_loses_no_news() ->
         inbox.wake()
         report(inbox.address, "stored")
         assert inbox.wait(600) == [{"event": "stored"}]
+
+
+def test_no_news_of_many_at_once_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of many vhosts reports one file of each; a socket of this kind holds ten (2026-11-29)."""
+    monkeypatch.setattr(progress, "ROOM_TIMEOUT_S", 60.0)
+
+    def report_all() -> None:
+        for number in range(100):
+            report(inbox.address, "stored", next=number)
+
+    with Inbox() as inbox:
+        batch = Thread(target=report_all)
+        batch.start()
+        found = [inbox.wait(60)]
+        while len(found[-1]) and sum(map(len, found)) < 100:
+            found.append(inbox.wait(60))
+        batch.join()
+    assert [each["next"] for some in found for each in some] == list(range(100))
 
 
 def test_news_to_nobody_are_dropped() -> None:

@@ -31,9 +31,9 @@ def chunks_of(log: OutgoingLog, bytes_max: int = 1000) -> Iterator[memoryview | 
         at = decode_header(chunks[-1]).next_offset
 
 
-def retain(site: Site, bytes_max: int) -> None:
+async def retain(site: Site, bytes_max: int) -> None:
     site.node.collector._retain_bytes_max = bytes_max
-    site.node.collector.retain()
+    await site.node.collector.retain()
 
 
 def flip(path: Path, at: int) -> None:
@@ -97,7 +97,7 @@ async def test_settled_messages_stay_until_retention_lets_go_of_them(directory: 
         assert site.contents() == []
     log = await served(site)
     assert sum(decode_header(octets).records for octets in chunks_of(log)) == log.log.next_offset
-    retain(site, 1500)
+    await retain(site, 1500)
     assert 1 < len(segments(directory)) < 10
     assert log.bytes <= 1500
     assert len(list(chunks_of(log))) > 1
@@ -123,7 +123,7 @@ async def test_what_a_deleted_queue_held_can_be_transferred_and_goes_with_the_ou
         for _ in range(10):
             await site.publish(10)
         await served(site)
-        retain(site, 1000)
+        await retain(site, 1000)
     elif end == "delete internal streams":
         site.node.upstream.delete_logs()
     else:
@@ -198,7 +198,7 @@ async def test_a_queue_that_is_deleted_takes_no_room_for_what_nobody_is_to_get(
     if why == "transferred":
         site.node.stream_server.store_offset("v", "eu.1", log.committed_offset)
     else:
-        retain(site, 3000)
+        await retain(site, 3000)
     await site.apply(DELETE)
     if restart:
         await site.restart()
@@ -218,7 +218,7 @@ async def test_what_is_collected_anew_is_what_queues_hold_and_not_what_they_sett
         await site.publish(10)
     await site.ack(600)
     log = await served(site)
-    retain(site, 5000)
+    await retain(site, 5000)
     assert log.missing_messages == len(held)
     if how == "delete internal streams":
         site.node.upstream.delete_logs()

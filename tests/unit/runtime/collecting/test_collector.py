@@ -438,7 +438,7 @@ async def test_a_vhost_that_is_deleted_while_the_disk_is_full_ends_no_node(
     site.node.broker.apply(d.Delete("vhosts", ("v",)))
     # What was appended becomes durable when there is nothing any more to copy it to.
     await site.settle()
-    site.node.collector.retain()
+    await site.node.collector.retain()
     assert not site.node.failed.is_set()
 
 
@@ -646,7 +646,7 @@ async def test_retention_drops_the_oldest_and_a_queue_is_not_copied_twice_for_it
     collector, log = site.node.collector, site.node.collector.logs["v"]
     await until(lambda: log.committed_offset == log.log.next_offset)
     collector._retain_bytes_max = 1000
-    collector.retain()
+    await collector.retain()
     assert 0 < log.first_offset < 40
     assert log.bytes <= 1000
     await site.restart()

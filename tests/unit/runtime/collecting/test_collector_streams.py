@@ -110,14 +110,14 @@ async def test_what_a_streams_retention_took_does_not_come_back_at_the_standby(d
     for number in range(30):
         await publish(site, b"\0\0\0\x28" + b"%040d" % number)
     site.node.log_store.streams.retain()
-    site.node.collector.retain()
+    await site.node.collector.retain()
     assert 0 < len(retained(site)) < 30
     assert collected(site) == retained(site)
     end = site.node.collector.logs["v"].log.next_offset
-    site.node.collector.retain()
+    await site.node.collector.retain()
     assert site.node.collector.logs["v"].log.next_offset == end, "it is said once"
     await site.restart()
-    site.node.collector.retain()
+    await site.node.collector.retain()
     assert collected(site) == retained(site)
 
 

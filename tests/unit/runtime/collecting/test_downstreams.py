@@ -38,7 +38,7 @@ async def test_how_far_downstreams_are_survives_a_restart(directory: Path) -> No
     reported(site, "eu.2", 12)
     reported(site, "eu.3", 40)
     reported(site, "eu.4", log.committed_offset + 1)
-    site.node.collector.retain()
+    await site.node.collector.retain()
     reported(site, "eu.2", 16)
     await site.restart()
     rows = {row["downstream"]: row for row in site.node.upstream.downstreams()}
@@ -85,21 +85,21 @@ async def test_what_all_known_downstreams_have_is_dropped_where_the_operator_cho
     collector = site.node.collector
     reported(site, "eu.2", 60)
     reported(site, "eu.3", 30)
-    collector.retain()
+    await collector.retain()
     assert log.first_offset == 0, "by default only the limits count"
     collector._truncates = True
-    collector.retain()
+    await collector.retain()
     assert 0 < log.first_offset <= 30, "the slower one still needs the rest"
     assert collector.known_downstreams.rows()[1]["missing_records"] == 0
     reported(site, "eu.3", 78)
-    collector.retain()
+    await collector.retain()
     assert 30 < log.first_offset <= 60
     site.node.upstream.forget_downstream("eu.2")
-    collector.retain()
+    await collector.retain()
     assert 60 < log.first_offset <= 78
     site.node.upstream.forget_downstream("eu.3")
     first = log.first_offset
-    collector.retain()
+    await collector.retain()
     assert log.first_offset == first, "whoever comes next may still want it"
 
 
@@ -135,7 +135,7 @@ async def test_a_downstream_that_retention_overtook_is_told_of_once(
     site.node.collector._retain_bytes_max = 800
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            site.node.collector.retain()
+            await site.node.collector.retain()
     missing = log.first_offset - 4
     assert missing > 0
     assert site.node.upstream.downstreams()[0]["missing_records"] == missing

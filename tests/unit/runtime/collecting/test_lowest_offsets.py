@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,8 +16,10 @@ from hypothesis import strategies as st
 from leveret.core.broker.actor import Unrestricted
 from leveret.core.queues.stream import Stream, StreamBatch
 from leveret.model import definitions as d
+from leveret.runtime.collecting import collector as collector_module
 from leveret.runtime.collecting.lowest_offsets import LowestOffsets
 from leveret.runtime.collecting.outgoing_log import OutgoingLog
+from leveret.runtime.process.work_slices import in_slices
 from leveret.storage.segment import segment_of
 from leveret.testing.network.waiting import until
 from leveret.wire.record import BEGINNING_PREFIX
@@ -41,7 +45,7 @@ async def retained(site: Site, bytes_max: int = RETAINED_BYTES) -> OutgoingLog:
     """The log, all of it served, of which retention has taken what is beyond a few segments."""
     log = await served(site)
     site.node.collector._retain_bytes_max = bytes_max
-    site.node.collector.retain()
+    await site.node.collector.retain()
     return log
 
 
@@ -66,6 +70,20 @@ async def with_old_messages(directory: Path) -> tuple[Site, OutgoingLog]:
     log = await retained(site, 4000)
     assert log.missing_messages == lost(site) == 10
     return site, log
+
+
+async def test_a_count_of_many_queues_lets_others_go_on_and_knows_a_log_that_begins_anew_meanwhile(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten thousand queues held the loop up for 60 ms, every five seconds (2026-11-29)."""
+    site, log = await with_old_messages(directory)
+    monkeypatch.setattr(collector_module, "in_slices", partial(in_slices, slice_s=0.0))
+    counting = asyncio.create_task(site.node.collector.retain())
+    await asyncio.sleep(0)
+    assert not counting.done(), "others go on"
+    site.node.collector.delete_all(site.node.broker.vhost_queues("v"))
+    await counting
+    assert log.missing_messages == 0
 
 
 def lost(site: Site) -> int:
@@ -250,10 +268,10 @@ async def test_retention_by_time_goes_by_when_the_log_was_written(directory: Pat
     for path in files:
         os.utime(path, (written_s + 5400, written_s + 5400))
     first = log.first_offset
-    collector.retain()
+    await collector.retain()
     assert log.first_offset == first
     collector._clock_ms = lambda: int(written_s * 1000) + 3 * hour_ms
-    collector.retain()
+    await collector.retain()
     assert log.first_offset == log.log.newest_segment > first
 
 

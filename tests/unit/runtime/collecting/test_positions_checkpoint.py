@@ -55,7 +55,7 @@ async def forget(site: Site) -> None:
     log = await served(site)
     site.node.collector.note_downstream("v", "eu.2", log.committed_offset)
     site.node.collector._truncates = True
-    site.node.collector.retain()
+    await site.node.collector.retain()
 
 
 def said(log: OutgoingLog) -> dict[tuple[bytes, int], int]:
@@ -179,7 +179,7 @@ def test_nothing_is_dropped_that_cannot_be_carried(monkeypatch: pytest.MonkeyPat
             patch.setattr(StateFile, "replace", refuse)
             await forget(site)
         assert log.first_offset == first
-        site.node.collector.retain()
+        await site.node.collector.retain()
         assert log.first_offset > first
         await site.kill()
 

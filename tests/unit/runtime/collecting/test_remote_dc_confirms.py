@@ -206,7 +206,7 @@ async def test_what_retention_dropped_is_not_confirmed_by_a_downstream_that_goes
     later = held(site)
     await served(site)
     site.node.collector._retain_bytes_max = SEGMENT_BYTES
-    site.node.collector.retain()
+    await site.node.collector.retain()
     assert log.first_offset > 4
     report(site, EU, log.first_offset)
     assert (answers, later) == ([False], [])
@@ -228,3 +228,19 @@ async def test_a_downstream_that_acks_nothing_fills_no_memory(directory: Path) -
             await until(lambda answers=answers: all(answers), "the answer to what is late")  # type: ignore[misc]
     waiting = sum(map(len, confirms._uncopied.values())) + confirms._confirms["v"].waiting
     assert waiting < 2002
+
+
+async def test_behind_a_confirm_that_waits_long_no_answered_one_stays_in_memory(directory: Path) -> None:
+    """Those of an hour did, behind that of a queue that could not be collected (2026-11-29)."""
+    site = await replicating(directory, "q", "qb")
+    policy({"remote-dc-confirm": True, "remote-dc-confirm-timeout": 3_600_000}, site)
+    await site.settle()
+    confirms, other = site.node.collector.remote_dc_confirms, site.queue("qb")
+    site.node.collector.pause(site.queue())
+    come(site, EU, 0)
+    await site.publish(1)
+    waiting, answers = held(site), list[bool]()
+    for _ in range(5000):
+        confirms.hold(other, 1, answers.append)
+    assert (waiting, answers) == ([], [True] * 5000)
+    assert len(confirms._due) <= 1001

@@ -62,7 +62,7 @@ async def test_the_upstream_keeps_what_the_slower_of_two_downstreams_with_one_na
     for offset in (20, 60):
         reported(site, slow, 20)
         reported(site, fast, offset)
-    collector.retain()
+    await collector.retain()
     assert 0 < log.first_offset <= 20, "the slower one still needs the rest"
     assert {row["downstream"]: row["transferred"] for row in upstream.downstreams()} == {
         fast: 60,
@@ -79,7 +79,7 @@ async def test_the_upstream_keeps_what_the_slower_of_two_downstreams_with_one_na
     assert fast in str(refused.value)
     assert upstream.forget_downstream(slow)
     assert [row["downstream"] for row in upstream.downstreams()] == [name], "one name suffices again"
-    collector.retain()
+    await collector.retain()
     assert 20 < log.first_offset <= 60
     for each in (one, other, site):
         await each.kill()
@@ -90,7 +90,7 @@ async def test_nothing_is_collected_anew_for_a_downstream_if_its_namesake_lags(d
     site, log = await collecting(directory / "upstream")
     site.node.collector._retain_bytes_max = 800
     reported(site, slow, 60)
-    site.node.collector.retain()
+    await site.node.collector.retain()
     site.node.collector._retain_bytes_max = 1 << 20
     first = log.first_offset
     assert log.missing_messages > 0
@@ -106,7 +106,7 @@ async def test_a_downstream_that_is_renamed_leaves_no_position_of_its_former_nam
     for reference, offset in (("eu.2", 30), ("eu.2#a1", 40), ("eu.3#a1", 50), ("eu.3#b2", 10)):
         reported(site, reference, offset)
     assert log.downstreams.by_reference.keys() == {"eu.3#a1", "eu.3#b2"}
-    site.node.collector.retain()
+    await site.node.collector.retain()
     await site.restart()
     rows = site.node.upstream.downstreams()
     assert {row["downstream"]: row["transferred"] for row in rows} == {"eu.3#a1": 50, "eu.3#b2": 10}

@@ -157,7 +157,7 @@ async def used(site: Site, arguments: dict[str, Any]) -> None:
     stream_of(site).store_offset(b"riding", 101)
     await publish(site, range(90, 100), reference=b"q")
     site.node.log_store.streams.retain()
-    site.node.collector.retain()
+    await site.node.collector.retain()
     await site.settle()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,8 +20,9 @@ from leveret.model.definitions import GlobalParameter, Put, Queue, Vhost
 from leveret.model.errors import NotFound, PreconditionFailed, StorageError
 from leveret.runtime.clients.amqp_listener import AmqpListener
 from leveret.runtime.integrity.divergent import divergent_messages
+from leveret.runtime.process.work_slices import in_slices
 from leveret.runtime.schema_sync.schema_sync import SchemaSync
-from leveret.runtime.standby import rejoin
+from leveret.runtime.standby import rejoin, returning_node
 from leveret.runtime.standby.pipeline_process import PipelineFailed
 from leveret.runtime.standby.rejoin import Rejoin
 from leveret.runtime.standby.transfer import StandbyUpstreamParameter, TransferSupervisor
@@ -241,6 +243,17 @@ async def test_of_what_the_promoted_node_has_nothing_is_set_aside(
     assert (answer["messages"], answer["reports"]) == (2, [answer["report"]])
     assert (site.node.broker.queues, site.node.standby.mode) == ({}, "downstream")
     assert not site.node.maintenance.is_draining
+
+
+async def test_a_node_that_was_in_maintenance_before_stays_there(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its operator keeps clients from it; it admitted them after the return (2026-11-29)."""
+    site, promoted, _ = await with_messages(directory, monkeypatch)
+    promoted.unlink()
+    await site.node.maintenance.drain()
+    await site.node.rejoin.rejoin()
+    assert site.node.maintenance.is_draining
 
 
 async def test_all_is_set_aside_where_nobody_knows_what_the_promoted_node_has(
@@ -611,3 +624,18 @@ async def test_all_is_set_aside_if_the_promoted_node_has_the_end_of_another_writ
     promoted.mark = mark if is_same else mark ^ 2
     await site.node.rejoin.rejoin()
     assert kept(site) == {"q": [b"%08d" % n for n in range(6 if is_same else 0, 8)]}
+
+
+async def test_others_go_on_while_queues_are_deleted(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten thousand held the event loop up for 0.2 s; a cluster's node has a lease to keep (2026-11-29)."""
+    monkeypatch.setattr(returning_node, "in_slices", partial(in_slices, slice_s=0.0), raising=False)
+    site = await replicating(directory, "q1", "q2")
+    here = returning_node.ReturningNode(cast(Any, site.node))
+    kept, _ = await here.quarantine(here.begins_of_all("v"))
+    deleting = asyncio.create_task(here.delete(kept))
+    await asyncio.sleep(0)
+    assert len(site.node.broker.vhost_queues("v")) == 1
+    await deleting
+    assert not site.node.broker.vhost_queues("v")
