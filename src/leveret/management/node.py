@@ -156,6 +156,9 @@ class UpstreamOperations(Protocol):
     def metrics(self) -> Iterator[dict[str, Any]]:
         """One row a replicated queue."""
 
+    def messages(self) -> Iterator[tuple[str, str, int]]:
+        """The virtual host, the name and the number of messages of each replicated queue."""
+
     def collected(self) -> list[dict[str, Any]]:
         """One row a collected vhost."""
 

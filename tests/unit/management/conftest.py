@@ -131,6 +131,9 @@ class FakeUpstream:
     def metrics(self) -> Iterator[dict[str, Any]]:
         yield {"queue": "q", "timestamp": 5, "vhost": "/", "messages": 4}
 
+    def messages(self) -> Iterator[tuple[str, str, int]]:
+        yield "/", "q", 4
+
     remote_confirms: dict[str, Any] | None = None
 
     def confirms_of(self, queue: object) -> dict[str, Any] | None:

@@ -215,8 +215,8 @@ class OwnMetrics:
         ]
 
     def _upstream(self, vhosts: object) -> Iterable[Row]:
-        rows = self._node.upstream.metrics()
-        return (Row((("vhost", row["vhost"]), ("queue", row["queue"])), (row["messages"],)) for row in rows)
+        rows = self._node.upstream.messages()
+        return (Row((("vhost", vhost), ("queue", queue)), (messages,)) for vhost, queue, messages in rows)
 
     def _remote_confirms(self, vhosts: object) -> Iterable[Row]:
         """A row for all queues together; none if no policy has confirms wait for downstreams."""

@@ -28,6 +28,7 @@ from leveret.management.metrics.node import NodeMetrics
 from leveret.management.metrics.objects import ObjectFamilies, Vhosts
 from leveret.management.metrics.own import OwnMetrics
 from leveret.management.metrics.text import CONTENT_TYPE, Family, render, summed
+from leveret.model.errors import LeveretError
 from leveret.runtime.process.work_slices import in_slices
 
 logger = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ def _family(prefix: str, family: Family, *, per_object: bool, vhosts: Vhosts = N
             yield from render(prefix, family.metrics, rows)
         else:
             yield from summed(prefix, family.metrics, rows, by_labels=family.is_summed)
-    except OSError as error:
+    except (OSError, LeveretError) as error:
         # A disk, or a system, that does not tell one figure is no reason to leave out all others.
         logger.warning("metrics_left_out family=%s error=%s", family.name, error)
 

@@ -135,24 +135,32 @@ class UpstreamCollection:
     def metrics(self) -> Iterator[dict[str, Any]]:
         """A row a replicated queue: its oldest message's time of arrival, and its collected part."""
         now = self._clock_ms()
+        for queue, log in self._shown():
+            try:
+                oldest = self._stores.oldest_timestamp_ms(queue)
+            except (StorageError, StopIteration):
+                # As one that is known to be damaged: the others are shown.
+                continue
+            yield {
+                "queue": queue.key[1],
+                "timestamp": now if oldest is None else oldest,
+                "vhost": queue.key[0],
+                "messages": queue.message_count,
+                "collected_offset": log.position_of(queue),
+            }
+
+    def messages(self) -> Iterator[tuple[str, str, int]]:
+        """The virtual host, the name and the number of messages of each replicated queue; reads no log."""
+        return ((queue.key[0], queue.key[1], queue.message_count) for queue, _ in self._shown())
+
+    def _shown(self) -> Iterator[tuple[Queue, OutgoingLog]]:
+        """The replicated queues that this node leads and can read, with their outgoing logs."""
         replicated = [queue for queue in self._broker.queues.values() if queue.replicated]
         for queue in sorted(replicated, key=lambda queue: queue.key):
-            vhost, name = queue.key
-            log = self._collector.logs.get(vhost)
-            if self._broker.queues.get(queue.key) is not queue or queue.is_remote:
-                continue
-            if log is not None and queue.damage is None:
-                oldest = None
-                with suppress(StopIteration):
-                    oldest = self._stores.oldest_timestamp_ms(queue)
-                collected = log.position_of(queue)
-                yield {
-                    "queue": name,
-                    "timestamp": now if oldest is None else oldest,
-                    "vhost": vhost,
-                    "messages": queue.message_count,
-                    "collected_offset": collected,
-                }
+            log = self._collector.logs.get(queue.key[0])
+            is_here = self._broker.queues.get(queue.key) is queue and not queue.is_remote
+            if is_here and log is not None and queue.damage is None:
+                yield queue, log
 
     def confirms_of(self, queue: Queue) -> dict[str, Any] | None:
         """How publishers' confirms of a queue wait for downstreams; None if they do not.

@@ -73,7 +73,11 @@ class SiteRejoin:
         self._error = ""
         self._late: list[dict[str, Any]] = []
         parts.add(
-            {"return_is_asked": self._answer_is_asked, "return_late": self._answer_late},
+            {
+                "return_is_asked": self._answer_is_asked,
+                "return_late": self._answer_late,
+                "return_error": self._answer_error,
+            },
             {
                 "return_logs": self._logs,
                 "return_close": self._close,
@@ -245,14 +249,18 @@ class SiteRejoin:
         """Wait for the end of the return.
 
         Raises:
-            StorageError: a try failed, and the return is retried; the text has the reason.
+            StorageError: a try failed, here or at another node, and the return is retried; the text has the reason.
         """
         while self._returning is not None:
-            if self._error:
-                raise StorageError(
-                    f"the rejoin has begun and is not finished: {self._error}; it is tried again every {RETRY_S:g} s, "
-                    "and no client is admitted before"
-                )
+            for node in self._parts.site.running[:1]:
+                error = ""
+                with suppress(LeveretError):
+                    error = await self._parts.of(node, "return_error")
+                if error:
+                    raise StorageError(
+                        f"the rejoin has begun and is not finished: {error}; it is tried again every {RETRY_S:g} s, "
+                        "and no client is admitted before"
+                    )
             await self._parts.site.wait(_LOOK_S)
 
     # -- finishing --------------------------------------------------------------------------------
@@ -315,6 +323,10 @@ class SiteRejoin:
 
     async def _answer_is_asked(self, about: Mapping[str, Any]) -> bool:
         return self._lock.locked()
+
+    async def _answer_error(self, about: Mapping[str, Any]) -> str:
+        """Return why the last try to finish the return failed; empty if it did not, or another node finishes it."""
+        return self._error
 
     async def _answer_late(self, about: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Return, once, the reports of records that came to queues of this node after their quarantine."""

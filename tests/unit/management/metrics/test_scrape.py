@@ -7,6 +7,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from leveret.model.definitions import Binding, Put, Queue, Vhost
+from leveret.model.errors import StorageError
 from tests.unit.management.fake_replication import follower
 
 if TYPE_CHECKING:
@@ -85,11 +86,12 @@ def test_totals_and_lags_are_told_without_a_password(anonymous: Client, node: Fa
     assert found["leveret_standby_upstream_messages", (("queue", "q"), ("vhost", "/"))] == 4
 
 
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), StorageError("log damaged")])
 def test_a_disk_that_does_not_tell_its_room_leaves_out_no_other_metric(
-    anonymous: Client, monkeypatch: pytest.MonkeyPatch
+    anonymous: Client, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def refused(path: Path) -> int:
-        raise OSError(errno.EIO, "Input/output error")
+        raise error
 
     before = {name for name, _ in samples(anonymous.get("/metrics").text)}
     monkeypatch.setattr("leveret.management.metrics.node.free_disk_bytes", refused)

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from leveret.core.replication.standby_site import SiteDecisions, SiteReturn
-from leveret.model.errors import PreconditionFailed
+from leveret.model.errors import PreconditionFailed, StorageError
 from leveret.runtime.standby import rejoin, site_rejoin
 from leveret.storage.state_file import StateFile
 
@@ -84,3 +84,18 @@ async def test_a_leader_that_ends_after_the_first_look_ends_the_command_before_a
     with pytest.raises(PreconditionFailed, match="'q' of vhost 'v': no running node leads it"):
         await found._begin({}, ())
     assert not recorded
+
+
+async def test_a_command_ends_with_the_failure_of_another_node_that_finishes_the_return() -> None:
+    """It waited for ever, and only the log of that node had the reason (2026-11-29)."""
+    decided = SimpleNamespace(site=SiteDecisions(returning=SiteReturn(begun_ms=1)))
+    site = SimpleNamespace(name="b", running=["a", "b"], wait=asyncio.sleep)
+
+    async def of(node: str, name: str) -> str:
+        return f"queue 'q' is led by no running node, says {node}" if name == "return_error" else ""
+
+    parts = SimpleNamespace(add=lambda answers, works: None, site=site, of=of)
+    node = SimpleNamespace(standby=SimpleNamespace(decided=decided))
+    found = site_rejoin.SiteRejoin(cast(Any, node), cast(Any, parts))
+    with pytest.raises(StorageError, match="led by no running node, says a; it is tried again"):
+        await asyncio.wait_for(found._wait_finished(), PATIENCE_S)
