@@ -97,3 +97,12 @@ async def others_first() -> None:
     if queue is None:
         queue = _queues[loop] = _Queue(loop)
     await queue.next_slice()
+
+
+async def in_thread_to_its_end(work: Callable[..., object], *args: object) -> None:
+    """Do work in a thread; the call ends after the work does, also if it is cancelled."""
+    working = asyncio.get_running_loop().create_task(asyncio.to_thread(work, *args))
+    try:
+        await asyncio.shield(working)
+    finally:
+        await asyncio.wait((working,))

@@ -15,6 +15,7 @@ from leveret.core.replication.join import Bounds
 from leveret.core.replication.receiver import Copied
 from leveret.model.errors import StorageError
 from leveret.runtime.logs.commit import GroupCommit
+from leveret.runtime.process.work_slices import in_thread_to_its_end
 from leveret.runtime.replication.prefix_segment import DIRECTORY as PREFIXES
 from leveret.runtime.replication.prefix_segment import CopiedPrefix, remove_directory
 from leveret.runtime.replication.sent_logs import check_name
@@ -30,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 _ANY_EPOCH: Final = 1 << 64
 _NOT_HERE: Final = Copied(None, _ANY_EPOCH)
+_DIVERGENT: Final = frozenset({ChangeKind.CUT, ChangeKind.QUARANTINE})
 _OF_ITSELF: Final = frozenset({ChangeKind.DROP, ChangeKind.FILE, ChangeKind.REMOVE, ChangeKind.HEAD})
 """Changes that keep a node's consistency unchanged, whichever other changes are missing."""
 
@@ -149,6 +151,8 @@ class Applier:
         self._prefixes: dict[str, CopiedPrefix] = {}
         self._drops: dict[str, tuple[int, int]] = {}
         self._last: dict[str, bytes] = {}
+        self._quarantined: set[tuple[str, int]] = set()
+        """The logs, and the offsets, from which on a thread has quarantined them for the next frame."""
 
     # -- extents ------------------------------------------------------------------------------
 
@@ -212,6 +216,7 @@ class Applier:
             prefix.forget()
         self._prefixes.clear()
         self._drops.clear()
+        self._quarantined.clear()
         # The leader sends unfinished prefix segments again.
         remove_directory(self.tree.root / PREFIXES, self.tree.removed)
         self._on_joining(leader)
@@ -227,8 +232,27 @@ class Applier:
         if leader is self._leader and not self._is_copying:
             self._on_joined(leader)
 
-    def keeping(self, changes: Sequence[LogChange]) -> None:
-        """See FollowerData: nothing is kept."""
+    def keeping(self, changes: Sequence[LogChange]) -> Coroutine[Any, Any, None] | None:
+        """See FollowerData: a thread quarantines the records that these changes remove in a join, perhaps gigabytes."""
+        quarantine, first = self.quarantine, dict[str, LogChange]()
+        for change in changes if quarantine is not None else ():
+            first.setdefault(change.name, change)
+        divergent = [
+            (change.name, self._at(change, log))
+            for change in first.values()
+            if change.kind in _DIVERGENT and (log := self.tree.logs.get(change.name)) is not None
+        ]
+        return self._quarantining(quarantine, divergent) if quarantine is not None and divergent else None
+
+    async def _quarantining(self, quarantine: QuarantineFactory, divergent: list[tuple[str, int]]) -> None:
+        # After a sync no segment gets its final name while they are listed.
+        await self._commits.all_durable()
+        for name, at in divergent:
+            await in_thread_to_its_end(quarantine.add, name, at)
+        self._quarantined.update(divergent)
+
+    def _at(self, change: LogChange, log: Log) -> int:
+        return change.offset if change.kind is ChangeKind.CUT else log.first_offset
 
     def take(self, head: FrameHead, changes: Iterable[LogChange]) -> None:
         """Make the changes of a frame.
@@ -243,6 +267,7 @@ class Applier:
                 self._before_rewriting()
                 self._is_copying = True
             self.apply(change)
+        self._quarantined.clear()
 
     def has_made(self, change: LogChange) -> bool:
         """Return whether a repeated change was made before, and must not be made again."""
@@ -424,8 +449,10 @@ class Applier:
         log = self.tree.logs.get(change.name)
         if log is None:
             return
-        at = change.offset if change.kind is ChangeKind.CUT else log.first_offset
-        if self.quarantine is not None:
+        at = self._at(change, log)
+        if (change.name, at) in self._quarantined:
+            self._quarantined.remove((change.name, at))
+        elif self.quarantine is not None:
             self.quarantine.add(change.name, at)
         elif self._is_streaming and self._quarantine_now is not None and self._leader is not None:
             self._quarantine_now(self._leader, change.name, at)

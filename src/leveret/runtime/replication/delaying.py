@@ -33,7 +33,7 @@ from typing import Any, Final
 from leveret.core.replication.receiver import Copied
 from leveret.model.errors import Corrupt, LeveretError, PreconditionFailed, StorageError
 from leveret.runtime.logs.commit import GroupCommit
-from leveret.runtime.process.work_slices import in_slices
+from leveret.runtime.process.work_slices import in_slices, in_thread_to_its_end
 from leveret.runtime.replication.applier import Applier, QuarantineFactory, WaitingChanges
 from leveret.runtime.replication.going_back import go_back, past
 from leveret.runtime.replication.spooled import take_over
@@ -300,18 +300,21 @@ class Delaying:
 
     def keeping(self, changes: Sequence[LogChange]) -> Coroutine[Any, Any, None] | None:
         """See FollowerData: a thread keeps the files of logs that these changes destroy, perhaps of thousands."""
+        quarantining = self._applier.keeping(changes)
         destroyed = self._destroyed(changes) if self._delays else {}
-        return self._keep(destroyed) if destroyed else None
+        return self._keep(destroyed, quarantining) if destroyed else quarantining
 
-    async def _keep(self, destroyed: dict[str, tuple[Log, int | None]]) -> None:
+    async def _keep(
+        self,
+        destroyed: dict[str, tuple[Log, int | None]],
+        quarantining: Coroutine[Any, Any, None] | None,
+    ) -> None:
+        if quarantining is not None:
+            await quarantining
         async with self._expiring:
             at = self._index.end
             kept = [synced(name, *log) async for name, log in in_slices(destroyed.items())]
-            linking = asyncio.get_running_loop().create_task(asyncio.to_thread(self._index.link, at, kept))
-            try:
-                await asyncio.shield(linking)
-            finally:
-                await asyncio.wait((linking,))
+            await in_thread_to_its_end(self._index.link, at, kept)
             self._linked = at, {name: cut_at for name, (_, cut_at) in destroyed.items()}
 
     def _destroyed(self, changes: Iterable[LogChange]) -> dict[str, tuple[Log, int | None]]:
@@ -427,10 +430,8 @@ class Delaying:
 
     def _begin_earlier(self) -> list[Noted]:
         """Return notes of waiting drops that end earlier: the leader has dropped each log that begins later there."""
-        begins = [
-            (each, self._leader_begins.get(each, 0)) for each in self._dropping.keys() | self._due_drops
-        ]
-        return [note for name, begin in begins for note in self._begins_earlier(name, begin)]
+        begins = {each: self._leader_begins.get(each, 0) for each in {*self._dropping, *self._due_drops}}
+        return [note for name, begin in begins.items() for note in self._begins_earlier(name, begin)]
 
     def _drop_again(self, name: str, change: LogChange) -> list[Noted]:
         """Return a note that the leader's last drop of a log applies to the log as this change leaves it.
@@ -521,13 +522,8 @@ class Delaying:
 
         The base is as long as the node has logs, so a thread writes it.
         """
-        encoded = self._index.encoded(self._base)
-        saving = asyncio.get_running_loop().create_task(asyncio.to_thread(self._index.write, encoded))
-        try:
-            await asyncio.shield(saving)
-        finally:
-            # The end of a cancelled write, too: a promotion then removes the file.
-            await asyncio.wait((saving,))
+        # The end of a cancelled write, too: a promotion then removes the file.
+        await in_thread_to_its_end(self._index.write, self._index.encoded(self._base))
         dropped = 0
         # In a join the leader may be about to say that a log begins earlier there.
         while self._due_drops and not (self._begins_join or self._is_in_join):

@@ -366,7 +366,7 @@ class Inbound:
             peer.close(error)
 
     def _take_frame(self, link: ReceivingLink, payload: memoryview) -> None:
-        if self._data.apply_delay_ms:
+        if self._data.apply_delay_ms or link.receiver.phase is not ReceivePhase.STREAMING:
             # It may be applied later, and these octets are valid only now.
             payload = memoryview(bytes(payload))
         frame = link.read(payload)

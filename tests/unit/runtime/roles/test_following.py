@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ import pytest
 from leveret.model.errors import StorageError
 from leveret.runtime.replication import catching_up, sending_link, sent_logs, sent_node
 from leveret.runtime.replication.identity import IdentityFile
+from leveret.storage.quarantine.quarantine import Quarantine
 from leveret.testing.applications.compare import compare
 from leveret.testing.network.waiting import until
 from leveret.wire.link import Octets
 from tests.seeds import seeds
+from tests.unit.runtime.replication.delayed_site import DelayedSite, has_received
 from tests.unit.runtime.replication.link_sites import FollowerSite, LeaderSite, in_sync
 
 
@@ -82,6 +85,43 @@ async def test_a_follower_is_recorded_before_it_has_everything_though_the_disk_r
     assert IdentityFile(tmp_path / "leader").identity.had_followers
     await follower.stop()
     await leader.stop()
+
+
+@pytest.mark.parametrize("is_delayed", [False, True])
+async def test_no_record_is_quarantined_in_the_loops_thread(
+    tmp_path: Path, is_delayed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader that was replaced may have gigabytes that its successor lacks."""
+    leader = LeaderSite(tmp_path / "leader", random.Random(1))
+    uri, kind = await leader.start(), DelayedSite if is_delayed else FollowerSite
+    names = [f"queues/{number:016x}" for number in range(1, 6)]
+    for name in names:
+        leader.append(name)
+    follower = kind(tmp_path / "follower", uri)
+    await until(lambda: has_received(leader) if is_delayed else in_sync(leader), "received")
+    await follower.stop()
+    await until(lambda: not leader.listener.followers, "away")
+    old = LeaderSite(tmp_path / "follower", random.Random(2))
+    for name in names:
+        old.append(name)
+    old.append("queues/00000000000000ff")
+    old.identity.identity.led = True
+    old.identity.save()
+    await old.stop()
+    threads, add = list[int](), Quarantine.add
+
+    def counted(quarantine: Quarantine, path: str, *args: Any) -> Any:
+        threads.append(threading.get_ident())
+        return add(quarantine, path, *args)
+
+    monkeypatch.setattr(Quarantine, "add", counted)
+    follower = kind(tmp_path / "follower", uri)
+    await until(lambda: has_received(leader) if is_delayed else in_sync(leader), "received again")
+    await follower.stop()
+    await leader.stop()
+    assert len(threads) == len(names) + 1
+    assert threading.get_ident() not in threads
+    assert compare(leader.directory, follower.directory).is_identical
 
 
 @pytest.mark.parametrize("seed", seeds(4, each_time=3))
