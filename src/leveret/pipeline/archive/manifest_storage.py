@@ -26,7 +26,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
@@ -150,8 +150,8 @@ class FileManifestLog:
             return False
         self._cut_torn_line()
         before = sorted(self._directory.glob("*.log"))
-        self._begin(number)
-        self.append(number, line())
+        with self._begun(number):
+            self.append(number, line())
         # The newest first: if this is interrupted, the remaining logs are contiguous from the oldest on.
         for log in reversed(before):
             log.unlink()
@@ -166,8 +166,8 @@ class FileManifestLog:
         """Append durably."""
         self._cut_torn_line()
         if self._log is None:
-            self._begin(number)
-        assert self._log is not None
+            with self._begun(number):
+                return self.append(number, line)
         is_new = not self._log_bytes
         with self._log.open("ab", buffering=0) as file:
             try:
@@ -184,9 +184,17 @@ class FileManifestLog:
         self._count(len(line))
         return True
 
-    def _begin(self, number: int) -> None:
+    @contextmanager
+    def _begun(self, number: int) -> Iterator[None]:
+        """Write a log of this number from here on; go on in the one before if the disk refuses it."""
+        before = self._log, self._log_bytes, self._first_line_bytes
         make_directory(self._directory)
         self._log, self._log_bytes, self._first_line_bytes = self._directory / f"{number:020}.log", 0, 0
+        try:
+            yield
+        except OSError:
+            self._log, self._log_bytes, self._first_line_bytes = before
+            raise
 
     def _count(self, line_bytes: int) -> None:
         self._log_bytes += line_bytes

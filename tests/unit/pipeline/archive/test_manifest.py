@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import errno
 import os
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,7 +16,7 @@ from leveret.model.errors import StorageError
 from leveret.pipeline.archive import manifest as manifest_module
 from leveret.pipeline.archive import manifest_storage as module
 from leveret.pipeline.archive.manifest import ForgottenSince, Manifest, QueuePart, StoredFile, TransferGap
-from leveret.pipeline.archive.manifest_storage import ManifestDamaged, delete_manifest
+from leveret.pipeline.archive.manifest_storage import FileManifestLog, ManifestDamaged, delete_manifest
 from leveret.pipeline.files.files import Place, make_directory, sync_directory
 from leveret.wire import log_name as names
 
@@ -195,6 +197,33 @@ def test_a_long_log_gives_way_to_what_it_came_to(tmp_path: Path, monkeypatch: py
     assert {n for some in ranges for first, count in some for n in range(first, first + count)} == set(
         range(200)
     )
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+def test_a_disk_that_refuses_a_new_log_is_taken_for_no_deletion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_long: bool
+) -> None:
+    monkeypatch.setattr(module, "LOG_BYTES_MAX", 2000)
+    manifest, count = Manifest(tmp_path), 0
+    log = manifest._log
+    assert isinstance(log, FileManifestLog)
+    while is_long and log._log_bytes <= 2000 + 2 * log._first_line_bytes:
+        manifest.append([stored(tmp_path, count, count + 1)])
+        count += 1
+    next_file, open_ = stored(tmp_path, count, count + 1), Path.open
+
+    def open_if_there(path: Path, mode: str = "r", **options: Any) -> Any:
+        if mode == "ab" and not path.exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return open_(path, mode, **options)
+
+    with monkeypatch.context() as full:
+        full.setattr(Path, "open", open_if_there)
+        with pytest.raises(OSError, match="No space left"):
+            manifest.append([next_file])
+    assert manifest.append([next_file]) == [next_file]
+    assert known(Manifest(tmp_path)) == known(manifest)
+    assert manifest.next_by_log == {"/": count + 1}
 
 
 @given(st.data())
