@@ -99,11 +99,15 @@ def declare_stream(connection: AmqpConnection, queue: str, arguments: dict[str, 
 def end_of(connection: AmqpConnection, stream: str, timeout_s: float = IDLE_S) -> int:
     """The offset after the last message of a stream; 0 if none comes within `timeout_s`."""
     channel = _reading(connection, stream, "last")
-    end = 0
-    while (delivery := _next(connection, channel, IDLE_S if end else timeout_s)) is not None:
-        end = max(end, _offset_of(delivery) + 1)
+    end: int | None = None
+    until_s = time.monotonic() + timeout_s
+    while (delivery := _next(connection, channel, until_s)) is not None:
+        if end is None:
+            # A time in all, because others may publish all the time.
+            until_s = time.monotonic() + IDLE_S
+        end = max(end or 0, _offset_of(delivery) + 1)
     connection.close_channel(channel)
-    return end
+    return end or 0
 
 
 def count_from(
@@ -114,12 +118,15 @@ def count_from(
     end = end_of(connection, stream, timeout_s if least else IDLE_S)
     channel = _reading(connection, stream, offset)
     name = exchange.encode()
-    count, at = 0, offset
-    while (
-        delivery := _next(connection, channel, IDLE_S if count >= least and at >= end else timeout_s)
-    ) is not None:
-        at = _offset_of(delivery) + 1
+    count, is_at_end, has_all = 0, offset >= end, offset >= end and not least
+    until_s = time.monotonic() + (IDLE_S if has_all else timeout_s)
+    while (delivery := _next(connection, channel, until_s)) is not None:
         count += delivery.exchange == name
+        if not is_at_end:
+            is_at_end = _offset_of(delivery) + 1 >= end
+            until_s = time.monotonic() + timeout_s
+        if is_at_end and count >= least and not has_all:
+            has_all, until_s = True, time.monotonic() + IDLE_S
     connection.close_channel(channel)
     return count
 
@@ -131,13 +138,13 @@ def _reading(connection: AmqpConnection, stream: str, offset: int | str) -> Clie
     return channel
 
 
-def _next(connection: AmqpConnection, channel: ClientChannel, timeout_s: float) -> Delivery | None:
-    deadline = time.monotonic() + timeout_s
-    while not channel.deliveries:
-        if (left := deadline - time.monotonic()) <= 0:
-            return None
+def _next(connection: AmqpConnection, channel: ClientChannel, until_s: float) -> Delivery | None:
+    """The next delivery before a time of the monotonic clock."""
+    while (left := until_s - time.monotonic()) > 0:
+        if channel.deliveries:
+            return connection.next_delivery(channel)
         connection.receive_within(left)
-    return connection.next_delivery(channel)
+    return None
 
 
 def _offset_of(delivery: Delivery) -> int:

@@ -21,8 +21,9 @@ LAST = 4
 class Stream:
     """A broker's stream of messages of one exchange, and the pauses (s) before some of them."""
 
-    def __init__(self, count: int, pauses_s: dict[int, float]) -> None:
+    def __init__(self, count: int, pauses_s: dict[int, float], there: int | None = None) -> None:
         self.now_s = 0.0
+        self._there = count if there is None else there
         self._count = count
         self._pauses_s = pauses_s
         self._next = 0
@@ -35,7 +36,7 @@ class Stream:
 
     def consume(self, channel: ClientChannel, stream: str, arguments: dict[str, Any]) -> None:
         offset = arguments[OFFSET_HEADER]
-        self._next = max(0, self._count - LAST) if offset == "last" else offset
+        self._next = max(0, self._there - LAST) if offset == "last" else offset
         self._channel, self._due_s = channel, self.now_s + self._pauses_s.get(self._next, 0.0)
 
     def receive_within(self, timeout_s: float) -> None:
@@ -70,3 +71,14 @@ def test_where_no_message_can_be_none_is_waited_for_long(count: int, monkeypatch
     monkeypatch.setattr(streams, "time", SimpleNamespace(monotonic=lambda: stream.now_s))
     assert count_from(cast(AmqpConnection, stream), "s", 2, "x", 0, TIMEOUT_S) == 0
     assert stream.now_s <= 3 * IDLE_S
+
+
+@pytest.mark.parametrize("least", [0, 3, 200])
+def test_others_who_publish_all_the_time_keep_nobody_waiting_for_ever(
+    least: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream grows by ten messages each second; retention may have dropped some that were confirmed."""
+    stream = Stream(10_000, {number: 0.1 for number in range(100, 10_000)}, there=100)
+    monkeypatch.setattr(streams, "time", SimpleNamespace(monotonic=lambda: stream.now_s))
+    assert count_from(cast(AmqpConnection, stream), "s", 90, "x", least, 5 * IDLE_S) < 100
+    assert stream.now_s <= 8 * IDLE_S
