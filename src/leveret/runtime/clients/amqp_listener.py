@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -15,7 +16,7 @@ from leveret.runtime.clients.amqp10_connection import Amqp10Connection
 from leveret.runtime.clients.amqp_peer import AmqpPeer, AmqpPort
 from leveret.runtime.logs.engine import Engine
 from leveret.runtime.process.clock import elapsed_ms
-from leveret.runtime.process.work_slices import in_slices
+from leveret.runtime.process.work_slices import in_slices, time_slice
 from leveret.runtime.sockets.listening import Listening
 from leveret.session.amqp091.remote_queues import ConnectionHost
 from leveret.session.amqp10.server import Amqp10Host
@@ -85,9 +86,19 @@ class AmqpListener:
             self._ticker = asyncio.get_running_loop().create_task(self._tick())
 
     def go_on(self) -> None:
-        """Let waiting peers go on, because an alarm or another reason may be over."""
-        for peer in list(self.peers):
+        """Let waiting peers go on, because an alarm or another reason may be over; many of them in slices.
+
+        Each may have hundreds of kilobytes of publishes, which were read before it had to wait.
+        """
+        self._let_go_on(iter(list(self.peers)))
+
+    def _let_go_on(self, waiting: Iterator[AmqpPeer]) -> None:
+        is_over = time_slice()
+        for peer in waiting:
             peer.go_on()
+            if is_over():
+                asyncio.get_running_loop().call_soon(self._let_go_on, waiting)
+                return
 
     async def _tick(self) -> None:
         while True:

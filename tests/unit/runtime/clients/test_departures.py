@@ -104,9 +104,30 @@ async def test_a_connection_that_cannot_go_on_is_dropped_and_the_others_go_on(
         first, second = peers
         monkeypatch.setattr(ClientConnection, "go_on", gone_on)
         site.node.amqp.go_on()
-        assert len(went_on) == 2
+        await until(lambda: len(went_on) == 2)
         await until(lambda: first not in peers)
         assert second in peers
+        for client in clients:
+            client.close()
+        await site.stop()
+
+
+async def test_many_that_waited_go_on_a_slice_in_each_pass_of_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    went_on = list[AmqpPeer]()
+    with scratch() as directory:
+        site = Site(directory)
+        await site.start("127.0.0.1:0")
+        peers, port = site.node.amqp.peers, site.node.amqp.addresses[0].port
+        clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
+        await until(lambda: len(peers) == 3)
+        monkeypatch.setattr(AmqpPeer, "go_on", lambda peer: went_on.append(peer))
+        monkeypatch.setattr(amqp_listener, "time_slice", lambda: lambda: True)
+        site.node.amqp.go_on()
+        assert went_on == list(peers)[:1]
+        await until(lambda: went_on == list(peers))
+        monkeypatch.undo()
         for client in clients:
             client.close()
         await site.stop()
