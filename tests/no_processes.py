@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, Final
 
 import pytest
-from hypothesis import settings
+from hypothesis import settings, stateful
 
 EXAMPLES_MIN: Final = 5
 STARTS: Final[tuple[tuple[type | ModuleType, str], ...]] = (
@@ -40,9 +40,23 @@ def _refuse(where: type | ModuleType, name: str) -> None:
     setattr(where, name, start)
 
 
+def _fewer(asked: settings | None) -> settings:
+    """The settings of a property test, with an eighth of the examples."""
+    asked = asked or settings()
+    return settings(asked, max_examples=max(EXAMPLES_MIN, asked.max_examples // 8))
+
+
 def pytest_configure() -> None:
     for where, name in STARTS:
         _refuse(where, name)
+    # State machines say how many examples they take when they run. Tests import it later.
+    run: Callable[..., None] = stateful.run_state_machine_as_test
+
+    @wraps(run)
+    def run_fewer(machine: Any, *, settings: settings | None = None, **more: Any) -> None:
+        run(machine, settings=_fewer(settings), **more)
+
+    stateful.run_state_machine_as_test = run_fewer  # type: ignore[assignment]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -51,8 +65,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for test in {id(each): each for each in found}.values():
         if hasattr(test, "hypothesis"):
             # Hypothesis keeps what `settings` says of a test there, and has no other way to change it.
-            asked = getattr(test, SETTINGS, None) or settings()
-            setattr(test, SETTINGS, settings(asked, max_examples=max(EXAMPLES_MIN, asked.max_examples // 8)))
+            setattr(test, SETTINGS, _fewer(getattr(test, SETTINGS, None)))
 
 
 @pytest.hookimpl(wrapper=True)
