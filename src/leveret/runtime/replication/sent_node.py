@@ -275,7 +275,9 @@ class SentNode(SentLogs):
                 LinkError("join again: a log is open that was closed when this follower joined")
             )
         elif self.is_live:
-            self.send_frame(self._feed.position, self._feed.heartbeat(), 0)
+            # It falls behind at a cut only: the changes since the last one would be in no frame for it.
+            self.link.sender.frame(self._feed.position)
+            self._write(self._feed.heartbeat(), 0)
         else:
             self.link.peer.write(*self._message(Frame()))
 

@@ -314,3 +314,24 @@ async def test_what_a_promise_changes_while_a_follower_falls_behind_is_sent_too(
     await follower.stop()
     await leader.stop()
     assert compare(leader.directory, follower.directory).is_identical
+
+
+async def test_what_is_not_cut_when_a_slow_follower_gets_a_heartbeat_is_sent_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long answer to a question may have filled its link since the last cut."""
+    leader = LeaderSite(tmp_path / "leader", random.Random(1))
+    follower = FollowerSite(tmp_path / "follower", await leader.start())
+    leader.append("queues/0000000000000001")
+    leader.commits.begin()
+    await until(lambda: in_sync(leader), "in sync")
+    [link] = leader.listener.followers
+    leader.tree.file(leader.directory / "standby.json").save({"x": 1})
+    with monkeypatch.context() as slow:
+        slow.setattr(sending_link, "LIVE_BYTES_MAX", -1)
+        link.sending.beat()
+    await until(lambda: in_sync(leader), "in sync again")
+    await follower.stop()
+    await leader.stop()
+    assert compare(leader.directory, follower.directory).is_identical
+    assert (follower.directory / "standby.json").exists()
