@@ -352,7 +352,9 @@ class StreamServer:
         """See StreamHost."""
         log = self._collector.logs.get(vhost)
         if log is None:
-            raise NotFound(f"vhost '{vhost}' has no outgoing log: it is not tagged standby_replication")
+            raise NotFound(
+                f"vhost '{vhost}' has no outgoing log: it is not tagged standby_replication, or the disk refused it"
+            )
         if not self._authority.may_read(user, vhost, OUTGOING_STREAM):
             raise AccessRefused(
                 f"access to queue '{OUTGOING_STREAM}' in vhost '{vhost}' refused for user '{user}'"

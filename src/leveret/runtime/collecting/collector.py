@@ -130,7 +130,8 @@ class Collector:
         """The vhost's outgoing log, made when the vhost is tagged for the first time.
 
         Raises:
-            StorageError: the log cannot be served; the next try is at the next start.
+            StorageError: the log cannot be served. A disk that refused something is tried again (`open_tagged`); a
+                damaged log waits for an operator, and for the next start.
         """
         log = self.logs.get(vhost)
         if log is None:
@@ -147,13 +148,20 @@ class Collector:
                 )
             except StorageError as error:
                 logger.error("outgoing_log_down vhost=%s error=%s", vhost, error)
-                self._broken[vhost] = str(error)
+                if not isinstance(error.__cause__, OSError):
+                    self._broken[vhost] = str(error)
                 raise
             log.has_stopped = self._sync.has_stopped
             self.logs[vhost] = log
             self.remote_dc_confirms.opened(vhost)
             self._sync.log_opened()
         return log
+
+    def why_closed(self, vhost: str) -> str:
+        """The reason why the log of a tagged vhost is not open, for an operator."""
+        return self._broken.get(
+            vhost, "the disk refused the outgoing log; see the node's log; the node tries again"
+        )
 
     def resign(self) -> None:
         """Cease to be an upstream: later changes of the queues do not reach downstreams.
@@ -249,7 +257,11 @@ class Collector:
         Raises:
             StorageError: a log cannot be read or written; no record is skipped.
         """
-        outgoing = self.open_vhost(queue.key[0])
+        vhost = queue.key[0]
+        if vhost not in self.logs:
+            # It is opened with all queues of the vhost, as it has to end those that were deleted.
+            raise StorageError(self.why_closed(vhost))
+        outgoing = self.logs[vhost]
         log = self._queue_log(queue)
         await self._prepare(queue, outgoing, log)
         key, position = outgoing.pin(queue), outgoing.position_of(queue)
@@ -503,7 +515,7 @@ class Collector:
             for key, offset in unended:
                 self._end(outgoing, key, offset)
         for queue in queues:
-            if queue.replicated and queue.damage is None and queue.key[0] not in self._broken:
+            if queue.replicated and queue.damage is None and queue.key[0] in self.logs:
                 self.follow(queue)
 
     def led(self, queue: Queue) -> None:
@@ -675,7 +687,6 @@ class Collector:
             remove_log(self._tree, path)
         # Damaged logs are gone now, too.
         self._broken.clear()
-        self.resume(queues)
         return rows
 
     def close(self) -> None:

@@ -41,6 +41,18 @@ def _collected(vhost: str, log: OutgoingLog, queues: int) -> dict[str, Any]:
     }
 
 
+def _not_collected(vhost: str, error: str, queues: int) -> dict[str, Any]:
+    numbers = ("records", "kept", "bytes", "downstreams", "slowest_lag_records", "missing_messages")
+    return {
+        "virtual_host": vhost,
+        "queues": queues,
+        **dict.fromkeys(numbers, 0),
+        "oldest_ms": None,
+        "newest_ms": None,
+        "error": error,
+    }
+
+
 class UpstreamCollection:
     """Keeps an outgoing log for each tagged vhost; see runtime.collecting.collector."""
 
@@ -89,6 +101,11 @@ class UpstreamCollection:
         for name in set(collector.logs) - tagged:
             collector.close_vhost(name, delete=(name,) not in self._broker.definitions.by_kind["vhosts"])
         self._follow_deletions()
+
+    def open_again(self) -> None:
+        """Open the logs of tagged vhosts that a disk refused before; to be called now and then."""
+        if not self._collector.logs.keys() >= set(self._tagged()):
+            self.follow_tags()
 
     def untagged(self) -> list[str]:
         """Vhosts with a policy for replicated queues, but without the tag, so that none is replicated."""
@@ -182,7 +199,7 @@ class UpstreamCollection:
         }
 
     def collected(self) -> list[dict[str, Any]]:
-        """A row a vhost that is collected.
+        """A row a vhost that is collected, or should be: then without records, and with an error.
 
         Returns:
             virtual_host; queues: the replicated ones; records: the number ever collected, of which `kept` records in
@@ -193,9 +210,12 @@ class UpstreamCollection:
         by_vhost: dict[str, int] = {}
         for (vhost, _), queue in self._broker.queues.items():
             by_vhost[vhost] = by_vhost.get(vhost, 0) + (queue.replicated and not queue.is_remote)
+        logs = self._collector.logs
         return [
-            _collected(vhost, log, by_vhost.get(vhost, 0))
-            for vhost, log in sorted(self._collector.logs.items())
+            _collected(vhost, logs[vhost], by_vhost.get(vhost, 0))
+            if vhost in logs
+            else _not_collected(vhost, self._collector.why_closed(vhost), by_vhost.get(vhost, 0))
+            for vhost in sorted({*logs, *self._tagged()})
         ]
 
     def downstreams(self) -> list[dict[str, Any]]:
@@ -208,6 +228,8 @@ class UpstreamCollection:
 
     def delete_logs(self) -> list[dict[str, Any]]:
         """Delete the outgoing logs; see Collector."""
-        rows = self._collector.delete_all(self._broker.led_queues())
+        queues = self._broker.led_queues()
+        rows = self._collector.delete_all(queues)
         self.follow_tags()
+        self._collector.resume(queues)
         return rows

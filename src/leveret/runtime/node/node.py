@@ -209,7 +209,9 @@ class Node:
         )
         self.alarms = AlarmWatch(self.config.watermarks, self.data_dir, self.config.storage.reserve_bytes)
         self.loop_watch = LoopWatch(Garbage(used_memory_bytes))
-        self._upkeep = Upkeep(self.broker, self.engine, self.collector, self.log_store, self._log_gone)
+        self._upkeep = Upkeep(
+            self.broker, self.engine, self.collector, self.upstream, self.log_store, self._log_gone
+        )
 
     def _wire_listeners(self) -> None:
         """Make the listeners and the authority that they ask."""

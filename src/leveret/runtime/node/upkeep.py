@@ -11,6 +11,7 @@ from leveret.core.broker.broker import Broker
 from leveret.core.queues.queue import Queue
 from leveret.model.errors import Corrupt, StorageError
 from leveret.runtime.collecting.collector import Collector
+from leveret.runtime.collecting.upstream import UpstreamCollection
 from leveret.runtime.logs.engine import Engine
 from leveret.runtime.logs.log_store import LogStore
 from leveret.runtime.process.clock import elapsed_ms
@@ -35,6 +36,7 @@ class Upkeep:
         broker: Broker,
         engine: Engine,
         collector: Collector,
+        upstream: UpstreamCollection,
         log_store: LogStore,
         log_gone: Callable[[Log, Corrupt], bool],
     ) -> None:
@@ -42,6 +44,7 @@ class Upkeep:
         self._broker = broker
         self._engine = engine
         self._collector = collector
+        self._upstream = upstream
         self._log_store = log_store
         self._log_gone = log_gone
 
@@ -53,6 +56,7 @@ class Upkeep:
                 await self._collector.retain()
                 self._log_store.queues.release_ended()
                 self._log_store.streams.retain()
+                self._upstream.open_again()
                 self._collector.resume(self._broker.led_queues())
             except StorageError as error:
                 logger.error("retention_failed error=%s action=retry", error)

@@ -81,7 +81,7 @@ async def test_a_count_of_many_queues_lets_others_go_on_and_knows_a_log_that_beg
     counting = asyncio.create_task(site.node.collector.retain())
     await asyncio.sleep(0)
     assert not counting.done(), "others go on"
-    site.node.collector.delete_all(site.node.broker.vhost_queues("v"))
+    site.node.upstream.delete_logs()
     await counting
     assert log.missing_messages == 0
 

@@ -247,7 +247,7 @@ async def test_a_queue_that_goes_as_the_log_begins_anew_is_ended(
     await site.publish(KEPT, "q1")
     log = await served(site)
     key = log.key_of(site.queue("q1"))
-    site.node.collector.delete_all(site.node.broker.vhost_queues("v"))
+    site.node.upstream.delete_logs()
     if restart:
         await lose_outgoing(site, change)
     else:
@@ -268,7 +268,7 @@ async def test_an_end_that_may_be_lost_with_the_power_is_not_forgotten_with_what
     await site.publish(KEPT, "q1")
     log = await served(site)
     key = log.key_of(site.queue("q1"))
-    site.node.collector.delete_all(site.node.broker.vhost_queues("v"))
+    site.node.upstream.delete_logs()
     log.end(key, KEPT, 0)
     assert log.last_position_of(key) is None
     again = PositionsCheckpoint(StateFile(directory / "outgoing" / "v" / "positions.json"))
@@ -293,7 +293,7 @@ async def test_a_queue_that_is_collected_anew_ends_where_downstreams_may_have_it
     await site.publish(KEPT, "q1")
     log = await served(site)
     key = log.key_of(site.queue("q1"))
-    site.node.collector.delete_all(site.node.broker.vhost_queues("v"))
+    site.node.upstream.delete_logs()
     await site.kill()
     os.truncate(segment, size)
     await site.start()
