@@ -52,7 +52,7 @@ async def play(site: Site, what: str, count: int) -> bool:
     elif what == "kill":
         await site.restart()
     elif what == "anew":
-        site.node.collector.delete_all(site.node.broker.led_queues())
+        site.node.upstream.delete_logs()
         await site.settle()
     elif what == "publish":
         await site.publish(count)
