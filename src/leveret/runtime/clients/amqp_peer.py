@@ -30,6 +30,7 @@ from leveret.runtime.process.clock import elapsed_ms
 from leveret.runtime.sockets.addresses import is_loopback
 from leveret.runtime.sockets.buffered_output import BufferedOutput
 from leveret.runtime.sockets.parting import Parting
+from leveret.runtime.sockets.standstill import Standstill
 from leveret.runtime.sockets.tls import tls_peer
 from leveret.session.amqp091.blocked import BlockedReason
 from leveret.session.amqp091.connection import AmqpState, ClientConnection
@@ -110,8 +111,7 @@ class AmqpPeer(asyncio.BufferedProtocol):
         self._is_woken = False
         self._waits_for_disk = False
         self._published = 0
-        self._unsent_bytes = 0
-        self._took_at_ms = 0
+        self._standstill = Standstill()
 
     # -- the transport's calls ----------------------------------------------------------------
 
@@ -426,18 +426,11 @@ class AmqpPeer(asyncio.BufferedProtocol):
             self.amqp10.tick()
 
     def _takes_nothing(self, session: ClientConnection, now_ms: int) -> bool:
-        """Whether a peer that is not read from has taken no octet in the time of two heartbeats.
-
-        Its own heartbeats are not read either, so they cannot show that it is alive.
-        """
         transport = self._transport
         if transport is None or not session.heartbeat_ms or session.is_reading:
-            self._unsent_bytes = 0
+            self._standstill.is_read()
             return False
-        before, self._unsent_bytes = self._unsent_bytes, transport.get_write_buffer_size()
-        if not before or self._unsent_bytes < before:
-            self._took_at_ms = now_ms
-        return self._unsent_bytes > 0 and now_ms - self._took_at_ms > 2 * session.heartbeat_ms
+        return self._standstill.is_lasting(transport.get_write_buffer_size(), now_ms, session.heartbeat_ms)
 
     def pause_reading(self) -> None:
         """Read no more; octets that arrived before are the last that are served."""

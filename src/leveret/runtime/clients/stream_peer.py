@@ -40,6 +40,7 @@ from leveret.runtime.clients.stream_host import (
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.sockets.addresses import is_loopback
 from leveret.runtime.sockets.parting import Parting
+from leveret.runtime.sockets.standstill import Standstill
 from leveret.runtime.sockets.tls import tls_peer
 from leveret.session.certificate import TlsPeer
 from leveret.session.stream.connection import StreamClientConnection
@@ -141,7 +142,7 @@ class StreamPeer(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._pump_waits = False
         self._writable = True
-        self._unsent_bytes = self._took_at_ms = 0
+        self._standstill = Standstill()
         self._member: OtherConnection | None = None
         self._parting: Parting | None = None
 
@@ -669,17 +670,10 @@ class StreamPeer(asyncio.Protocol):
         self._settle()
 
     def _takes_nothing(self) -> bool:
-        """Whether a peer that is not read from has taken no octet in the time of two heartbeats.
-
-        Its own heartbeats are not read either, so they cannot show that it is alive.
-        """
         if self._writable or not self.heartbeat_s:
-            self._unsent_bytes = 0
+            self._standstill.is_read()
             return False
-        before, self._unsent_bytes = self._unsent_bytes, self.unsent_bytes
-        if not before or self._unsent_bytes < before:
-            self._took_at_ms = self._now_ms()
-        return self._now_ms() - self._took_at_ms > 2 * self.heartbeat_s * 1000
+        return self._standstill.is_lasting(self.unsent_bytes, self._now_ms(), self.heartbeat_s * 1000)
 
     def _timer_at(self, when: float, call: Callable[[], None]) -> None:
         if self._timer is not None:

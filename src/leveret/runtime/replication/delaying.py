@@ -358,7 +358,7 @@ class Delaying:
         self._begins_join = False
         if not self._delays:
             self._commits.when_durable(lambda: self._begin_to_delay(leader))
-        elif (lines := self._begin_earlier()) or self._is_in_join:
+        elif (lines := self._ended_by_join()) or self._is_in_join:
             at_ms = self._received_at_ms or self._clock_ms()
             self._record(NotedFrame(FramePart.END_OF_JOIN, lines), at_ms)
 
@@ -428,7 +428,7 @@ class Delaying:
                 drops[name] = min(drops[name], offset)
         return [Noted(NotedKind.BEGINS, name, offset)] if offset < self._dropping.get(name, 0) else []
 
-    def _begin_earlier(self) -> list[Noted]:
+    def _ended_by_join(self) -> list[Noted]:
         """Return notes of waiting drops that end earlier: the leader has dropped each log that begins later there."""
         begins = {each: self._leader_begins.get(each, 0) for each in {*self._dropping, *self._due_drops}}
         return [note for name, begin in begins.items() for note in self._begins_earlier(name, begin)]
