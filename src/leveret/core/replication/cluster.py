@@ -92,6 +92,18 @@ class Lost(msgspec.Struct, frozen=True):
     by: str
 
 
+class HandOver(msgspec.Struct, frozen=True):
+    """A hand-over by a leader that stopped serving the queue before it wrote the record.
+
+    Attributes:
+        term: the term that it began; the record of a later term says nothing of deliveries.
+        handed_out_before: the offset before which clients may have had any message, at all leaders so far.
+    """
+
+    term: int
+    handed_out_before: int
+
+
 class Placement(msgspec.Struct, frozen=True):
     """The placement record of a queue.
 
@@ -107,6 +119,7 @@ class Placement(msgspec.Struct, frozen=True):
         closed: whether the leader stopped in order and no other node had the whole queue: it is down meanwhile.
         majority: whether a confirmed message may be on no more than a majority of the leader and `synchronised`.
         lost: the last loss of messages; None if there was none.
+        hand_over: the last hand-over without a loss; None if there was none.
         members: of a stream: the nodes that are to have a copy, with the leader, whether they run or not.
         copies: of a stream: the wanted number of members; nodes that join the cluster become members up to it.
     """
@@ -122,6 +135,7 @@ class Placement(msgspec.Struct, frozen=True):
     closed: bool = False
     majority: bool = False
     lost: Lost | None = None
+    hand_over: HandOver | None = None
     members: tuple[str, ...] = ()
     copies: int = 0
 

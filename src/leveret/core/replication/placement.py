@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from leveret.core.replication.cluster import Lost, Placement, Presence
+from leveret.core.replication.cluster import HandOver, Lost, Placement, Presence
 from leveret.core.replication.leader_and_mirrors import (
     QueuePromotion,
     Shuffle,
@@ -322,12 +322,21 @@ def led_by_most_complete(
 
 
 def handed_over(
-    placement: Placement, to: str, complete: Collection[str], cluster_view: ClusterView
+    placement: Placement,
+    to: str,
+    complete: Collection[str],
+    cluster_view: ClusterView,
+    handed_out_before: int | None = None,
 ) -> Placement:
-    """Return the record of a queue that this node hands over to `to`; `to` and `complete` have everything."""
+    """Return the record of a queue that this node hands over to `to`; `to` and `complete` have everything.
+
+    `handed_out_before` is of cluster.HandOver; None if the next leader is to take all messages for delivered.
+    """
     mirrors = tuple(node for node in placement.mirrors if node != to)
     synchronised = [node for node in placement.synchronised if node in complete]
-    return _led_by(placement, to, cluster_view.alive[to].incarnation, mirrors, synchronised)
+    after = _led_by(placement, to, cluster_view.alive[to].incarnation, mirrors, synchronised)
+    known = HandOver(after.term, handed_out_before) if handed_out_before is not None else None
+    return msgspec.structs.replace(after, hand_over=known)
 
 
 def _led_by(

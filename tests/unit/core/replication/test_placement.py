@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from leveret.core.replication.cluster import Placement, Presence
+from leveret.core.replication.cluster import HandOver, Placement, Presence
 from leveret.core.replication.leader_and_mirrors import QueuePromotion
 from leveret.core.replication.placement import (
     ClusterView,
@@ -315,6 +315,18 @@ def test_a_queue_is_handed_over_with_those_that_have_all_of_it() -> None:
         "c1",
         False,
     )
+
+
+def test_what_was_handed_out_is_recorded_for_the_next_leader_and_for_none_after_it() -> None:
+    after = handed_over(placed("bcd", "bcd"), "c", {"c", "d"}, cluster_view(), 9)
+    assert after.hand_over == HandOver(after.term, 9)
+    again = handed_over(after, "d", {"d"}, cluster_view(), 12)
+    assert again.hand_over == HandOver(again.term, 12)
+    assert handed_over(again, "b", {"b"}, cluster_view()).hand_over is None
+    taken = taken_over(again, QueuePromotion("b", ("a",)), cluster_view())
+    forgotten = led_when_started(again, "b")
+    for later in (taken, forgotten):
+        assert later.hand_over is None or later.hand_over.term < later.term
 
 
 def test_a_mirror_that_was_stopped_leads_once_it_starts_and_nobody_is_its_mirror_before() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.core.queues.queue import Queue, Reader
 from leveret.core.queues.remote_queue import RemoteQueue
+from leveret.core.queues.stream import Stream
 from leveret.core.replication.cluster import Placement
 from leveret.core.replication.placement import RequiredMirrors
 from leveret.core.rules.mirror_policy import MirrorPolicy
@@ -176,9 +177,12 @@ class QueueRoles:
             if name is not None and is_lossy:
                 # This node may never have received a record; but its copy is all there is now.
                 self._queues.begin_if_missing(name)
-            # Any message may have been handed out since the last report of a leader, perhaps of one that this node
-            # never heard of; also of a quorum queue, whose consumers do not wait for mirrors.
-            led = self._queues.lead(queue, placement.term, _ALL)
+            # Only a leader that had stopped serving knows what it handed out. Otherwise any message may have been, by a
+            # leader that was lost or that this node never heard of; also of a quorum queue, whose consumers do not
+            # wait for mirrors.
+            given = placement.hand_over
+            delivered = given.handed_out_before if given and given.term == placement.term else _ALL
+            led = self._queues.lead(queue, placement.term, delivered)
             if is_lossy:
                 logger.warning(
                     "led_without_all vhost=%s queue=%s term=%d from=%s messages=%d",
@@ -464,6 +468,13 @@ class QueueRoles:
         stands = self._queues.stand_in(led, self._me)
         self._forwarding.waits(led, stands)
         return stands
+
+    def handed_out_before(self, key: QueueKey) -> int | None:
+        """See local_queues.LocalQueues."""
+        queue = self._queues.handed_over.get(key)
+        if queue is None or isinstance(queue, Stream) or queue.damage is not None:
+            return None
+        return queue.backlog.handed_out_before
 
     def take_back(self, key: QueueKey) -> None:
         """See local_queues.LocalQueues."""

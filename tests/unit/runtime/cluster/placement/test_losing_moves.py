@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 
 import pytest
 
 from leveret.core.replication.cluster import Lost
-from leveret.core.rules.mirror_policy import WHEN_SYNCED, MirrorPolicy
-from leveret.model import definitions as d
-from leveret.runtime.cluster.placement import placement_controller as room
-from leveret.runtime.cluster.placement.local_queues import Lack, QueueKey
-from leveret.runtime.process.work_slices import in_slices
+from leveret.runtime.cluster.placement.local_queues import Lack
 from tests.unit.runtime.cluster.placement.test_placement_controller import (
-    ALL,
     Q,
     World,
     all_synchronised,
-    begun,
-    placed,
 )
 
 
@@ -37,64 +29,4 @@ async def test_who_leads_from_an_incomplete_copy_is_recorded_to_also_if_no_messa
     assert await moving
     record = world.recorded()
     assert (record.leader, record.lost) == ("b", Lost(record.term, lack.begins_at, "a"))
-
-
-async def test_queues_that_move_by_their_policy_hold_nothing_else_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the first of two moves, the second is deleted, and the leader of another queue is lost."""
-    world = World(policy=MirrorPolicy(mode="nodes", params=("b",), promote_on_failure=WHEN_SYNCED))
-    second, other = ("/", "second"), ("/", "other")
-    for key in (Q, second):
-        world.records(placed("b", "b"), key)
-        world.hands.ready_ones[key] = "b"
-    world.records(placed("a", "a", leader="d", incarnation="d1"), other)
-    is_given, given = asyncio.Event(), list[QueueKey]()
-
-    async def hand_over_to(
-        key: QueueKey, node: str, recorded: frozenset[str], *, loses: bool
-    ) -> frozenset[str]:
-        given.append(key)
-        await is_given.wait()
-        return recorded
-
-    monkeypatch.setattr(world.hands, "hand_over_to", hand_over_to)
-    await begun(world)
-    await world.rest()
-    world.records(None, second)
-    world.ends("d")
-    await world.rest()
-    assert world.recorded(other).leader == "a"
-    is_given.set()
-    await world.rest()
-    assert world.recorded().leader == "b"
-    assert given == [Q]
-
-
-async def test_a_node_that_hands_over_thousands_of_queues_serves_others_meanwhile(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """To find the successors of 10,000 queues took 140 ms in one step, and as many tasks were made in the next one."""
-    monkeypatch.setattr(room, "in_slices", partial(in_slices, slice_s=0))
-    monkeypatch.setattr(room, "_MOVES_AT_ONCE", 2)
-    world = World()
-    keys = [("/", f"q{number}") for number in range(9)]
-    for key in keys:
-        world.records(placed("b", "b"), key)
-        world.hands.ready_ones[key] = "b"
-    world.placement_controller.is_held = True
-    await begun(world)
-    await world.rest()
-    passes, looked_in = 0, set[int]()
-
-    def policy(definition: d.Queue) -> MirrorPolicy:
-        if not world.hands.given:
-            looked_in.add(passes)
-        return ALL
-
-    monkeypatch.setattr(world.placement_controller._locations, "policy", policy)
-    handing_over = asyncio.create_task(world.placement_controller.hand_over())
-    while not handing_over.done():
-        passes += 1
-        world.hear()
-        await asyncio.sleep(0)
-    assert len(looked_in) == len(keys)
-    assert {world.recorded(key).leader for key in keys} == {"b"}
+    assert record.hand_over is None

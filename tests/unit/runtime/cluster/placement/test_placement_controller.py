@@ -16,6 +16,7 @@ from leveret.core.replication.cluster import (
     ClusterKeys,
     ClusterState,
     Event,
+    HandOver,
     Placement,
     PlacementChanged,
     Presence,
@@ -149,6 +150,10 @@ class LocalQueues:
         for _ in range(9):
             await asyncio.sleep(0)
         return recorded & self.ready(key)
+
+    def handed_out_before(self, key: QueueKey) -> int | None:
+        # Not before the queue is given away: it is served until then.
+        return 6 if key in self.given else None
 
     def take_back(self, key: QueueKey) -> None:
         self.taken_back.append(key)
@@ -517,6 +522,7 @@ async def test_a_queue_is_given_to_who_has_all_of_it_and_only_who_has_stays_reco
     assert await world.placement_controller.move(Q, "b")
     found = world.recorded()
     assert (found.leader, found.term, found.synchronised) == ("b", 4, ("d",))
+    assert found.hand_over == HandOver(4, 6)
 
 
 @pytest.mark.parametrize("to", NAMES)
@@ -670,31 +676,3 @@ async def test_a_queue_that_nobody_may_lead_is_closed_as_it_is_recorded_by_then(
     await leaving
     assert world.recorded(other).leader == "b"
     assert world.recorded() == placed("b", "", closed=True)
-
-
-@pytest.mark.parametrize(("comes_too", "leads"), [("", "d"), ("c", "c")])
-async def test_the_first_that_a_policy_lists_has_a_moment_to_be_ready_before_others(
-    comes_too: str, leads: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(room, "_FIRST_LISTED_S", 0.5)
-    world = World(policy=MirrorPolicy(mode="nodes", params=("c", "d"), promote_on_failure=WHEN_SYNCED))
-    world.records(placed("cd", "d"))
-    world.hands.ready_ones[Q] = "d"
-    await begun(world)
-    await world.rest()
-    assert world.hands.given == []
-    if comes_too:
-        await ready(world, "cd")
-        then = world.hands.then[Q]
-        if then is not None:
-            then()
-    await world.rest()
-    while not world.hands.given:
-        await asyncio.sleep(0.01)
-        await world.rest()
-    assert world.hands.given == [Q]
-    # Other queues would wait for that.
-    assert world.hands.prepared == []
-    while world.recorded().leader == "a":
-        await world.rest()
-    assert world.recorded().leader == leads

@@ -9,11 +9,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from leveret.core.queues.chunk_epochs import ChunkEpochs
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
-from leveret.core.replication.cluster import Placement
+from leveret.core.queues.stream import Stream
+from leveret.core.replication.cluster import HandOver, Placement
 from leveret.core.rules.mirror_policy import MirrorPolicy
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError
@@ -137,10 +139,15 @@ def mirrored(leader: str = "b", mirrors: str = "a", synchronised: str = "", **mo
     return Placement(8, leader, f"{leader}1", 1, tuple(mirrors), tuple(synchronised), **more)
 
 
-async def test_a_leader_that_missed_one_before_it_takes_all_messages_for_delivered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("given", "delivered"),
+    [(None, 1 << 63), (HandOver(1, 2), 1 << 63), (HandOver(2, 2), 2), (HandOver(2, 0), 0)],
+    ids=["unknown", "of another term", "known", "nothing was delivered"],
+)
+async def test_a_leader_takes_for_delivered_what_the_last_one_recorded_when_it_handed_over_else_all(
+    given: HandOver | None, delivered: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`b` handed the queue over to `c`, and `c` to this node, which followed only the last record."""
+    """`b` handed the queue over to `c`, and `c` gave it to this node or was lost; it followed only the last record."""
     node = Node(tmp_path / "a")
     keeping = Keeper(node)
     keeping.known[KEY] = RemoteQueue(d.Queue(name="q", vhost="/", epoch=8), "b")
@@ -154,8 +161,8 @@ async def test_a_leader_that_missed_one_before_it_takes_all_messages_for_deliver
 
     monkeypatch.setattr(keeping._queues, "lead", lead)
     with pytest.raises(LeveretError, match="enough"):
-        await keeping.follow(KEY, mirrored("a", "bc", "bc"))
-    assert leading[0] >= 3
+        await keeping.follow(KEY, replace(mirrored("a", "bc", "bc"), term=2, hand_over=given))
+    assert leading == [delivered]
     await node.stop()
 
 
@@ -402,6 +409,23 @@ async def test_a_queue_that_was_declared_anew_during_a_hand_over_is_not_replaced
     keeping.known[KEY] = queue_of(9)
     keeping.take_back(KEY)
     assert keeping._queues.handed_over == {}
+    await node.stop()
+
+
+async def test_what_a_queue_handed_out_is_told_once_it_is_handed_over_and_can_be_known(
+    tmp_path: Path,
+) -> None:
+    node = Node(tmp_path / "a")
+    keeping = Keeper(node)
+    queue = Queue(d.Queue(name="q", vhost="/", epoch=8), no_read)
+    queue.backlog.cursor = 7
+    assert keeping.handed_out_before(KEY) is None
+    keeping._queues.handed_over[KEY] = queue
+    assert keeping.handed_out_before(KEY) == 7
+    queue.damage = "unreadable"
+    assert keeping.handed_out_before(KEY) is None
+    keeping._queues.handed_over[KEY] = Stream(d.Queue(name="q", vhost="/", epoch=8), no_read)
+    assert keeping.handed_out_before(KEY) is None
     await node.stop()
 
 
