@@ -22,7 +22,7 @@ from leveret.config.sections.etcd import EtcdOptions
 from leveret.config.uris import Endpoints, EtcdEndpoint
 from leveret.core.replication.election import ElectedLeader
 from leveret.runtime.coordination.election import Deposed, Election, LeadershipLost, Won
-from leveret.runtime.coordination.etcd import EtcdAway, EtcdRefused, etcd_context
+from leveret.runtime.coordination.etcd import EtcdRefused, EtcdUnreachable, etcd_context
 from leveret.testing.network.ports import LOOPBACK, wait_until
 from leveret.testing.network.waiting import until
 from leveret.testing.servers import certificates, etcd
@@ -51,7 +51,7 @@ class Node:
         """Campaign whenever nobody leads, until it is won."""
         async with asyncio.timeout(PATIENCE_S):
             async for leader in self.election.watch_leader():
-                with suppress(EtcdAway):  # A slow machine.
+                with suppress(EtcdUnreachable):  # A slow machine.
                     if leader is None and isinstance(outcome := await self.campaign(epoch), Won):
                         return outcome
         raise AssertionError("closed")
@@ -226,7 +226,7 @@ async def test_without_etcd_the_leader_gives_up_by_itself_and_with_it_all_goes_o
         with pytest.raises(Deposed):  # Not sooner: whether etcd has it is not known.
             await a.election.record_in_sync(frozenset("b"))
         assert not a.election.holds_lease_now()
-        with pytest.raises(EtcdAway, match=f"no endpoint of etcd answers: {member.url}"):
+        with pytest.raises(EtcdUnreachable, match=f"no endpoint of etcd answers: {member.url}"):
             await b.campaign()
         await until(lambda: not a.election.status()["reachable"] and a.deposed)
         assert "no keepalive of the lease in time" in a.deposed[0]
@@ -307,7 +307,7 @@ def test_etcd_may_speak_tls_and_has_to_prove_who_it_is(tmp_path: Path) -> None:
             cluster.members[0].go_on()
             assert (await a.win()).epoch > epoch
         async with node("b", cluster.setting, "tls") as b:
-            with pytest.raises(EtcdAway, match="certificate verify failed"):
+            with pytest.raises(EtcdUnreachable, match="certificate verify failed"):
                 await b.campaign()
             # From here it rests for a while: what is cut off while it greets is closed by the garbage collector only.
             await until(lambda: b.election.status()["last_error"])
@@ -325,5 +325,5 @@ async def test_what_is_no_etcd_is_named(shared_etcd: EtcdCluster) -> None:
     async with await asyncio.start_server(serve, LOOPBACK, 0) as server:
         port = server.sockets[0].getsockname()[1]
         async with node("a", f"http://{LOOPBACK}:{port}", "none") as a:
-            with pytest.raises(EtcdAway, match=rf"{port} \(HTTP status 404, not the words of etcd"):
+            with pytest.raises(EtcdUnreachable, match=rf"{port} \(HTTP status 404, not the words of etcd"):
                 await a.campaign()

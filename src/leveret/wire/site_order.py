@@ -1,7 +1,7 @@
 """The order of a cluster's outgoing logs, which are transferred each at its own pace (ADR 48).
 
 A *move* settles a message because a copy of it is in another queue: a dead letter. The copy may be in another node's
-log. So a downstream lets a move count only if the copy is here too. It asks each node how its log stands, after it has
+log. So a downstream lets a move count only if the copy is here too. It asks each node what its log covers, after it has
 stored the move: the copy is before the ends that the nodes then name.
 """
 
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from leveret.model.reasons import Reason
 
 ORDER_STREAM: Final = "leveret.order"
-"""The statistics of this stream are a node's LogStanding."""
+"""The statistics of this stream are a node's LogCoverage."""
 ORDER_STATISTIC: Final = "has_order"
 """In the statistics of an outgoing log: its node answers for ORDER_STREAM."""
 EARLIER_LEADER: Final = 5
@@ -24,8 +24,8 @@ _MODULUS: Final = 2**62 - 57
 """A prime, so that all octets of a name matter."""
 
 
-class LogStanding(NamedTuple):
-    """How the outgoing log of a vhost stands at a node, now.
+class LogCoverage(NamedTuple):
+    """What the outgoing log of a vhost has at a node, now.
 
     Attributes:
         writer: the log's writer; another one may give offsets that are not durable yet to other records.
@@ -41,7 +41,7 @@ class LogStanding(NamedTuple):
     known: int
 
     @classmethod
-    def of(cls, statistics: Mapping[str, int]) -> LogStanding:
+    def of(cls, statistics: Mapping[str, int]) -> LogCoverage:
         """Read statistics. Raises KeyError."""
         return cls(*(statistics[name] for name in cls._fields))
 
@@ -54,11 +54,11 @@ def mark_of(queue: str, epoch: int) -> int:
 
 
 def sum_of(marks: int) -> int:
-    """A sum of marks as LogStanding has it."""
+    """A sum of marks as LogCoverage has it."""
     return marks % _MODULUS
 
 
-def is_whole(standings: Collection[LogStanding]) -> bool:
+def is_whole(coverages: Collection[LogCoverage]) -> bool:
     """Whether the logs of these nodes have everything that is promised: each collected queue has one leader of them."""
-    led = sum_of(sum(each.led for each in standings))
-    return all(each.end >= 0 and each.known == led for each in standings)
+    led = sum_of(sum(each.led for each in coverages))
+    return all(each.end >= 0 and each.known == led for each in coverages)

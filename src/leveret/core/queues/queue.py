@@ -142,7 +142,7 @@ class Queue:
         return self.backlog.settled
 
     @property
-    def handed_out_before(self) -> int:
+    def delivered_before(self) -> int:
         """The offset before which clients may have had any message; mirrors are told of it."""
         return self.backlog.cursor
 

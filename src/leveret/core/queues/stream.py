@@ -211,7 +211,7 @@ class Stream(Queue):
         return self.log.committed_offset - self.log.first_offset
 
     @property
-    def handed_out_before(self) -> int:
+    def delivered_before(self) -> int:
         """See Queue; clients get everything up to the committed end."""
         return self.log.committed_offset
 

@@ -21,18 +21,18 @@ from leveret.pipeline.jobs.job import TransferJob
 from leveret.pipeline.transfer.upstream_logs import UpstreamLogs
 from leveret.pipeline.upstream.stream_connection import ConnectionLost
 from leveret.wire.record import OUTGOING_STREAM
-from leveret.wire.site_order import ORDER_STATISTIC, ORDER_STREAM, LogStanding, is_whole
+from leveret.wire.site_order import ORDER_STATISTIC, ORDER_STREAM, LogCoverage, is_whole
 
 
 class _Round(NamedTuple):
     """The positions stored at its begin, and how the logs stood after that; both by log."""
 
     stored: dict[str, int]
-    standings: dict[str, LogStanding]
+    coverages: dict[str, LogCoverage]
 
     def is_stored(self, manifest: Manifest) -> bool:
         """Whether all that the nodes named is here."""
-        return all(_stored(log, manifest) >= each.end for log, each in self.standings.items())
+        return all(_stored(log, manifest) >= each.end for log, each in self.coverages.items())
 
 
 class SiteOrder:
@@ -67,22 +67,22 @@ class SiteOrder:
         """A new round; None if the logs lack something now, or a node that may have it does not answer."""
         stored = {log: manifest.next_by_log[log] for log in manifest.logs_of(vhost)}
         try:
-            standings = self._standings(vhost)
+            coverages = self._coverages(vhost)
         except LeveretError:
             return None
-        if standings is None:
+        if coverages is None:
             return _Round(stored, {})
-        return _Round(stored, standings) if is_whole(standings.values()) else None
+        return _Round(stored, coverages) if is_whole(coverages.values()) else None
 
-    def _standings(self, vhost: str) -> dict[str, LogStanding] | None:
-        """How the logs of all nodes stand; None if a node does not know the question. Raises LeveretError."""
+    def _coverages(self, vhost: str) -> dict[str, LogCoverage] | None:
+        """What the logs of all nodes cover; None if a node does not know the question. Raises LeveretError."""
         found = {}
         for log, link, *_ in self._upstream.all_of(vhost):
             try:
                 client = link.client(self._job)
                 if ORDER_STATISTIC not in client.stats(OUTGOING_STREAM):
                     return None
-                found[log] = LogStanding.of(client.stats(ORDER_STREAM))
+                found[log] = LogCoverage.of(client.stats(ORDER_STREAM))
             except ConnectionLost as error:
                 # A refusal says nothing about the link, which the transfer needs.
                 link.failed(error)
@@ -92,10 +92,10 @@ class SiteOrder:
     def _is_valid(self, begun: _Round, manifest: Manifest) -> bool:
         """Whether the ends mean what they meant, and what is missing of them may still come."""
         links = dict(self._upstream.links())
-        for log, standing in begun.standings.items():
-            if self._writers.get(log, (0, 0))[1] != standing.writer:
+        for log, coverage in begun.coverages.items():
+            if self._writers.get(log, (0, 0))[1] != coverage.writer:
                 return False
-            if _stored(log, manifest) < standing.end and not (log in links and links[log].is_open):
+            if _stored(log, manifest) < coverage.end and not (log in links and links[log].is_open):
                 return False
         return True
 

@@ -22,14 +22,14 @@ from typing import Final, cast
 
 from leveret.config.sections.listeners import Listeners
 from leveret.runtime.clients import connection_log
-from leveret.runtime.clients.ahead import LOOK_S, AheadWait
 from leveret.runtime.clients.amqp10_connection import Amqp10Connection
-from leveret.runtime.clients.departures import Departures
+from leveret.runtime.clients.lost_connections import LostConnections
+from leveret.runtime.clients.publisher_throttle import LOOK_S, PublisherThrottle
 from leveret.runtime.logs.engine import Engine
 from leveret.runtime.process.clock import elapsed_ms
 from leveret.runtime.sockets.addresses import is_loopback
 from leveret.runtime.sockets.buffered_output import BufferedOutput
-from leveret.runtime.sockets.parting import Parting
+from leveret.runtime.sockets.lingering_close import LingeringClose
 from leveret.runtime.sockets.standstill import Standstill
 from leveret.runtime.sockets.tls import tls_peer
 from leveret.session.amqp091.blocked import BlockedReason
@@ -67,7 +67,7 @@ class AmqpPort:
         engine: flushes the output of the peers' sessions.
         options: the options of the sockets.
         peers: the connected peers, in the order of their arrival.
-        departures: the ends of those whose sockets are gone.
+        lost_connections: the ends of those whose sockets are gone.
         forget: called with a peer whose socket is gone.
         buffer: receives the octets of all peers, each read for one peer alone.
     """
@@ -78,7 +78,7 @@ class AmqpPort:
     options: Listeners
     forget: Callable[[AmqpPeer], None]
     peers: dict[AmqpPeer, None] = field(default_factory=dict)
-    departures: Departures = field(default_factory=Departures)
+    lost_connections: LostConnections = field(default_factory=LostConnections)
     buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(READ_BYTES)))
 
 
@@ -102,7 +102,7 @@ class AmqpPeer(asyncio.BufferedProtocol):
         self._proxied_by = ""
         self._output = BufferedOutput()
         self._ending_at_ms: int | None = None
-        self._parting: Parting | None = None
+        self._lingering: LingeringClose | None = None
         self._is_known = False
         self._reads = True
         self._has_read_last = False
@@ -161,8 +161,8 @@ class AmqpPeer(asyncio.BufferedProtocol):
         self._take(bytes(self._port.buffer[:nbytes]))
 
     def _take(self, data: bytes) -> None:
-        if self._parting is not None:
-            self._parting.drop(len(data))
+        if self._lingering is not None:
+            self._lingering.drop(len(data))
             return
         session = self._session
         if self.amqp10 is not None:
@@ -191,20 +191,20 @@ class AmqpPeer(asyncio.BufferedProtocol):
         """Continue after the other peers, and later if this publisher's consumers are far behind."""
         loop, publisher = asyncio.get_running_loop(), session.publisher
         before, self._taken_before_turn = self._taken_before_turn, publisher.taken
-        if publisher.is_ahead:
+        if publisher.outpaces_consumers:
             session.note_flow()
-            wait = AheadWait(publisher.taken - before, session.counters.deliver_get, loop.time())
-            loop.call_later(LOOK_S, self._look, session, wait)
+            throttle = PublisherThrottle(publisher.taken - before, session.counters.deliver_get, loop.time())
+            loop.call_later(LOOK_S, self._look, session, throttle)
         else:
             loop.call_soon(self._begin_turn)
 
-    def _look(self, session: ClientConnection, wait: AheadWait) -> None:
-        """Continue with a publisher whose consumers were far behind, or let it wait on."""
+    def _look(self, session: ClientConnection, throttle: PublisherThrottle) -> None:
+        """Continue with a throttled publisher, or let it wait on."""
         loop = asyncio.get_running_loop()
-        if wait.is_over(session.counters.deliver_get, loop.time()):
+        if throttle.is_over(session.counters.deliver_get, loop.time()):
             self._begin_turn()
         else:
-            loop.call_later(LOOK_S, self._look, session, wait)
+            loop.call_later(LOOK_S, self._look, session, throttle)
 
     def pause_writing(self) -> None:
         """Pause deliveries, because the socket's buffer is full."""
@@ -227,7 +227,7 @@ class AmqpPeer(asyncio.BufferedProtocol):
         if self._tls is not None or self._transport is None:
             return False
         self._has_read_last = True
-        self._port.departures.add(self._close)
+        self._port.lost_connections.add(self._close)
         return True
 
     def _close(self) -> None:
@@ -237,11 +237,11 @@ class AmqpPeer(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End the session, because the socket is gone; with thousands of others in a later pass of the loop."""
         self._transport = None
-        if self._parting is not None:
-            self._parting.over()
-        self._port.departures.add(partial(self._depart, exc))
+        if self._lingering is not None:
+            self._lingering.over()
+        self._port.lost_connections.add(partial(self._end_session, exc))
 
-    def _depart(self, exc: Exception | None) -> None:
+    def _end_session(self, exc: Exception | None) -> None:
         """End the session; let go of it, so that its memory is free without a visit of the garbage collector."""
         self._port.forget(self)
         session, self._session = self._session, None
@@ -318,12 +318,12 @@ class AmqpPeer(asyncio.BufferedProtocol):
         """See ports.Peer; a peer that may still be sending closes the socket itself."""
         if self._ending_at_ms is None:
             self._ending_at_ms = elapsed_ms()
-        if self._transport is None or self._output or self._parting is not None:
+        if self._transport is None or self._output or self._lingering is not None:
             return
         session = self._session
         client_closes = session is not None and session.client_closes
         if client_closes or not self._is_known:
-            self._parting = Parting(self._transport, peer_closes=client_closes)
+            self._lingering = LingeringClose(self._transport, peer_closes=client_closes)
             if not self._reads:
                 self._reads = True
                 self._transport.resume_reading()
@@ -388,7 +388,7 @@ class AmqpPeer(asyncio.BufferedProtocol):
         times before any other, and one fast publisher would delay acks, and so deliveries.
         """
         transport, session = self._transport, self._session
-        if transport is None or transport.is_closing() or self._parting is not None:
+        if transport is None or transport.is_closing() or self._lingering is not None:
             return
         listens = not (
             self._has_read_last
@@ -408,7 +408,7 @@ class AmqpPeer(asyncio.BufferedProtocol):
     def tick(self, now_ms: int) -> None:
         """Handle heartbeats and timeouts."""
         session = self._session
-        if self._parting is not None:
+        if self._lingering is not None:
             return
         if self._ending_at_ms is not None:
             if now_ms - self._ending_at_ms > ENDING_TIMEOUT_MS:

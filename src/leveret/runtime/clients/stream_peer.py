@@ -39,7 +39,7 @@ from leveret.runtime.clients.stream_host import (
 )
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.sockets.addresses import is_loopback
-from leveret.runtime.sockets.parting import Parting
+from leveret.runtime.sockets.lingering_close import LingeringClose
 from leveret.runtime.sockets.standstill import Standstill
 from leveret.runtime.sockets.tls import tls_peer
 from leveret.session.certificate import TlsPeer
@@ -144,7 +144,7 @@ class StreamPeer(asyncio.Protocol):
         self._writable = True
         self._standstill = Standstill()
         self._member: OtherConnection | None = None
-        self._parting: Parting | None = None
+        self._lingering: LingeringClose | None = None
 
     # --- What others ask --------------------------------------------------------------------------
 
@@ -263,8 +263,8 @@ class StreamPeer(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Take octets from the socket."""
         self.octets_received += len(data)
-        if self._parting is not None:
-            self._parting.drop(len(data))
+        if self._lingering is not None:
+            self._lingering.drop(len(data))
             return
         self._guarded(partial(self._receive, data))
 
@@ -280,8 +280,8 @@ class StreamPeer(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Release everything, because the socket is gone."""
-        if self._parting is not None:
-            self._parting.over()
+        if self._lingering is not None:
+            self._lingering.over()
         if self._timer is not None:
             self._timer.cancel()
         for stream in list(self._watches):
@@ -331,7 +331,7 @@ class StreamPeer(asyncio.Protocol):
     def _go_on(self) -> None:
         """Others had their turn."""
         self._goes_on = False
-        if self._parting is None:
+        if self._lingering is None:
             self._receive(b"")
 
     def _leave_node(self) -> None:
@@ -576,11 +576,11 @@ class StreamPeer(asyncio.Protocol):
             self._transport.writelines(output)
 
     def _hang_up(self) -> None:
-        if self._transport.is_closing() or self._parting is not None:
+        if self._transport.is_closing() or self._lingering is not None:
             return
         if self._session.has_answered_close:
             # Another thread of the client may still publish.
-            self._parting = Parting(self._transport, peer_closes=False)
+            self._lingering = LingeringClose(self._transport, peer_closes=False)
             self._transport.resume_reading()
         else:
             self._transport.close()

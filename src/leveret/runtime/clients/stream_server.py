@@ -38,8 +38,8 @@ from leveret.runtime.clients.recovery_ingest import RecoveryIngest
 from leveret.runtime.clients.segment_ingest import SegmentIngest
 from leveret.runtime.clients.stream_host import OffsetFound, StreamHandle, StreamReplicating
 from leveret.runtime.collecting.collector import Collector
+from leveret.runtime.collecting.log_coverage import coverage_of
 from leveret.runtime.collecting.outgoing_log import OutgoingLog
-from leveret.runtime.collecting.standing import standing_of
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.committed_log import CommittedLog
 from leveret.runtime.logs.engine import Engine
@@ -55,7 +55,7 @@ from leveret.wire.record import (
     TRANSFERRED_FINGERPRINT_PREFIX,
     TRANSFERRED_PREFIX,
 )
-from leveret.wire.site_order import LogStanding
+from leveret.wire.site_order import LogCoverage
 
 _NUMBERS: Final = (
     "max-length-bytes",
@@ -361,11 +361,11 @@ class StreamServer:
             )
         return log
 
-    def standing(self, user: str, vhost: str) -> LogStanding:
+    def log_coverage(self, user: str, vhost: str) -> LogCoverage:
         """See StreamAuthority."""
         log, barrier = self.outgoing_log(user, vhost), self._commit.replication_barrier
         may_promise = barrier is None or barrier.committed() >= 0
-        return standing_of(vhost, log, self._broker, self._collector, may_promise=may_promise)
+        return coverage_of(vhost, log, self._broker, self._collector, may_promise=may_promise)
 
     def recovery_queue(self, user: str, vhost: str, queue: str) -> RecoveryIngest | ForwardingIngest:
         """See StreamHost: for this node's own recovery jobs and for administrators."""

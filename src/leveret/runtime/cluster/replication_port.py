@@ -152,14 +152,14 @@ class ClusterPort:
         """See ports.ReplicationPort: mirrors learn the cursor and the floor."""
         name = self._roles.led_name(queue)
         if name is not None:
-            self._sources.delivered(name, queue.handed_out_before)
+            self._sources.delivered(name, queue.delivered_before)
             self._sources.floor(name, queue.log_floor)
 
     def committed(self, stream: Stream) -> None:
         """Report a stream's new committed end to the mirrors, for readers there, even if no further publish comes."""
         name = self._roles.led_name(stream)
         if name is not None:
-            self._sources.delivered(name, stream.handed_out_before)
+            self._sources.delivered(name, stream.delivered_before)
             if not self._is_cut_due:
                 self._is_cut_due = True
                 asyncio.get_running_loop().call_soon(self._cut)

@@ -63,7 +63,7 @@ class ReplicaLog(CommittedLog):
         if self._known > self.committed_offset:
             self._commit_known()
 
-    def handed_out(self, offset: int) -> None:
+    def delivered(self, offset: int) -> None:
         """See CopyReader."""
         self._known = max(self._known, offset)
         self._commit_known()

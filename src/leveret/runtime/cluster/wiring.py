@@ -23,12 +23,12 @@ from leveret.runtime.cluster.membership.member import ClusterMember
 from leveret.runtime.cluster.operations import ClusterCommands
 from leveret.runtime.cluster.parts import ClusterParts
 from leveret.runtime.cluster.placement.due_queues import DueQueues
+from leveret.runtime.cluster.placement.mirror_grace_period import MirrorGracePeriod
 from leveret.runtime.cluster.placement.placement_controller import PlacementController
 from leveret.runtime.cluster.placement.queue_locations import QueueLocations
 from leveret.runtime.cluster.placement.queue_roles import QueueRoles
 from leveret.runtime.cluster.placement.queues import ClusterQueues
 from leveret.runtime.cluster.placement.queues_led_on import QueuesLedOn
-from leveret.runtime.cluster.placement.reconnect_grace import ReconnectGrace
 from leveret.runtime.cluster.replication_port import ClusterBarrier, ClusterPort
 from leveret.runtime.cluster.sites.collected_queues import CollectedQueues
 from leveret.runtime.cluster.sites.recovery_port import ClusterRecoveryPort
@@ -97,7 +97,7 @@ def _parts(member: ClusterMember, node: Node, secret: Secret) -> ClusterParts:
     # Mirroring: logs to mirrors, and from leaders.
     due = DueQueues()
     queues = ClusterQueues(member.name, node, due)
-    grace = ReconnectGrace(queues, due)
+    grace = MirrorGracePeriod(queues, due)
     sources = MirrorSources(
         node.tree,
         node.commits,

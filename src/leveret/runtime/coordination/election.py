@@ -35,7 +35,7 @@ from leveret.config.uris import EtcdEndpoint
 from leveret.core.replication import election as core
 from leveret.core.replication.election import ElectedLeader
 from leveret.model.errors import LeveretError
-from leveret.runtime.coordination.etcd import Etcd, EtcdAway, EtcdError
+from leveret.runtime.coordination.etcd import Etcd, EtcdError, EtcdUnreachable
 from leveret.runtime.coordination.lease import RETRY_S, KeptLease, attempt_timeout_s, boot_clock_s
 
 logger = logging.getLogger(__name__)
@@ -202,7 +202,7 @@ class Election:
 
     async def _take(self, candidacy: core.Candidacy, lease: KeptLease) -> _Term | None:
         """Write the records that make this node the leader; None if they were not written."""
-        with suppress(EtcdAway):
+        with suppress(EtcdUnreachable):
             await self._etcd.transact(candidacy.transaction, lease.id)
         # The answer of a successful attempt may have been lost, so only the present keys count.
         # A later success would use a lease that is not kept alive.
@@ -236,7 +236,7 @@ class Election:
                     revision = await self._etcd.transact(transaction)
                     if revision is None:
                         term.modified = (await self._read()).unchanged(self._keys.in_sync).modified
-                except EtcdAway as error:
+                except EtcdUnreachable as error:
                     self._last_error = str(error)
                     await asyncio.sleep(RETRY_S)
                     continue
@@ -384,7 +384,7 @@ class Election:
         if not isinstance(error, LeveretError):
             logger.error("etcd_read_failed error=%s", text, exc_info=error)
         elif self._is_reachable or self._last_error is None:
-            logger.warning("etcd_away error=%s", text)
+            logger.warning("etcd_unreachable error=%s", text)
         self._last_error = text
         self._is_reachable = False
 

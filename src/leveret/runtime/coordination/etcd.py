@@ -25,10 +25,10 @@ from leveret.runtime.coordination.etcd_wire import (
     CLOSE_TIMEOUT_S,
     FAILURES,
     ConnectionPool,
-    EtcdAway,
     EtcdCompacted,
     EtcdError,
     EtcdRefused,
+    EtcdUnreachable,
     Granted,
     GrantedLease,
     LoggedIn,
@@ -51,10 +51,10 @@ from leveret.wire.tls import be_forward_secret
 
 __all__ = [
     "Etcd",
-    "EtcdAway",
     "EtcdCompacted",
     "EtcdError",
     "EtcdRefused",
+    "EtcdUnreachable",
     "GrantedLease",
     "Snapshot",
     "WatchEvents",
@@ -168,7 +168,7 @@ class Etcd:
         the keys. Deletes of missing keys make no revision: then the result is an earlier one.
 
         Raises:
-            EtcdAway: whether the writes were done is unknown; they may still be, for as long as the conditions hold.
+            EtcdUnreachable: whether the writes were done is unknown; they may be as long as the conditions hold.
             EtcdRefused: an endpoint did not do the writes, one before it may have; code 5 if the lease is over.
         """
         answer = await self._call("kv/txn", transaction_body(transaction, lease_id), Transacted)
@@ -232,15 +232,15 @@ class Etcd:
                             f"etcd at {endpoint} has compacted the revisions before {result.compact_revision}"
                         )
                     if result.canceled:
-                        raise EtcdAway(
+                        raise EtcdUnreachable(
                             f"etcd at {endpoint} cancels the watch of {prefix}: {result.cancel_reason}"
                         )
                     for batch in result.batches():
                         if batch.revision > revision:
                             yield batch
-            raise EtcdAway(f"etcd at {endpoint} ended the watch of {prefix}")
+            raise EtcdUnreachable(f"etcd at {endpoint} ended the watch of {prefix}")
         except FAILURES as error:
-            raise EtcdAway(f"etcd at {endpoint}: {words(error)}") from error
+            raise EtcdUnreachable(f"etcd at {endpoint}: {words(error)}") from error
         finally:
             await own.retire()
 
@@ -266,7 +266,7 @@ class Etcd:
             except FAILURES as error:
                 failures.append(f"{endpoint} ({words(error)})")
                 await connections.retire()
-        raise EtcdAway(
+        raise EtcdUnreachable(
             f"no endpoint of etcd answers: {', '.join(failures)}; "
             "check that etcd runs and that cluster.etcd.endpoints has its addresses"
         )

@@ -44,7 +44,7 @@ class EtcdError(LeveretError):
     """A request to etcd failed."""
 
 
-class EtcdAway(EtcdError):
+class EtcdUnreachable(EtcdError):
     """No endpoint answered in time; whether the request took effect is unknown."""
 
 
@@ -60,7 +60,7 @@ class EtcdRefused(EtcdError):
         self.code = code
 
 
-class EtcdCompacted(EtcdAway):
+class EtcdCompacted(EtcdUnreachable):
     """The requested revision is compacted: the keys have to be read again."""
 
 

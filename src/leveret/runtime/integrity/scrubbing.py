@@ -187,12 +187,12 @@ class Scrubber:
                 scrubbed.chunks, scrubbed.octets = before[0] + scrub.chunks, before[1] + scrub.octets
             if damage is None:
                 break
-            if self._is_named_by_a_queue(name, log, damage):
+            if self._still_has_segment(name, log, damage):
                 await self._damaged(name, log, damage, scrubbed)
         if scrubbed.repaired > before[2] and name not in scrubbed.unmended:
             self._say_mended(name, log)
 
-    def _is_named_by_a_queue(self, name: str, log: Log | None, damage: Damage) -> bool:
+    def _still_has_segment(self, name: str, log: Log | None, damage: Damage) -> bool:
         """Return whether the log is the one that was read, and still has that segment."""
         return self._tree().logs.get(name) is log and (log is None or log.first_offset <= damage.segment)
 
@@ -212,7 +212,7 @@ class Scrubber:
         reasons = await self._mend(name, log, damage)
         if reasons is None:
             scrubbed.repaired += 1
-        elif self._is_named_by_a_queue(name, log, damage):
+        elif self._still_has_segment(name, log, damage):
             why = "; ".join(reasons)
             logger.error("chunk_not_repaired log=%s offset=%d reason=%s", name, damage.offset, why)
             scrubbed.unrepaired.append(
@@ -294,7 +294,7 @@ class Scrubber:
 
     async def _write_settled(self, name: str, log: Log | None, damage: Damage, octets: bytes) -> None:
         async with self._writing:
-            if self._state() not in JOINED or not self._is_named_by_a_queue(name, log, damage):
+            if self._state() not in JOINED or not self._still_has_segment(name, log, damage):
                 raise StorageError(f"log {name}: it was cut or dropped meanwhile")
             directory = self._tree().path_of(name)
             await asyncio.to_thread(repair, directory, damage.offset, octets)

@@ -58,8 +58,8 @@ class CopyReader(Protocol):
     def appended(self, header: Header) -> None:
         """A chunk was appended."""
 
-    def handed_out(self, offset: int) -> None:
-        """The leader hands out messages before this offset."""
+    def delivered(self, offset: int) -> None:
+        """The leader may have delivered all messages before this offset."""
 
     def end(self) -> None:
         """The copy is closed."""
@@ -380,7 +380,7 @@ class MirrorCopies:
             found.close()
 
     def cursor(self, name: str) -> int | None:
-        """Return that log's cursor: messages before it may have been handed out; None if none was received.
+        """Return that log's cursor: messages before it may have been delivered; None if none was received.
 
         A node that begins to lead after a restart, before it has mirrored anything, has received none.
         """
@@ -447,7 +447,7 @@ class MirrorCopies:
                 cursor = self._cursors[copy.name] = max(change.offset, self._cursors.get(copy.name, 0))
                 reader = self.readers.get(copy.name)
                 if reader is not None:
-                    reader.handed_out(cursor)
+                    reader.delivered(cursor)
             case ChangeKind.CUT | ChangeKind.QUARANTINE:
                 self._end_reader(copy.name)
                 copy.is_accepting = False

@@ -260,7 +260,7 @@ class SourceStream(SentLogs):
         log, led, frame = self.log, self.led, Frame()
         self._number = next(self.link.numbers)
         frame.add(name_change(self._number, led.name))
-        # Sent even if nothing was handed out: a mirror without a cursor must mark all messages as redelivered.
+        # Sent even if nothing was delivered: a mirror without a cursor must mark all messages as redelivered.
         frame.add(log_change(ChangeKind.CURSOR, self._number, led.cursor))
         self.scope.begins_live(self.link.send(frame), log.next_offset if log is not None else 0)
         self.link.sender.waits(self.scope)

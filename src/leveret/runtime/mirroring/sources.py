@@ -276,7 +276,7 @@ class MirrorSources:
     # -- reports of the queue -----------------------------------------------------------------
 
     def delivered(self, name: str, offset: int) -> None:
-        """Set the cursor: messages before this offset may have been handed out; mirrors get it with the next cut."""
+        """Set the cursor: messages before this offset may have been delivered; mirrors get it with the next cut."""
         led = self.led.get(name)
         if led is not None and offset > led.cursor:
             led.cursor = offset

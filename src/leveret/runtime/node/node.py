@@ -38,9 +38,9 @@ from leveret.runtime.logs.engine import Engine, EngineHooks
 from leveret.runtime.logs.log_store import LogStore, log_name
 from leveret.runtime.node.alarms import AlarmWatch
 from leveret.runtime.node.cluster_side import ClusterSide
+from leveret.runtime.node.delivered_positions import DeliveredPositions
 from leveret.runtime.node.epoch_file import EpochFile
 from leveret.runtime.node.first_start import seed
-from leveret.runtime.node.handed_out import HandedOut
 from leveret.runtime.node.read_only_view import ReadOnlyView
 from leveret.runtime.node.upkeep import Upkeep
 from leveret.runtime.process import garbage
@@ -176,7 +176,7 @@ class Node:
             queue_max=config.objects.queue_max,
             epochs=Epochs(self._epochs.reserve),
         )
-        self._handed_out = HandedOut(data_dir, tree.epoch)
+        self._delivered_positions = DeliveredPositions(data_dir, tree.epoch)
         self._expected_logs: Callable[[], Set[str] | None] = lambda: None
         self.read_only_view = ReadOnlyView(tree, self.broker, self.log_store, self._definitions)
         self._boot_definitions = BootDefinitions(
@@ -403,13 +403,13 @@ class Node:
         refresh_policies(broker, lambda: False, policy_failed)
         queues = broker.led_queues()
         self.log_store.remove_orphans(epochs, self.collector.by_reference_epochs)
-        self._handed_out.load()
+        self._delivered_positions.load()
         await others_first()
         # A lease that was won is kept alive meanwhile. With thousands of queues, or a slow disk, it would end before
         # this does, and the node would begin anew for ever.
         async for queue in in_slices(queues):
             self.log_store.recover(queue)
-            self._handed_out.give_back(queue)
+            self._delivered_positions.give_back(queue)
         await self.upstream.restore(queues)
         # Times to live, of messages and queues, go on.
         broker.dirty |= {queue: None for queue in queues if queue.damage is None}
@@ -440,7 +440,7 @@ class Node:
         await self._settle()
         await self._close_listeners(self.config.process.shutdown_timeout_ms / 1000)
         await self._settle()
-        self._handed_out.save(self.broker.led_queues())
+        self._delivered_positions.save(self.broker.led_queues())
         self.close()
 
     async def abandon(self) -> None:

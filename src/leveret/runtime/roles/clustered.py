@@ -17,8 +17,8 @@ from leveret.runtime.cluster.coordinator import Coordinator
 from leveret.runtime.cluster.membership.member import ClusterMember
 from leveret.runtime.cluster.suspended import Suspended
 from leveret.runtime.cluster.wiring import enter_cluster
-from leveret.runtime.coordination.absence import EtcdAbsence
 from leveret.runtime.coordination.etcd import EtcdError
+from leveret.runtime.coordination.etcd_outages import EtcdOutages
 from leveret.runtime.coordination.lease import boot_clock_s
 from leveret.runtime.proxying.entrances import Entrances
 from leveret.runtime.sockets.backoff import delay_s
@@ -79,7 +79,7 @@ class Clustered:
         self._watching: asyncio.Task[None] | None = None
         self._is_stopping = False
         self._former_leases: set[int] = set()
-        self._absence = EtcdAbsence(logger, boot_clock_s)
+        self._outages = EtcdOutages(logger, boot_clock_s)
         self._others: tuple[NodeUri, ...] = ()
 
     async def start(self) -> None:
@@ -107,7 +107,7 @@ class Clustered:
             self._secret,
             lambda reason: lost.set(),
             former_leases=self._former_leases,
-            absence=self._absence,
+            outages=self._outages,
             copied_cluster=self._copied_cluster(),
         )
         entering = loop.create_task(self._serve(self._member))
@@ -118,7 +118,7 @@ class Clustered:
                 entering.result()
             return entering.done() and not lost.is_set()
         except EtcdError as error:
-            self._absence.away("cluster_not_entered", str(error))
+            self._outages.failed("cluster_not_entered", str(error))
             return False
         except BaseException:
             await self._leave()

@@ -425,7 +425,7 @@ class Publisher:
         connection.counters.publish_out += count
 
     @property
-    def is_ahead(self) -> bool:
+    def outpaces_consumers(self) -> bool:
         """Whether the last publishes went to queues whose consumers are far behind."""
         last = self._last
         return last is not None and any(queue.is_behind for queue in last.queues)

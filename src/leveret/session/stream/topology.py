@@ -140,8 +140,8 @@ def stream_stats(session: StreamSession, command: wire.StreamStats) -> None:
         return
     try:
         if command.stream == ORDER_STREAM:
-            standing = session.authority.standing(session.user, session.vhost)
-            session.send(wire.StreamStatsResponse(command.correlation, Code.OK, standing._asdict()))
+            coverage = session.authority.log_coverage(session.user, session.vhost)
+            session.send(wire.StreamStatsResponse(command.correlation, Code.OK, coverage._asdict()))
             return
         log = session.log(command.stream)
     except LeveretError as error:

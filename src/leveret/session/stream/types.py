@@ -23,7 +23,7 @@ from leveret.model.errors import (
 )
 from leveret.session.certificate import TlsPeer
 from leveret.wire.record import OUTGOING_STREAM
-from leveret.wire.site_order import LogStanding
+from leveret.wire.site_order import LogCoverage
 from leveret.wire.staged_segment import LogEnd
 from leveret.wire.stream.codec import Code, Response
 from leveret.wire.stream.publish import MessageRun
@@ -235,7 +235,7 @@ class StreamAuthority(Protocol):
     def outgoing_log(self, user: str, vhost: str) -> CollectedLog:
         """NotFound: the vhost is not replicated. AccessRefused: no permission to read."""
 
-    def standing(self, user: str, vhost: str) -> LogStanding:
+    def log_coverage(self, user: str, vhost: str) -> LogCoverage:
         """As `outgoing_log`: how it stands."""
 
     def recovery_queue(self, user: str, vhost: str, queue: str) -> SequenceBook:

@@ -39,7 +39,7 @@ from leveret.wire.chunk import (
     encode_header,
     encode_trailer,
 )
-from leveret.wire.site_order import LogStanding
+from leveret.wire.site_order import LogCoverage
 from leveret.wire.stream.publish import MessageRun
 
 QUEUE_EPOCH: Final = 7
@@ -410,10 +410,10 @@ class FakeStreamHost:
             raise NotFound(f"vhost '{vhost}' has no outgoing log")
         return self.logs[vhost]
 
-    def standing(self, user: str, vhost: str) -> LogStanding:
+    def log_coverage(self, user: str, vhost: str) -> LogCoverage:
         """Return how the vhost's log stands, which leads all queues."""
         log = self.outgoing_log(user, vhost)
-        return LogStanding(log.writer, log.committed_offset, 0, 0)
+        return LogCoverage(log.writer, log.committed_offset, 0, 0)
 
     def recovery_queue(self, user: str, vhost: str, queue: str) -> FakeRecoveryQueue:
         """Return the queue; make it if it is missing."""

@@ -23,7 +23,7 @@ from leveret.wire.site_order import (
     EARLIER_LEADER,
     ORDER_STATISTIC,
     ORDER_STREAM,
-    LogStanding,
+    LogCoverage,
     mark_of,
     sum_of,
 )
@@ -37,7 +37,7 @@ class Node:
 
     def __init__(self, label: str, data_dir: Path) -> None:
         self.label, self.log = label, log_name("v", label)
-        self.standing = LogStanding(1, 0, led=0, known=0)
+        self.coverage = LogCoverage(1, 0, led=0, known=0)
         self.is_open = True
         self.statistics = {ORDER_STATISTIC: 1}
         self._data_dir = data_dir
@@ -50,7 +50,7 @@ class Node:
         return self
 
     def stats(self, stream: str) -> dict[str, int]:
-        return self.standing._asdict() if stream == ORDER_STREAM else self.statistics
+        return self.coverage._asdict() if stream == ORDER_STREAM else self.statistics
 
     def failed(self, error: Exception) -> None:
         """See UpstreamLink."""
@@ -66,7 +66,7 @@ class Node:
 
     def _add(self, queue: str, at: int, body: bytes, kind: ChunkType) -> None:
         self._chunks.append(self._log.append_copy(queue, 1, at, [body], kind, 1000))
-        self.standing = self.standing._replace(end=self.end)
+        self.coverage = self.coverage._replace(end=self.end)
 
     @property
     def end(self) -> int:
@@ -144,17 +144,17 @@ def test_a_move_that_is_stored_after_the_question_waits_for_the_next_one(site: S
 
 @pytest.mark.parametrize("lack", ["end", "led", "known", "missed", "silent"])
 def test_no_move_counts_while_something_may_be_elsewhere(site: Site, lack: str) -> None:
-    whole = site.b.standing
+    whole = site.b.coverage
     match lack:
         case "missed":
             site.is_missed = True
         case "silent":
             site.b.is_open = False
         case _:
-            site.b.standing = whole._replace(**{lack: -1 if lack == "end" else 9})
+            site.b.coverage = whole._replace(**{lack: -1 if lack == "end" else 9})
     site.b.store(site.manifest)
     assert not site.counts()
-    site.b.standing, site.is_missed, site.b.is_open = whole, False, True
+    site.b.coverage, site.is_missed, site.b.is_open = whole, False, True
     assert site.counts()
 
 
@@ -164,7 +164,7 @@ def test_an_end_that_another_writer_named_does_not_count(site: Site) -> None:
     site.writers[site.b.log] = (7, 2)
     site.b.store(site.manifest)
     assert not site.counts()
-    site.b.standing = site.b.standing._replace(writer=2)
+    site.b.coverage = site.b.coverage._replace(writer=2)
     assert site.counts()
 
 
@@ -174,7 +174,7 @@ def test_a_node_that_is_lost_before_its_end_is_stored_holds_no_later_move_back(s
     assert not site.counts()
     # Another node leads its queues and has collected them.
     site.b.is_open = True
-    site.b.standing = LogStanding(1, 0, 0, 0)
+    site.b.coverage = LogCoverage(1, 0, 0, 0)
     site.a.copies()
     site.a.store(site.manifest)
     assert site.counts()
@@ -226,12 +226,12 @@ class Cascade:
                 self.ask()
 
     def ask(self) -> bool:
-        """Take a turn, with the standings of now; return whether all moves count."""
+        """Take a turn, with the coverages of now; return whether all moves count."""
         for node in self._nodes:
             is_whole = all(self._leader[name] is not node for name in self._uncopied)
             led = sum_of(sum(mark_of(name, 1) for name in QUEUES if self._leader[name] is node))
             known = sum_of(sum(mark_of(name, 1) for name in QUEUES))
-            node.standing = LogStanding(1, node.end if is_whole else -1, led, known)
+            node.coverage = LogCoverage(1, node.end if is_whole else -1, led, known)
         return self._site.counts()
 
     def rest(self) -> bool:

@@ -26,10 +26,10 @@ def test_a_replica_serves_what_is_committed_and_no_more(tmp_path: Path) -> None:
     calls: list[int] = []
     replica.on_commit(lambda: calls.append(replica.committed_offset))
     assert (replica.committed_offset, replica.last_chunk_id, replica.read(0, 1000)) == (0, -1, [])
-    replica.handed_out(3)
+    replica.delivered(3)
     assert (replica.committed_offset, replica.last_chunk_id, len(replica.read(0, 1000))) == (3, 0, 1)
     # The leader may have committed more than has come here yet.
-    replica.handed_out(9)
+    replica.delivered(9)
     replica.appended(append(log))
     assert (replica.committed_offset, replica.last_chunk_id) == (6, 3)
     replica.appended(append(log))
@@ -37,9 +37,9 @@ def test_a_replica_serves_what_is_committed_and_no_more(tmp_path: Path) -> None:
     assert (replica.committed_offset, replica.last_chunk_id) == (9, 6)
     replica.appended(append(log, ChunkType.TRACKING, 1))
     # It has more here than the leader has committed.
-    replica.handed_out(12)
+    replica.delivered(12)
     assert (replica.committed_offset, replica.last_chunk_id, len(replica.read(9, 1000))) == (12, 9, 1)
-    replica.handed_out(13)
+    replica.delivered(13)
     assert (replica.committed_offset, replica.last_chunk_id) == (13, 9)
     assert calls == [3, 6, 9, 12, 13]
     replica.end()

@@ -16,7 +16,7 @@ from leveret.config.uris import Endpoints
 from leveret.runtime.coordination import election as election_module
 from leveret.runtime.coordination import lease as lease_module
 from leveret.runtime.coordination.election import Deposed, Election, Won
-from leveret.runtime.coordination.etcd import EtcdAway
+from leveret.runtime.coordination.etcd import EtcdUnreachable
 from leveret.testing.simulation.etcd.client import SimulatedEtcdClient
 from leveret.testing.simulation.etcd.companion import SimulatedCompanion
 from leveret.testing.simulation.etcd.paths import DELAY_S_MAX
@@ -75,7 +75,7 @@ class Contest:
         election.start()
         everyone = frozenset(NAMES)
         async for leader in election.watch_leader():
-            with suppress(EtcdAway, Deposed):
+            with suppress(EtcdUnreachable, Deposed):
                 if leader is None and isinstance(won := await election.campaign(name, name, 0), Won):
                     self.wins.append((won.epoch, name))
                     await election.record_in_sync(everyone)

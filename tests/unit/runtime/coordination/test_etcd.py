@@ -16,7 +16,7 @@ import uvloop
 from leveret.config.sections.etcd import EtcdOptions
 from leveret.config.uris import Endpoints
 from leveret.model.errors import ConfigError
-from leveret.runtime.coordination.etcd import Etcd, EtcdAway, etcd_context
+from leveret.runtime.coordination.etcd import Etcd, EtcdUnreachable, etcd_context
 
 ATTEMPTS = 100
 
@@ -61,4 +61,4 @@ def test_an_endpoint_that_resets_connections_as_they_are_made_is_away(resetting:
         await client.close()
         return {type(each) for each in found}  # type: ignore[misc]  # each is an error
 
-    assert uvloop.run(ask()) == {EtcdAway}
+    assert uvloop.run(ask()) == {EtcdUnreachable}

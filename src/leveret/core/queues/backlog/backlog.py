@@ -111,7 +111,7 @@ class Backlog:
         self._leave_behind()
 
     @property
-    def handed_out_before(self) -> int:
+    def delivered_before(self) -> int:
         """The offset from which on no message was ever taken."""
         return self.cursor
 

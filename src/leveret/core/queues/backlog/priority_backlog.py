@@ -130,7 +130,7 @@ class PriorityBacklog(Backlog):
                 level.returned.add(*level.waiting.take(offset - front[0]))
 
     @property
-    def handed_out_before(self) -> int:
+    def delivered_before(self) -> int:
         """See Backlog; the end of the log if any message was taken, because the first taken may not be the oldest."""
         fresh = sum(level.waiting.count + sum(map(len, level.recent)) for level in self._levels)
         return self.next_offset if fresh < self.settled.count_missing(self.next_offset) else 0

@@ -43,7 +43,7 @@ from leveret.runtime.cluster.membership.definitions_lock import DefinitionsLockH
 from leveret.runtime.cluster.membership.links import MemberLinks
 from leveret.runtime.cluster.membership.membership_file import MembershipFile
 from leveret.runtime.cluster.membership.store import ClusterStore
-from leveret.runtime.coordination.absence import EtcdAbsence
+from leveret.runtime.coordination.etcd_outages import EtcdOutages
 from leveret.runtime.process.clock import clock_ms
 from leveret.session.link_handshake import ProvenFollower
 from leveret.storage.secret_file import SECRET_FILE, Secret
@@ -81,7 +81,7 @@ class ClusterMember:
         on_lost: Callable[[str], None],
         *,
         former_leases: set[int] | None = None,
-        absence: EtcdAbsence | None = None,
+        outages: EtcdOutages | None = None,
         copied_cluster: str = "",
     ) -> None:
         """Enter nothing yet; `on_lost` gets the reason why this node must begin anew. For the rest see ClusterStore.
@@ -112,7 +112,7 @@ class ClusterMember:
         self._streams: tuple[str, int] | None = None
         self._streams_tls: tuple[str, int] | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self.store = ClusterStore(config, self._take_events, self.lost, former=former_leases, absence=absence)
+        self.store = ClusterStore(config, self._take_events, self.lost, former=former_leases, outages=outages)
         self.definitions_lock = DefinitionsLockHolder(self.store, self.state, self.name)
 
     @property

@@ -29,15 +29,15 @@ from leveret.config import Config
 from leveret.core.replication.cluster import ClusterKeys, Event, Presence, differences, encode
 from leveret.core.replication.election import PutKey, StoreTransaction, Unchanged
 from leveret.model.errors import LeveretError
-from leveret.runtime.coordination.absence import EtcdAbsence
 from leveret.runtime.coordination.etcd import (
     Etcd,
-    EtcdAway,
     EtcdCompacted,
     EtcdError,
     EtcdRefused,
+    EtcdUnreachable,
     etcd_context,
 )
+from leveret.runtime.coordination.etcd_outages import EtcdOutages
 from leveret.runtime.coordination.lease import RETRY_S, KeptLease, attempt_timeout_s, boot_clock_s
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ STUCK_ATTEMPTS: Final = 2
 _NO_LEASE: Final = 5
 
 
-class LeaseLost(EtcdAway):
+class LeaseLost(EtcdUnreachable):
     """This node's lease is over, or was never granted: the node must begin anew."""
 
 
@@ -74,7 +74,7 @@ class ClusterStore:
         on_lost: Callable[[str], None],
         *,
         former: set[int] | None = None,
-        absence: EtcdAbsence | None = None,
+        outages: EtcdOutages | None = None,
         clock_s: Callable[[], float] = boot_clock_s,
     ) -> None:
         """Connect to nothing yet.
@@ -87,7 +87,7 @@ class ClusterStore:
                 promised from then on. The event loop calls it in its next turn; `holds_lease_now` is false before that.
             former: leases of this process that it gave up and etcd has not ended yet, of this store and earlier ones:
                 `start` ends them, so that this node does not wait for itself.
-            absence: the log's state of an absent etcd, of this store and earlier ones.
+            outages: the log's state of an absent etcd, of this store and earlier ones.
             clock_s: a clock in seconds that goes on while the machine sleeps.
 
         Raises:
@@ -106,7 +106,7 @@ class ClusterStore:
         self._clock_s = clock_s
         self._lease: KeptLease | None = None
         self._last_error = ""
-        self._absence = absence or EtcdAbsence(logger, clock_s)
+        self._outages = outages or EtcdOutages(logger, clock_s)
         self._known: dict[str, int] = {}
         self._following: asyncio.Task[None] | None = None
         self._revoking: asyncio.Task[None] | None = None
@@ -161,7 +161,7 @@ class ClusterStore:
             lease = self._own_lease()
             try:
                 entry = (await self._etcd.read(key)).entries.get(key)
-            except EtcdAway as error:
+            except EtcdUnreachable as error:
                 self._note(str(error))
                 await asyncio.sleep(RETRY_S)
                 continue
@@ -229,7 +229,7 @@ class ClusterStore:
             self._former.discard(lease.id)
 
     def _note(self, error: str) -> None:
-        self._absence.away("etcd_away", error)
+        self._outages.failed("etcd_unreachable", error)
         self._last_error = error
 
     def status(self) -> dict[str, Any]:
@@ -282,7 +282,7 @@ class ClusterStore:
             lease = self._own_lease()
             try:
                 revision = await self._etcd.transact(guarded, lease.id)
-            except EtcdAway as error:
+            except EtcdUnreachable as error:
                 self._note(str(error))
                 await asyncio.sleep(RETRY_S)
                 continue
@@ -304,7 +304,7 @@ class ClusterStore:
             self._own_lease()
             try:
                 turn = (await self._etcd.read(self._turn)).entries.get(self._turn)
-            except EtcdAway as error:
+            except EtcdUnreachable as error:
                 self._note(str(error))
                 await asyncio.sleep(RETRY_S)
                 continue
@@ -325,7 +325,7 @@ class ClusterStore:
             self._own_lease()
             try:
                 await self._look()
-            except EtcdAway as error:
+            except EtcdUnreachable as error:
                 self._note(str(error))
                 await asyncio.sleep(RETRY_S)
             else:
@@ -357,7 +357,7 @@ class ClusterStore:
                 self._known[event.key] = event.modified
         self.revision = revision
         self._moved_at_s = self._clock_s()
-        self._absence.reached(self._etcd.endpoint)
+        self._outages.reached(self._etcd.endpoint)
         self._on_events(relevant, revision)
 
     async def _follow(self) -> None:

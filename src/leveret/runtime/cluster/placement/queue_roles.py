@@ -18,9 +18,9 @@ from leveret.model.errors import LeveretError, NotFound
 from leveret.runtime.cluster.forwarding import Forwarding
 from leveret.runtime.cluster.membership.member import ClusterMember
 from leveret.runtime.cluster.placement.local_queues import Lack, QueueKey
+from leveret.runtime.cluster.placement.mirror_grace_period import MirrorGracePeriod
 from leveret.runtime.cluster.placement.queue_locations import QueueLocations
 from leveret.runtime.cluster.placement.queues import ClusterQueues, first_epoch
-from leveret.runtime.cluster.placement.reconnect_grace import ReconnectGrace
 from leveret.runtime.logs.log_store import log_name
 from leveret.runtime.mirroring.copies import MirrorCopies
 from leveret.runtime.mirroring.led_log import MirrorState
@@ -51,7 +51,7 @@ class QueueRoles:
         node: Node,
         queues: ClusterQueues,
         locations: QueueLocations,
-        grace: ReconnectGrace,
+        grace: MirrorGracePeriod,
         sources: MirrorSources,
         copies: MirrorCopies,
         forwarding: Forwarding,
@@ -177,7 +177,7 @@ class QueueRoles:
             if name is not None and is_lossy:
                 # This node may never have received a record; but its copy is all there is now.
                 self._queues.begin_if_missing(name)
-            # Only a leader that had stopped serving knows what it handed out. Otherwise any message may have been, by a
+            # Only a leader that had stopped serving knows what it delivered. Otherwise any message may have been, by a
             # leader that was lost or that this node never heard of; also of a quorum queue, whose consumers do not
             # wait for mirrors.
             given = placement.hand_over

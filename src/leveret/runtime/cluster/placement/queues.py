@@ -176,7 +176,7 @@ class ClusterQueues:
     def lead(self, queue: Queue, term: int, delivered: int) -> Queue:
         """Serve a queue from its log here, to which nothing else writes any more.
 
-        The previous leader may have handed out messages before the offset `delivered`: they are marked as redelivered.
+        The previous leader may have delivered messages before the offset `delivered`: they are marked as redelivered.
         """
         definition = queue.definition
         led = queue_types.make_queue(definition, self._stores.read)

@@ -10,8 +10,8 @@ from typing import TypeVar
 from leveret.config.uris import EtcdEndpoint
 from leveret.core.replication.election import StoreTransaction
 from leveret.runtime.coordination.etcd import (
-    EtcdAway,
     EtcdRefused,
+    EtcdUnreachable,
     GrantedLease,
     Snapshot,
     WatchEvents,
@@ -85,7 +85,7 @@ class SimulatedEtcdClient:
                 if found.revision > revision:
                     yield found
         except OSError as error:
-            raise EtcdAway(f"etcd at {endpoint}: {words(error)}") from error
+            raise EtcdUnreachable(f"etcd at {endpoint}: {words(error)}") from error
         finally:
             self._etcd.close_watch(watch)
 
@@ -99,7 +99,7 @@ class SimulatedEtcdClient:
                 return await self._attempt(endpoint, work)
             except OSError as error:
                 failures.append(f"{endpoint} ({words(error)})")
-        raise EtcdAway(f"no endpoint of etcd answers: {', '.join(failures)}")
+        raise EtcdUnreachable(f"no endpoint of etcd answers: {', '.join(failures)}")
 
     async def _attempt(self, endpoint: EtcdEndpoint, work: Callable[[], Answer]) -> Answer:
         """Wait for one endpoint's answer, up to its time limit. Raises OSError: there is no answer."""

@@ -19,9 +19,9 @@ from typing import Any, Final
 
 from leveret.core.replication.election import StoreTransaction
 from leveret.runtime.coordination.etcd import (
-    EtcdAway,
     EtcdCompacted,
     EtcdRefused,
+    EtcdUnreachable,
     GrantedLease,
     Snapshot,
     WatchEvents,
@@ -249,7 +249,7 @@ class SimulatedEtcd:
         if self._cut_since.get(name) == number:
             for watch in [each for each in self._watches if each.asker.host == name]:
                 del self._watches[watch]
-                watch.inbox.put_nowait(EtcdAway("connection timed out"))
+                watch.inbox.put_nowait(EtcdUnreachable("connection timed out"))
 
     def _watch_leases(self) -> None:
         self._looks += 1

@@ -14,7 +14,7 @@ from leveret.config import build, gather
 from leveret.core.replication.cluster import ClusterKeys, ClusterState, Placement, Presence, encode
 from leveret.core.replication.election import PutKey, StoredValue, StoreTransaction
 from leveret.runtime.cluster.membership.store import ClusterStore, LeaseLost
-from leveret.runtime.coordination.etcd import EtcdAway, EtcdRefused, Snapshot, WatchEvents
+from leveret.runtime.coordination.etcd import EtcdRefused, EtcdUnreachable, Snapshot, WatchEvents
 
 
 def made() -> tuple[ClusterStore, ClusterState, list[str]]:
@@ -123,7 +123,7 @@ async def test_a_refusal_tells_nothing_of_an_earlier_attempt_whose_answer_was_lo
             for put in transaction.writes:
                 assert isinstance(put, PutKey)
                 entries[put.key] = StoredValue(put.value, 7, lease_id)
-        raise EtcdAway("no endpoint of etcd answers")
+        raise EtcdUnreachable("no endpoint of etcd answers")
 
     async def answer(prefix: str) -> Snapshot:
         return Snapshot(7, entries)

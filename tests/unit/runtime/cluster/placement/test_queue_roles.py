@@ -22,9 +22,9 @@ from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.placement import queue_roles
 from leveret.runtime.cluster.placement.due_queues import DueQueues
 from leveret.runtime.cluster.placement.local_queues import Lack
+from leveret.runtime.cluster.placement.mirror_grace_period import MirrorGracePeriod
 from leveret.runtime.cluster.placement.queue_roles import QueueRoles
 from leveret.runtime.cluster.placement.queues import ClusterQueues
-from leveret.runtime.cluster.placement.reconnect_grace import ReconnectGrace
 from leveret.runtime.logs.log_store import log_name_of
 from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.storage import summary
@@ -67,7 +67,7 @@ class Keeper(QueueRoles):
         member: Any = SimpleNamespace(name="a", ask=ask)
         due = DueQueues()
         queues = ClusterQueues("a", around, due)
-        grace = ReconnectGrace(queues, due)
+        grace = MirrorGracePeriod(queues, due)
         forwarding: Any = None
         self.moved: list[tuple[str, str]] = []
         super().__init__(

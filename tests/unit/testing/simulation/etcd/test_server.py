@@ -15,9 +15,9 @@ from leveret.config.uris import Endpoints
 from leveret.core.replication.election import DeleteKey, Holds, PutKey, StoreTransaction, Unchanged
 from leveret.runtime.coordination.etcd import (
     Etcd,
-    EtcdAway,
     EtcdCompacted,
     EtcdError,
+    EtcdUnreachable,
     WatchEvents,
 )
 from leveret.testing.simulation.etcd.client import SimulatedEtcdClient
@@ -104,7 +104,7 @@ def test_without_an_answer_a_transaction_was_done_or_not_and_may_be_done_later()
                 etcd: SimulatedEtcd, client: SimulatedEtcdClient, requests: bool = requests
             ) -> None:
                 etcd.cut("n1", requests=requests, answers=not requests)
-                with pytest.raises(EtcdAway):
+                with pytest.raises(EtcdUnreachable):
                     await client.transact(put("a"))
                 before = "a" in etcd.state.entries
                 etcd.heal("n1")
@@ -174,7 +174,7 @@ def test_a_watch_in_a_cut_ends_after_the_time_of_keepalives_and_goes_on_at_its_r
         await asyncio.sleep(ATTEMPT_S)
         etcd.cut("n1")
         etcd.transact(put("a"))
-        with pytest.raises(EtcdAway, match="timed out"):
+        with pytest.raises(EtcdUnreachable, match="timed out"):
             await first
         assert asyncio.get_running_loop().time() == ATTEMPT_S + KEEPALIVE_S
         etcd.heal("n1")
@@ -201,10 +201,10 @@ def test_a_restart_refuses_connections_ends_watches_and_has_leases_begin_anew() 
     async def story(etcd: SimulatedEtcd, client: SimulatedEtcdClient) -> None:
         lease = await client.grant(4)
         await client.transact(put("a", leased=True), lease.id)
-        with pytest.raises(EtcdAway, match="etcd ended the connection"):
+        with pytest.raises(EtcdUnreachable, match="etcd ended the connection"):
             async with watched(client, "a", 2):
                 etcd.kill()
-        with pytest.raises(EtcdAway, match="connection refused"):
+        with pytest.raises(EtcdUnreachable, match="connection refused"):
             await client.read("a")
         await asyncio.sleep(10)
         etcd.start()
@@ -220,7 +220,7 @@ def test_a_stopped_etcd_answers_nothing_and_does_later_what_was_asked_for() -> N
         lease = await client.grant(2)
         await client.transact(put("a", leased=True), lease.id)
         etcd.stop()
-        with pytest.raises(EtcdAway, match="no answer in time"):
+        with pytest.raises(EtcdUnreachable, match="no answer in time"):
             await client.transact(put("b"))
         await asyncio.sleep(5)
         assert list(etcd.state.entries) == ["a"]
@@ -257,7 +257,7 @@ def test_a_slow_etcd_is_away_for_some() -> None:
     async def story(etcd: SimulatedEtcd, client: SimulatedEtcdClient) -> None:
         etcd.paths.delay_s_max = ATTEMPT_S
         answers = await asyncio.gather(*[client.read("a") for _ in range(50)], return_exceptions=True)
-        assert {type(each) for each in answers} == {type(etcd.read("a")), EtcdAway}
+        assert {type(each) for each in answers} == {type(etcd.read("a")), EtcdUnreachable}
 
     play(story)
 

@@ -1,4 +1,4 @@
-"""The wait of a publisher for its next turn while its consumers are far behind.
+"""Throttles a publisher whose consumers are far behind: it waits for its next turn.
 
 A publish costs the node less than a delivery with its ack. If both share one processor, a publisher with as many turns
 as its consumers takes most of the processor, and the backlog grows although the consumers could keep up. So the
@@ -22,8 +22,8 @@ WAIT_S_MAX: Final = 0.020
 """The longest wait."""
 
 
-class AheadWait:
-    """One wait of a publisher; does no I/O and reads no clock."""
+class PublisherThrottle:
+    """One wait of a throttled publisher; does no I/O and reads no clock."""
 
     __slots__ = ("_ends_s", "_enough", "_few", "_idle_looks", "_seen", "_slow_ends_s")
 

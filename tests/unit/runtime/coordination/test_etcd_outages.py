@@ -1,4 +1,4 @@
-"""What the log says of an etcd that is away."""
+"""What the log says of an etcd that does not answer."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import logging
 
 import pytest
 
-from leveret.runtime.coordination.absence import REMIND_S, EtcdAbsence
+from leveret.runtime.coordination.etcd_outages import REMIND_S, EtcdOutages
 
 
 def test_two_ways_to_fail_in_turn_are_told_once_each_and_again_after_a_while_or_a_return(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     now_s = 0.0
-    absence = EtcdAbsence(logging.getLogger("test"), lambda: now_s)
+    outages = EtcdOutages(logging.getLogger("test"), lambda: now_s)
     caplog.set_level(logging.INFO)
 
     def try_for(seconds: float) -> list[str]:
@@ -21,21 +21,21 @@ def test_two_ways_to_fail_in_turn_are_told_once_each_and_again_after_a_while_or_
         caplog.clear()
         until_s = now_s + seconds
         while now_s < until_s:
-            absence.away("etcd_away", "no answer")
-            absence.away("etcd_away", "connection refused")
-            absence.away("cluster_not_entered", "no answer")
+            outages.failed("etcd_unreachable", "no answer")
+            outages.failed("etcd_unreachable", "connection refused")
+            outages.failed("cluster_not_entered", "no answer")
             now_s += 0.1
         return [each.getMessage() for each in caplog.records]
 
     told = try_for(REMIND_S - 1)
     assert told == [
-        "etcd_away error=no answer action=retry",
-        "etcd_away error=connection refused action=retry",
+        "etcd_unreachable error=no answer action=retry",
+        "etcd_unreachable error=connection refused action=retry",
         "cluster_not_entered error=no answer action=retry",
     ]
     assert try_for(2) == told
     caplog.clear()
-    absence.reached("http://a:2379")
-    absence.reached("http://a:2379")
+    outages.reached("http://a:2379")
+    outages.reached("http://a:2379")
     assert [each.getMessage() for each in caplog.records] == ["etcd_reached endpoint=http://a:2379"]
     assert try_for(1) == told

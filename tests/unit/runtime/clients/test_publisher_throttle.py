@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from leveret.runtime.clients.ahead import IDLE_LOOKS, LOOK_S, SLOW_S, WAIT_S_MAX, AheadWait
+from leveret.runtime.clients.publisher_throttle import (
+    IDLE_LOOKS,
+    LOOK_S,
+    SLOW_S,
+    WAIT_S_MAX,
+    PublisherThrottle,
+)
 
 BEGAN_S = 100.0
 DELIVERED = 5_000
 
 
 def looks(published: int, delivered_each: list[int]) -> int:
-    """How many looks a wait takes in which so many messages are delivered before each of them."""
-    wait, delivered = AheadWait(published, DELIVERED, BEGAN_S), DELIVERED
+    """How many looks a throttle takes in which so many messages are delivered before each of them."""
+    throttle, delivered = PublisherThrottle(published, DELIVERED, BEGAN_S), DELIVERED
     for look, count in enumerate(delivered_each, 1):
         delivered += count
-        if wait.is_over(delivered, BEGAN_S + look * LOOK_S):
+        if throttle.is_over(delivered, BEGAN_S + look * LOOK_S):
             return look
     raise AssertionError("it does not end")
 

@@ -1,4 +1,4 @@
-"""runtime.sockets.parting: the last words are read, and a peer that never closes is not waited for without end."""
+"""The last words of a closing socket are read, and a peer that never closes is not waited for without end."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import cast
 import pytest
 import uvloop
 
-from leveret.runtime.sockets import parting
-from leveret.runtime.sockets.parting import Parting
+from leveret.runtime.sockets import lingering_close
+from leveret.runtime.sockets.lingering_close import LingeringClose
 
 LAST_WORDS = b"close-ok"
 CHUNK = b"x" * 65536
@@ -23,7 +23,7 @@ class Door(asyncio.Protocol):
     def __init__(self, *, peer_closes: bool) -> None:
         self.lost = asyncio.get_running_loop().create_future()
         self._peer_closes = peer_closes
-        self._parting: Parting | None = None
+        self._lingering: LingeringClose | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -32,15 +32,15 @@ class Door(asyncio.Protocol):
         self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        if self._parting is not None:
-            self._parting.drop(len(data))
+        if self._lingering is not None:
+            self._lingering.drop(len(data))
             return
         self._transport.write(LAST_WORDS)
-        self._parting = Parting(self._transport, peer_closes=self._peer_closes)
+        self._lingering = LingeringClose(self._transport, peer_closes=self._peer_closes)
 
     def connection_lost(self, error: Exception | None) -> None:
-        assert self._parting is not None
-        self._parting.over()
+        assert self._lingering is not None
+        self._lingering.over()
         self.lost.set_result(None)
 
 
@@ -108,8 +108,8 @@ def test_a_peer_that_still_sends_reads_the_last_words(peer_closes: bool) -> None
 def test_a_peer_that_never_closes_is_cut_off_at_the_deadline(
     monkeypatch: pytest.MonkeyPatch, peer_closes: bool
 ) -> None:
-    monkeypatch.setattr(parting, "CLOSING_TIMEOUT_MS", 50)
-    monkeypatch.setattr(parting, "HALF_CLOSED_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(lingering_close, "CLOSING_TIMEOUT_MS", 50)
+    monkeypatch.setattr(lingering_close, "HALF_CLOSED_TIMEOUT_S", 0.05)
 
     def client(one: socket.socket) -> None:
         one.sendall(b"close")
@@ -128,7 +128,7 @@ def test_a_peer_that_never_closes_is_cut_off_at_the_deadline(
 
 def test_a_peer_that_sends_without_end_is_cut_off_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     limit = 4 * 1024 * 1024
-    monkeypatch.setattr(parting, "DROPPED_BYTES_MAX", limit)
+    monkeypatch.setattr(lingering_close, "DROPPED_BYTES_MAX", limit)
 
     def client(one: socket.socket) -> None:
         one.sendall(b"close")

@@ -11,7 +11,7 @@ import pytest
 
 from leveret.runtime.clients import amqp_listener
 from leveret.runtime.clients.amqp_peer import AmqpPeer
-from leveret.runtime.clients.departures import AT_ONCE, Departures
+from leveret.runtime.clients.lost_connections import AT_ONCE, LostConnections
 from leveret.session.amqp091.connection import ClientConnection
 from leveret.testing.network.waiting import until
 from tests.unit.memory import scratch
@@ -19,12 +19,12 @@ from tests.unit.runtime.collecting.site import Site
 
 
 async def test_a_few_end_at_once_and_thousands_in_many_passes_of_the_loop() -> None:
-    departures, ended, passes = Departures(), list[int](), list[int]()
+    lost, ended, passes = LostConnections(), list[int](), list[int]()
     for number in range(AT_ONCE):
-        departures.add(lambda number=number: ended.append(number))  # type: ignore[misc]
+        lost.add(lambda number=number: ended.append(number))  # type: ignore[misc]
     assert ended == list(range(AT_ONCE)), "who reconnects finds nothing of before"
     for number in range(AT_ONCE, 20 * AT_ONCE):
-        departures.add(lambda number=number: ended.append(number))  # type: ignore[misc]
+        lost.add(lambda number=number: ended.append(number))  # type: ignore[misc]
     while len(ended) < 20 * AT_ONCE:
         before = len(ended)
         await asyncio.sleep(0)
@@ -32,14 +32,14 @@ async def test_a_few_end_at_once_and_thousands_in_many_passes_of_the_loop() -> N
     assert max(passes) == AT_ONCE
     assert ended == list(range(20 * AT_ONCE))
     await asyncio.sleep(0)
-    departures.add(lambda: ended.append(-1))
+    lost.add(lambda: ended.append(-1))
     assert ended[-1] == -1, "later ones end at once again"
 
 
 async def test_an_end_that_fails_keeps_no_other_connection_from_its_end() -> None:
     loop, failures = asyncio.get_running_loop(), list[Any]()
     loop.set_exception_handler(lambda loop, context: failures.append(context["exception"]))
-    departures, ended = Departures(), list[int]()
+    lost, ended = LostConnections(), list[int]()
 
     def end(number: int) -> None:
         if number == AT_ONCE + 3:
@@ -47,7 +47,7 @@ async def test_an_end_that_fails_keeps_no_other_connection_from_its_end() -> Non
         ended.append(number)
 
     for number in range(3 * AT_ONCE):
-        departures.add(partial(end, number))
+        lost.add(partial(end, number))
     for _ in range(5):
         await asyncio.sleep(0)
     assert len(failures) == 1

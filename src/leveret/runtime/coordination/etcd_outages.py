@@ -1,4 +1,4 @@
-"""Log lines for an etcd that is away: each reason once and then every 30 seconds, and the return of etcd.
+"""Log lines for an etcd that does not answer: each reason once and then every 30 seconds, and the return of etcd.
 
 A node without etcd tries several times a second, in several ways, and each way has an error of its own.
 """
@@ -14,7 +14,7 @@ REMIND_S: Final = 30.0
 _REASONS_MAX: Final = 50
 
 
-class EtcdAbsence:
+class EtcdOutages:
     """See the module; it outlives the connections, leases and nodes of one process."""
 
     def __init__(self, logger: logging.Logger, clock_s: Callable[[], float]) -> None:
@@ -23,7 +23,7 @@ class EtcdAbsence:
         self._clock_s = clock_s
         self._reported_at_s: dict[tuple[str, str], float] = {}
 
-    def away(self, event: str, error: str) -> None:
+    def failed(self, event: str, error: str) -> None:
         """Log a failed request unless the same was logged lately; `event` names the log line."""
         now_s = self._clock_s()
         reported_at_s = self._reported_at_s.get((event, error))

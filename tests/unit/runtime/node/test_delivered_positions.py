@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from leveret.core.queues.queue import Queue
 from leveret.model import definitions as d
-from leveret.runtime.node.handed_out import FILE, HandedOut
+from leveret.runtime.node.delivered_positions import FILE, DeliveredPositions
 from tests.unit.runtime.collecting.site import Site, play
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -111,7 +111,7 @@ def test_a_note_that_cannot_be_read_is_as_none(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b"{")
     queue = Queue(d.Queue(vhost="v", name="q", epoch=3), lambda queue, offset: [])
     queue.restore(0, 5, queue.settled)
-    noted = HandedOut(tmp_path, 7)
+    noted = DeliveredPositions(tmp_path, 7)
     noted.load()
     noted.give_back(queue)
     assert queue.backlog.returned.count == 5
@@ -122,8 +122,8 @@ def test_the_note_of_an_earlier_start_is_as_none(tmp_path: Path) -> None:
     for before, expected in ((6, 0), (5, 5)):
         queue = Queue(d.Queue(vhost="v", name="q", epoch=3), lambda queue, offset: [])
         queue.restore(0, 5, queue.settled)
-        HandedOut(tmp_path, before).save([queue])
-        noted = HandedOut(tmp_path, 7)
+        DeliveredPositions(tmp_path, before).save([queue])
+        noted = DeliveredPositions(tmp_path, 7)
         noted.load()
         noted.give_back(queue)
         assert queue.backlog.returned.count == expected
@@ -139,9 +139,9 @@ def test_what_a_full_disk_kept_from_being_settled_is_flagged_after_a_stop(tmp_pa
     stopped.unacked_count = 5
     stopped.settle(0, 5)
     assert stopped.settling
-    HandedOut(tmp_path, 6).save([stopped])
+    DeliveredPositions(tmp_path, 6).save([stopped])
     started.restore(0, 5, started.settled)
-    noted = HandedOut(tmp_path, 7)
+    noted = DeliveredPositions(tmp_path, 7)
     noted.load()
     noted.give_back(started)
     assert started.backlog.returned.count == 5
@@ -149,10 +149,10 @@ def test_what_a_full_disk_kept_from_being_settled_is_flagged_after_a_stop(tmp_pa
 
 def test_all_of_a_queue_that_was_not_led_at_the_stop_is_flagged(tmp_path: Path) -> None:
     """A node of a cluster stopped after a hand-over had recorded it as the next leader, and before it led."""
-    HandedOut(tmp_path, 6).save([])
+    DeliveredPositions(tmp_path, 6).save([])
     queue = Queue(d.Queue(vhost="v", name="q", epoch=3), lambda queue, offset: [])
     queue.restore(0, 5, queue.settled)
-    noted = HandedOut(tmp_path, 7)
+    noted = DeliveredPositions(tmp_path, 7)
     noted.load()
     noted.give_back(queue)
     assert queue.backlog.returned.count == 5

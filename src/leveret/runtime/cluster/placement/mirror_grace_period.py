@@ -11,11 +11,11 @@ from leveret.runtime.cluster.placement.local_queues import QueueKey
 from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.runtime.mirroring.log_table import LogTable
 
-_RECONNECT_GRACE_S: Final = 3.0
+_GRACE_PERIOD_S: Final = 3.0
 """The time, in seconds, that a mirror recorded as synchronised has to connect to a new leader."""
 
 
-class ReconnectGrace:
+class MirrorGracePeriod:
     """Counts recorded mirrors as synchronised for a moment, before they have connected."""
 
     def __init__(self, logs: LogTable, due: DueQueues) -> None:
@@ -27,8 +27,8 @@ class ReconnectGrace:
     def begin(self, key: QueueKey, nodes: Iterable[str]) -> None:
         """Start the grace of these mirrors: this node leads the queue, whose record has them as synchronised."""
         loop = asyncio.get_running_loop()
-        self._expected[key] = set(nodes), loop.time() + _RECONNECT_GRACE_S
-        loop.call_later(_RECONNECT_GRACE_S + 0.01, self._due.look, [key])
+        self._expected[key] = set(nodes), loop.time() + _GRACE_PERIOD_S
+        loop.call_later(_GRACE_PERIOD_S + 0.01, self._due.look, [key])
 
     def expected(self, key: QueueKey) -> frozenset[str]:
         """Return the mirrors that have not connected yet, while they still have time."""

@@ -1,4 +1,4 @@
-"""How the outgoing log of a vhost stands, for the order of a site's logs (`wire.site_order`)."""
+"""What the outgoing log of a vhost has of its queues, for the order of a site's logs (`wire.site_order`)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from leveret.core.broker.broker import Broker
 from leveret.core.queues.queue import Queue
 from leveret.runtime.collecting.collector import Collector
 from leveret.runtime.collecting.outgoing_log import OutgoingLog
-from leveret.wire.site_order import LogStanding, mark_of, sum_of
+from leveret.wire.site_order import LogCoverage, mark_of, sum_of
 
 
-def standing_of(
+def coverage_of(
     vhost: str, log: OutgoingLog, broker: Broker, collector: Collector, *, may_promise: bool
-) -> LogStanding:
-    """The standing of a vhost's log now; a node that may not promise anything (a lost lease) has no whole log.
+) -> LogCoverage:
+    """The coverage of a vhost's log now; a node that may not promise anything (a lost lease) has no whole log.
 
     What is promised of a queue is collected at that moment, if the queue is collected live. A queue that is down has
     nothing that could be collected.
@@ -27,7 +27,7 @@ def standing_of(
         if not queue.is_remote:
             led += mark
             is_whole &= _is_collected(queue, collector)
-    return LogStanding(log.writer, log.log.next_offset if is_whole else -1, sum_of(led), sum_of(known))
+    return LogCoverage(log.writer, log.log.next_offset if is_whole else -1, sum_of(led), sum_of(known))
 
 
 def _is_collected(queue: Queue, collector: Collector) -> bool:

@@ -14,11 +14,11 @@ from leveret.session.amqp091.connection import CLOSING_TIMEOUT_MS, DROPPED_BYTES
 
 HALF_CLOSED_TIMEOUT_S: Final = 10.0
 """The time for a peer to end its side of the stream after ours."""
-UNTOLD_TIMEOUT_S: Final = 1.0
+NO_HALF_CLOSE_TIMEOUT_S: Final = 1.0
 """The same if one direction cannot be ended alone, as over TLS: some peers wait for our close before theirs."""
 
 
-class Parting:
+class LingeringClose:
     """A socket from which no more input is needed."""
 
     def __init__(self, transport: asyncio.Transport, *, peer_closes: bool) -> None:
@@ -32,7 +32,7 @@ class Parting:
             transport.write_eof()
             timeout_s = HALF_CLOSED_TIMEOUT_S
         else:
-            timeout_s, give_up = UNTOLD_TIMEOUT_S, transport.close
+            timeout_s, give_up = NO_HALF_CLOSE_TIMEOUT_S, transport.close
         self._deadline = asyncio.get_running_loop().call_later(timeout_s, give_up)
 
     def drop(self, octets: int) -> None:

@@ -35,7 +35,7 @@ _STAMP: Final = "stamp"
 _BEFORE: Final = "before"
 
 
-class HandedOut:
+class DeliveredPositions:
     """See the module."""
 
     def __init__(self, data_dir: Path, stamp: int) -> None:
@@ -50,14 +50,14 @@ class HandedOut:
         try:
             found = self._file.load()
         except StorageError as error:
-            logger.warning("handed_out_unknown error=%s action=redeliver_all", error)
+            logger.warning("delivered_positions_unknown error=%s action=redeliver_all", error)
             return
         if found.get(_STAMP) == self._stamp - 1:
             with suppress(msgspec.ValidationError):
                 self._before = msgspec.convert(found.get(_BEFORE), dict[str, int])
 
     def give_back(self, queue: Queue) -> None:
-        """What a queue had handed out, or may have, is redelivered; the queue was recovered from its log."""
+        """Redeliver what a queue had delivered, or may have; the queue was recovered from its log."""
         if isinstance(queue, Stream) or queue.damage is not None:
             return
         known = self._before if self._before is not None else {}
@@ -66,9 +66,9 @@ class HandedOut:
             queue.backlog.give_back_before(before)
 
     def save(self, queues: Iterable[Queue]) -> None:
-        """Write it down: nothing more is handed out from now on, and all is logged."""
+        """Write it down: nothing more is delivered from now on, and all is logged."""
         before = {
-            str(queue.epoch): queue.backlog.handed_out_before
+            str(queue.epoch): queue.backlog.delivered_before
             for queue in queues
             if queue.definition.durable
             and not isinstance(queue, Stream)
@@ -80,4 +80,4 @@ class HandedOut:
         try:
             self._file.save({_STAMP: self._stamp, _BEFORE: before})
         except StorageError as error:
-            logger.warning("handed_out_not_noted error=%s next_start=redelivers_all", error)
+            logger.warning("delivered_positions_not_saved error=%s next_start=redelivers_all", error)

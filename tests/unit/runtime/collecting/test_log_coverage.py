@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from leveret.model import definitions as d
-from leveret.runtime.collecting.standing import standing_of
-from leveret.wire.site_order import LogStanding, is_whole, mark_of, sum_of
+from leveret.runtime.collecting.log_coverage import coverage_of
+from leveret.wire.site_order import LogCoverage, is_whole, mark_of, sum_of
 from tests.unit.runtime.collecting.site import POLICY, Site, play, replicating
 
 
-def standing(site: Site, *, may_promise: bool = True) -> LogStanding:
+def coverage(site: Site, *, may_promise: bool = True) -> LogCoverage:
     node = site.node
-    return standing_of("v", node.collector.logs["v"], node.broker, node.collector, may_promise=may_promise)
+    return coverage_of("v", node.collector.logs["v"], node.broker, node.collector, may_promise=may_promise)
 
 
 def test_a_log_is_whole_while_all_collected_queues_are_collected_live_or_are_down() -> None:
@@ -22,16 +22,16 @@ def test_a_log_is_whole_while_all_collected_queues_are_collected_live_or_are_dow
         await site.publish(3, "q1")
         log, collector = site.node.collector.logs["v"], site.node.collector
         marks = sum_of(sum(mark_of(name, site.queue(name).epoch) for name in ("q1", "q2")))
-        whole = standing(site)
-        assert whole == LogStanding(log.writer, log.log.next_offset, marks, marks)
+        whole = coverage(site)
+        assert whole == LogCoverage(log.writer, log.log.next_offset, marks, marks)
         assert is_whole([whole])
-        assert standing(site, may_promise=False).end == -1
+        assert coverage(site, may_promise=False).end == -1
         collector.following.discard(site.queue("q2"))
-        assert standing(site).end == -1
+        assert coverage(site).end == -1
         site.queue("q2").damage = "unreadable"
-        assert standing(site) == whole
+        assert coverage(site) == whole
         site.queue("q2").damage = None
         await site.apply(d.Delete("policies", POLICY.key))
-        assert standing(site)[1:] == (log.log.next_offset, 0, 0)
+        assert coverage(site)[1:] == (log.log.next_offset, 0, 0)
 
     play(scenario)

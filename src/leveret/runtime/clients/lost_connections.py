@@ -15,7 +15,7 @@ AT_ONCE: Final = 50
 """The most ends in one pass: 2 to 4 ms."""
 
 
-class Departures:
+class LostConnections:
     """See the module."""
 
     def __init__(self) -> None:
