@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from leveret.config.sections.etcd import EtcdOptions
 from leveret.config.uris import Endpoints
-from leveret.runtime.coordination.election import Election, Won
+from leveret.runtime.coordination.election import Election, ElectionWon
 from leveret.runtime.coordination.lease import boot_clock_s
 
 PROMISE_EVERY_S: Final = 0.002
@@ -52,7 +52,7 @@ async def main(endpoints: str, prefix: str, node_id: str, ttl_ms: str) -> None:
         say("leader", node_id=leader and leader.node_id, epoch=leader and leader.epoch)
         if leader is None:
             outcome = await election.campaign(node_id, f"tcp://{node_id}:5679", 0)
-            if isinstance(outcome, Won):
+            if isinstance(outcome, ElectionWon):
                 say("won", epoch=outcome.epoch)
     await promises
 

@@ -15,7 +15,7 @@ from leveret.runtime.cluster.membership.member import ClusterMember
 from leveret.runtime.cluster.membership.membership_file import MembershipFile
 from leveret.runtime.coordination.etcd import EtcdError
 from leveret.runtime.node.node import Node
-from leveret.runtime.proxying.entrances import Entrances
+from leveret.runtime.proxying.passed_on_clients import PassedOnClients
 from leveret.runtime.roles.clustered import Clustered
 from leveret.storage.secret_file import Secret
 from leveret.testing.servers import etcd
@@ -32,7 +32,7 @@ class Host:
 
     def __init__(self, data_dir: Path) -> None:
         self.failed = asyncio.Event()
-        self.entrances = Entrances(lambda name, hops: pytest.fail("a client came"))
+        self.passed_on_clients = PassedOnClients(lambda name, hops: pytest.fail("a client came"))
         self.tries = 0
         self.fenced = asyncio.Event()
         self.may_go_on = asyncio.Event()

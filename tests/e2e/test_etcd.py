@@ -21,7 +21,7 @@ import pytest
 from leveret.config.sections.etcd import EtcdOptions
 from leveret.config.uris import Endpoints, EtcdEndpoint
 from leveret.core.replication.election import ElectedLeader
-from leveret.runtime.coordination.election import Deposed, Election, LeadershipLost, Won
+from leveret.runtime.coordination.election import Election, ElectionLost, ElectionWon, NotLeader
 from leveret.runtime.coordination.etcd import EtcdRefused, EtcdUnreachable, etcd_context
 from leveret.testing.network.ports import LOOPBACK, wait_until
 from leveret.testing.network.waiting import until
@@ -44,15 +44,15 @@ class Node:
         self.deposed: list[str] = []
         self.seen: list[ElectedLeader | None] = []
 
-    async def campaign(self, epoch: int = 0, *, force: bool = False) -> Won | LeadershipLost:
+    async def campaign(self, epoch: int = 0, *, force: bool = False) -> ElectionWon | ElectionLost:
         return await self.election.campaign(self.name, f"tcp://{self.name}:5679", epoch, force=force)
 
-    async def win(self, epoch: int = 0) -> Won:
+    async def win(self, epoch: int = 0) -> ElectionWon:
         """Campaign whenever nobody leads, until it is won."""
         async with asyncio.timeout(PATIENCE_S):
             async for leader in self.election.watch_leader():
                 with suppress(EtcdUnreachable):  # A slow machine.
-                    if leader is None and isinstance(outcome := await self.campaign(epoch), Won):
+                    if leader is None and isinstance(outcome := await self.campaign(epoch), ElectionWon):
                         return outcome
         raise AssertionError("closed")
 
@@ -83,10 +83,10 @@ async def test_one_of_two_leads_the_other_sees_it_and_follows_at_once_when_it_re
     shared_etcd: EtcdCluster,
 ) -> None:
     async with node("a", shared_etcd.setting, "two") as a, node("b", shared_etcd.setting, "two") as b:
-        assert await a.campaign(3) == Won(4, frozenset())
+        assert await a.campaign(3) == ElectionWon(4, frozenset())
         await a.election.record_in_sync(frozenset("b"))
         lost = await b.campaign(9)
-        assert lost == LeadershipLost("node a leads in epoch 4", ElectedLeader("a", "tcp://a:5679", 4))
+        assert lost == ElectionLost("node a leads in epoch 4", ElectedLeader("a", "tcp://a:5679", 4))
         await until(lambda: b.seen[-1:] == [ElectedLeader("a", "tcp://a:5679", 4)])
         status = b.election.status()
         assert (status["reachable"], status["in_sync"], status["holds_lease"]) == (
@@ -98,7 +98,7 @@ async def test_one_of_two_leads_the_other_sees_it_and_follows_at_once_when_it_re
         assert not a.election.holds_lease_now()
         # Far sooner than a lease ends, or nobody would be told within this test's patience.
         await until(lambda: b.seen[-1] is None)
-        assert await b.campaign(1) == Won(5, frozenset("a"))
+        assert await b.campaign(1) == ElectionWon(5, frozenset("a"))
         assert b.election.holds_lease_now()
         assert (a.deposed, b.deposed) == ([], [])
         await until(lambda: a.seen[-1] == ElectedLeader("b", "tcp://b:5679", 5))
@@ -115,11 +115,11 @@ async def test_a_deposed_leader_knows_and_can_not_change_the_record(shared_etcd:
         time.sleep(SHORT_MS / 1000)  # noqa: ASYNC251 # the event loop stands still
         assert not a.election.holds_lease_now()
         assert a.deposed == []
-        with pytest.raises(Deposed):
+        with pytest.raises(NotLeader):
             await a.election.record_in_sync(frozenset())
         await until(lambda: a.deposed)
         assert (await b.win()).in_sync == frozenset("a")
-        with pytest.raises(Deposed):
+        with pytest.raises(NotLeader):
             await a.election.record_in_sync(frozenset("b"))
         assert b.election.holds_lease_now()
         assert len(a.deposed) == 1
@@ -132,7 +132,7 @@ async def test_a_leader_that_lost_its_key_is_told_though_its_lease_lasts(shared_
         await asyncio.to_thread(shared_etcd.members[0].ask, "kv/deleterange", key=key)
         await until(lambda: a.deposed)
         assert a.deposed == ["etcd has ended the lease"]
-        assert await a.win(1) == Won(2, frozenset())
+        assert await a.win(1) == ElectionWon(2, frozenset())
 
 
 # Many at once.
@@ -223,7 +223,7 @@ async def test_without_etcd_the_leader_gives_up_by_itself_and_with_it_all_goes_o
         epoch = (await a.win()).epoch
         await until(lambda: b.seen)
         member.pause()
-        with pytest.raises(Deposed):  # Not sooner: whether etcd has it is not known.
+        with pytest.raises(NotLeader):  # Not sooner: whether etcd has it is not known.
             await a.election.record_in_sync(frozenset("b"))
         assert not a.election.holds_lease_now()
         with pytest.raises(EtcdUnreachable, match=f"no endpoint of etcd answers: {member.url}"):
@@ -250,17 +250,17 @@ def deaf_to_transactions(member: EtcdMember) -> AbstractAsyncContextManager[str]
 
 async def test_what_was_done_though_the_answer_got_lost_counts(shared_etcd: EtcdCluster) -> None:
     async with deaf_to_transactions(shared_etcd.members[0]) as deaf, node("a", deaf, "deaf") as a:
-        assert await a.campaign() == Won(1, frozenset())
+        assert await a.campaign() == ElectionWon(1, frozenset())
         assert a.election.holds_lease_now()
     async with deaf_to_transactions(shared_etcd.members[0]) as deaf:
         async with node("b", f"{deaf},{shared_etcd.setting}", "deaf-too") as b:
-            assert await b.campaign() == Won(1, frozenset())
+            assert await b.campaign() == ElectionWon(1, frozenset())
             b.election._etcd.endpoint = EtcdEndpoint(deaf)
             await b.election.record_in_sync(frozenset("c"))
             assert b.election.status()["holds_lease"]
             await b.election.resign()
         async with node("c", shared_etcd.setting, "deaf-too") as c:
-            assert await c.campaign() == Won(2, frozenset("b"))
+            assert await c.campaign() == ElectionWon(2, frozenset("b"))
 
 
 # Who asks.

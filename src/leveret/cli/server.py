@@ -193,7 +193,7 @@ async def _serve(config: Config, data_dir: Path, logs: Logs) -> int:
         if await _done_before(stop, roles.start()):
             management = ManagementServer(roles.node, config)
             roles.on_node = management.serve_for
-            roles.http_entrance, management.detour = management.entrance, roles.proxied
+            roles.http_endpoint, management.detour = management.endpoint, roles.proxied
             await management.start()
             line = _ready_line(roles, management)
             print(line, flush=True)
@@ -267,7 +267,7 @@ def _ready_line(roles: Roles, management: ManagementServer) -> str:
         *([] if roles.role == "leader" else [f"role={roles.role}"]),
         *(f"{_amqp(node, address)}={address}" for address in node.amqp.addresses),
         *(f"{_stream(node, address)}={address}" for address in node.streams.addresses),
-        *(f"{entrance}={address}" for entrance, address in (roles.proxy.addresses if roles.proxy else ())),
+        *(f"{endpoint}={address}" for endpoint, address in (roles.proxy.addresses if roles.proxy else ())),
         *([f"replication={roles.listener.address}"] if roles.listener is not None else []),
         f"http={management.address}",
         f"data_dir={node.data_dir}",

@@ -22,7 +22,7 @@ from leveret.runtime.node.alarms import AlarmWatch
 from leveret.runtime.process.event_history import EventHistory
 from leveret.runtime.process.loop_watch import LoopWatch
 from leveret.runtime.standby.recovery import Progress, RecoveryTarget
-from leveret.session.ingest import Outsider
+from leveret.session.ingest import ApiClient
 
 
 class SchemaOperations(Protocol):
@@ -576,7 +576,7 @@ class ManagedNode(Protocol):
     async def commit(self) -> None:
         """Return once everything applied so far is durable."""
 
-    def outsider(self, user: str | None, vhost: str) -> Outsider:
+    def api_client(self, user: str | None, vhost: str) -> ApiClient:
         """Publish and get without a connection; user None is the operator."""
 
     def authenticate(self, username: str, password: str, from_loopback: bool) -> str:

@@ -1,6 +1,6 @@
 """Publishes and gets messages without a connection, for the HTTP API, by AMQP 0-9-1's own rules.
 
-The outsider has a channel without a socket. So permissions, carbon copies, user-ids, full queues and confirms work as
+An API client has a channel without a socket. So permissions, carbon copies, user-ids, full queues and confirms work as
 for every client. The caller flushes; then `outcome` is known.
 """
 
@@ -27,7 +27,7 @@ class Fetched(NamedTuple):
     left: int
 
 
-class Outsider:
+class ApiClient:
     """A user, or the operator, in one vhost.
 
     Attributes:

@@ -14,7 +14,7 @@ from pathlib import Path
 from leveret.model.errors import Corrupt
 from leveret.storage.directory import sync_directory
 from leveret.storage.segment import OnChunk, Segment, SegmentState
-from leveret.storage.summary import Notable, Summary, is_summary, summary_path
+from leveret.storage.summary import Summary, SummaryBuilder, is_summary, summary_path
 from leveret.wire.chunk import Chunk, Header, log_of_trailer, seal_of
 
 
@@ -127,7 +127,7 @@ class LogRecovery:
         if summary is not None:
             summary.give(segment, self._found)
             return
-        notable = Notable()
+        notable = SummaryBuilder()
 
         def noted(chunk: Chunk) -> None:
             notable.add(chunk)

@@ -72,7 +72,7 @@ class Summary(msgspec.Struct, frozen=True, array_like=True):
             on_chunk(Chunk(segment.last, data, trailer))
 
 
-class Notable:
+class SummaryBuilder:
     """Collects the content of a summary from a scan."""
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ def _chunk_id(kept: _Kept) -> int:
 def summarise(path: Path) -> None:
     """Write the summary of the sealed segment at `path`; for a thread. The segment may be removed meanwhile."""
     segment = Segment(path.parent, int(path.name[:20]), SegmentState.SEALED)
-    notable = Notable()
+    notable = SummaryBuilder()
     try:
         if path.stat().st_size >= SUMMARY_BYTES_MIN:
             segment.scan(notable.add, last=False)

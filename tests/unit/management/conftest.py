@@ -31,7 +31,7 @@ from leveret.runtime.process.event_history import EventHistory
 from leveret.runtime.process.loop_watch import LoopWatch
 from leveret.runtime.standby.recovery import Progress, RecoveryTarget
 from leveret.session.amqp091.connection import ClientConnection
-from leveret.session.ingest import Outsider
+from leveret.session.ingest import ApiClient
 from leveret.storage.state_file import StateFile
 from tests.unit.management.fake_replication import FakeReplication
 from tests.unit.session.amqp091.fakes import FakeNode as Host
@@ -321,7 +321,7 @@ class FakeNode:
         self.is_open = True
         self.host = Host()
         self.broker = self.host.broker
-        self.outsiders: list[ClientConnection] = []
+        self.api_clients: list[ClientConnection] = []
         self.schema_sync = FakeSchemaSync()
         self.standby = FakeStandby()
         self.rejoin = FakeRejoin()
@@ -341,11 +341,11 @@ class FakeNode:
 
     async def commit(self) -> None:
         self.broker.changes.clear()
-        outsiders, self.outsiders = self.outsiders, []
-        self.host.flush(*outsiders)
+        api_clients, self.api_clients = self.api_clients, []
+        self.host.flush(*api_clients)
 
-    def outsider(self, user: str | None, vhost: str) -> Outsider:
-        return Outsider(self.host, user, vhost, now_ms=0, touch=self.outsiders.append)
+    def api_client(self, user: str | None, vhost: str) -> ApiClient:
+        return ApiClient(self.host, user, vhost, now_ms=0, touch=self.api_clients.append)
 
     def purge(self, vhost: str, name: str) -> int:
         return self.broker.queue(vhost, name).drop_ready(3)

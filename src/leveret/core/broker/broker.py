@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from leveret.core.broker.access import check_patterns
-from leveret.core.broker.chores import Chores
 from leveret.core.broker.churn import Churn
+from leveret.core.broker.deferred_work import DeferredWork
 from leveret.core.broker.definitions_lock import DefinitionsLock
 from leveret.core.broker.deletions import Deletions, check_deletion
 from leveret.core.broker.direct_reply import DirectReply
@@ -92,7 +92,7 @@ class Broker:
         traced_vhosts: vhosts whose messages are copied to amq.rabbitmq.trace; a restart ends it.
         epochs: the epochs of queues.
         definitions_lock: whether this node may change definitions.
-        chores: work too long for one step of the event loop; the runtime goes on with it.
+        deferred_work: work too long for one step of the event loop; the runtime goes on with it.
         deletions: deletions that take several steps, or wait for the definitions lock.
         make_queue: makes the object for a declared queue, whether this node or another one leads it.
         shared: the next changes for other nodes, exclusive queues too; None on a single node.
@@ -138,7 +138,7 @@ class Broker:
         self.version = 0
         self.epochs = epochs or Epochs()
         self.definitions_lock = DefinitionsLock()
-        self.chores = Chores()
+        self.deferred_work = DeferredWork()
         self.make_queue: Callable[[d.Queue, Reader, bool], Queue] = _led_here
         self.shared: list[d.Change] | None = None
         self._read = read
@@ -149,7 +149,7 @@ class Broker:
             self.queues,
             self.topologies,
             self.definitions_lock,
-            self.chores,
+            self.deferred_work,
             self.unbind,
             self.delete_queue,
             self._forget_routes,

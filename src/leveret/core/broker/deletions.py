@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from leveret.core.broker.chores import Chores
+from leveret.core.broker.deferred_work import DeferredWork
 from leveret.core.broker.definitions_lock import DefinitionsLock
 from leveret.core.broker.topology import PREDECLARED, ExchangeState, Topology
 from leveret.core.queues.queue import Queue
@@ -28,7 +28,7 @@ class Deletions:
         queues: Mapping[tuple[str, ...], Queue],
         topologies: Mapping[str, Topology],
         definitions_lock: DefinitionsLock,
-        chores: Chores,
+        deferred_work: DeferredWork,
         unbind: Callable[[Binding], None],
         delete_queue: Callable[[Queue], int],
         forget_routes: Callable[[], None],
@@ -37,7 +37,7 @@ class Deletions:
         self._queues = queues
         self._topologies = topologies
         self._definitions_lock = definitions_lock
-        self._chores = chores
+        self._deferred_work = deferred_work
         self._unbind = unbind
         self._delete_queue = delete_queue
         self._forget_routes = forget_routes
@@ -176,7 +176,7 @@ class Deletions:
                 yield
             self._definitions_lock.when_here(lambda: self._change(work))
 
-        self._chores.begin(steps())
+        self._deferred_work.begin(steps())
 
 
 def check_deletion(queue: Queue, *, if_unused: bool, if_empty: bool) -> None:

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from leveret.core.replication.election_turns import ElectionTurn, Heir, OwnCopy, RecordedLeader, turn
+from leveret.core.replication.election_turns import ElectionTurn, OwnCopy, RecordedLeader, Successor, turn
 from leveret.core.replication.leader_and_mirrors import successor
 from leveret.core.rules.mirror_policy import ALL, ALWAYS, WHEN_SYNCED, MirrorPolicy
 from leveret.model.errors import LeveretError
@@ -234,7 +234,7 @@ def stand(
     complete = alone if in_sync is None else in_sync
     promoted = successor(_FORCED if force else _IN_SYNC, (me,), complete, (me,), is_graceful=False)
     copy = OwnCopy.TORN if candidate.is_torn and not force else OwnCopy.WHOLE
-    match turn(RecordedLeader.GONE, copy, Heir.by(promoted, me, is_only=observed.in_sync == alone)):
+    match turn(RecordedLeader.GONE, copy, Successor.by(promoted, me, is_only=observed.in_sync == alone)):
         case ElectionTurn.TAKE_OVER:
             pass
         case ElectionTurn.GIVE_WAY:

@@ -5,12 +5,12 @@ itself, from three facts:
 
     RecordedLeader   the leader in the record: this node, another one that runs, or one that does not run
     OwnCopy          this node's copy: whole; unreadable; or torn, when it may lack messages despite the record
-    Heir             the replica that leads next by the rules of core.replication.leader_and_mirrors
+    Successor        the replica that leads next by the rules of core.replication.leader_and_mirrors
 
 `_NEXT` has the turn of this node for each combination. A turn is carried out by a conditional write of the record, so
 of several nodes that take their turn at once one succeeds. The nodes of a cluster know which of them run, and all of
-them choose the same heir; a node that follows another one does not know that, so each of them chooses itself, if it
-may.
+them choose the same successor; a node that follows another one does not know that, so each of them chooses itself, if
+it may.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class OwnCopy(StrEnum):
     UNREADABLE = "unreadable"
 
 
-class Heir(StrEnum):
+class Successor(StrEnum):
     """The replica that leads next; with or without every confirmed message."""
 
     ONLY_THIS = "only_this"
@@ -57,8 +57,8 @@ class Heir(StrEnum):
     NOBODY = "nobody"
 
     @classmethod
-    def by(cls, promoted: QueuePromotion, me: str, *, is_only: bool = False) -> Heir:
-        """Return the heir that the rules name; `is_only`: no other replica is recorded as complete."""
+    def by(cls, promoted: QueuePromotion, me: str, *, is_only: bool = False) -> Successor:
+        """Return the successor that the rules name; `is_only`: no other replica is recorded as complete."""
         if promoted.leader is None:
             return cls.NOBODY
         if promoted.leader != me:
@@ -71,9 +71,9 @@ class Heir(StrEnum):
 class ElectionTurn(StrEnum):
     """The step that a node takes now.
 
-    LEAD goes on leading; FOLLOW copies from the leader. HAND_OVER writes the heir, and TAKE_OVER this node, into the
-    record as the leader. GIVE_WAY leaves the lead to replicas that certainly have every confirmed message.
-    WAIT waits for the heir, or for a copy's repair. DOWN waits for the leader: no replica may lead.
+    LEAD goes on leading; FOLLOW copies from the leader. HAND_OVER writes the successor, and TAKE_OVER this node, into
+    the record as the leader. GIVE_WAY leaves the lead to replicas that certainly have every confirmed message.
+    WAIT waits for the successor, or for a copy's repair. DOWN waits for the leader: no replica may lead.
     """
 
     LEAD = "lead"
@@ -86,29 +86,29 @@ class ElectionTurn(StrEnum):
 
 
 _TAKEN: Final = {
-    Heir.ONLY_THIS: ElectionTurn.TAKE_OVER,
-    Heir.THIS: ElectionTurn.TAKE_OVER,
-    Heir.THIS_WITH_LOSS: ElectionTurn.TAKE_OVER,
-    Heir.OTHER: ElectionTurn.WAIT,
-    Heir.OTHER_WITH_LOSS: ElectionTurn.WAIT,
-    Heir.NOBODY: ElectionTurn.DOWN,
+    Successor.ONLY_THIS: ElectionTurn.TAKE_OVER,
+    Successor.THIS: ElectionTurn.TAKE_OVER,
+    Successor.THIS_WITH_LOSS: ElectionTurn.TAKE_OVER,
+    Successor.OTHER: ElectionTurn.WAIT,
+    Successor.OTHER_WITH_LOSS: ElectionTurn.WAIT,
+    Successor.NOBODY: ElectionTurn.DOWN,
 }
-_NEXT: Final[Mapping[tuple[RecordedLeader, OwnCopy], Mapping[Heir, ElectionTurn]]] = {
-    (RecordedLeader.HERE, OwnCopy.WHOLE): dict.fromkeys(Heir, ElectionTurn.LEAD),
+_NEXT: Final[Mapping[tuple[RecordedLeader, OwnCopy], Mapping[Successor, ElectionTurn]]] = {
+    (RecordedLeader.HERE, OwnCopy.WHOLE): dict.fromkeys(Successor, ElectionTurn.LEAD),
     # Nobody has more: it took over as the only one.
-    (RecordedLeader.HERE, OwnCopy.TORN): dict.fromkeys(Heir, ElectionTurn.LEAD),
+    (RecordedLeader.HERE, OwnCopy.TORN): dict.fromkeys(Successor, ElectionTurn.LEAD),
     # A copy that may still be repaired is better than a replica that lacks messages.
-    (RecordedLeader.HERE, OwnCopy.UNREADABLE): dict.fromkeys(Heir, ElectionTurn.WAIT)
-    | {Heir.OTHER: ElectionTurn.HAND_OVER},
-    (RecordedLeader.ELSEWHERE, OwnCopy.WHOLE): dict.fromkeys(Heir, ElectionTurn.FOLLOW),
-    (RecordedLeader.ELSEWHERE, OwnCopy.TORN): dict.fromkeys(Heir, ElectionTurn.FOLLOW),
-    (RecordedLeader.ELSEWHERE, OwnCopy.UNREADABLE): dict.fromkeys(Heir, ElectionTurn.FOLLOW),
+    (RecordedLeader.HERE, OwnCopy.UNREADABLE): dict.fromkeys(Successor, ElectionTurn.WAIT)
+    | {Successor.OTHER: ElectionTurn.HAND_OVER},
+    (RecordedLeader.ELSEWHERE, OwnCopy.WHOLE): dict.fromkeys(Successor, ElectionTurn.FOLLOW),
+    (RecordedLeader.ELSEWHERE, OwnCopy.TORN): dict.fromkeys(Successor, ElectionTurn.FOLLOW),
+    (RecordedLeader.ELSEWHERE, OwnCopy.UNREADABLE): dict.fromkeys(Successor, ElectionTurn.FOLLOW),
     (RecordedLeader.GONE, OwnCopy.WHOLE): _TAKEN,
-    (RecordedLeader.GONE, OwnCopy.TORN): _TAKEN | {Heir.THIS: ElectionTurn.GIVE_WAY},
-    (RecordedLeader.GONE, OwnCopy.UNREADABLE): dict.fromkeys(Heir, ElectionTurn.GIVE_WAY),
+    (RecordedLeader.GONE, OwnCopy.TORN): _TAKEN | {Successor.THIS: ElectionTurn.GIVE_WAY},
+    (RecordedLeader.GONE, OwnCopy.UNREADABLE): dict.fromkeys(Successor, ElectionTurn.GIVE_WAY),
 }
 
 
-def turn(leader: RecordedLeader, copy: OwnCopy, heir: Heir) -> ElectionTurn:
+def turn(leader: RecordedLeader, copy: OwnCopy, successor: Successor) -> ElectionTurn:
     """Return the turn of this node: see the module."""
-    return _NEXT[leader, copy][heir]
+    return _NEXT[leader, copy][successor]

@@ -35,7 +35,7 @@ from leveret.management.request.other_nodes import answer_by
 from leveret.management.request.single_node import cluster_of
 from leveret.model.errors import LeveretError
 from leveret.runtime.sockets.acceptor import Accepted, Acceptor
-from leveret.runtime.sockets.listening import Entrance
+from leveret.runtime.sockets.listening import ProtocolEndpoint
 from leveret.runtime.sockets.tls import server_context
 
 logger = logging.getLogger(__name__)
@@ -125,8 +125,8 @@ class ManagementServer:
         self._config = config
         self._console: asyncio.Task[None] | None = None
         self._importing: asyncio.Task[ModuleType] | None = None
-        self._entrances: dict[bool, Entrance] = {}
-        self.detour: Callable[[str, Accepted], asyncio.BaseProtocol | None] = lambda entrance, accepted: None
+        self._endpoints: dict[bool, ProtocolEndpoint] = {}
+        self.detour: Callable[[str, Accepted], asyncio.BaseProtocol | None] = lambda endpoint, accepted: None
         """Makes the object that passes a connection on, which came to `http` or `https`; None to answer it here."""
 
     async def start(self) -> None:
@@ -158,9 +158,9 @@ class ManagementServer:
             self._console = asyncio.create_task(beside, name="console")
         logger.info("management_listening address=%s socket=%s", self.address, CONTROL_SOCKET)
 
-    def entrance(self, is_tls: bool) -> Entrance | None:
+    def endpoint(self, is_tls: bool) -> ProtocolEndpoint | None:
         """The way in to the port for all, without its socket; None if there is none."""
-        return self._entrances.get(is_tls)
+        return self._endpoints.get(is_tls)
 
     def serve_for(self, node: ManagedNode) -> None:
         """Serve another node of the same data directory from now on, after a change of the process's role.
@@ -250,17 +250,17 @@ class ManagementServer:
         )
 
         def accept(peer: Callable[[], HttpPeer]) -> Acceptor:
-            entrance = Entrance(kind, lambda _: peer(), context, deadlines.request_s, caps)
+            endpoint = ProtocolEndpoint(kind, lambda _: peer(), context, deadlines.request_s, caps)
             is_public = kind is ListenerKind.HTTP
             if is_public:
-                self._entrances[context is not None] = entrance
+                self._endpoints[context is not None] = endpoint
             name = "http" if context is None else "https"
             return Acceptor(
                 listener,
-                entrance.protocol,
+                endpoint.protocol,
                 kind,
                 tls=context,
-                timeout_s=entrance.timeout_s,
+                timeout_s=endpoint.timeout_s,
                 caps=caps,
                 detour=lambda accepted: self.detour(name, accepted) if is_public else None,
             )

@@ -158,7 +158,7 @@ class RateHistory:
         return (0,) * width
 
 
-class Together:
+class SummedHistory:
     """Several histories as one."""
 
     def __init__(self, histories: Sequence[RateHistory], width: int) -> None:
@@ -204,7 +204,7 @@ class Block(NamedTuple):
 
 def show(
     blocks: Sequence[Block],
-    history: RateHistory | Together,
+    history: RateHistory | SummedHistory,
     current: Values,
     ranges: SampleRanges,
     tick_ms: int,
@@ -230,7 +230,7 @@ def show(
 def _show_range(
     target: dict[str, Any],
     names: Sequence[str],
-    history: RateHistory | Together,
+    history: RateHistory | SummedHistory,
     columns: slice,
     times: Sequence[int],
 ) -> None:

@@ -37,7 +37,7 @@ from leveret.management.rates.history import (
     Range,
     RateHistory,
     SampleRanges,
-    Together,
+    SummedHistory,
     Values,
     show,
 )
@@ -297,9 +297,9 @@ class Rates:
         sums = self._together(vhosts)
         return show(blocks, sums, sums.values, ranges, self.tick_ms)
 
-    def _together(self, vhosts: Collection[str]) -> Together:
+    def _together(self, vhosts: Collection[str]) -> SummedHistory:
         found = [self._vhosts[name].history for name in vhosts if name in self._vhosts]
-        return Together([history for history in found if history is not None], _VHOST_WIDTH)
+        return SummedHistory([history for history in found if history is not None], _VHOST_WIDTH)
 
 
 def _ignore(thing: object, values: object) -> None:

@@ -22,7 +22,7 @@ from leveret.model.definitions import Queue
 from leveret.model.errors import AccessRefused, InvalidCommand, LeveretError, NotFound
 from leveret.runtime.process.work_slices import in_slices, others_first
 from leveret.session.amqp091.replies import code_of, reply_text
-from leveret.session.ingest import Outsider
+from leveret.session.ingest import ApiClient
 
 COUNT_MAX: Final = 50_000
 BYTES_MAX: Final = 64 * 1024 * 1024
@@ -62,24 +62,26 @@ async def publish(call: Call) -> Response:
     if len(wanted.routing_key.encode()) > NAME_BYTES_MAX:
         raise InvalidCommand(f"routing_key should be at most {NAME_BYTES_MAX} bytes")
     _need_in_service(call)
-    outsider = _outsider(call, vhost)
+    api_client = _api_client(call, vhost)
     decided: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-    outsider.when_decided = decided.set_result
+    api_client.when_decided = decided.set_result
     try:
-        routed = outsider.publish(exchange, wanted.routing_key, header_of(wanted.properties, len(body)), body)
+        routed = api_client.publish(
+            exchange, wanted.routing_key, header_of(wanted.properties, len(body)), body
+        )
     except LeveretError as error:
         raise InvalidCommand(_amqp_text(error)) from None
     await call.node.commit()
-    if routed and outsider.outcome is None:
+    if routed and api_client.outcome is None:
         # A queue that another node leads, or mirrors: that node decides when it is safe.
         await asyncio.wait([decided], timeout=_DECIDE_TIMEOUT_S)
-        if outsider.outcome is None:
+        if api_client.outcome is None:
             reason = (
                 f"not all leaders and mirrors took the message within {_DECIDE_TIMEOUT_S:g} s; they may do "
                 "so later"
             )
             raise BadRequest("unavailable", reason, HTTPStatus.SERVICE_UNAVAILABLE)
-    if routed and outsider.outcome is not True:
+    if routed and api_client.outcome is not True:
         raise InvalidCommand("the message was not taken: a queue is full, or its log refused it")
     return json_reply({"routed": routed})
 
@@ -88,7 +90,7 @@ async def get(call: Call) -> Response:
     """Get messages, in their order, and acknowledge, return or reject them."""
     vhost, name = call.vhost(), call.path("name")
     wish = await call.body(GetBody)
-    outsider = _outsider(call, vhost)
+    api_client = _api_client(call, vhost)
     count = COUNT_MAX if wish.count < 0 else min(wish.count, COUNT_MAX)
     no_ack = wish.ackmode == "ack_requeue_false"
     shown: list[dict[str, Any]] = []
@@ -101,7 +103,7 @@ async def get(call: Call) -> Response:
                 break
             if existing is not None:
                 need_led_here(call, existing)
-            found = outsider.get(name, 1, no_ack=no_ack)
+            found = api_client.get(name, 1, no_ack=no_ack)
             if not found:
                 break
             shown.append(message_json(found[0], wish.encoding, wish.truncate))
@@ -114,9 +116,9 @@ async def get(call: Call) -> Response:
         raise InvalidCommand(_amqp_text(error)) from None
     finally:
         if wish.ackmode == "reject_requeue_false":
-            outsider.reject()
+            api_client.reject()
         else:
-            outsider.give_back()
+            api_client.give_back()
         await call.node.commit()
     return json_reply(shown)
 
@@ -146,10 +148,10 @@ async def check_alive(call: Call) -> Response:
     if leader is not None:
         # It was declared just now, at the node that the leader locator chose.
         return await pass_on(call, leader)
-    outsider = _outsider(call, vhost)
-    outsider.publish("", _ALIVE, header_of(Properties(), len(_ALIVE)), _ALIVE.encode())
+    api_client = _api_client(call, vhost)
+    api_client.publish("", _ALIVE, header_of(Properties(), len(_ALIVE)), _ALIVE.encode())
     await call.node.commit()
-    found = outsider.get(_ALIVE, 1, no_ack=True)
+    found = api_client.get(_ALIVE, 1, no_ack=True)
     await call.node.commit()
     if not found:
         raise BadRequest("failed", "the message did not come back", HTTPStatus.SERVICE_UNAVAILABLE)
@@ -174,8 +176,8 @@ def _need_in_service(call: Call) -> None:
         raise BadRequest("unavailable", reason, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
-def _outsider(call: Call, vhost: str) -> Outsider:
-    return call.node.outsider(None if call.caller.is_operator else call.caller.name, vhost)
+def _api_client(call: Call, vhost: str) -> ApiClient:
+    return call.node.api_client(None if call.caller.is_operator else call.caller.name, vhost)
 
 
 def _payload(message: PublishBody) -> bytes:

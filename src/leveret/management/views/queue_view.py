@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from leveret.core.queues.head import Head
 from leveret.core.queues.queue import Queue
-from leveret.core.replication.fate_at_loss import fate
+from leveret.core.replication.leader_loss import fate
 from leveret.core.rules.mirror_policy import why_not_mirrored
 from leveret.core.rules.validation import CLASSIC, QUORUM, STREAM, queue_type
 from leveret.management.request.call import Call

@@ -66,7 +66,7 @@ class TransferGap(StorageError):
         self.offered = offered
 
 
-class ForgottenSince(StorageError):
+class VhostForgotten(StorageError):
     """A writer began before its vhost was forgotten, and offers records from before that."""
 
     def __init__(self, vhost: str, begun: int, forgotten: int) -> None:
@@ -391,7 +391,7 @@ class Manifest:
 
         Raises:
             Superseded: another node owns a vhost by now.
-            ForgottenSince: a file's vhost was forgotten since then.
+            VhostForgotten: a file's vhost was forgotten since then.
             TransferGap: a file leaves a gap; the log's earlier files, and all other logs' files, were recorded.
             StorageError: a file is missing, or the manifest was deleted since then, or cannot be written.
         """
@@ -504,7 +504,7 @@ class Manifest:
             )
         for vhost in {file.vhost for file in files}:
             if (forgotten := self.forgotten_by_vhost.get(vhost, 0)) > begun:
-                raise ForgottenSince(vhost, begun, forgotten)
+                raise VhostForgotten(vhost, begun, forgotten)
 
     def _check_there(self, files: list[StoredFile]) -> None:
         """Check that the files exist: they may have been swept as orphans while their writer seemed dead."""

@@ -78,10 +78,10 @@ from leveret.pipeline.recovery.targets import (
     node_client,
 )
 from leveret.pipeline.recovery.tasks import (
-    Brought,
     CountTask,
     PublishTask,
     ScanTask,
+    TaskResult,
     balanced,
     grouped,
 )
@@ -394,9 +394,9 @@ class RecoveryRun:
         numbers_streams = job.to is None and job.compare is None
         there: dict[str, dict[str, int]] = {}
 
-        def work(task: PublishTask | FileShare) -> Brought:
+        def work(task: PublishTask | FileShare) -> TaskResult:
             if isinstance(task, FileShare):
-                return Brought(
+                return TaskResult(
                     task.plan_id, [], write_share(task, Path(job.staging), partial(_say, inbox, task))
                 )
 
@@ -418,7 +418,7 @@ class RecoveryRun:
                 reported=there.get(task.plan_id),
             )
             queues = publisher.publish(task.queues)
-            return Brought(task.plan_id, in_doubt_counted(job, task.directory, queues), [])
+            return TaskResult(task.plan_id, in_doubt_counted(job, task.directory, queues), [])
 
         found: dict[str, list[QueueOutcome]] = {}
         large: dict[str, set[str]] = {}
@@ -428,7 +428,7 @@ class RecoveryRun:
             others = self._tasks(plans, lambda plan, queue: queue not in large.get(plan.plan_id, ()))
             firsts = [share for share in shares if not share.first]
             for brought in self._spark.run(
-                [*firsts, *others, *(share for share in shares if share.first)], work, Brought
+                [*firsts, *others, *(share for share in shares if share.first)], work, TaskResult
             ):
                 found.setdefault(brought.plan_id, []).extend(brought.queues)
                 for segment in brought.segments:
@@ -439,7 +439,7 @@ class RecoveryRun:
                 there[plan_id] = intake.last_by_queue
             self._intakes.clear()
         rest = self._tasks(plans, lambda plan, queue: queue in large.get(plan.plan_id, ()))
-        for brought in self._spark.run(rest, work, Brought):
+        for brought in self._spark.run(rest, work, TaskResult):
             found.setdefault(brought.plan_id, []).extend(brought.queues)
         return [self._finish(directory, plan, found.get(plan.plan_id, [])) for directory, plan in plans]
 

@@ -41,7 +41,7 @@ class PublishTask(NamedTuple):
     queues: list[str]
 
 
-class Brought(msgspec.Struct, frozen=True):
+class TaskResult(msgspec.Struct, frozen=True):
     """The result of a task: the outcomes of its queues, or the segments of its share of files."""
 
     plan_id: str

@@ -17,7 +17,7 @@ from leveret.runtime.cluster.placement.placement_controller import PlacementCont
 from leveret.runtime.cluster.placement.queue_locations import QueueLocations
 from leveret.runtime.cluster.placement.queue_roles import QueueRoles
 from leveret.runtime.cluster.replication_port import ClusterPort
-from leveret.runtime.cluster.sites.schema_decisions import ForAll
+from leveret.runtime.cluster.sites.schema_decisions import ClusterSchemaDecisions
 from leveret.runtime.cluster.sites.standby_site import ClusterStandbySite
 from leveret.runtime.cluster.stream_groups import ClusterStreamGroups
 from leveret.runtime.cluster.stream_replicas import StreamReplicas
@@ -42,7 +42,7 @@ class ClusterParts:
     placement_controller: PlacementController
     publication: DefinitionsPublication
     port: ClusterPort
-    schema_decisions: ForAll
+    schema_decisions: ClusterSchemaDecisions
     standby_site: ClusterStandbySite
     answers: ClusterAnswers
     asked: AskedLinks

@@ -32,7 +32,7 @@ from leveret.runtime.cluster.placement.queues_led_on import QueuesLedOn
 from leveret.runtime.cluster.replication_port import ClusterBarrier, ClusterPort
 from leveret.runtime.cluster.sites.collected_queues import CollectedQueues
 from leveret.runtime.cluster.sites.recovery_port import ClusterRecoveryPort
-from leveret.runtime.cluster.sites.schema_decisions import ForAll
+from leveret.runtime.cluster.sites.schema_decisions import ClusterSchemaDecisions
 from leveret.runtime.cluster.sites.standby_site import ClusterStandbySite
 from leveret.runtime.cluster.sites.upstream_site import ClusterAsUpstream
 from leveret.runtime.cluster.stream_groups import ClusterStreamGroups
@@ -149,7 +149,7 @@ def _parts(member: ClusterMember, node: Node, secret: Secret) -> ClusterParts:
     )
     node.log_store.streams.has_mirrors = True
     node.log_store.streams.on_commit.append(port.committed)
-    schema_decisions = ForAll(member, node.schema_sync.deciding)
+    schema_decisions = ClusterSchemaDecisions(member, node.schema_sync.deciding)
     standby_site = ClusterStandbySite(member, node.config, node.standby.decided, node.standby.vhosts)
 
     # Requests of the other nodes.

@@ -16,7 +16,7 @@ from leveret.config.uris import NodeUri, parse_node_uri
 from leveret.core.replication.election import ElectedLeader
 from leveret.core.replication.in_sync import InSync
 from leveret.model.errors import LeveretError
-from leveret.runtime.coordination.election import Deposed, Election, Won
+from leveret.runtime.coordination.election import Election, ElectionWon, NotLeader
 from leveret.runtime.coordination.etcd import etcd_context
 
 logger = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class Elected:
         outcome = await self._election.campaign(
             *self._candidate.standing_for(), is_torn=self._candidate.is_torn, force=force
         )
-        if isinstance(outcome, Won):
+        if isinstance(outcome, ElectionWon):
             await self._candidate.lead_in(outcome.epoch, outcome.in_sync)
             return ""
         logger.info("not_elected reason=%s", outcome.reason)
@@ -139,7 +139,7 @@ class Elected:
         in_sync.writing(members)
         try:
             await self._election.record_in_sync(members)
-        except Deposed:
+        except NotLeader:
             return
         except LeveretError as error:
             logger.error("in_sync_not_recorded error=%s", error)

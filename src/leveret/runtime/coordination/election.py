@@ -5,8 +5,8 @@
         async for leader in election.watch_leader():             # an `ElectedLeader`, or None while no node leads
         if leader is None:
             outcome = await election.campaign(node_id, "tcp://10.0.0.2:5679", own_epoch)
-            if isinstance(outcome, Won):
-                ...                                          # lead in outcome.epoch; see `Won`
+            if isinstance(outcome, ElectionWon):
+                ...                                          # lead in outcome.epoch; see `ElectionWon`
 
     await election.record_in_sync(frozenset({"b", "c"}))     # the leader, each time its followers change
     if election.holds_lease_now(): ...                       # before a promise is kept, each time
@@ -46,11 +46,11 @@ CANDIDACIES_MAX: Final = 5
 """The attempts of one campaign; after each failed one, other nodes have changed the keys meanwhile."""
 
 
-class Deposed(LeveretError):
+class NotLeader(LeveretError):
     """This node does not lead, or no longer."""
 
 
-class Won(NamedTuple):
+class ElectionWon(NamedTuple):
     """This node leads.
 
     Attributes:
@@ -63,7 +63,7 @@ class Won(NamedTuple):
     in_sync: frozenset[str]
 
 
-class LeadershipLost(NamedTuple):
+class ElectionLost(NamedTuple):
     """This node does not lead: the reason, and the leader if another node leads."""
 
     reason: str
@@ -147,7 +147,7 @@ class Election:
 
     async def campaign(
         self, node_id: str, uri: str, epoch: int, *, is_torn: bool = False, force: bool = False
-    ) -> Won | LeadershipLost:
+    ) -> ElectionWon | ElectionLost:
         """Try to lead, now; this takes a few requests to etcd.
 
         Args:
@@ -163,17 +163,17 @@ class Election:
         """
         async with self._writing:
             if self._term is not None and self.holds_lease_now():
-                return Won(self._term.leader.epoch, self._term.in_sync - {node_id})
+                return ElectionWon(self._term.leader.epoch, self._term.in_sync - {node_id})
             return await self._campaign(core.Candidate(node_id, uri, epoch, is_torn), force=force)
 
-    async def _campaign(self, candidate: core.Candidate, *, force: bool) -> Won | LeadershipLost:
+    async def _campaign(self, candidate: core.Candidate, *, force: bool) -> ElectionWon | ElectionLost:
         lease: KeptLease | None = None
         term: _Term | None = None
         try:
             for _ in range(CANDIDACIES_MAX):
                 decision = core.stand(self._keys, await self._read(), self._memory, candidate, force=force)
                 if isinstance(decision, core.ElectionDeclined):
-                    return LeadershipLost(decision.reason, decision.leader)
+                    return ElectionLost(decision.reason, decision.leader)
                 if lease is None:
                     lease = await KeptLease.granted(
                         self._etcd,
@@ -185,10 +185,10 @@ class Election:
                 term = await self._take(decision, lease)
                 if term is not None:
                     self._begin(term)
-                    return Won(term.leader.epoch, term.in_sync - {candidate.node_id})
+                    return ElectionWon(term.leader.epoch, term.in_sync - {candidate.node_id})
                 if self._is_closed or not lease.is_fresh:
-                    return LeadershipLost("etcd was too slow, not much is left of the lease")
-            return LeadershipLost("other nodes campaign at the same time")
+                    return ElectionLost("etcd was too slow, not much is left of the lease")
+            return ElectionLost("other nodes campaign at the same time")
         finally:
             if lease is not None and term is None:
                 self._spawn(self._give_back(lease))
@@ -224,7 +224,7 @@ class Election:
         long as this node leads, so it lasts while etcd is away, a lease's time at most.
 
         Raises:
-            Deposed: this node does not lead; the record is unchanged, or its new leader has written it.
+            NotLeader: this node does not lead; the record is unchanged, or its new leader has written it.
             EtcdRefused: etcd declines, for instance because its disk is full or the user may not write.
         """
         async with self._writing:
@@ -312,7 +312,7 @@ class Election:
 
     def _current(self) -> _Term:
         if not self.holds_lease_now() or self._term is None:
-            raise Deposed(
+            raise NotLeader(
                 "this node does not lead: only the leader changes etcd's record of the followers in sync"
             )
         return self._term

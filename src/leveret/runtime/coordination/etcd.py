@@ -37,8 +37,8 @@ from leveret.runtime.coordination.etcd_wire import (
     Revoked,
     Snapshot,
     Transacted,
-    Watched,
     WatchEvents,
+    WatchMessage,
     decoded,
     post,
     prefix_range,
@@ -226,7 +226,7 @@ class Etcd:
                 response = await sent(own.transport, request)
             async with aclosing(response):
                 async for line in response.aiter_lines():
-                    result = decoded(response, line.encode(), Watched).result
+                    result = decoded(response, line.encode(), WatchMessage).result
                     if result.compact_revision:
                         raise EtcdCompacted(
                             f"etcd at {endpoint} has compacted the revisions before {result.compact_revision}"

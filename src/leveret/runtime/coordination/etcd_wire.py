@@ -162,7 +162,7 @@ class LoggedIn(msgspec.Struct):
     token: str
 
 
-class Happened(msgspec.Struct):
+class KeyEvent(msgspec.Struct):
     """A key was written, or deleted."""
 
     kv: KeyValue
@@ -174,14 +174,14 @@ class Happened(msgspec.Struct):
         return Event(self.kv.name, None if self.type == "DELETE" else self.kv.value, self.kv.mod_revision)
 
 
-class Watching(msgspec.Struct):
+class WatchResponse(msgspec.Struct):
     """A report of a watch."""
 
     created: bool = False
     canceled: bool = False
     compact_revision: int = 0
     cancel_reason: str = ""
-    events: list[Happened] = []
+    events: list[KeyEvent] = []
 
     def batches(self) -> Iterator[WatchEvents]:
         """Yield the changes, one revision after the other."""
@@ -189,10 +189,10 @@ class Watching(msgspec.Struct):
             yield WatchEvents(revision, [one.event for one in events])
 
 
-class Watched(msgspec.Struct):
+class WatchMessage(msgspec.Struct):
     """One message of a watch's stream."""
 
-    result: Watching
+    result: WatchResponse
 
 
 class _Trouble(msgspec.Struct):

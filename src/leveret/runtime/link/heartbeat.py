@@ -21,7 +21,7 @@ PROGRESS_BYTES_MIN: Final = 64 * 1024
 _BEAT: Final = message(Type.BEAT)
 
 
-class Heart:
+class LinkHeartbeat:
     """Beats until the link ends; see the module for the signs of life."""
 
     def __init__(

@@ -61,7 +61,7 @@ DeadLettered: TypeAlias = tuple[Queue, DeadLetters, set[Queue]]
 DEATHS_MAX: Final = 16
 """The most times that a message dies and is published anew within one flush; the next flush goes on."""
 TURN_S: Final = 0.002
-"""The time of a flush for policies, for chores, and for removed logs; their consequences take longer."""
+"""The time of a flush for policies, for deferred work, and for removed logs; their consequences take longer."""
 FOLLOWED_AT_ONCE: Final = 100
 """The most queues for which a flush begins or ends collecting."""
 RETRY_MS: Final = 5_000
@@ -223,10 +223,10 @@ class Engine:
 
     def _go_on_with_chores(self) -> None:
         """Do more of the long work, once the disk has caught up with what it appended."""
-        chores = self._broker.chores
-        if chores and self._backpressure.has_many_logs():
+        deferred_work = self._broker.deferred_work
+        if deferred_work and self._backpressure.has_many_logs():
             self._commit.when_synced(self.touch)
-        elif chores and chores.go_on(time_slice(TURN_S)):
+        elif deferred_work and deferred_work.go_on(time_slice(TURN_S)):
             self.touch()
 
     def _refresh_policies(self) -> bool:

@@ -59,7 +59,7 @@ from leveret.runtime.standby.downstream import StandbyDownstream
 from leveret.runtime.standby.rejoin import STATE_FILE as REJOIN_FILE
 from leveret.runtime.standby.rejoin import Rejoin
 from leveret.runtime.standby.site_rejoin import SiteRejoin
-from leveret.session.ingest import Outsider
+from leveret.session.ingest import ApiClient
 from leveret.storage.kernel_syncs import open_kernel_syncs
 from leveret.storage.log import Log
 from leveret.storage.sync import file_system_of
@@ -479,7 +479,7 @@ class Node:
         After a failure of the disk nothing is promised any more. Followers have a bounded time to acknowledge.
         """
         self.engine.flush()
-        while self.broker.chores:
+        while self.broker.deferred_work:
             # Settlements and returns of clients are on disk as a whole.
             await asyncio.sleep(0)
             self.engine.flush()
@@ -580,9 +580,9 @@ class Node:
         """See Authority."""
         return self.authority.authenticate(username, password, from_loopback)
 
-    def outsider(self, user: str | None, vhost: str) -> Outsider:
+    def api_client(self, user: str | None, vhost: str) -> ApiClient:
         """Return a way to publish and get without a connection, as a user or, for None, as the operator."""
-        return Outsider(self.amqp_host, user, vhost, now_ms=elapsed_ms(), touch=self.engine.touch)
+        return ApiClient(self.amqp_host, user, vhost, now_ms=elapsed_ms(), touch=self.engine.touch)
 
     def internal_user(self, purpose: str) -> AbstractContextManager[tuple[str, str]]:
         """See Authority."""

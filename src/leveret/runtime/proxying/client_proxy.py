@@ -29,7 +29,7 @@ from leveret.runtime.proxying.proxied_client import PASS_ON_TIMEOUT_S, ProxiedCl
 from leveret.runtime.replication.identity import LinkEnd
 from leveret.runtime.sockets.acceptor import Accepted
 from leveret.runtime.sockets.connection_budget import ConnectionSlot, process_sockets
-from leveret.runtime.sockets.listening import Entrance, Listening
+from leveret.runtime.sockets.listening import Listening, ProtocolEndpoint
 from leveret.session.link_handshake import PassedOn
 from leveret.wire.proxy_protocol import header
 
@@ -145,9 +145,9 @@ class ClientProxy:
         self.clients[client] = None
         return client
 
-    def entrance(self, name: str, hops: int) -> Entrance:
+    def endpoint(self, name: str, hops: int) -> ProtocolEndpoint:
         """The way in for a client that another node passes on to this one, as to its own leader."""
-        return Entrance(
+        return ProtocolEndpoint(
             _KINDS[name],
             lambda accepted: self.client(name, accepted, hops + 1),
             tls=None,

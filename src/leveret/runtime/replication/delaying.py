@@ -35,7 +35,7 @@ from leveret.model.errors import Corrupt, LeveretError, PreconditionFailed, Stor
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.process.work_slices import in_slices, in_thread_to_its_end
 from leveret.runtime.replication.applier import Applier, QuarantineFactory, WaitingChanges
-from leveret.runtime.replication.going_back import go_back, past
+from leveret.runtime.replication.point_in_time import go_back, past
 from leveret.runtime.replication.spooled import take_over
 from leveret.session.link_handshake import ProvenLeader
 from leveret.storage.delayed.index import (

@@ -16,7 +16,7 @@ from leveret.config.uris import NodeUri
 from leveret.core.replication.receiver import ReceivePhase
 from leveret.model.errors import Corrupt, LeveretError, StorageError
 from leveret.runtime.link.dialling import Dialling
-from leveret.runtime.link.heartbeat import Heart
+from leveret.runtime.link.heartbeat import LinkHeartbeat
 from leveret.runtime.link.peer import LinkPeer
 from leveret.runtime.link.questions import Questions, Unanswered, in_thread
 from leveret.runtime.logs.commit import GroupCommit
@@ -139,7 +139,7 @@ class Inbound:
         self._followed = followed
         self._clock_ms = clock_ms
         self._link: ReceivingLink | None = None
-        self._heart: Heart
+        self._heartbeat: LinkHeartbeat
         self._ended = asyncio.Event()
         self._received_before = 0
         self._stops = False
@@ -193,7 +193,7 @@ class Inbound:
             return
         link = ReceivingLink(peer, self._data, ReceivePhase.JOINING, self._commits, self._durable)
         self._link, peer.receiver = link, self
-        self._heart = Heart(peer, silent_beats_max=SILENCE_S, says=False)
+        self._heartbeat = LinkHeartbeat(peer, silent_beats_max=SILENCE_S, says=False)
         # Without a reference the task may be garbage-collected.
         self._telling = loop.create_task(self._send_inventory(peer))
         await link.beat(self._ended)
@@ -278,7 +278,7 @@ class Inbound:
         progress = self.progress
         if progress.state == "streaming" and self._link is not None:
             # A silent leader was lost long before the end of the link.
-            progress.lost_at_ms = self._clock_ms() - round(self._heart.silent_s * 1000)
+            progress.lost_at_ms = self._clock_ms() - round(self._heartbeat.silent_s * 1000)
         elif progress.state == "catching_up":
             progress.is_torn = True
         if not self._stops:

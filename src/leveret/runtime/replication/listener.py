@@ -9,7 +9,7 @@ from typing import Final
 
 from leveret.config.kinds import Address
 from leveret.core.rules.descriptors import ListenerKind
-from leveret.runtime.link.heartbeat import Heart
+from leveret.runtime.link.heartbeat import LinkHeartbeat
 from leveret.runtime.link.listening import LinkListener, let_client_in
 from leveret.runtime.link.peer import LinkPeer
 from leveret.runtime.replication.outbound import Outbound
@@ -115,7 +115,7 @@ class ReplicationListener(LinkListener):
             )
             self._send_away(other, LinkError("a node with the same id has connected since"))
         self.followers.append(link)
-        Heart(link.peer, silent_beats_max=_SILENT_BEATS_MAX, says=False)
+        LinkHeartbeat(link.peer, silent_beats_max=_SILENT_BEATS_MAX, says=False)
         logger.info(
             "follower_connected name=%s address=%s node_id=%s",
             link.follower.name,

@@ -20,7 +20,7 @@ from leveret.runtime.cluster.wiring import enter_cluster
 from leveret.runtime.coordination.etcd import EtcdError
 from leveret.runtime.coordination.etcd_outages import EtcdOutages
 from leveret.runtime.coordination.lease import boot_clock_s
-from leveret.runtime.proxying.entrances import Entrances
+from leveret.runtime.proxying.passed_on_clients import PassedOnClients
 from leveret.runtime.sockets.backoff import delay_s
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class NodeHost(Protocol):
     async def fence(self) -> None:
         """Serve no client any more."""
 
-    entrances: Entrances
+    passed_on_clients: PassedOnClients
     """The clients that other nodes pass on to this one."""
 
 
@@ -133,7 +133,7 @@ class Clustered:
         await self._host.serve_with(partial(self._attach, member))
 
     def _attach(self, member: ClusterMember, node: Node) -> Coordinator:
-        self.coordinator = enter_cluster(member, node, self._secret, self._host.entrances.let_in)
+        self.coordinator = enter_cluster(member, node, self._secret, self._host.passed_on_clients.let_in)
         return self.coordinator
 
     async def _watch(self, lost: asyncio.Event) -> None:

@@ -25,8 +25,8 @@ from leveret.runtime.replication.applier import Applier
 from leveret.runtime.replication.delaying import Delaying, follower_data
 from leveret.runtime.replication.identity import LinkEnd
 from leveret.runtime.replication.inbound import Inbound
-from leveret.runtime.roles import holding
-from leveret.runtime.roles.succession import Succession
+from leveret.runtime.roles import passive_node
+from leveret.runtime.roles.leaderships import Leaderships
 from leveret.session.link_handshake import ProvenLeader
 from leveret.storage.log import Log
 from leveret.storage.quarantine.quarantine import Quarantine
@@ -57,7 +57,7 @@ class FollowerRole:
         config: Config,
         own: LinkEnd,
         *,
-        succession: Succession,
+        leaderships: Leaderships,
         took: Callable[[Node], None],
         send_away: Callable[[str], None],
     ) -> None:
@@ -68,7 +68,7 @@ class FollowerRole:
             node: the following node; it is shown.
             config: the process's settings.
             own: the node's end of links.
-            succession: records the leader.
+            leaderships: records the leader.
             took: called with the node that replaces `node`, before it shows its data.
             send_away: disconnects this node's own followers, with a reason; they may return.
         """
@@ -81,7 +81,7 @@ class FollowerRole:
         self._config = config
         self._own = own
         self._identity = own.identity
-        self._succession = succession
+        self._leaderships = leaderships
         self._took = took
         self._send_away = send_away
         self._applier = Applier(
@@ -186,7 +186,7 @@ class FollowerRole:
 
     def leader_epoch(self, leader: ProvenLeader) -> None:
         """See inbound.Followed: record the leader; its chunks may come from now on."""
-        self._succession.followed(leader, self.uri)
+        self._leaderships.followed(leader, self.uri)
 
     # -- what is applied ----------------------------------------------------------------------
 
@@ -237,7 +237,7 @@ class FollowerRole:
         if applier.has_rewritten or self.node.read_only_view.shows_old_damage():
             applier.has_rewritten = False
             self._show_anew()
-        identity.note_whole(holding.stored_logs(self.node))
+        identity.note_whole(passive_node.stored_logs(self.node))
         identity.epoch = identity.followed_epoch = leader.epoch
         identity.leader_id, identity.led, identity.rewriting = leader.leader_id, False, False
         self._identity.save()
@@ -246,11 +246,11 @@ class FollowerRole:
 
     def _show_anew(self) -> None:
         """Build the node anew, because the earlier view may show chunks that are gone, or lack what came since."""
-        self.node = holding.build_anew(self.node)
+        self.node = passive_node.build_anew(self.node)
         self.node.loop_watch = self._loop_watch
         self._took(self.node)
         is_in_cluster = bool(self._identity.identity.cluster)
-        self.node.show(partial(holding.expected_logs, self.node.tree, is_in_cluster=is_in_cluster))
+        self.node.show(partial(passive_node.expected_logs, self.node.tree, is_in_cluster=is_in_cluster))
 
     # -- to be promoted -----------------------------------------------------------------------
 

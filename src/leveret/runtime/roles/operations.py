@@ -74,7 +74,7 @@ class ReplicationCommands:
             "leader": follower_status(inbound, identity, settings.apply_delay_ms, clock_ms()),
             "etcd": roles.elected.status() if roles.elected is not None else None,
             "proxy": roles.proxy.status() if roles.proxy is not None else None,
-            "proxied_here": roles.entrances.passed_on,
+            "proxied_here": roles.passed_on_clients.passed_on,
             "scrub": roles.inspection.scrub_status(),
             "verify": roles.inspection.verify_status(),
         }

@@ -44,20 +44,20 @@ from leveret.runtime.node.node import Node
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.process.needed_tasks import ends_process
 from leveret.runtime.proxying.client_proxy import ClientProxy
-from leveret.runtime.proxying.entrances import Entrances
+from leveret.runtime.proxying.passed_on_clients import PassedOnClients
 from leveret.runtime.replication.delaying import refuse_to_lead
 from leveret.runtime.replication.identity import IdentityFile, LinkEnd, NodeIdentity
 from leveret.runtime.replication.inbound import Inbound
 from leveret.runtime.replication.listener import ReplicationListener
-from leveret.runtime.roles import holding
-from leveret.runtime.roles.entrance import HttpEntrance, entrance_of
+from leveret.runtime.roles import passive_node
 from leveret.runtime.roles.fencer import Fencer
 from leveret.runtime.roles.follower_server import TLS, FollowerServer, uri_of
 from leveret.runtime.roles.following import FollowerRole
-from leveret.runtime.roles.succession import Succession
+from leveret.runtime.roles.leaderships import Leaderships
+from leveret.runtime.roles.protocol_endpoints import HttpEndpoint, endpoint_of
 from leveret.runtime.sockets.acceptor import Accepted
 from leveret.runtime.sockets.connection_budget import process_sockets
-from leveret.runtime.sockets.listening import Entrance
+from leveret.runtime.sockets.listening import ProtocolEndpoint
 from leveret.runtime.sockets.tls import client_context
 from leveret.session.link_handshake import ProvenFollower, ProvenLeader
 from leveret.storage.disk import free_disk_bytes
@@ -87,8 +87,8 @@ class Roles:
         elected: the election in etcd; None without one.
         inspection: the checks of its data.
         proxy: passes clients on to the leader while this node does not lead; None if it is not to.
-        entrances: the clients that other nodes pass on to this one.
-        http_entrance: the way in to the HTTP listeners, with or without TLS; None without one.
+        passed_on_clients: the clients that other nodes pass on to this one.
+        http_endpoint: the way in to the HTTP listeners, with or without TLS; None without one.
         on_node: called with each new node.
         failed: set when the process must end.
         failure: the reason for that, if an operator can remove it.
@@ -117,12 +117,12 @@ class Roles:
         self.following: FollowerRole | None = None
         self._identity = IdentityFile(data_dir)
         self._settings = config.followers
-        self._succession = Succession(self._identity, self._fencer, self._replaced)
+        self._leaderships = Leaderships(self._identity, self._fencer, self._replaced)
         self._tasks: set[asyncio.Task[None]] = set()
         self._changing = asyncio.Lock()
         self._commands = commands(self)
-        self.entrances = Entrances(self._entrance)
-        self.http_entrance: HttpEntrance = lambda is_tls: None
+        self.passed_on_clients = PassedOnClients(self._endpoint)
+        self.http_endpoint: HttpEndpoint = lambda is_tls: None
         self.proxy: ClientProxy | None = None
         if config.followers.proxy:
             self.proxy = ClientProxy(config, self._proxy_end, self._leader_uris)
@@ -174,9 +174,11 @@ class Roles:
         elif self.elected is not None:
             await self._show("follower")
             self._spawn(self.elected.run())
-        elif self._settings.follow is not None and not await self._succession.leads_on(self._settings.follow):
+        elif self._settings.follow is not None and not await self._leaderships.leads_on(
+            self._settings.follow
+        ):
             await self._follow(self._settings.follow)
-        elif identity.role == "leader" and await self._succession.is_replaced():
+        elif identity.role == "leader" and await self._leaderships.is_replaced():
             logger.error(
                 "fenced epoch=%d seen_epoch=%d leader=%s action=serve_nobody hint=restart with --follow, or run "
                 "leveretctl promote_follower --force",
@@ -234,7 +236,7 @@ class Roles:
         self.inspection.stop()
         for task in list(self._tasks):
             task.cancel()
-        self._succession.stop()
+        self._leaderships.stop()
         async with self._changing:
             await self._close(in_order=True)
         if self.elected is not None:
@@ -245,8 +247,8 @@ class Roles:
 
     async def _close(self, *, in_order: bool) -> None:
         """End the present role and its node."""
-        self._succession.stop()
-        self.entrances.stop()
+        self._leaderships.stop()
+        self.passed_on_clients.stop()
         if self.proxy is not None:
             # This node's own listeners may need the addresses, and the leader may be another one from here on.
             self.proxy.close()
@@ -257,7 +259,7 @@ class Roles:
             return
         if self.role != "leader":
             if in_order:
-                await holding.settle(self.node)
+                await passive_node.settle(self.node)
             # A join may have replaced the node.
             self.node.close()
         elif in_order and self.node.is_open:
@@ -280,18 +282,18 @@ class Roles:
     ) -> None:
         """Lead, in the epoch won in an election if there is one; promises also wait for the recorded nodes."""
         self._make_room()
-        self._succession.take_lead(raises_epoch=raises_epoch, epoch=epoch)
+        self._leaderships.take_lead(raises_epoch=raises_epoch, epoch=epoch)
         node = self._take(self._build(), "leader")
         await node.recover()
         # What is missing now is missing for all who follow: a later start does not call it lost.
-        self.identity.note_whole(holding.stored_logs(node))
+        self.identity.note_whole(passive_node.stored_logs(node))
         self._identity.save()
         if self._settings.bind is not None:
             unreadable = await node.open_all_logs()
             await self._listen(self._settings.bind, recorded=recorded, unreadable=set(unreadable))
         await node.open()
         if self.elected is None:
-            self._succession.notify_former_leaders(self.own_uri())
+            self._leaderships.notify_former_leaders(self.own_uri())
 
     async def serve_with(self, attach: Callable[[Node], Coordinator]) -> None:
         """See runtime.roles.clustered.NodeHost."""
@@ -299,7 +301,7 @@ class Roles:
             await self._close(in_order=False)
             # A member's data are its own, also where they began as a copy.
             self.identity.cluster = ""
-            self._succession.take_lead(raises_epoch=False, epoch=0)
+            self._leaderships.take_lead(raises_epoch=False, epoch=0)
             node, self.role = self._build(), "leader"
             self.node = node
             unreadable: set[str] = set()
@@ -362,7 +364,7 @@ class Roles:
             unreadable=unreadable,
             met=self._met,
             answer=self.inspection.answer,
-            let_in=self.entrances.let_in,
+            let_in=self.passed_on_clients.let_in,
         )
 
     def _secret(self, *, role: str) -> Secret:
@@ -387,7 +389,7 @@ class Roles:
             self.node,
             self.config,
             own,
-            succession=self._succession,
+            leaderships=self._leaderships,
             took=self._took_anew,
             send_away=self._send_followers_away,
         )
@@ -415,7 +417,7 @@ class Roles:
     async def _show(self, role: str) -> None:
         """Hold the data without serving clients."""
         clustered = self._clustered
-        node = holding.build(
+        node = passive_node.build(
             self.config,
             self.data_dir,
             stamp=self.identity.stamp,
@@ -426,7 +428,7 @@ class Roles:
             cluster=clustered.suspended() if clustered is not None else None,
         )
         self._take(node, role)
-        holding.show(node, self.identity, self._note_incomplete, is_ones_own=clustered is not None)
+        passive_node.show(node, self.identity, self._note_incomplete, is_ones_own=clustered is not None)
         self._note_lost_logs(node)
         if role == "follower" and self._settings.bind is not None:
             await self._listen(self._settings.bind, recorded=frozenset(), unreadable=set())
@@ -455,12 +457,12 @@ class Roles:
         lacked as well is not lost here: the record of the last join, or of the begin of this node's own leadership,
         names it.
         """
-        stored = holding.stored_logs(node)
+        stored = passive_node.stored_logs(node)
         lost, lost_definitions = self.identity.lost_logs(stored), self.identity.lost_definitions(stored)
         if self._clustered is not None or not (lost or lost_definitions):
             return
         self._note_incomplete()
-        holding.report_lost_logs(node, lost, lost_definitions=lost_definitions)
+        passive_node.report_lost_logs(node, lost, lost_definitions=lost_definitions)
 
     def _lacks_segment(self, log: Log, error: Corrupt) -> bool:
         """See scrubbing.CopyDamaged."""
@@ -489,7 +491,7 @@ class Roles:
                 await self._close(in_order=False)
                 directory = Path(error.log)
                 if directory.is_relative_to(self.data_dir):
-                    holding.put_away(self.data_dir, str(directory.relative_to(self.data_dir)), error)
+                    passive_node.put_away(self.data_dir, str(directory.relative_to(self.data_dir)), error)
                 if uri is not None:
                     await self._follow(uri, is_fetching_again=True)
                 else:
@@ -517,19 +519,19 @@ class Roles:
             return own
         return own._replace(tls=lambda: client_context(self.config.cluster.tls, CLUSTER_TLS))
 
-    def proxied(self, entrance: str, accepted: Accepted) -> asyncio.BaseProtocol | None:
+    def proxied(self, endpoint: str, accepted: Accepted) -> asyncio.BaseProtocol | None:
         """The object that passes on a connection to the HTTP listener; None if this node answers itself."""
         if self.proxy is None or not self.proxy.is_open:
             return None
-        return self.proxy.client(entrance, accepted)
+        return self.proxy.client(endpoint, accepted)
 
-    def _entrance(self, name: str, hops: int) -> Entrance:
-        """See entrances.FindEntrance."""
+    def _endpoint(self, name: str, hops: int) -> ProtocolEndpoint:
+        """See passed_on_clients.FindEndpoint."""
         if self.role != "leader":
             if self.proxy is not None and self.proxy.is_open:
-                return self.proxy.entrance(name, hops)
+                return self.proxy.endpoint(name, hops)
             raise PreconditionFailed(f"{self.config.node_name} does not lead: it is {self.state}")
-        return entrance_of(self.node, name, self.http_entrance)
+        return endpoint_of(self.node, name, self.http_endpoint)
 
     # -- to be replaced, and to replace -------------------------------------------------------
 
@@ -538,13 +540,13 @@ class Roles:
         # Nobody replaces a node of a cluster but by the records in etcd.
         if self._clustered is not None:
             return False
-        if not self._succession.met(other):
+        if not self._leaderships.met(other):
             return False
         self._replaced(other)
         return self.role == "leader"
 
     def _replaced(self, other: ProvenFollower | ProvenLeader) -> None:
-        """See Succession: the later leadership is on disk."""
+        """See Leaderships: the later leadership is on disk."""
         if self.role == "leader":
             logger.error(
                 "replaced epoch=%d by_epoch=%d by=%s uri=%s action=stop_serving",
@@ -640,7 +642,7 @@ class Roles:
             epoch = self.node.tree.epoch_above() if self.identity.cluster else 0
             await self._close(in_order=True)
             if not self.identity.cluster:
-                self._succession.took_over_from(former)
+                self._leaderships.took_over_from(former)
             await self._lead_or_end(raises_epoch=True, epoch=epoch)
         return report
 

@@ -14,7 +14,7 @@ from leveret.storage.state_file import StateFile
 
 
 class Deciding(Protocol):
-    """The common decisions of all nodes of a site; `HereAlone`, or runtime.cluster.sites.schema_decisions."""
+    """The common decisions of all nodes of a site; `NodeSchemaDecisions`, or runtime.cluster.sites.schema_decisions."""
 
     @property
     def decided(self) -> SchemaDecided:
@@ -34,7 +34,7 @@ class Deciding(Protocol):
         """
 
 
-class HereAlone:
+class NodeSchemaDecisions:
     """The decisions of a single node, in a state file."""
 
     def __init__(self, file: StateFile, node: str) -> None:

@@ -34,7 +34,7 @@ from leveret.model.errors import (
 )
 from leveret.runtime.process.work_slices import in_slices
 from leveret.runtime.schema_sync.apply import Holding, SyncHistory, delta_here, rows_of
-from leveret.runtime.schema_sync.decisions import Deciding, HereAlone
+from leveret.runtime.schema_sync.decisions import Deciding, NodeSchemaDecisions
 from leveret.runtime.schema_sync.downstream import (
     SchemaDownstream,
     SchemaNode,
@@ -101,7 +101,7 @@ class SchemaSync:
             StorageError: one of the two files is damaged.
             InvalidCommand: the content of a file is invalid.
         """
-        self.deciding: Deciding = HereAlone(state_file, node.config.node_name)
+        self.deciding: Deciding = NodeSchemaDecisions(state_file, node.config.node_name)
         self._node = node
         self._timing = timing or Timing()
         self._history = SyncHistory(history)

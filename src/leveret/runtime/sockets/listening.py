@@ -11,7 +11,7 @@ from leveret.model.errors import LeveretError
 from leveret.runtime.sockets.acceptor import Acceptor, MakeProtocol, listen
 
 
-class Entrance(NamedTuple):
+class ProtocolEndpoint(NamedTuple):
     """One way in for clients, without its socket: for connections that come over another one.
 
     Attributes:
@@ -86,13 +86,13 @@ class Listening:
         self._places.append(place if self.is_suspended else self._open(place))
         return self._places[-1].address
 
-    def entrance(self, *, is_tls: bool) -> Entrance | None:
+    def endpoint(self, *, is_tls: bool) -> ProtocolEndpoint | None:
         """The way in with or without TLS; None if no such socket listens now."""
         if self.is_suspended or not self._servers:
             return None
         for place in self._places:
             if (place.tls is not None) is is_tls:
-                return Entrance(self._kind, self._protocol, place.tls, self._timeout_s, self._caps)
+                return ProtocolEndpoint(self._kind, self._protocol, place.tls, self._timeout_s, self._caps)
         return None
 
     def suspend(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 
 from pamqp import base, commands
 
-from leveret.core.broker.chores import ENOUGH
+from leveret.core.broker.deferred_work import ENOUGH
 from leveret.core.queues.confirms import ConfirmBatch, ConfirmParts, Confirms
 from leveret.core.queues.messages import Messages
 from leveret.core.queues.queue import Queue
@@ -421,7 +421,7 @@ class Channel(ChannelBase):
             done()
 
         with answered_at_end(self.connection) as done:
-            self.connection.broker.chores.begin(work())
+            self.connection.broker.deferred_work.begin(work())
 
     def _publish_in_turns(
         self,

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Final
 
-from leveret.core.broker.chores import ENOUGH
+from leveret.core.broker.deferred_work import ENOUGH
 from leveret.core.queues.confirms import ConfirmBatch, ConfirmParts
 from leveret.core.queues.head import Head, head_of_octets, make_head
 from leveret.core.queues.messages import Messages, alike
@@ -377,7 +377,7 @@ class Publisher:
             done()
 
         with answered_at_end(self._connection) as done:
-            self._connection.broker.chores.begin(work())
+            self._connection.broker.deferred_work.begin(work())
 
     def _hand_over_in_turns(
         self, destination: Destination, messages: Messages, parts: ConfirmParts | None

@@ -2,7 +2,7 @@
 
 A client may hold any number of deliveries, and settle or return all of them by one method, or by its end. Adjacent
 deliveries are one run, which costs as much as a single delivery; scattered ones are a run each. Few runs are handled
-at once. Many are handled in parts, some with each flush (core.broker.chores), in the same order.
+at once. Many are handled in parts, some with each flush (core.broker.deferred_work), in the same order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Final, Protocol
 
 from leveret.core.broker.broker import Broker
-from leveret.core.broker.chores import ENOUGH
+from leveret.core.broker.deferred_work import ENOUGH
 from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.queue import Queue
 from leveret.session.amqp091.connection_base import ConnectionBase
@@ -71,9 +71,9 @@ class _Returning:
 
 
 def begin(broker: Broker, work: Iterator[object], size: int) -> None:
-    """Do work of so many runs and consumers: at once if they are few, else in steps with the chores."""
+    """Do work of so many runs and consumers: at once if they are few, else in steps, as deferred work."""
     if size > FEW:
-        broker.chores.begin(work)
+        broker.deferred_work.begin(work)
         return
     for _ in work:
         pass

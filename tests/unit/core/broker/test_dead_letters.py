@@ -8,8 +8,8 @@ import pytest
 from pamqp import commands, header
 
 from leveret.core.broker.broker import Broker
-from leveret.core.broker.chores import AT_ONCE
 from leveret.core.broker.dead_letters import dead_letter, headers_of, route_dead_letters
+from leveret.core.broker.deferred_work import AT_ONCE
 from leveret.core.queues.dead_lettering import DeadLetters
 from leveret.core.queues.head import Head, make_head
 from leveret.core.queues.messages import Run, alike
@@ -102,7 +102,7 @@ def test_a_message_dies_while_its_exchange_is_deleted_step_by_step() -> None:
     queue = broker.queues["v", "q"]
     queue.configure(QueueSettings(dead_letter_exchange="dlx"))
     broker.deletions.delete_exchange("v", "dlx", lambda is_there: None, if_unused=True)
-    assert broker.chores
+    assert broker.deferred_work
     letters = DeadLetters([Run(0, alike(head_of(), [b"abc"]))], "expired")
     assert route_dead_letters(broker, queue, letters, 8) == set()
     assert broker.find_exchange("v", "dlx") is None

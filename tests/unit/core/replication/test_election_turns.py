@@ -16,24 +16,24 @@ from leveret.core.replication.election import (
     Observed,
     stand,
 )
-from leveret.core.replication.election_turns import ElectionTurn, Heir, OwnCopy, RecordedLeader, turn
+from leveret.core.replication.election_turns import ElectionTurn, OwnCopy, RecordedLeader, Successor, turn
 from leveret.core.replication.leader_and_mirrors import QueuePromotion
 from leveret.core.replication.placement import promotion
 from leveret.core.rules.mirror_policy import ALL, ALWAYS, MAJORITY, WHEN_SYNCED, MirrorPolicy
 
 NODES = ("a", "b", "c", "d")
-THIS = {Heir.ONLY_THIS, Heir.THIS, Heir.THIS_WITH_LOSS}
+THIS = {Successor.ONLY_THIS, Successor.THIS, Successor.THIS_WITH_LOSS}
 
 
 def subsets(nodes: tuple[str, ...]) -> list[tuple[str, ...]]:
     return list(chain.from_iterable(combinations(nodes, count) for count in range(len(nodes) + 1)))
 
 
-@pytest.mark.parametrize(("leader", "copy", "heir"), list(product(RecordedLeader, OwnCopy, Heir)))
+@pytest.mark.parametrize(("leader", "copy", "successor"), list(product(RecordedLeader, OwnCopy, Successor)))
 def test_every_combination_has_a_turn_that_its_leader_allows(
-    leader: RecordedLeader, copy: OwnCopy, heir: Heir
+    leader: RecordedLeader, copy: OwnCopy, successor: Successor
 ) -> None:
-    due = turn(leader, copy, heir)
+    due = turn(leader, copy, successor)
     allowed = {
         RecordedLeader.HERE: {ElectionTurn.LEAD, ElectionTurn.HAND_OVER, ElectionTurn.WAIT},
         RecordedLeader.ELSEWHERE: {ElectionTurn.FOLLOW},
@@ -46,22 +46,22 @@ def test_every_combination_has_a_turn_that_its_leader_allows(
     }
     assert due in allowed[leader]
     if due is ElectionTurn.TAKE_OVER:
-        assert heir in THIS
+        assert successor in THIS
         assert copy is not OwnCopy.UNREADABLE
-        assert copy is OwnCopy.WHOLE or heir is not Heir.THIS
+        assert copy is OwnCopy.WHOLE or successor is not Successor.THIS
     if due is ElectionTurn.HAND_OVER:
-        assert (copy, heir) == (OwnCopy.UNREADABLE, Heir.OTHER)
+        assert (copy, successor) == (OwnCopy.UNREADABLE, Successor.OTHER)
     if due is ElectionTurn.LEAD:
         assert copy is not OwnCopy.UNREADABLE
 
 
 def test_a_heir_is_this_node_or_another_one_with_or_without_loss() -> None:
-    assert Heir.by(QueuePromotion(None), "a") is Heir.NOBODY
-    assert Heir.by(QueuePromotion("a"), "a") is Heir.THIS
-    assert Heir.by(QueuePromotion("a"), "a", is_only=True) is Heir.ONLY_THIS
-    assert Heir.by(QueuePromotion("a", is_complete=False), "a", is_only=True) is Heir.THIS_WITH_LOSS
-    assert Heir.by(QueuePromotion("b"), "a") is Heir.OTHER
-    assert Heir.by(QueuePromotion("b", is_complete=False), "a") is Heir.OTHER_WITH_LOSS
+    assert Successor.by(QueuePromotion(None), "a") is Successor.NOBODY
+    assert Successor.by(QueuePromotion("a"), "a") is Successor.THIS
+    assert Successor.by(QueuePromotion("a"), "a", is_only=True) is Successor.ONLY_THIS
+    assert Successor.by(QueuePromotion("a", is_complete=False), "a", is_only=True) is Successor.THIS_WITH_LOSS
+    assert Successor.by(QueuePromotion("b"), "a") is Successor.OTHER
+    assert Successor.by(QueuePromotion("b", is_complete=False), "a") is Successor.OTHER_WITH_LOSS
 
 
 @pytest.mark.parametrize("majority", [False, True])
@@ -83,7 +83,7 @@ def test_of_all_nodes_that_see_the_same_record_one_at_most_takes_a_queue_over(
         )
         promoted = promotion(placement, policy, running)
         turns = {
-            me: turn(RecordedLeader.seen("a", me, running), OwnCopy.WHOLE, Heir.by(promoted, me))
+            me: turn(RecordedLeader.seen("a", me, running), OwnCopy.WHOLE, Successor.by(promoted, me))
             for me in running
         }
         takes = [me for me, due in turns.items() if due is ElectionTurn.TAKE_OVER]

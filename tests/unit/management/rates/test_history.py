@@ -13,7 +13,7 @@ from leveret.management.rates.history import (
     Range,
     RateHistory,
     SampleRanges,
-    Together,
+    SummedHistory,
     ranges_of,
     show,
 )
@@ -88,14 +88,14 @@ def test_blocks_of_zeros_are_left_out_unless_they_are_always_told() -> None:
 
 
 def test_several_histories_are_summed() -> None:
-    both = Together([history_of([0, 10, 60]), history_of([5, 5, 10])], 1)
+    both = SummedHistory([history_of([0, 10, 60]), history_of([5, 5, 10])], 1)
     assert both.values == (70,)
     assert both.rates(10_000) == [11.0]
     assert both.at(5000) == (15,)
 
 
 def test_nothing_together_is_zeros() -> None:
-    assert (Together([], 2).values, Together([], 2).rates(0)) == ((0, 0), [0, 0])
+    assert (SummedHistory([], 2).values, SummedHistory([], 2).rates(0)) == ((0, 0), [0, 0])
 
 
 def test_a_history_stays_bounded_and_reaches_back_with_coarser_steps() -> None:

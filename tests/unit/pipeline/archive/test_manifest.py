@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from leveret.model.errors import StorageError
 from leveret.pipeline.archive import manifest as manifest_module
 from leveret.pipeline.archive import manifest_storage as module
-from leveret.pipeline.archive.manifest import ForgottenSince, Manifest, QueuePart, StoredFile, TransferGap
+from leveret.pipeline.archive.manifest import Manifest, QueuePart, StoredFile, TransferGap, VhostForgotten
 from leveret.pipeline.archive.manifest_storage import FileManifestLog, ManifestDamaged, delete_manifest
 from leveret.pipeline.files.files import Place, make_directory, sync_directory
 from leveret.wire import log_name as names
@@ -335,11 +335,11 @@ def test_a_writer_that_began_before_a_vhost_was_forgotten_records_nothing_of_it(
     stale = Manifest(data_dir)
     stale.append([first])
     assert Manifest(data_dir).forget(["/"]) == [first]
-    with pytest.raises(ForgottenSince, match=r"vhost '/': its data was deleted by entry 2 .* at entry 0"):
+    with pytest.raises(VhostForgotten, match=r"vhost '/': its data was deleted by entry 2 .* at entry 0"):
         stale.append([late])
-    with pytest.raises(ForgottenSince):
+    with pytest.raises(VhostForgotten):
         stale.append([late], removed=[first.path])
-    with pytest.raises(ForgottenSince, match="begun at entry 1"):
+    with pytest.raises(VhostForgotten, match="begun at entry 1"):
         Manifest(data_dir).append([late], begun=1)
     assert Manifest(data_dir).next_by_log == {}
     other = stored(data_dir, 0, 1, "other")

@@ -312,7 +312,7 @@ def test_no_recovery_begins_between_a_look_at_the_plans_and_a_deletion(
 def test_what_a_process_that_was_ended_records_late_is_refused(data_dir: Place, tmp_path: Path) -> None:
     """Also one that opens the manifest only then, as Spark's worker for the commit may."""
     # Half a second of imports.
-    from leveret.pipeline.archive.manifest import ForgottenSince
+    from leveret.pipeline.archive.manifest import VhostForgotten
     from leveret.pipeline.archive.store import store_range
     from leveret.pipeline.jobs.job import TransferJob
     from leveret.pipeline.transfer.sink import Stored, StoreWriter
@@ -339,7 +339,7 @@ def test_what_a_process_that_was_ended_records_late_is_refused(data_dir: Place, 
     assert other is not None
     with Inbox() as inbox:
         writer = StoreWriter(TransferOptions(job=job, inbox=inbox.address, cores=1, begun=manifest.number))
-        with pytest.raises(ForgottenSince, match=r"vhost '/': its data was deleted by entry 2"):
+        with pytest.raises(VhostForgotten, match=r"vhost '/': its data was deleted by entry 2"):
             writer.commit([Stored([late], [])], 0)
         assert Manifest(data_dir).next_by_log == {}
         writer.commit([Stored([other], [])], 0)

@@ -15,7 +15,7 @@ from leveret.config.sections.etcd import EtcdOptions
 from leveret.config.uris import Endpoints
 from leveret.runtime.coordination import election as election_module
 from leveret.runtime.coordination import lease as lease_module
-from leveret.runtime.coordination.election import Deposed, Election, Won
+from leveret.runtime.coordination.election import Election, ElectionWon, NotLeader
 from leveret.runtime.coordination.etcd import EtcdUnreachable
 from leveret.testing.simulation.etcd.client import SimulatedEtcdClient
 from leveret.testing.simulation.etcd.companion import SimulatedCompanion
@@ -75,8 +75,8 @@ class Contest:
         election.start()
         everyone = frozenset(NAMES)
         async for leader in election.watch_leader():
-            with suppress(EtcdUnreachable, Deposed):
-                if leader is None and isinstance(won := await election.campaign(name, name, 0), Won):
+            with suppress(EtcdUnreachable, NotLeader):
+                if leader is None and isinstance(won := await election.campaign(name, name, 0), ElectionWon):
                     self.wins.append((won.epoch, name))
                     await election.record_in_sync(everyone)
                 elif leader is not None and leader.node_id == name and self.chance.random() < 0.2:

@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from leveret.runtime.link import heartbeat
-from leveret.runtime.link.heartbeat import SILENT_BEATS_MAX, Heart
+from leveret.runtime.link.heartbeat import SILENT_BEATS_MAX, LinkHeartbeat
 from leveret.runtime.link.peer import LinkPeer
 from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.network.waiting import until
@@ -35,7 +35,7 @@ class End:
 
     def connected(self, peer: LinkPeer) -> None:
         peer.receiver, peer.is_trusted, self.peer = self, True, peer
-        Heart(peer, says=self.says)
+        LinkHeartbeat(peer, says=self.says)
 
     def received(self, kind: Type, payload: memoryview) -> None:
         if bytes(payload) == b"nonsense":

@@ -235,7 +235,7 @@ async def test_what_reaches_very_many_queues_is_appended_in_turns_and_confirmed_
         for name in names:
             client.publish(name)
         client.send(commands.Tx.Commit())
-    while node.broker.chores:
+    while node.broker.deferred_work:
         appended.append(0)
         client.engine.flush()
         assert sum(appended) == len(names) or client.names() == []

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from leveret.runtime.cluster.replication_port import ClusterBarrier
-from leveret.runtime.link.heartbeat import Heart
+from leveret.runtime.link.heartbeat import LinkHeartbeat
 from leveret.runtime.link.peer import LinkPeer
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.mirroring.copies import MirrorCopies
@@ -133,7 +133,7 @@ class Node:
                     raise LinkError(f"{kind.name} {name!r} is not due")
                 peer.is_trusted = True
                 peer.receiver = node.sources.accept(peer, name.decode())
-                Heart(peer)
+                LinkHeartbeat(peer)
 
             def ended(self, error: Exception | None) -> None:
                 """It never said who it was."""
@@ -149,7 +149,7 @@ class Node:
         peer.is_trusted = True
         octets = self.name.encode()
         peer.write((len(octets) + 1).to_bytes(4, "big") + bytes((Type.HELLO,)) + octets)
-        Heart(peer)
+        LinkHeartbeat(peer)
         return peer
 
     def cut_links(self) -> None:

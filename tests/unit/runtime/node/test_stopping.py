@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from leveret.core.broker import chores
+from leveret.core.broker import deferred_work
 from leveret.model import definitions as d
 from leveret.runtime.logs import engine
 from tests.unit.runtime.collecting.site import Site, play
@@ -40,7 +40,7 @@ async def begin(site: Site) -> None:
 async def end_amid(site: Site, *, kills_after: int | None) -> list[int]:
     """The offsets of messages that a start finds; `kills_after` so many flushes, None for a stop."""
     await begin(site)
-    site.node.broker.chores.begin(settling(site))
+    site.node.broker.deferred_work.begin(settling(site))
     if kills_after is None:
         await site.stop()
         site.epoch += 1
@@ -59,7 +59,7 @@ async def end_amid(site: Site, *, kills_after: int | None) -> list[int]:
 @pytest.fixture(autouse=True)
 def one_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """One part with each flush."""
-    monkeypatch.setattr(chores, "AT_ONCE", 1)
+    monkeypatch.setattr(deferred_work, "AT_ONCE", 1)
     monkeypatch.setattr(engine, "TURN_S", 0.0)
 
 
@@ -96,13 +96,13 @@ def test_a_node_that_was_replaced_writes_nothing_more_into_files_that_another_on
     async def story(directory: Path) -> None:
         site = Site(directory)
         await begin(site)
-        site.node.broker.chores.begin(settling(site))
+        site.node.broker.deferred_work.begin(settling(site))
         site.node.engine.flush()
         await site.node.abandon()
         for _ in range(3):
             sizes.append(size_of(directory))
             await asyncio.sleep(0.05)
-        assert site.node.broker.chores
+        assert site.node.broker.deferred_work
         await site.kill()
 
     play(story)

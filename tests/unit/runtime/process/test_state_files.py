@@ -15,7 +15,7 @@ from leveret.core.schema.decisions import SchemaDecided
 from leveret.core.schema.operating_mode import OperatingMode
 from leveret.runtime.process.event_history import EventHistory
 from leveret.runtime.schema_sync.apply import AppliedDelta, SyncHistory
-from leveret.runtime.schema_sync.decisions import HereAlone
+from leveret.runtime.schema_sync.decisions import NodeSchemaDecisions
 from leveret.storage.state_file import StateFile
 
 _DELTA = AppliedDelta(
@@ -29,7 +29,9 @@ _DELTA = AppliedDelta(
     [
         lambda file: EventHistory(file, lambda: 1).add("fail_over"),
         lambda file: SyncHistory(file).add(_DELTA),
-        lambda file: HereAlone(file, "a").decide(lambda _: SchemaDecided(True, OperatingMode.DOWNSTREAM)),
+        lambda file: NodeSchemaDecisions(file, "a").decide(
+            lambda _: SchemaDecided(True, OperatingMode.DOWNSTREAM)
+        ),
     ],
 )
 async def test_followers_hear_of_what_a_thread_wrote_from_the_loop(

@@ -15,7 +15,7 @@ from leveret.model import definitions as d
 from leveret.model.errors import PreconditionFailed
 from leveret.runtime.node.node import Node
 from leveret.runtime.replication.identity import IdentityFile
-from leveret.runtime.roles import holding
+from leveret.runtime.roles import passive_node
 from leveret.runtime.roles.operations import ReplicationCommands
 from leveret.runtime.roles.roles import Roles
 from leveret.storage.secret_file import SECRET_FILE
@@ -75,7 +75,7 @@ def note_whole(directory: Path) -> None:
     """What the end of a join records."""
     file = IdentityFile(directory)
     node = Node(load(None, OPTIONS), directory)
-    file.identity.note_whole(holding.stored_logs(node))
+    file.identity.note_whole(passive_node.stored_logs(node))
     node.close()
     file.identity.role, file.identity.followed_epoch, file.identity.epoch = "follower", 1, 1
     file.save()
@@ -168,7 +168,7 @@ async def test_a_leader_records_the_logs_that_it_lacks_so_that_its_next_start_do
     assert len(identity.missing_logs or ()) == 1
     assert not identity.rewriting
     node = Node(load(None, OPTIONS), directory)
-    assert not identity.lost_logs(holding.stored_logs(node))
+    assert not identity.lost_logs(passive_node.stored_logs(node))
     node.close()
 
 

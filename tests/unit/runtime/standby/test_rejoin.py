@@ -383,11 +383,11 @@ async def test_what_comes_between_setting_aside_and_deleting_is_kept_too(
     async def publish() -> None:
         while ("v", "q") in node.broker.queues:
             body = b"http %03d" % len(sent)
-            outsider = node.outsider(None, "v")
+            api_client = node.api_client(None, "v")
             header = header_of(Properties(delivery_mode=2), len(body))
-            assert outsider.publish("", "q", header, body)
+            assert api_client.publish("", "q", header, body)
             await node.commit()
-            if outsider.outcome:
+            if api_client.outcome:
                 sent.append(body)
             await asyncio.sleep(0)
 

@@ -94,7 +94,7 @@ class FakeNode:
 
     def flush(self, *sessions: ClientConnection) -> None:
         """What runtime.logs.engine does at the end of a turn, with a disk that takes no time."""
-        self.broker.chores.go_on(lambda: True)
+        self.broker.deferred_work.go_on(lambda: True)
         dirty, self.broker.dirty = self.broker.dirty, {}
         for queue in dirty:
             self.append_now(queue)

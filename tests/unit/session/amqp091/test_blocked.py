@@ -6,7 +6,7 @@ import pytest
 from pamqp import commands
 
 from leveret.core.broker.alarms import Watermark
-from leveret.core.broker.chores import AT_ONCE
+from leveret.core.broker.deferred_work import AT_ONCE
 from leveret.model.definitions import Binding
 from leveret.session.amqp091 import connection as module
 from leveret.session.amqp091.blocked import BlockedReason

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pamqp import base, commands
 
-from leveret.core.broker import chores
+from leveret.core.broker import deferred_work
 from leveret.core.queues import queue_types
 from leveret.session.amqp091 import channel, delivery, settling
 from leveret.session.amqp091.blocked import BlockedReason
@@ -73,7 +73,7 @@ def slicing(*, is_on: bool) -> Iterator[None]:
         for module in (delivery, settling, channel):
             patch.setattr(module, "FEW", few)
         patch.setattr(settling, "PART_RUNS", 1)
-        patch.setattr(chores, "AT_ONCE", 1)
+        patch.setattr(deferred_work, "AT_ONCE", 1)
         yield
 
 
@@ -130,16 +130,16 @@ class Story:
             self.client.lost()
         for action in between:
             self.send(self.other, *BETWEEN[action])
-            if self.node.broker.chores:
+            if self.node.broker.deferred_work:
                 self.turn()
                 self._check(before)
         quiet = 0
         for _ in range(5 * COUNT):
             self.turn()
-            quiet = 0 if self.node.broker.chores or self.queue.backlog.unsorted else quiet + 1
+            quiet = 0 if self.node.broker.deferred_work or self.queue.backlog.unsorted else quiet + 1
             if quiet == QUIET_PASSES:
                 break
-        assert not self.node.broker.chores
+        assert not self.node.broker.deferred_work
         assert not self.queue.pending_returns
         assert self.other.blocked_reason is None
         return self._result()
@@ -262,7 +262,7 @@ def named(session: ClientConnection) -> list[str]:
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> FakeNode:
     """A node that does two parts between flushes, and one more with each."""
-    monkeypatch.setattr(chores, "AT_ONCE", 2)
+    monkeypatch.setattr(deferred_work, "AT_ONCE", 2)
     return FakeNode()
 
 
@@ -277,7 +277,7 @@ def test_a_consumer_that_is_about_to_leave_gets_nothing_more(node: FakeNode) -> 
     for _ in range(4 * MANY):
         node.flush(other)
         assert take(gone) == []
-    assert not node.broker.chores
+    assert not node.broker.deferred_work
     assert {queue.ready_count for queue in node.broker.queues.values()} == {1}
     assert not any(queue.consumers or queue.pending_returns for queue in node.broker.queues.values())
 
@@ -310,10 +310,10 @@ def test_queues_go_on_some_with_each_flush(node: FakeNode, monkeypatch: pytest.M
     monkeypatch.setattr(settling, "QUEUES_AT_ONCE", 5)
     consuming(node, *declares()).lost()
     most = 0
-    while node.broker.chores:
+    while node.broker.deferred_work:
         node.broker.dirty.clear()
-        node.broker.chores.go_on(lambda: False)
-        if not node.broker.chores:
+        node.broker.deferred_work.go_on(lambda: False)
+        if not node.broker.deferred_work:
             break
         if any(not queue.pending_returns for queue in node.broker.queues.values()):
             most = max(most, sum(not each.pending_returns for each in node.broker.dirty))

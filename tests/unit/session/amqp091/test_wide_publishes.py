@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pamqp import base, commands
 
-from leveret.core.broker import chores
+from leveret.core.broker import deferred_work
 from leveret.session.amqp091 import channel, destinations, publishing
 from leveret.session.amqp091.connection import ClientConnection
 from tests.unit.session.amqp091.fakes import FakeNode, connect, frame, publish, take
@@ -47,7 +47,7 @@ def turns(*, few: int) -> Iterator[None]:
             patch.setattr(module, "FEW_QUEUES", few)
         for turned in (publishing, channel):
             patch.setattr(turned, "QUEUES_A_TURN", 1 if few < len(QUEUES) else 1000)
-        patch.setattr(chores, "AT_ONCE", 1)
+        patch.setattr(deferred_work, "AT_ONCE", 1)
         yield
 
 
@@ -110,10 +110,10 @@ class Story:
             between = between[1:]
         for _ in range(40 * len(QUEUES)):
             self.flush()
-            if not self.node.broker.chores and self.client.blocked_reason is None:
+            if not self.node.broker.deferred_work and self.client.blocked_reason is None:
                 break
         self.flush()
-        assert not self.node.broker.chores
+        assert not self.node.broker.deferred_work
         assert self.client.blocked_reason is None
         return self._result()
 
@@ -170,9 +170,9 @@ def test_a_queue_that_is_deleted_before_its_turn_takes_nothing_and_all_others_do
     with turns(few=2):
         story = Story("confirm")
         story.send(story.client, *publish(b"1", exchange=FANOUT))
-        assert story.node.broker.chores
+        assert story.node.broker.deferred_work
         story.send(story.other, frame(commands.Queue.Delete(queue="q4")))
-        while story.node.broker.chores:
+        while story.node.broker.deferred_work:
             story.flush()
         story.flush()
         assert {name: len(each) for name, each in story.node.messages().items()} == {
@@ -186,7 +186,7 @@ def test_who_publishes_to_very_many_queues_is_read_no_further_until_all_took_it(
         story = Story("plain")
         story.send(story.client, *publish(b"1", exchange=FANOUT), *publish(b"2", "q4"))
         assert [body for _, _, body in story.node.messages()["q4"]] == []
-        while story.node.broker.chores:
+        while story.node.broker.deferred_work:
             assert story.client.blocked_reason is not None
             story.flush()
         story.flush()
@@ -209,7 +209,7 @@ def test_no_method_overtakes_a_publish_to_very_many_queues(method: base.Frame) -
         with turns(few=few):
             story = Story("plain")
             story.send(story.client, *publish(b"1", exchange=FANOUT), frame(method))
-            while story.node.broker.chores or story.client.blocked_reason is not None:
+            while story.node.broker.deferred_work or story.client.blocked_reason is not None:
                 story.flush()
             answers.append(story.client.take_output())
     in_turns, at_once = answers
@@ -221,7 +221,7 @@ def test_a_client_that_leaves_has_published_to_all_queues() -> None:
         story = Story("confirm")
         story.send(story.client, *publish(b"1", exchange=FANOUT))
         story.client.lost()
-        while story.node.broker.chores:
+        while story.node.broker.deferred_work:
             story.flush()
         story.flush()
         assert all(messages for messages in story.node.messages().values())

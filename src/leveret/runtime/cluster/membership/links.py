@@ -26,7 +26,7 @@ from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.membership.listener import NOBODY, TLS_PREFIX
 from leveret.runtime.link.credentials import NodeCredentials
 from leveret.runtime.link.dialling import Dialling
-from leveret.runtime.link.heartbeat import Heart
+from leveret.runtime.link.heartbeat import LinkHeartbeat
 from leveret.runtime.link.listening import HANDSHAKE_TIMEOUT_S
 from leveret.runtime.link.peer import LinkPeer, Receiver
 from leveret.runtime.link.questions import Questions, Unanswered
@@ -134,7 +134,7 @@ class MemberLinks:
         except BaseException:
             peer.close()
             raise
-        Heart(peer)
+        LinkHeartbeat(peer)
         return peer
 
     def stop(self) -> None:

@@ -21,7 +21,7 @@ from leveret.config.uris import NodeUri
 from leveret.core.rules.descriptors import ListenerKind as Listener
 from leveret.model.errors import LeveretError
 from leveret.runtime.link.credentials import NodeCredentials
-from leveret.runtime.link.heartbeat import Heart
+from leveret.runtime.link.heartbeat import LinkHeartbeat
 from leveret.runtime.link.listening import LetIn, LinkListener, let_client_in
 from leveret.runtime.link.peer import LinkPeer, Receiver
 from leveret.runtime.sockets.tls import server_context
@@ -132,4 +132,4 @@ class ClusterListener(LinkListener):
         peer.say(welcome())
         logger.info("cluster_link peer=%s node=%s kind=%s", peer.address, other.name, other.kind)
         peer.receiver = self.handlers[other.kind](peer, other)
-        Heart(peer)
+        LinkHeartbeat(peer)

@@ -32,7 +32,7 @@ import msgspec
 from leveret.core.broker.broker import Broker
 from leveret.core.replication.cluster import ClusterState, Placement, StoredPlacement, placement_write
 from leveret.core.replication.election import StoreTransaction, Unchanged
-from leveret.core.replication.election_turns import ElectionTurn, Heir, OwnCopy, RecordedLeader, turn
+from leveret.core.replication.election_turns import ElectionTurn, OwnCopy, RecordedLeader, Successor, turn
 from leveret.core.replication.leader_and_mirrors import QueuePromotion, successor
 from leveret.core.replication.placement import (
     ClusterView,
@@ -273,7 +273,7 @@ class PlacementController:
             promoted = promotion(placement, policy, alive)
         elif leader is RecordedLeader.HERE and copy is OwnCopy.UNREADABLE:
             promoted = promotion(placement, policy, alive.keys() - {me})
-        match turn(leader, copy, Heir.by(promoted, me)):
+        match turn(leader, copy, Successor.by(promoted, me)):
             case ElectionTurn.LEAD:
                 self._look_at_led(key, placement, policy, found)
             case ElectionTurn.TAKE_OVER | ElectionTurn.HAND_OVER:

@@ -22,7 +22,7 @@ from leveret.runtime.schema_sync.decisions import Deciding
 logger = logging.getLogger(__name__)
 
 
-class ForAll:
+class ClusterSchemaDecisions:
     """See the module; schema_sync.decisions.Deciding."""
 
     def __init__(self, member: ClusterMember, own: Deciding) -> None:

@@ -23,7 +23,7 @@ _COMMAND_TIMEOUT_S: Final = 10.0
 _CONNECTS_MAX: Final = 200
 
 
-class NeverAtRest(Exception):
+class NeverConverged(Exception):
     """An expected state does not come about although all faults have healed."""
 
 
@@ -47,7 +47,7 @@ class SimulatedOperator:
     # -- over AMQP --------------------------------------------------------------------------------
 
     async def client(self) -> SimulatedClient:
-        """Connect to an open node, with retries. Raises NeverAtRest."""
+        """Connect to an open node, with retries. Raises NeverConverged."""
         for _ in range(_CONNECTS_MAX):
             open_nodes = [node for node in self._nodes if node.is_open]
             if open_nodes:
@@ -59,7 +59,7 @@ class SimulatedOperator:
                 except (ClientClosed, OSError, TimeoutError):
                     pass
             await asyncio.sleep(0.5)
-        raise NeverAtRest("no node lets a client in")
+        raise NeverConverged("no node lets a client in")
 
     async def declare(self, queue: str, **arguments: Any) -> None:
         """Declare a durable queue."""
@@ -90,7 +90,7 @@ class SimulatedOperator:
 
         Raises:
             BooksFault: see `booked`.
-            NeverAtRest: the queue cannot be drained.
+            NeverConverged: the queue cannot be drained.
         """
         client, look_up = await self.client(), booked or self._delivered
         numbers: list[int] = []
@@ -101,7 +101,7 @@ class SimulatedOperator:
         try:
             await drain(client, queue, note)
         except (ClientClosed, TimeoutError) as error:
-            raise NeverAtRest(f"queue {queue} cannot be drained: {error!r}") from error
+            raise NeverConverged(f"queue {queue} cannot be drained: {error!r}") from error
         client.close()
         return numbers
 

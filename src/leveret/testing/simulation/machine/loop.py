@@ -32,7 +32,7 @@ STEPS_MAX: Final = 200_000_000
 """The number of callbacks after which a run counts as endless."""
 
 
-class NothingLeft(Exception):
+class LoopDeadlock(Exception):
     """The awaited future is not done, and no timer or callback is left that could complete it."""
 
 
@@ -124,7 +124,7 @@ class VirtualLoop(_Loop):
     # -- running ------------------------------------------------------------------------------
 
     def run_until_complete(self, future: Coroutine[Any, Any, T]) -> T:
-        """See asyncio; raises NothingLeft if the future can never be done."""
+        """See asyncio; raises LoopDeadlock if the future can never be done."""
         before = asyncio._get_running_loop()
         hooks = sys.get_asyncgen_hooks()
         asyncio._set_running_loop(self._self)
@@ -143,7 +143,7 @@ class VirtualLoop(_Loop):
     def _step(self) -> None:
         while not self._ready:
             if not self._timers:
-                raise NothingLeft
+                raise LoopDeadlock
             when, _, timer = heapq.heappop(self._timers)
             if not timer.cancelled():
                 self._now_s = when
@@ -157,7 +157,7 @@ class VirtualLoop(_Loop):
             return
         self.steps += 1
         if self.steps > STEPS_MAX:
-            raise NothingLeft(f"no end after {self.steps} steps")
+            raise LoopDeadlock(f"no end after {self.steps} steps")
         handle._run()
 
     def _finalize(self, generator: AsyncGenerator[Any, None]) -> None:

@@ -18,16 +18,16 @@ from leveret.runtime.logs.log_home import directory_of
 from leveret.testing.applications.run_books import BooksFault
 from leveret.testing.applications.stream_books import StreamBooks
 from leveret.testing.simulation.applications.consumers import ConsumingHabit
-from leveret.testing.simulation.applications.operator import NeverAtRest
+from leveret.testing.simulation.applications.operator import NeverConverged
 from leveret.testing.simulation.applications.publishers import PublishingPace
 from leveret.testing.simulation.applications.users import Crew
 from leveret.testing.simulation.etcd.state import EtcdState
 from leveret.testing.simulation.machine.waiting import LOOK_S
 from leveret.testing.simulation.nodes.audit import CountedOn
 from leveret.testing.simulation.nodes.node import SimulatedNode
-from leveret.testing.simulation.worlds.beyond import NAME as BEYOND
-from leveret.testing.simulation.worlds.beyond import FollowerBeyond
 from leveret.testing.simulation.worlds.leader_loss import LeaderLoss
+from leveret.testing.simulation.worlds.outside_follower import NAME as BEYOND
+from leveret.testing.simulation.worlds.outside_follower import OutsideFollower
 from leveret.testing.simulation.worlds.situations import SITUATIONS, ClusterSituations
 from leveret.testing.simulation.worlds.with_etcd import ETCD_SETTINGS, EtcdWorld
 from leveret.testing.simulation.worlds.world import START_TIMEOUT_S, PossibleFault
@@ -64,7 +64,7 @@ class ClusterWorld(EtcdWorld):
         super().__init__(*args, **given)
         self.books.may_lose = self.habits.random() < 0.1 and not self.often
         self._gone: list[SimulatedNode] = []
-        self._beyond: FollowerBeyond | None = None
+        self._outside_follower: OutsideFollower | None = None
         self._chance = Random(f"beyond {self.seed}")
         self._passes_on = Random(f"proxy {self.seed}").random() < PROXYING
         self._situations = ClusterSituations(self)
@@ -98,8 +98,8 @@ class ClusterWorld(EtcdWorld):
         node = SimulatedNode(BEYOND, self._folder, self.network, self.disk, settings)
         node.clock_offset_s, node.clock_rate = followed.clock_offset_s, followed.clock_rate
         self.give_secret(node)
-        self._beyond = FollowerBeyond(node, followed, self.network, self._chance)
-        self._beyond.start()
+        self._outside_follower = OutsideFollower(node, followed, self.network, self._chance)
+        self._outside_follower.start()
 
     def _add_member(self) -> SimulatedNode:
         number = len(self.nodes) + len(self._gone) + 1
@@ -183,8 +183,8 @@ class ClusterWorld(EtcdWorld):
             found.append(PossibleFault("lose etcd", self._lose_etcd))
             if len(self._gone) < REPLACED_MAX and len(opened) > 1:
                 found.append(PossibleFault("replace", lambda: self._replace(node), node.name))
-        if self._beyond is not None:
-            found += self._beyond.possible_faults()
+        if self._outside_follower is not None:
+            found += self._outside_follower.possible_faults()
         if self.often in SITUATIONS:
             found.append(PossibleFault(self.often, partial(self._situations.run, self.often)))
         return found
@@ -323,11 +323,11 @@ class ClusterWorld(EtcdWorld):
         """Replace a node that the others have forgotten by another one with an empty disk."""
         self.nodes.remove(node)
         self._gone.append(node)
-        if self._beyond is not None and self._beyond.followed is node:
+        if self._outside_follower is not None and self._outside_follower.followed is node:
             # The node's copy stays as it is.
-            self._beyond.node.kill()
-            self._gone.append(self._beyond.node)
-            self._beyond = None
+            self._outside_follower.node.kill()
+            self._gone.append(self._outside_follower.node)
+            self._outside_follower = None
         self._ports.remove(node.amqp_port)
         self._stream_ports.remove(node.stream_port)
         fresh = self._add_member()
@@ -410,29 +410,31 @@ class ClusterWorld(EtcdWorld):
 
     async def until_up(self) -> None:
         """See EtcdWorld."""
-        if self._beyond is not None:
-            self._beyond.start()
+        if self._outside_follower is not None:
+            self._outside_follower.start()
         await super().until_up()
 
     def all_nodes(self) -> list[SimulatedNode]:
         """See SimulatedWorld."""
-        beyond = [self._beyond.node] if self._beyond is not None else []
+        beyond = [self._outside_follower.node] if self._outside_follower is not None else []
         return [*self.nodes, *self._gone, *beyond]
 
     def look(self) -> None:
         """See SimulatedWorld."""
         super().look()
-        if self._beyond is not None and self._beyond.node.bug is not None:
-            raise NeverAtRest(f"{BEYOND} ended: {self._beyond.node.bug!r}") from self._beyond.node.bug
+        if self._outside_follower is not None and self._outside_follower.node.bug is not None:
+            raise NeverConverged(
+                f"{BEYOND} ended: {self._outside_follower.node.bug!r}"
+            ) from self._outside_follower.node.bug
 
     def differing(self) -> str:
         """See EtcdWorld."""
         found = super().differing()
-        return found if found or self._beyond is None else self._beyond.differing()
+        return found if found or self._outside_follower is None else self._outside_follower.differing()
 
     def missing(self) -> list[str]:
         """See EtcdWorld: each queue is led, and its mirrors are synchronised, as all nodes see it."""
-        found: list[str] = self._beyond.missing() if self._beyond is not None else []
+        found: list[str] = self._outside_follower.missing() if self._outside_follower is not None else []
         for node in self.nodes:
             if not node.is_open:
                 found.append(f"{node.name} is not open")

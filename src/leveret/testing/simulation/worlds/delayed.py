@@ -20,7 +20,7 @@ from leveret.runtime.replication.delaying import Delaying
 from leveret.testing.applications.run_books import BookedMessage, BooksFault
 from leveret.testing.simulation.applications.application import ANSWER_TIMEOUT_S
 from leveret.testing.simulation.applications.client import ClientClosed, ClientDelivery, SimulatedClient
-from leveret.testing.simulation.applications.operator import NeverAtRest
+from leveret.testing.simulation.applications.operator import NeverConverged
 from leveret.testing.simulation.nodes.node import SimulatedNode
 from leveret.testing.simulation.worlds.world import (
     START_TIMEOUT_S,
@@ -252,7 +252,7 @@ class DelayedWorld(SimulatedWorld):
             operations.promote(dry_run=False, force=chosen is None, apply_until_ms=until_ms)
         )
         if not outcome["promoted"]:
-            raise NeverAtRest(f"n2 is not promoted: {outcome['reason']}")
+            raise NeverConverged(f"n2 is not promoted: {outcome['reason']}")
         await self.until(lambda: follower.is_open, "n2 leads")
 
     def _booked(self, queue: str, delivery: ClientDelivery) -> BookedMessage:

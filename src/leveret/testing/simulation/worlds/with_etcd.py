@@ -12,7 +12,7 @@ from leveret.core.queues.confirms import ConfirmBatch
 from leveret.core.queues.queue import Queue
 from leveret.core.replication.election import PutKey, StoreTransaction
 from leveret.testing.applications.run_books import BooksFault
-from leveret.testing.simulation.applications.operator import NeverAtRest
+from leveret.testing.simulation.applications.operator import NeverConverged
 from leveret.testing.simulation.etcd.companion import hang_companions, kill_companions
 from leveret.testing.simulation.etcd.paths import DELAY_S_MAX
 from leveret.testing.simulation.etcd.server import SimulatedEtcd
@@ -342,11 +342,11 @@ class EtcdWorld(SimulatedWorld):
             self.start(node)
 
     async def until_whole(self) -> None:
-        """Wait until `missing` is empty. Raises NeverAtRest, with the last content of `missing`."""
+        """Wait until `missing` is empty. Raises NeverConverged, with the last content of `missing`."""
         until_s = self.loop.time() + REST_TIMEOUT_S
         while missing := self.missing():
             if self.loop.time() > until_s:
-                raise NeverAtRest(f"after {REST_TIMEOUT_S:g} s: {'; '.join(missing)}")
+                raise NeverConverged(f"after {REST_TIMEOUT_S:g} s: {'; '.join(missing)}")
             await asyncio.sleep(LOOK_S)
 
     def missing(self) -> list[str]:

@@ -28,7 +28,7 @@ from leveret.testing.applications.run_books import BooksFault, RunBooks
 from leveret.testing.applications.stream_books import StreamBooks
 from leveret.testing.simulation.applications.application import SimulatedApplication
 from leveret.testing.simulation.applications.client import SimulatedClient
-from leveret.testing.simulation.applications.operator import NeverAtRest, SimulatedOperator
+from leveret.testing.simulation.applications.operator import NeverConverged, SimulatedOperator
 from leveret.testing.simulation.applications.publishers import PublishingPace
 from leveret.testing.simulation.applications.queue_owner import SimulatedQueueOwner
 from leveret.testing.simulation.applications.streams import read_all
@@ -62,7 +62,7 @@ class RunFailure(Exception):
     """A run failed; the text has the seed, the fault and the story.
 
     Attributes:
-        fault: the reason: a BooksFault, NeverAtRest, or any other exception that ended the run.
+        fault: the reason: a BooksFault, NeverConverged, or any other exception that ended the run.
         count: the number of the world's faults.
         story: the last lines of all logs.
     """
@@ -362,18 +362,18 @@ class SimulatedWorld:
                 raise application.fault
         for node in self.nodes:
             if node.bug is not None:
-                raise NeverAtRest(f"{node.name} ended: {node.bug!r}") from node.bug
+                raise NeverConverged(f"{node.name} ended: {node.bug!r}") from node.bug
         if self.story.bug is not None:
-            raise NeverAtRest(f"a node met an unexpected error: {self.story.bug!r}") from self.story.bug
+            raise NeverConverged(f"a node met an unexpected error: {self.story.bug!r}") from self.story.bug
 
     async def until(self, holds: Callable[[], bool], what: str, timeout_s: float = REST_TIMEOUT_S) -> None:
         """Wait until `holds` returns True.
 
         Raises:
-            NeverAtRest: the condition does not hold in time; `what` names it.
+            NeverConverged: the condition does not hold in time; `what` names it.
         """
         if not await wait_until(holds, timeout_s):
-            raise NeverAtRest(f"not within {timeout_s:g} s: {what}")
+            raise NeverConverged(f"not within {timeout_s:g} s: {what}")
 
     # -- queues and applications ------------------------------------------------------------------
 
@@ -398,7 +398,7 @@ class SimulatedWorld:
         self.applications += [self.users.consumer(queue) for queue in queues]
 
     async def client(self) -> SimulatedClient:
-        """Connect the operator to an open node, with retries. Raises NeverAtRest."""
+        """Connect the operator to an open node, with retries. Raises NeverConverged."""
         return await self.operator.client()
 
     def employ(self, crews: Sequence[Callable[[], Crew]]) -> None:

@@ -18,8 +18,8 @@ from leveret.core.schema.decisions import SchemaDecided
 from leveret.core.schema.operating_mode import OperatingMode
 from leveret.model.errors import ResourceLocked
 from leveret.runtime.cluster.sites import schema_decisions as schema_deciding
-from leveret.runtime.cluster.sites.schema_decisions import ForAll
-from leveret.runtime.schema_sync.decisions import HereAlone
+from leveret.runtime.cluster.sites.schema_decisions import ClusterSchemaDecisions
+from leveret.runtime.schema_sync.decisions import NodeSchemaDecisions
 from leveret.storage.state_file import StateFile
 
 FOLLOWS = SchemaDecided(operating_mode=OperatingMode.DOWNSTREAM)
@@ -74,11 +74,13 @@ class Member:
         return SimpleNamespace(members=["a", "b"], alive=self.alive)
 
 
-def node(folder: Path, name: str, state: ClusterState) -> tuple[Any, HereAlone, ForAll]:
+def node(
+    folder: Path, name: str, state: ClusterState
+) -> tuple[Any, NodeSchemaDecisions, ClusterSchemaDecisions]:
     """A member, what it keeps itself, and what it decides for all."""
     member: Any = Member(state)
-    own = HereAlone(StateFile(folder / f"{name}.json"), name)
-    return member, own, ForAll(member, own)
+    own = NodeSchemaDecisions(StateFile(folder / f"{name}.json"), name)
+    return member, own, ClusterSchemaDecisions(member, own)
 
 
 async def test_who_waits_to_decide_undoes_nothing_that_was_decided_meanwhile(tmp_path: Path) -> None:
@@ -95,7 +97,9 @@ async def test_who_waits_to_decide_undoes_nothing_that_was_decided_meanwhile(tmp
     assert b.decided == a.decided == SchemaDecided(operating_mode=OperatingMode.UPSTREAM)
     await a.keep()
     assert own_a.decided == own_b.decided == b.decided
-    assert HereAlone(StateFile(tmp_path / "b.json"), "b").decided == b.decided, "a node started alone knows"
+    assert NodeSchemaDecisions(StateFile(tmp_path / "b.json"), "b").decided == b.decided, (
+        "a node started alone knows"
+    )
 
 
 async def test_copies_that_are_kept_at_once_end_with_what_holds(tmp_path: Path) -> None:
@@ -106,7 +110,7 @@ async def test_copies_that_are_kept_at_once_end_with_what_holds(tmp_path: Path) 
         await asyncio.gather(*keeping, decide, *(deciding.keep() for _ in range(3)))
     await deciding.keep()
     assert own.decided == deciding.decided == SchemaDecided(False, OperatingMode.NONE)
-    assert HereAlone(StateFile(tmp_path / "a.json"), "a").decided == deciding.decided
+    assert NodeSchemaDecisions(StateFile(tmp_path / "a.json"), "a").decided == deciding.decided
 
 
 async def test_what_each_decided_alone_holds_until_anything_is_decided_for_all(tmp_path: Path) -> None:

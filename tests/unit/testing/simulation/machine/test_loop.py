@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from leveret.testing.simulation.machine.loop import NothingLeft, SimulatedExecutor, VirtualLoop
+from leveret.testing.simulation.machine.loop import LoopDeadlock, SimulatedExecutor, VirtualLoop
 from leveret.testing.simulation.machine.process import SimulatedProcess, current_process
 
 
@@ -104,5 +104,5 @@ def test_what_can_never_be_is_told_and_not_waited_for(loop: VirtualLoop) -> None
     async def play() -> None:
         await loop.create_future()
 
-    with pytest.raises(NothingLeft):
+    with pytest.raises(LoopDeadlock):
         loop.run_until_complete(play())

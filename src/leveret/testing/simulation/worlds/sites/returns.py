@@ -19,7 +19,7 @@ from leveret.testing.applications.contents import is_shown, is_streamed, shown_n
 from leveret.testing.applications.run_books import BookedMessage, BooksFault
 from leveret.testing.simulation.applications.application import ANSWER_TIMEOUT_S
 from leveret.testing.simulation.applications.client import ClientClosed, ClientDelivery, SimulatedClient
-from leveret.testing.simulation.applications.operator import NeverAtRest
+from leveret.testing.simulation.applications.operator import NeverConverged
 from leveret.testing.simulation.worlds.sites.site import Site, change_at
 from leveret.testing.simulation.worlds.sites.site_command import SiteCommand
 from leveret.testing.simulation.worlds.sites.two_sites import (
@@ -76,7 +76,7 @@ class ReturningWorld(SitesWorld):
             await asyncio.sleep(1.0)
             if is_whole:
                 return numbers
-        raise NeverAtRest(f"queue {queue} cannot be looked at after the promotion")
+        raise NeverConverged(f"queue {queue} cannot be looked at after the promotion")
 
     async def _bring_back(self) -> None:
         """Start the lost site again, and have it follow the other one."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from leveret.core.queues.queue import Queue
 from leveret.model.errors import LeveretError
-from leveret.testing.simulation.applications.operator import NeverAtRest
+from leveret.testing.simulation.applications.operator import NeverConverged
 from leveret.testing.simulation.machine.waiting import wait_until
 from leveret.testing.simulation.nodes.node import SimulatedNode
 from leveret.testing.simulation.worlds.sites.site import Site, broker_of
@@ -61,7 +61,7 @@ class SiteCommand:
             may_leave_down: whether a node may be down while the command is disturbed.
 
         Raises:
-            NeverAtRest: they do not obey, although nothing kills them any more.
+            NeverConverged: they do not obey, although nothing kills them any more.
         """
         nodes = self._site.nodes
         kills = self._chance.choice(_KILLS)
@@ -80,7 +80,7 @@ class SiteCommand:
                 node = self._chance.choice(self._site.opened)
                 failure = await self._try(node, is_disturbed=number < kills)
         if not await wait_until(self._is_done, _OBEY_S):
-            raise NeverAtRest(f"no end of the {self._name} of site {self._site.name}: {failure}")
+            raise NeverConverged(f"no end of the {self._name} of site {self._site.name}: {failure}")
 
     async def _try(self, node: SimulatedNode, *, is_disturbed: bool) -> str:
         """Give the command once; return the reason of its failure, empty if it or the node ended otherwise."""

@@ -1,4 +1,4 @@
-"""core.broker.chores, and what the broker does with it: deletions of what is large, or many."""
+"""core.broker.deferred_work, and what the broker does with it: deletions of what is large, or many."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from leveret.core.broker.actor import Actor
 from leveret.core.broker.broker import Broker
-from leveret.core.broker.chores import AT_ONCE, ENOUGH, Chores
+from leveret.core.broker.deferred_work import AT_ONCE, ENOUGH, DeferredWork
 from leveret.core.queues.head import make_head
 from leveret.core.queues.messages import alike
 from leveret.core.queues.queue import Queue
@@ -30,38 +30,38 @@ def counting(count: int, done: list[str], name: str) -> Iterator[None]:
 
 
 def test_what_is_small_is_done_at_once() -> None:
-    chores, done = Chores(), list[str]()
-    chores.begin(counting(AT_ONCE - 1, done, "a"))
-    assert (len(done), bool(chores)) == (AT_ONCE - 1, False)
+    deferred_work, done = DeferredWork(), list[str]()
+    deferred_work.begin(counting(AT_ONCE - 1, done, "a"))
+    assert (len(done), bool(deferred_work)) == (AT_ONCE - 1, False)
 
 
 def test_no_more_is_done_between_two_flushes_however_much_is_begun() -> None:
-    chores, done = Chores(), list[str]()
+    deferred_work, done = DeferredWork(), list[str]()
     for _ in range(10):
-        chores.begin(counting(AT_ONCE, done, "a"))
+        deferred_work.begin(counting(AT_ONCE, done, "a"))
     assert len(done) == AT_ONCE
-    chores.go_on(at_once)
-    chores.begin(counting(2 * AT_ONCE, done, "b"))
+    deferred_work.go_on(at_once)
+    deferred_work.begin(counting(2 * AT_ONCE, done, "b"))
     assert done.count("b") == AT_ONCE
 
 
 def test_each_has_its_turn_until_none_is_left() -> None:
-    chores, done = Chores(), list[str]()
-    chores.begin(counting(AT_ONCE, [], "before"))
-    chores.begin(counting(3, done, "a"))
-    chores.begin(counting(2, done, "b"))
+    deferred_work, done = DeferredWork(), list[str]()
+    deferred_work.begin(counting(AT_ONCE, [], "before"))
+    deferred_work.begin(counting(3, done, "a"))
+    deferred_work.begin(counting(2, done, "b"))
     for _ in range(20):
-        chores.go_on(at_once)
-    assert ("".join(done), bool(chores)) == ("ababa", False)
+        deferred_work.go_on(at_once)
+    assert ("".join(done), bool(deferred_work)) == ("ababa", False)
 
 
 def test_a_part_that_leaves_much_to_the_flush_ends_the_turn() -> None:
-    chores = Chores()
+    deferred_work = DeferredWork()
     parts = iter([None, ENOUGH, None, ENOUGH, None])
-    chores.begin(parts)
+    deferred_work.begin(parts)
     assert len(list(parts)) == 3
-    chores.begin(iter([ENOUGH, ENOUGH]))
-    left = [chores.go_on(lambda: False) for _ in range(3)]
+    deferred_work.begin(iter([ENOUGH, ENOUGH]))
+    left = [deferred_work.go_on(lambda: False) for _ in range(3)]
     assert left == [True, True, False]
 
 
@@ -96,7 +96,7 @@ def bound(broker: Broker, count: int) -> Queue:
 def finish(broker: Broker) -> int:
     """Flush until nothing is left; how often."""
     count = 1
-    while broker.chores.go_on(at_once):
+    while broker.deferred_work.go_on(at_once):
         count += 1
         assert count < 10 * MANY
     return count

@@ -17,7 +17,7 @@ NAME: Final = "beyond"
 _CUT_S: Final = (0.3, 2.0, 6.0)
 
 
-class FollowerBeyond:
+class OutsideFollower:
     """See the module.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""The succession of leaders: epochs, leaders that this node replaced, and the leader that replaced this node.
+"""The leaderships of a data set: epochs, leaders that this node replaced, and the leader that replaced this node.
 
 A promotion raises the epoch, on disk before anything is appended in it. A node that led and receives a higher
 epoch writes it down before anything else: it is fenced from that instant on, also after a restart.
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 _ASK_TIMEOUT_S: Final = 1.0
 
 
-class Succession:
+class Leaderships:
     """The recorded leaderships of a node; see the module."""
 
     def __init__(

@@ -15,10 +15,10 @@ AT_ONCE: Final = 250
 """The number of parts, of all work together, done at once between two flushes. A part takes 10 to 20 microseconds."""
 
 ENOUGH: Final = object()
-"""See `Chores.begin`."""
+"""See `DeferredWork.begin`."""
 
 
-class Chores:
+class DeferredWork:
     """The unfinished pieces of work; see the module."""
 
     def __init__(self) -> None:

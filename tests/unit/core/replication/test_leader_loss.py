@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.core.replication.fate_at_loss import DELETED, PROMOTED, WAITS, fate
+from leveret.core.replication.leader_loss import DELETED, PROMOTED, WAITS, fate
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 from leveret.model.errors import PreconditionFailed
 from leveret.runtime.node.node import Node
-from leveret.runtime.sockets.listening import Entrance
+from leveret.runtime.sockets.listening import ProtocolEndpoint
 
-HttpEntrance = Callable[[bool], Entrance | None]
+HttpEndpoint = Callable[[bool], ProtocolEndpoint | None]
 """Returns the way in to the HTTP listeners, with or without TLS; None without one."""
 
 
-def entrance_of(node: Node, name: str, http: HttpEntrance) -> Entrance:
+def endpoint_of(node: Node, name: str, http: HttpEndpoint) -> ProtocolEndpoint:
     """Return the way in to a kind of listener of a node that leads: amqp, amqps, stream, streams, http, https.
 
     Raises:
@@ -22,7 +22,7 @@ def entrance_of(node: Node, name: str, http: HttpEntrance) -> Entrance:
         raise PreconditionFailed(f"{node.config.node_name} is about to lead, or to stop")
     is_tls = name in ("amqps", "streams", "https")
     listening = {"amqp": node.amqp.listening, "stream": node.streams.listening}.get(name.removesuffix("s"))
-    entrance = http(is_tls) if listening is None else listening.entrance(is_tls=is_tls)
-    if entrance is None:
+    endpoint = http(is_tls) if listening is None else listening.endpoint(is_tls=is_tls)
+    if endpoint is None:
         raise PreconditionFailed(f"the leader {node.config.node_name} has no listener of kind {name} open")
-    return entrance
+    return endpoint

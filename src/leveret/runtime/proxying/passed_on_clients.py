@@ -18,7 +18,7 @@ from leveret.model.errors import PreconditionFailed
 from leveret.runtime.link.peer import LinkPeer
 from leveret.runtime.sockets.acceptor import SHUTDOWN_TIMEOUT_S, Accepted
 from leveret.runtime.sockets.connection_budget import ConnectionSlot
-from leveret.runtime.sockets.listening import Entrance
+from leveret.runtime.sockets.listening import ProtocolEndpoint
 from leveret.runtime.sockets.tls import handshake_failure
 from leveret.session.link_handshake import ProvenFollower
 from leveret.wire.proxy_protocol import Proxied, parse
@@ -29,18 +29,18 @@ HOPS_MAX: Final = 3
 """The most nodes that pass a connection on before this one: nodes that follow each other in a circle end there."""
 _OF_THE_LINK: Final = frozenset({"ssl_object", "sslcontext", "peercert", "cipher", "compression"})
 
-FindEntrance = Callable[[str, int], Entrance]
+FindEndpoint = Callable[[str, int], ProtocolEndpoint]
 """The way in by its name, for a connection with so many hops behind it. Raises PreconditionFailed with the reason."""
 
 
-class Entrances:
+class PassedOnClients:
     """See the module.
 
     Attributes:
         passed_on: the connections that came in this way so far.
     """
 
-    def __init__(self, find: FindEntrance) -> None:
+    def __init__(self, find: FindEndpoint) -> None:
         """Begin without connections."""
         self.passed_on = 0
         self._find = find
@@ -61,11 +61,11 @@ class Entrances:
             raise PreconditionFailed(
                 f"{hops} nodes have passed the connection on: they follow each other in a circle"
             )
-        entrance = self._find(name, hops)
+        endpoint = self._find(name, hops)
         slot = peer.slot
-        if slot is None or not slot.move(entrance.kind, client.client[0], entrance.caps):
-            raise PreconditionFailed(f"the leader's listeners of kind {entrance.kind} have no place left")
-        return partial(self._serve, entrance, client, by.name, slot, peer)
+        if slot is None or not slot.move(endpoint.kind, client.client[0], endpoint.caps):
+            raise PreconditionFailed(f"the leader's listeners of kind {endpoint.kind} have no place left")
+        return partial(self._serve, endpoint, client, by.name, slot, peer)
 
     def stop(self) -> None:
         """End the handshakes of TLS that are under way."""
@@ -73,32 +73,37 @@ class Entrances:
             task.cancel()
 
     def _serve(
-        self, entrance: Entrance, client: Proxied, by: str, slot: ConnectionSlot, peer: LinkPeer
+        self, endpoint: ProtocolEndpoint, client: Proxied, by: str, slot: ConnectionSlot, peer: LinkPeer
     ) -> None:
         self.passed_on += 1
         transport, arrived = peer.part(), Accepted(None, slot)
-        if entrance.tls is None:
-            protocol = entrance.protocol(arrived)
+        if endpoint.tls is None:
+            protocol = endpoint.protocol(arrived)
             transport.set_protocol(protocol)
             protocol.connection_made(cast(asyncio.BaseTransport, PassedOnTransport(transport, client, by)))
             return
-        task = asyncio.get_running_loop().create_task(self._secure(entrance, client, by, arrived, transport))
+        task = asyncio.get_running_loop().create_task(self._secure(endpoint, client, by, arrived, transport))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _secure(
-        self, entrance: Entrance, client: Proxied, by: str, arrived: Accepted, transport: asyncio.Transport
+        self,
+        endpoint: ProtocolEndpoint,
+        client: Proxied,
+        by: str,
+        arrived: Accepted,
+        transport: asyncio.Transport,
     ) -> None:
         """Do the client's TLS handshake; its first octets may come with the handshake's last."""
-        assert entrance.tls is not None
+        assert endpoint.tls is not None
         early = _EarlyOctets()
         try:
             secured = await asyncio.get_running_loop().start_tls(
                 transport,
                 early,
-                entrance.tls,
+                endpoint.tls,
                 server_side=True,
-                ssl_handshake_timeout=entrance.timeout_s,
+                ssl_handshake_timeout=endpoint.timeout_s,
                 ssl_shutdown_timeout=SHUTDOWN_TIMEOUT_S,
             )
         except OSError as error:
@@ -111,7 +116,7 @@ class Entrances:
             raise
         if secured is None or early.is_lost:
             return
-        protocol = entrance.protocol(arrived)
+        protocol = endpoint.protocol(arrived)
         secured.set_protocol(protocol)
         protocol.connection_made(
             cast(asyncio.BaseTransport, PassedOnTransport(secured, client, by, is_secured=True))

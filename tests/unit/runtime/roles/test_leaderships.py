@@ -13,9 +13,9 @@ import pytest
 from leveret.config.uris import NodeUri, parse_node_uri
 from leveret.model.errors import StorageError
 from leveret.runtime.replication.identity import IdentityFile, LinkEnd
-from leveret.runtime.roles import fencer, succession
+from leveret.runtime.roles import fencer, leaderships
 from leveret.runtime.roles.fencer import Fencer
-from leveret.runtime.roles.succession import Succession
+from leveret.runtime.roles.leaderships import Leaderships
 from leveret.session.link_handshake import FORMER_LEADERS_MAX, ProvenFollower, ProvenLeader
 from leveret.storage.state_file import StateFile
 from leveret.testing.network.waiting import until
@@ -31,7 +31,7 @@ class Node:
         self.identity = self.file.identity
         self.identity.node_id = node_id
         self.replaced: list[ProvenLeader] = []
-        self.succession = Succession(self.file, self._fencer, self.replaced.append)
+        self.leaderships = Leaderships(self.file, self._fencer, self.replaced.append)
 
     def _fencer(self, uri: NodeUri) -> Fencer:
         name = self.identity.node_id
@@ -70,28 +70,28 @@ def other(tmp_path: Path) -> Node:
 def test_of_two_that_lead_in_one_epoch_one_goes_on(one: Node, other: Node, tmp_path: Path) -> None:
     """Each was promoted without having heard of the other."""
     for node in (one, other):
-        node.succession.take_lead(raises_epoch=True, epoch=0)
+        node.leaderships.take_lead(raises_epoch=True, epoch=0)
     assert one.identity.epoch == other.identity.epoch
-    assert not other.succession.met(one.as_peer("fence"))
-    assert one.succession.met(other.as_peer("fence"))
+    assert not other.leaderships.met(one.as_peer("fence"))
+    assert one.leaderships.met(other.as_peer("fence"))
     assert (one.leads(), other.leads()) == (False, True)
     assert IdentityFile(tmp_path / "one").identity.is_fenced
 
 
 def test_who_comes_to_follow_in_the_same_epoch_replaces_nobody(one: Node, other: Node) -> None:
     for node in (one, other):
-        node.succession.take_lead(raises_epoch=True, epoch=0)
-    assert not one.succession.met(other.as_peer("follow"))
+        node.leaderships.take_lead(raises_epoch=True, epoch=0)
+    assert not one.leaderships.met(other.as_peer("follow"))
     assert one.leads()
 
 
 def test_the_next_epoch_is_later_than_any_that_was_heard_of(one: Node, other: Node) -> None:
     for node in (one, other):
-        node.succession.take_lead(raises_epoch=True, epoch=0)
-    assert one.succession.met(other.as_peer("fence"))
-    one.succession.take_lead(raises_epoch=True, epoch=0)
+        node.leaderships.take_lead(raises_epoch=True, epoch=0)
+    assert one.leaderships.met(other.as_peer("fence"))
+    one.leaderships.take_lead(raises_epoch=True, epoch=0)
     assert one.leads()
-    assert other.succession.met(one.as_peer("fence"))
+    assert other.leaderships.met(one.as_peer("fence"))
 
 
 async def test_a_leader_that_tells_a_former_one_hears_of_a_later_one(
@@ -102,10 +102,10 @@ async def test_a_leader_that_tells_a_former_one_hears_of_a_later_one(
 
     former = LeaderSite(tmp_path / "former", random.Random(1), epoch=7)
     one.identity.former_leaders = [str(await former.start())]
-    one.succession.take_lead(raises_epoch=True, epoch=2)
-    one.succession.notify_former_leaders("")
+    one.leaderships.take_lead(raises_epoch=True, epoch=2)
+    one.leaderships.notify_former_leaders("")
     await until(lambda: one.replaced, "told")
-    one.succession.stop()
+    one.leaderships.stop()
     await former.stop()
     assert one.replaced[0].leadership == (7, former.identity.identity.node_id)
     assert not one.leads()
@@ -118,21 +118,21 @@ async def test_a_leader_whose_disk_refuses_to_record_a_later_one_is_fenced_all_t
     """It is recorded once there is room; the report of its Fencer, or of the later leader, does not come again."""
     former = LeaderSite(tmp_path / "former", random.Random(1), epoch=7)
     one.identity.former_leaders = [str(await former.start())]
-    one.succession.take_lead(raises_epoch=True, epoch=2)
-    other.succession.take_lead(raises_epoch=True, epoch=9)
+    one.leaderships.take_lead(raises_epoch=True, epoch=2)
+    other.leaderships.take_lead(raises_epoch=True, epoch=9)
 
     def refuse(file: StateFile, state: dict[str, Any]) -> None:
         raise StorageError("no room")
 
     with monkeypatch.context() as full:
         full.setattr(StateFile, "save", refuse)
-        one.succession.notify_former_leaders("")
+        one.leaderships.notify_former_leaders("")
         await until(lambda: one.replaced, "told")
-        assert one.succession.met(other.as_peer("fence"))
+        assert one.leaderships.met(other.as_peer("fence"))
     one.file.save_changes()
     assert not one.leads()
     assert IdentityFile(tmp_path / "one").identity.seen_epoch == 9
-    one.succession.stop()
+    one.leaderships.stop()
     await former.stop()
 
 
@@ -140,10 +140,10 @@ def test_a_follower_that_leads_one_day_tells_all_that_led_before(one: Node, tmp_
     """However it comes to lead: by a promotion, or by being started as a leader."""
     before = [f"tcp://10.0.0.{number}:5679" for number in range(1, FORMER_LEADERS_MAX + 1)]
     at = parse_node_uri("tcp://10.0.0.9:5679")
-    one.succession.followed(ProvenLeader("x", "x", 3, "", "x", tuple(before)), at)
+    one.leaderships.followed(ProvenLeader("x", "x", 3, "", "x", tuple(before)), at)
     former = IdentityFile(tmp_path / "one").identity.former_leaders
     assert former == [str(at), *before][:FORMER_LEADERS_MAX]
-    one.succession.took_over_from(before[1])
+    one.leaderships.took_over_from(before[1])
     assert one.identity.former_leaders == [before[1], str(at), before[0], *before[2:]][:FORMER_LEADERS_MAX]
 
 
@@ -151,8 +151,8 @@ def test_who_led_asks_its_followers_whether_one_was_promoted(
     tmp_path: Path, one: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One answers; another is not there, one takes the question and says nothing, and one has no proper address."""
-    monkeypatch.setattr(succession, "_ASK_TIMEOUT_S", 0.2)
-    one.succession.take_lead(raises_epoch=True, epoch=2)
+    monkeypatch.setattr(leaderships, "_ASK_TIMEOUT_S", 0.2)
+    one.leaderships.take_lead(raises_epoch=True, epoch=2)
 
     async def replaced(by: LeaderSite | None = None) -> bool:
         with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -161,7 +161,7 @@ def test_who_led_asks_its_followers_whether_one_was_promoted(
                 one.identity.note_follower(uri)
             if by is not None:
                 one.identity.note_follower(str(await by.start()))
-            found = await one.succession.is_replaced()
+            found = await one.leaderships.is_replaced()
         if by is not None:
             await by.stop()
         return found
@@ -174,7 +174,7 @@ def test_who_led_asks_its_followers_whether_one_was_promoted(
 
     assert asyncio.run(asked())
     assert IdentityFile(tmp_path / "one").identity.is_fenced
-    one.succession.take_lead(raises_epoch=True, epoch=0)
+    one.leaderships.take_lead(raises_epoch=True, epoch=0)
     assert (one.identity.followers, one.leads()) == ([], True)
 
 
@@ -182,12 +182,12 @@ def test_who_led_asks_its_former_leaders_too_which_may_have_been_told_of_another
     tmp_path: Path, one: Node
 ) -> None:
     """The node that was promoted cannot be reached from here."""
-    one.succession.take_lead(raises_epoch=True, epoch=2)
+    one.leaderships.take_lead(raises_epoch=True, epoch=2)
 
     async def asked() -> bool:
         former = LeaderSite(tmp_path / "former", random.Random(1), epoch=7)
         one.identity.former_leaders = ["tcp://127.0.0.1:1", str(await former.start())]
-        found = await one.succession.is_replaced()
+        found = await one.leaderships.is_replaced()
         await former.stop()
         return found
 
@@ -200,7 +200,7 @@ def test_a_promoted_node_that_is_told_to_follow_asks_its_followers_beside_its_fo
     tmp_path: Path, one: Node, promoted_epoch: int
 ) -> None:
     """The former leader was away when one of them was promoted, and knows of nothing."""
-    one.succession.take_lead(raises_epoch=True, epoch=2)
+    one.leaderships.take_lead(raises_epoch=True, epoch=2)
 
     async def asked() -> bool:
         former = LeaderSite(tmp_path / "former", random.Random(1), epoch=1)
@@ -208,7 +208,7 @@ def test_a_promoted_node_that_is_told_to_follow_asks_its_followers_beside_its_fo
         at = await former.start()
         one.identity.former_leaders = [str(at)]
         one.identity.note_follower(str(await follower.start()))
-        found = await one.succession.leads_on(at)
+        found = await one.leaderships.leads_on(at)
         await former.stop()
         await follower.stop()
         return found

@@ -1,4 +1,4 @@
-"""runtime.roles.holding: a node that shows what it has, and what becomes of what it cannot read."""
+"""runtime.roles.passive_node: a node that shows what it has, and what becomes of what it cannot read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from leveret.core.queues.queue import Queue
 from leveret.model import definitions as d
 from leveret.runtime.node.node import Node
 from leveret.runtime.replication.identity import IdentityFile, NodeIdentity
-from leveret.runtime.roles import holding
+from leveret.runtime.roles import passive_node
 from leveret.runtime.roles.operations import ReplicationCommands
 from leveret.runtime.roles.roles import Roles
 from leveret.storage.secret_file import SECRET_FILE
@@ -52,7 +52,7 @@ def octets(directory: Path) -> dict[str, bytes]:
 async def shown(
     directory: Path, *, is_ones_own: bool, note_incomplete: Callable[[], None] = lambda: None
 ) -> Node:
-    node = holding.build(
+    node = passive_node.build(
         load(None, {}),
         directory,
         stamp=1,
@@ -60,7 +60,7 @@ async def shown(
         damaged=lambda commits, error: None,
         note_incomplete=note_incomplete,
     )
-    holding.show(node, NodeIdentity(), note_incomplete, is_ones_own=is_ones_own)
+    passive_node.show(node, NodeIdentity(), note_incomplete, is_ones_own=is_ones_own)
     return node
 
 
@@ -146,4 +146,4 @@ async def test_a_node_that_a_change_of_its_role_has_closed_has_nothing_left_to_s
 ) -> None:
     node = Node(load(None, {}), directory)
     node.close()
-    await holding.settle(node)
+    await passive_node.settle(node)
