@@ -10,6 +10,7 @@ an upstream cluster.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -152,7 +153,8 @@ class UpstreamReader(DataSourceStreamReader):
         self._identities = UpstreamIdentities(self._job.root, is_shared=self._job.terms is not None)
         self._upstream = UpstreamLogs(self._job, self._identities)
         self._order = SiteOrder(self._job, self._upstream, self._logs)
-        self._began_s = 0.0
+        # A clock of a machine that booted lately is below the interval, and the first batch has none to wait for.
+        self._began_s = -math.inf
         self._has_waiting = False
         self._using_links: AbstractContextManager[object] = nullcontext()
         """Links are not for two threads at once; without a second thread, this may be sent to executors."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -11,6 +13,7 @@ import pytest
 from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.jobs.job import LoginCredentials, TransferJob
 from leveret.pipeline.jobs.progress import Inbox
+from leveret.pipeline.transfer import source
 from leveret.pipeline.transfer.sink import StoreWriter
 from leveret.pipeline.transfer.source import (
     RECORD_BYTES,
@@ -189,6 +192,23 @@ def test_no_batch_waits_while_confirms_wait(tmp_path: Path) -> None:
         for _ in range(2):
             assert reader.latestOffset(begin, LIMIT) == {"/": 10}, "the second one would wait for an hour"
         assert not reader._is_flood(begin, {"/": 60_000}, 0.5)
+
+
+def test_the_first_batch_after_the_boot_of_a_machine_waits_for_no_interval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    booted_s, slept = time.monotonic() - 60, list[float]()
+    clock = SimpleNamespace(
+        monotonic=lambda: time.monotonic() - booted_s, sleep=slept.append, time_ns=time.time_ns
+    )
+    monkeypatch.setattr(source, "time", clock)
+    upstream = upstream_of(1)
+    with upstream.serving() as port:
+        options = options_of(tmp_path, port)
+        patient = msgspec.structs.replace(options.job, batch_interval_ms=3_600_000)
+        reader = UpstreamReader(msgspec.structs.replace(options, job=patient))
+        assert reader.latestOffset({"/": 0}, LIMIT) == {"/": 10}
+    assert max(slept) < 1
 
 
 def test_who_has_all_of_an_upstream_that_serves_no_more_is_told_and_who_has_not_gets_it(
