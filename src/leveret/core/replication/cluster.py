@@ -97,11 +97,11 @@ class HandOver(msgspec.Struct, frozen=True):
 
     Attributes:
         term: the term that it began; the record of a later term says nothing of deliveries.
-        handed_out_before: the offset before which clients may have had any message, at all leaders so far.
+        delivered_before: the offset before which clients may have had any message, at all leaders so far.
     """
 
     term: int
-    handed_out_before: int
+    delivered_before: int
 
 
 class Placement(msgspec.Struct, frozen=True):

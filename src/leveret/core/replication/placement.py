@@ -326,16 +326,16 @@ def handed_over(
     to: str,
     complete: Collection[str],
     cluster_view: ClusterView,
-    handed_out_before: int | None = None,
+    delivered_before: int | None = None,
 ) -> Placement:
     """Return the record of a queue that this node hands over to `to`; `to` and `complete` have everything.
 
-    `handed_out_before` is of cluster.HandOver; None if the next leader is to take all messages for delivered.
+    `delivered_before` is of cluster.HandOver; None if the next leader is to take all messages for delivered.
     """
     mirrors = tuple(node for node in placement.mirrors if node != to)
     synchronised = [node for node in placement.synchronised if node in complete]
     after = _led_by(placement, to, cluster_view.alive[to].incarnation, mirrors, synchronised)
-    known = HandOver(after.term, handed_out_before) if handed_out_before is not None else None
+    known = HandOver(after.term, delivered_before) if delivered_before is not None else None
     return msgspec.structs.replace(after, hand_over=known)
 
 

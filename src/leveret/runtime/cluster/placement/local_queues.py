@@ -87,7 +87,7 @@ class LocalQueues(Protocol):
         None if it is complete. A mirror may lack no unsettled message and yet have no copy.
         """
 
-    def handed_out_before(self, key: QueueKey) -> int | None:
+    def delivered_before(self, key: QueueKey) -> int | None:
         """Return the offset before which clients may have had messages of a queue that is being handed over.
 
         None if that is unknown, or of no use: the queue is a stream, or its log cannot be read.

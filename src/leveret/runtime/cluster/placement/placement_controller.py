@@ -472,7 +472,7 @@ class PlacementController:
             has_all = loses or to in self._local_queues.ready(key)
             if has_all and self._state.placements.get(key) == placed and to in cluster_view.alive:
                 conditions = (self._state.unchanged(self._state.keys.placement(*key)),)
-                before = None if loses else self._local_queues.handed_out_before(key)
+                before = None if loses else self._local_queues.delivered_before(key)
                 after = handed_over(placed.placement, to, complete, cluster_view, before)
                 lack = self._local_queues.lacks(key, to)
                 if lack is not None:

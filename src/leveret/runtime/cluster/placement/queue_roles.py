@@ -181,7 +181,7 @@ class QueueRoles:
             # leader that was lost or that this node never heard of; also of a quorum queue, whose consumers do not
             # wait for mirrors.
             given = placement.hand_over
-            delivered = given.handed_out_before if given and given.term == placement.term else _ALL
+            delivered = given.delivered_before if given and given.term == placement.term else _ALL
             led = self._queues.lead(queue, placement.term, delivered)
             if is_lossy:
                 logger.warning(
@@ -469,12 +469,12 @@ class QueueRoles:
         self._forwarding.waits(led, stands)
         return stands
 
-    def handed_out_before(self, key: QueueKey) -> int | None:
+    def delivered_before(self, key: QueueKey) -> int | None:
         """See local_queues.LocalQueues."""
         queue = self._queues.handed_over.get(key)
         if queue is None or isinstance(queue, Stream) or queue.damage is not None:
             return None
-        return queue.backlog.handed_out_before
+        return queue.backlog.delivered_before
 
     def take_back(self, key: QueueKey) -> None:
         """See local_queues.LocalQueues."""

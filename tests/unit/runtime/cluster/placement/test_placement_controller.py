@@ -151,7 +151,7 @@ class LocalQueues:
             await asyncio.sleep(0)
         return recorded & self.ready(key)
 
-    def handed_out_before(self, key: QueueKey) -> int | None:
+    def delivered_before(self, key: QueueKey) -> int | None:
         # Not before the queue is given away: it is served until then.
         return 6 if key in self.given else None
 

@@ -419,13 +419,13 @@ async def test_what_a_queue_handed_out_is_told_once_it_is_handed_over_and_can_be
     keeping = Keeper(node)
     queue = Queue(d.Queue(name="q", vhost="/", epoch=8), no_read)
     queue.backlog.cursor = 7
-    assert keeping.handed_out_before(KEY) is None
+    assert keeping.delivered_before(KEY) is None
     keeping._queues.handed_over[KEY] = queue
-    assert keeping.handed_out_before(KEY) == 7
+    assert keeping.delivered_before(KEY) == 7
     queue.damage = "unreadable"
-    assert keeping.handed_out_before(KEY) is None
+    assert keeping.delivered_before(KEY) is None
     keeping._queues.handed_over[KEY] = Stream(d.Queue(name="q", vhost="/", epoch=8), no_read)
-    assert keeping.handed_out_before(KEY) is None
+    assert keeping.delivered_before(KEY) is None
     await node.stop()
 
 
