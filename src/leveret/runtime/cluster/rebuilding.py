@@ -38,8 +38,8 @@ from leveret.runtime.coordination.lease import attempt_timeout_s
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.definitions_store import DefinitionsStore
 from leveret.runtime.node.epoch_file import EpochFile
-from leveret.runtime.replication.delaying import refuse_to_lead
 from leveret.runtime.replication.identity import IdentityFile, NodeIdentity
+from leveret.runtime.replication.point_in_time import refuse_to_lead
 from leveret.storage.secret_file import Secret, read
 from leveret.storage.tree import Tree
 

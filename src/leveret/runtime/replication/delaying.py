@@ -35,7 +35,7 @@ from leveret.model.errors import Corrupt, LeveretError, PreconditionFailed, Stor
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.process.work_slices import in_slices, in_thread_to_its_end
 from leveret.runtime.replication.applier import Applier, QuarantineFactory, WaitingChanges
-from leveret.runtime.replication.point_in_time import go_back, past
+from leveret.runtime.replication.point_in_time import go_back, past, quarantine_bytes
 from leveret.runtime.replication.spooled import take_over
 from leveret.session.link_handshake import ProvenLeader
 from leveret.storage.delayed.index import (
@@ -51,6 +51,7 @@ from leveret.storage.delayed.index import (
     synced,
 )
 from leveret.storage.delayed.spool import Spool
+from leveret.storage.disk import free_disk_bytes
 from leveret.storage.log import Log
 from leveret.wire.chunk import ChunkType
 from leveret.wire.link import ChangeKind, FrameHead, LogChange, LogExtent
@@ -559,9 +560,9 @@ class Delaying:
         return ""
 
     def lacks(self, until_ms: int) -> str:
-        """Return why this node lacks records that its leader had at a time; empty if it has all.
+        """Return why this node cannot be what its leader was at a time; empty if it can.
 
-        The reason is a damaged log that was not copied anew yet, or an interrupted return to another time.
+        The reason is a damaged log that was not copied anew yet, an interrupted return to another time, or a full disk.
 
         Raises:
             StorageError: the index cannot be read.
@@ -571,6 +572,9 @@ class Delaying:
             log = self._tree.logs.get(name)
             if name not in then.kept and (log is None or log.next_offset < end):
                 return f"log {name} does not have all of that time: it ends before offset {end}"
+        free, room = free_disk_bytes(self._tree.root), quarantine_bytes(then, self._tree)
+        if free is not None and free < room:
+            return f"the disk has {free} octets free, and the quarantine of later records may take {room}"
         return ""
 
     async def left_after(self, until_ms: int | None) -> WaitingChanges:
@@ -590,6 +594,25 @@ class Delaying:
                 left.add([group])
             await asyncio.sleep(0)
         return left.shown(oldest_ms, newest_ms)
+
+    async def hold(self, until_ms: int) -> None:
+        """Remove nothing more until `finish`, so that this node can still be brought to its state at that time.
+
+        Raises:
+            PreconditionFailed: it cannot: the delay has passed meanwhile.
+            StorageError: the index cannot be read, or the disk refuses a write. The removal goes on in both cases.
+        """
+        await self.halt()
+        try:
+            why = self.why_not(until_ms)
+            if why:
+                raise PreconditionFailed(why)
+            if self._delays:
+                await self.left_after(until_ms)
+                await in_thread_to_its_end(self._index.write, self._index.encoded(self._base))
+        except BaseException:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+            raise
 
     async def finish(self, until_ms: int, quarantine: QuarantineFactory | None = None) -> None:
         """Bring all logs to their state at a time, for good; the caller takes no frames meanwhile.
@@ -627,32 +650,6 @@ def _amount_of(changes: list[LogChange]) -> tuple[int, int, int]:
             if header.type == ChunkType.USER and change.name.startswith(_WITH_MESSAGES):
                 amount.messages += header.records
     return amount.messages, amount.records, amount.octets
-
-
-def refuse_to_lead(data_dir: Path, now_ms: int) -> None:
-    """Refuse to lead while a delayed follower has changes to leave out: an operator has to choose their fate.
-
-    Raises:
-        PreconditionFailed: there are such changes.
-        StorageError: the index cannot be read.
-    """
-    index, spool, due_ms = DelayIndex(data_dir), Spool(data_dir), 0
-    if spool.exists:
-        spool.open()
-        due_ms = NEVER_MS if spool.has_waiting else 0
-        spool.close()
-    if index.exists:
-        base = index.open()
-        for group in index.groups(base.offset):
-            due_ms = max(due_ms, group.begun_ms + base.delay_ms)
-        index.close()
-    if due_ms > now_ms:
-        raise PreconditionFailed(
-            f"{data_dir}: this node was a delayed follower and can leave changes out; start it with --follow again "
-            "and run leveretctl promote_follower with --apply-delayed or --apply-until"
-        )
-    if index.exists:
-        index.remove()
 
 
 async def follower_data(

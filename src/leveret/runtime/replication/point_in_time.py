@@ -9,11 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from pathlib import Path
+from typing import Final, NamedTuple
 
+from leveret.model.errors import PreconditionFailed
 from leveret.runtime.replication.applier import Applier, QuarantineFactory
-from leveret.storage.delayed.index import KEPT, Base, DelayIndex, FrameGroup, Noted, NotedKind
+from leveret.storage.delayed.index import KEPT, NEVER_MS, Base, DelayIndex, FrameGroup, Noted, NotedKind
+from leveret.storage.delayed.spool import Spool
+from leveret.storage.tree import Tree
 from leveret.wire.link import ChangeKind, LogChange
+
+_ENTRY_BYTES: Final = 16_384
+"""The room, in octets, of a quarantined log's directory and its two entries."""
 
 
 class _KeptLog(NamedTuple):
@@ -83,6 +90,20 @@ def past(index: DelayIndex, base: Base, until_ms: int) -> PastLogs:
     return found
 
 
+def quarantine_bytes(then: PastLogs, tree: Tree) -> int:
+    """Return the octets that the quarantine of later records takes at most.
+
+    Of each log the segment in which they begin is copied; the segments behind it are linked.
+    """
+    needed = 0
+    for name, log in tree.logs.items():
+        is_whole = name not in then.ends or name in then.kept
+        begin = log.first_offset if is_whole else then.ends[name]
+        if begin < log.next_offset:
+            needed += min(log.bytes_from(begin), log.segment_bytes_max) + _ENTRY_BYTES
+    return needed
+
+
 async def go_back(then: PastLogs, index: DelayIndex, applier: Applier, quarantine: QuarantineFactory) -> None:
     """Restore the state; later records are quarantined. The caller appends nothing meanwhile.
 
@@ -142,3 +163,29 @@ def _cut_quarantined(next_offset: int, end: int | None, name: str, noted: Noted,
     end = max(noted.offset if noted.kind is NotedKind.CUT else 0, end or 0)
     if end < next_offset:
         applier.remove_divergent(LogChange(ChangeKind.CUT, name, end))
+
+
+def refuse_to_lead(data_dir: Path, now_ms: int) -> None:
+    """Refuse to lead while a delayed follower has changes to leave out: an operator has to choose their fate.
+
+    Raises:
+        PreconditionFailed: there are such changes.
+        StorageError: the index cannot be read.
+    """
+    index, spool, due_ms = DelayIndex(data_dir), Spool(data_dir), 0
+    if spool.exists:
+        spool.open()
+        due_ms = NEVER_MS if spool.has_waiting else 0
+        spool.close()
+    if index.exists:
+        base = index.open()
+        for group in index.groups(base.offset):
+            due_ms = max(due_ms, group.begun_ms + base.delay_ms)
+        index.close()
+    if due_ms > now_ms:
+        raise PreconditionFailed(
+            f"{data_dir}: this node was a delayed follower and can leave changes out; start it with --follow again "
+            "and run leveretctl promote_follower with --apply-delayed or --apply-until"
+        )
+    if index.exists:
+        index.remove()

@@ -45,10 +45,10 @@ from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.process.needed_tasks import ends_process
 from leveret.runtime.proxying.client_proxy import ClientProxy
 from leveret.runtime.proxying.passed_on_clients import PassedOnClients
-from leveret.runtime.replication.delaying import refuse_to_lead
 from leveret.runtime.replication.identity import IdentityFile, LinkEnd, NodeIdentity
 from leveret.runtime.replication.inbound import Inbound
 from leveret.runtime.replication.listener import ReplicationListener
+from leveret.runtime.replication.point_in_time import refuse_to_lead
 from leveret.runtime.roles import passive_node
 from leveret.runtime.roles.fencer import Fencer
 from leveret.runtime.roles.follower_server import TLS, FollowerServer, uri_of
@@ -648,6 +648,9 @@ class Roles:
 
     async def _end_following(self, following: FollowerRole, until_ms: int) -> str | None:
         """Receive all changes of the leader, unless it is in a cluster, then have the logs as of a time."""
+        if following.delaying is not None:
+            # First: a leader that has handed over confirms nothing any more, whatever becomes of this node.
+            await following.delaying.hold(until_ms)
         if not self.identity.cluster:
             await following.inbound.take_over(self._next_epoch())
         try:

@@ -16,7 +16,8 @@ from leveret.model.errors import PreconditionFailed, StorageError
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.replication import delaying, sending_link, sent_node
 from leveret.runtime.replication.applier import Applier, WaitingChanges
-from leveret.runtime.replication.delaying import ALL_MS, follower_data, refuse_to_lead
+from leveret.runtime.replication.delaying import ALL_MS, follower_data
+from leveret.runtime.replication.point_in_time import refuse_to_lead
 from leveret.storage.delayed.index import Base, DelayIndex, FramePart, Noted, NotedFrame, NotedKind
 from leveret.storage.log import Log
 from leveret.testing.applications.compare import compare
@@ -500,6 +501,77 @@ async def test_what_is_left_out_is_to_be_said(tmp_path: Path) -> None:
         refuse_to_lead(follower.directory, clock_ms())
     refuse_to_lead(follower.directory, clock_ms() + DELAY_MS)
     assert not (follower.directory / "delayed").exists()
+    await leader.stop()
+
+
+async def test_a_time_that_is_over_by_then_is_refused_before_the_leader_hands_over(tmp_path: Path) -> None:
+    """The delay passed between the operator's choice and the return: it was led by what the leader did later."""
+    leader = LeaderSite(tmp_path / "leader", random.Random(1))
+    append(leader, QUEUE, b"first")
+    follower = DelayedSite(tmp_path / "follower", await leader.start())
+    at_ms = await moment(leader, tmp_path / "0")
+    append(leader, QUEUE, b"second")
+    later_ms = await moment(leader, tmp_path / "1")
+    assert follower.delaying.why_not(at_ms) == ""
+    await follower.expire_until(later_ms)
+    with pytest.raises(PreconditionFailed, match="applied already"):
+        await follower.delaying.hold(at_ms)
+    append(leader, QUEUE, b"third")
+    third_ms = await moment(leader, tmp_path / "2")
+    # It goes on with what is due after a refusal, and waits once it is held.
+    follower.at_ms = third_ms + DELAY_MS
+    await until(lambda: not follower.delaying.waits, "removed")
+    append(leader, QUEUE, b"fourth")
+    await until(lambda: has_received(leader), "received")
+    await follower.delaying.hold(ALL_MS)
+    follower.at_ms = clock_ms() + 2 * DELAY_MS
+    for _ in range(50):
+        await asyncio.sleep(0.001)
+    assert follower.delaying.waits
+    await follower.stop()
+    await leader.stop()
+
+
+@pytest.mark.parametrize("until_ms", [1, ALL_MS], ids=["a time", "all"])
+async def test_an_index_that_cannot_be_read_or_written_is_noticed_before_the_leader_hands_over(
+    tmp_path: Path, until_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = LeaderSite(tmp_path / "leader", random.Random(1))
+    append(leader, QUEUE, b"first")
+    follower = DelayedSite(tmp_path / "follower", await leader.start())
+    at_ms = await moment(leader, tmp_path / "0")
+    append(leader, QUEUE, b"second")
+    await moment(leader, tmp_path / "1")
+
+    def refuse(*args: object) -> Any:
+        raise StorageError("refused")
+
+    for name in ("groups", "write"):
+        with monkeypatch.context() as patched:
+            patched.setattr(DelayIndex, name, refuse)
+            with pytest.raises(StorageError, match="refused"):
+                await follower.delaying.hold(max(at_ms, until_ms))
+    await follower.delaying.hold(max(at_ms, until_ms))
+    await follower.stop()
+    await leader.stop()
+
+
+async def test_a_disk_without_room_for_what_came_later_is_a_reason_not_to_go_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = LeaderSite(tmp_path / "leader", random.Random(1))
+    append(leader, QUEUE, b"first")
+    follower = DelayedSite(tmp_path / "follower", await leader.start())
+    at_ms = await moment(leader, tmp_path / "0")
+    append(leader, QUEUE, bytes(3000))
+    later_ms = await moment(leader, tmp_path / "1")
+    free = 3000
+    monkeypatch.setattr(delaying, "free_disk_bytes", lambda directory: free)
+    assert "the disk has 3000 octets free" in follower.delaying.lacks(at_ms)
+    assert follower.delaying.lacks(later_ms) == ""
+    free = 30_000
+    assert follower.delaying.lacks(at_ms) == ""
+    await follower.stop()
     await leader.stop()
 
 

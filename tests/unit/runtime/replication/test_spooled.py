@@ -15,7 +15,8 @@ from leveret.core.replication.receiver import Copied
 from leveret.model.errors import PreconditionFailed
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.replication.applier import Applier, WaitingChanges
-from leveret.runtime.replication.delaying import Delaying, follower_data, refuse_to_lead
+from leveret.runtime.replication.delaying import Delaying, follower_data
+from leveret.runtime.replication.point_in_time import refuse_to_lead
 from leveret.session.link_handshake import ProvenLeader
 from leveret.storage.delayed.spool import JOINED, JOINING
 from leveret.testing.network.waiting import until

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from leveret.config import load
 from leveret.config.uris import NodeUri, parse_node_uri
 from leveret.core.replication.election import ElectedLeader
-from leveret.model.errors import StorageError
+from leveret.model.errors import PreconditionFailed, StorageError
 from leveret.runtime.coordination import elected as elected_module
 from leveret.runtime.coordination.elected import Elected
 from leveret.runtime.roles.roles import Roles
@@ -103,6 +104,31 @@ async def test_a_leader_that_a_node_failed_to_follow_is_followed_once_the_disk_h
     await until(lambda: len(candidate.followed) == 3)
     await elected.stop()
     await running
+
+
+async def test_a_leader_hands_over_only_to_who_can_go_back_to_the_time(tmp_path: Path) -> None:
+    """It was fenced first, and nobody led when the return failed."""
+    roles = Roles(load(None, OPTIONS), tmp_path, lambda roles: None)
+    await roles._show("follower")
+    done: list[str] = []
+
+    async def hold(until_ms: int) -> None:
+        done.append("hold")
+        raise PreconditionFailed("it is over")
+
+    async def take_over(epoch: int) -> bool:
+        done.append("take over")
+        return True
+
+    inbound: Any = SimpleNamespace(take_over=take_over, state="delayed")
+    following: Any = SimpleNamespace(uri="", inbound=inbound, delaying=SimpleNamespace(hold=hold))
+    roles.following = following
+    with pytest.raises(PreconditionFailed, match="it is over"):
+        await roles.take_over(1)
+    assert done == ["hold"]
+    assert roles.following is following
+    roles.following = None
+    await roles.stop()
 
 
 async def test_a_node_follows_after_an_attempt_that_the_disk_refused(
