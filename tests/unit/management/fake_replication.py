@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from leveret.model.errors import NotFound, PreconditionFailed
@@ -82,6 +83,7 @@ class FakeReplication:
         self.on_promoted: Callable[[], None] = lambda: None
         self.reported: list[Any] = []
         self.read = 0
+        self.reading_loops: list[asyncio.AbstractEventLoop] = []
 
     def follow(self, state: str = "streaming", **fields: Any) -> None:
         """Be a follower in this state."""
@@ -230,6 +232,8 @@ class FakeReplication:
         for each in self.messages:
             if report_id in (None, each["report"]):
                 self.read += 1
+                with suppress(RuntimeError):
+                    self.reading_loops.append(asyncio.get_running_loop())
                 yield each
         if self.failure is not None:
             raise self.failure

@@ -52,3 +52,32 @@ def test_a_node_whose_quarantined_messages_cannot_be_read_is_named_in_the_last_l
     trio.nodes[B].replication.failure = LeveretError("cannot be read")
     text = trio.at(A).get("/api/replication/divergent/messages").text
     assert f"{B}: cannot be read" in msgspec.json.decode(text.splitlines()[-1])["reason"]
+
+
+def test_no_event_loop_waits_for_the_reading_of_quarantined_messages(
+    trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To skip the 9,000 messages of earlier pieces took longer than a lease, and the node left its cluster."""
+    monkeypatch.setattr(divergent, "PIECE_BYTES", 300)
+    for node in (A, C):
+        trio.nodes[node].replication.quarantine(*(message(offset) for offset in range(5)))
+    text = trio.at(A).get("/api/replication/divergent/messages").text
+    assert len(text.splitlines()) == 10
+    assert [trio.nodes[node].replication.reading_loops for node in (A, C)] == [[], []]
+
+
+def test_a_node_that_ends_its_link_is_named_with_what_to_do(
+    trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trio.nodes[B].replication.quarantine(message(1))
+    ask = trio.clusters[A].ask
+
+    async def ask_once(node: str, what: str, about: dict[str, object]) -> object:
+        if str(about["path"]).endswith("/messages"):
+            raise LeveretError("the link ended")
+        return await ask(node, what, about)
+
+    monkeypatch.setattr(trio.clusters[A], "ask", ask_once)
+    (line,) = trio.at(A).get("/api/replication/divergent/messages").text.splitlines()
+    reason = msgspec.json.decode(line)["reason"]
+    assert reason == f"{B} does not answer: the link ended; ask again, or ask that node itself"

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
@@ -29,6 +29,8 @@ from leveret.management.request.auth import PASSED_SCOPE, Passed, Requester
 from leveret.management.request.conditions import IF_MATCH, IF_NONE_MATCH
 from leveret.management.request.replies import BadRequest
 from leveret.model.errors import InvalidCommand, LeveretError
+
+T = TypeVar("T")
 
 HTTP: Final = "http"
 """The name of this question."""
@@ -160,18 +162,21 @@ async def parts(
     return found
 
 
-async def part_of(call: ClusterRequest, node: str, *, query: Iterable[tuple[str, str]]) -> Any:
+async def part_of(call: ClusterRequest, node: str, kind: type[T], *, query: Iterable[tuple[str, str]]) -> T:
     """The document of another node's part of the answer to this request, with another query.
 
     Raises:
         LeveretError: the node does not answer, or refuses; the text names it.
     """
     about = _about(call, "GET", None, urlencode(list(query)), is_part=True)
-    answer = await _asked(call, node, about, CHANGE_TIMEOUT_S)
-    document = msgspec.json.decode(answer["body"])
+    try:
+        answer = await _asked(call, node, about, CHANGE_TIMEOUT_S)
+    except LeveretError as error:
+        raise LeveretError(f"{node} does not answer: {error}; ask again, or ask that node itself") from error
     if answer["status"] != HTTPStatus.OK:
+        document = msgspec.json.decode(answer["body"])
         raise LeveretError(f"{node}: {document.get('reason', answer['status'])}")
-    return document
+    return msgspec.json.decode(answer["body"], type=kind)
 
 
 def rows_of(call: ClusterRequest, found: Iterable[Part]) -> list[Any]:

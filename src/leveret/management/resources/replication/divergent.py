@@ -6,13 +6,18 @@
 Any node answers. Messages are sent as they are read, so that their number costs no memory; if one cannot be read, the
 last line is `{"error": ..., "reason": ...}`. Another node sends its messages in pieces: `?first=N` asks it for those
 from its N-th on, and it answers `{"messages": [...], "is_last": ...}`. It reads from the begin for each piece.
+
+Threads read the messages: which of them are settled is known only after all settlements of a log were read, and a
+piece comes behind all earlier ones, so the first of its messages may take seconds. A node of a cluster whose event loop
+stands still for so long loses its lease.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from itertools import chain, islice
 from typing import Any, Final
 
@@ -26,7 +31,6 @@ from leveret.management.request.other_nodes import part_of, parts, rows_of
 from leveret.management.request.replies import json_reply
 from leveret.model.errors import InvalidCommand, LeveretError, NotFound
 from leveret.model.whole_number import whole_number
-from leveret.runtime.process.work_slices import in_slices
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +56,7 @@ async def show_messages(call: Call) -> Response:
         first_wanted = whole_number(call.query.get("first", "0"), most=sys.maxsize)
         if first_wanted is None:
             raise InvalidCommand("first is no number of a message")
-        return json_reply(await _piece(call, report, first_wanted))
+        return json_reply(await asyncio.to_thread(_piece, _messages(call, report), first_wanted))
     rows, others = [], []
     if call.cluster.is_member:
         rows = [row for row in _reports(call) if report in (None, row["id"])]
@@ -63,7 +67,7 @@ async def show_messages(call: Call) -> Response:
     is_here = not others or report is None or bool(rows)
     messages = _messages(call, report) if is_here else iter(())
     # The first one is read while the status can still be chosen.
-    first = list(islice(messages, 1))
+    first = await asyncio.to_thread(list, islice(messages, 1))
     lines = _all_lines(call, chain(first, messages), report, sorted({*others}))
     return StreamingResponse(lines, media_type="application/x-ndjson")
 
@@ -73,17 +77,24 @@ def _messages(call: Call, report: str | None) -> Iterable[dict[str, Any]]:
     return ({"node": call.cluster.name, **row} for row in found) if call.cluster.is_member else found
 
 
-async def _piece(call: Call, report: str | None, first: int) -> dict[str, Any]:
-    """This node's messages from the `first` one on, of about `PIECE_BYTES` at most."""
+class _Piece(msgspec.Struct):
+    """Some of a node's messages, in JSON; whether there are more behind them."""
+
+    messages: list[msgspec.Raw]
+    is_last: bool
+
+
+def _piece(messages: Iterable[dict[str, Any]], first: int) -> _Piece:
+    """The messages from the `first` one on, of about `PIECE_BYTES` at most."""
     encode = msgspec.json.Encoder().encode
     rows: list[msgspec.Raw] = []
     size = 0
-    async for message in in_slices(islice(_messages(call, report), first, None)):
+    for message in islice(messages, first, None):
         if size > PIECE_BYTES:
-            return {"messages": rows, "is_last": False}
+            return _Piece(rows, is_last=False)
         rows.append(msgspec.Raw(encode(message)))
         size += len(rows[-1])
-    return {"messages": rows, "is_last": True}
+    return _Piece(rows, is_last=True)
 
 
 async def _all_lines(
@@ -99,22 +110,28 @@ async def _all_lines(
             first, is_last = 0, False
             while not is_last:
                 query = [("first", str(first)), *([] if report is None else [("report", report)])]
-                found = await part_of(call, node, query=query)
-                async for piece in lines_of(found["messages"]):
+                found = await part_of(call, node, _Piece, query=query)
+                async for piece in lines_of(found.messages):
                     yield piece
-                first, is_last = first + len(found["messages"]), found["is_last"]
+                first, is_last = first + len(found.messages), found.is_last
     except LeveretError as error:
         yield _failure(error)
 
 
-async def lines_of(messages: Iterable[dict[str, Any]]) -> AsyncIterator[bytes]:
+async def lines_of(messages: Iterable[dict[str, Any] | msgspec.Raw]) -> AsyncIterator[bytes]:
     """The messages, a line each, in pieces of about 64 KB; a failure is a piece of its own."""
+    pieces = _pieces_of(messages)
+    while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+        yield piece
+
+
+def _pieces_of(messages: Iterable[dict[str, Any] | msgspec.Raw]) -> Iterator[bytes]:
     encode = msgspec.json.Encoder().encode
     waiting: list[bytes] = []
     size = 0
     failed: Exception | None = None
     try:
-        async for message in in_slices(messages):
+        for message in messages:
             line = encode(message)
             waiting += (line, b"\n")
             size += len(line)
