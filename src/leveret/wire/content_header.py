@@ -19,12 +19,14 @@ from leveret.wire import properties as props
 from leveret.wire import tables
 from leveret.wire.properties import SyntaxFault
 
-LAYOUTS_MAX: Final = 256
-"""The most layouts of one publisher; a bound on memory for headers whose lengths never repeat."""
+KINDS_MAX: Final = 4096
+"""The most kinds of headers of a reader; a bound on memory for headers whose lengths never repeat."""
+LAYOUTS_MAX: Final = 4
+"""The most layouts of one kind."""
 PLACES_MAX: Final = 128
 """The most places of one layout: comparing more of them takes as long as a walk."""
-PLACES_OF_ALL_MAX: Final = 8192
-"""The most places in all layouts of a publisher; each takes 16 octets."""
+PLACES_OF_ALL_MAX: Final = 65_536
+"""The most places in all layouts of a reader; each takes 16 octets."""
 _SHORT_STRINGS_FIRST: Final = (props.CONTENT_TYPE, props.CONTENT_ENCODING)
 _AFTER_PRIORITY: Final = (
     props.CORRELATION_ID,
@@ -57,71 +59,75 @@ _PERSISTENT_ALONE: Final = Traits(True, NO_TERMS)
 
 
 class HeaderReader:
-    """Reads the headers of one publisher's messages; a header of a known layout by one comparison.
+    """Reads the headers of a node's publishers; a header of a known layout by one comparison.
 
     An application's headers differ in their values, and mostly have the same lengths and types in the same places. A
     **layout** is the octets at these places of a header that was walked through. A header with the same octets there is
-    as well-formed, and has the same traits. The key of a layout is the header's length, the flags, and the octet behind
+    as well-formed, and has the same traits. The **kind** of a header is its length, the flags, and the octet behind
     the flags. That octet mostly is the length of the first property, in which headers of one length may differ.
     """
 
-    __slots__ = ("_layouts", "_places")
+    __slots__ = ("_kinds", "_places")
 
     def __init__(self) -> None:
         """No layout is known yet."""
-        self._layouts: dict[int, _Layout] = {}
+        self._kinds: dict[int, _Kind] = {}
         self._places = 0
 
     def read(self, header: bytes, position: int, flags: int) -> Traits:
         """See `read_traits`."""
         first = header[position] if position < len(header) else 0
-        key = len(header) << 24 | first << 16 | flags
-        layout = self._layouts.get(key)
-        if layout is not None and layout.at_places(header) == layout.octets:
-            return layout.traits
+        number = len(header) << 24 | first << 16 | flags
+        kind = self._kinds.get(number)
+        if kind is not None:
+            for layout in kind.layouts:
+                if layout.at_places(header) == layout.octets:
+                    return layout.traits
         traits = read_traits(header, position, flags)
-        if layout is None:
-            if len(self._layouts) >= LAYOUTS_MAX or self._places >= PLACES_OF_ALL_MAX:
-                self._layouts.clear()
+        if kind is None:
+            if len(self._kinds) >= KINDS_MAX or self._places >= PLACES_OF_ALL_MAX:
+                self._kinds.clear()
                 self._places = 0
-            layout = self._layouts[key] = _Layout()
-        self._places += layout.learn(header, position, flags, traits)
+            kind = self._kinds[number] = _Kind()
+        self._places += kind.learn(header, position, flags, traits)
         return traits
 
 
-class _Layout:
-    """One layout of a HeaderReader; a layout that had to be learned anew often is worth little."""
+class _Layout(NamedTuple):
+    at_places: Callable[[bytes], tuple[int, ...]]
+    octets: tuple[int, ...]
+    traits: Traits
 
-    __slots__ = ("_walks", "at_places", "octets", "traits")
+
+class _Kind:
+    """The layouts of one kind of headers, the oldest first; where there are many, each is worth little."""
+
+    __slots__ = ("_walks", "layouts")
 
     def __init__(self) -> None:
-        """Not learned yet."""
-        self.at_places: Callable[[bytes], tuple[int, ...]] = _nothing
-        self.octets: tuple[int, ...] = (-1,)
-        self.traits = TRANSIENT
+        """No layout is known yet."""
+        self.layouts: list[_Layout] = []
         self._walks = 0
 
     def learn(self, header: bytes, position: int, flags: int, traits: Traits) -> int:
         """Learn the layout of a header that was walked through, but not of every such header.
 
         Returns:
-            The number of places that the layout gained.
+            The number of places that the layouts gained.
         """
         self._walks += 1
-        if traits.terms[0] or self._walks & (self._walks - 1):
+        is_full = len(self.layouts) >= LAYOUTS_MAX
+        if traits.terms[0] or (is_full and self._walks & (self._walks - 1)):
             return 0
         places = list(_places(header, position, flags))
         if not 1 < len(places) <= PLACES_MAX:
             return 0
-        more = len(places) - len(self.octets)
-        self.at_places = itemgetter(*places)
-        self.octets = self.at_places(header)
-        self.traits = traits
+        more = len(places)
+        if is_full:
+            more -= len(self.layouts.pop(0).octets)
+        at_places = itemgetter(*places)
+        self.layouts.append(_Layout(at_places, at_places(header), traits))
         return more
-
-
-def _nothing(header: bytes) -> tuple[int, ...]:
-    return ()
 
 
 def _places(header: bytes, position: int, flags: int) -> Iterator[int]:

@@ -124,22 +124,54 @@ def test_headers_of_one_layout_are_walked_once(monkeypatch: pytest.MonkeyPatch) 
     assert len(walked) == 1
 
 
-def test_layouts_do_not_fill_memory() -> None:
+def test_a_kind_of_headers_has_several_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Applications' values differ in length: one longer by as much as another is shorter, in headers of one length."""
+    walked: list[bytes] = []
+
+    def walk(header: bytes, position: int, flags: int) -> Traits:
+        walked.append(header)
+        return read_traits(header, position, flags)
+
+    monkeypatch.setattr(content_header, "read_traits", walk)
     reader = HeaderReader()
-    for size in range(2 * content_header.LAYOUTS_MAX):
+    for number in range(100):
+        longer = number % content_header.LAYOUTS_MAX
+        found = {
+            props.DELIVERY_MODE: b"\2",
+            props.MESSAGE_ID: b"%06d" % number + b"m" * longer,
+            props.TYPE: b"t" * (10 - longer),
+        }
+        header = props.join(found, number)
+        assert reader.read(header, FIXED_BYTES, props.property_flags(header)) == Traits(True, (b"", 0))
+    assert len(walked) == content_header.LAYOUTS_MAX
+
+
+def test_kinds_do_not_fill_memory() -> None:
+    reader = HeaderReader()
+    for size in range(2 * content_header.KINDS_MAX):
         header = props.join({props.HEADERS: tables.join({b"x": tables.long_string(b"y" * size)})}, 1)
         reader.read(header, FIXED_BYTES, props.property_flags(header))
-    assert len(reader._layouts) <= content_header.LAYOUTS_MAX
+    assert len(reader._kinds) <= content_header.KINDS_MAX
 
 
 def test_layouts_with_many_places_do_not_fill_memory_either() -> None:
     reader = HeaderReader()
-    for size in range(content_header.LAYOUTS_MAX):
+    kept = content_header.PLACES_OF_ALL_MAX // content_header.PLACES_MAX
+    for size in range(2 * kept):
         entries = {b"%02d" % number: tables.long_string(b"") for number in range(17)}
         header = props.join(
             {props.HEADERS: tables.join(entries | {b"x": tables.long_string(b"y" * size)})}, 1
         )
         reader.read(header, FIXED_BYTES, props.property_flags(header))
-        places = sum(len(layout.octets) for layout in reader._layouts.values())
-        assert places <= content_header.PLACES_OF_ALL_MAX + content_header.PLACES_MAX
-    assert len(reader._layouts) < content_header.LAYOUTS_MAX
+    places = sum(len(layout.octets) for kind in reader._kinds.values() for layout in kind.layouts)
+    assert places <= content_header.PLACES_OF_ALL_MAX + content_header.PLACES_MAX
+    assert len(reader._kinds) < 2 * kept
+
+
+def test_headers_of_one_length_do_not_fill_memory() -> None:
+    reader = HeaderReader()
+    for longer in range(200):
+        found = {props.MESSAGE_ID: b"m" * longer, props.TYPE: b"t" * (200 - longer)}
+        header = props.join(found, 1)
+        assert reader.read(header, FIXED_BYTES, props.property_flags(header)) == Traits(False, (b"", 0))
+    assert all(len(kind.layouts) <= content_header.LAYOUTS_MAX for kind in reader._kinds.values())

@@ -58,6 +58,7 @@ from leveret.core.rules.validation import (
 )
 from leveret.model import definitions as d
 from leveret.model.errors import InvalidCommand, NotFound, PreconditionFailed
+from leveret.wire.content_header import HeaderReader
 
 STANDBY_TAG = "standby_replication"
 
@@ -89,6 +90,7 @@ class Broker:
         refuses_durable: whether too few followers are in sync, so that durable publishes with confirms are refused.
         may_deliver: returns whether no other node can lead by now, and settle what this one would deliver.
         known_routes: the number of routes and destinations that all connections keep, see session.amqp091.publishing.
+        headers: reads the headers of all published messages, so that an application's connections share its layouts.
         traced_vhosts: vhosts whose messages are copied to amq.rabbitmq.trace; a restart ends it.
         epochs: the epochs of queues.
         definitions_lock: whether this node may change definitions.
@@ -134,6 +136,7 @@ class Broker:
         self.dead_lettered: Counter[tuple[str, str]] = Counter()
         self.refuses_durable = False
         self.known_routes = 0
+        self.headers = HeaderReader()
         self.traced_vhosts: set[str] = set()
         self.version = 0
         self.epochs = epochs or Epochs()

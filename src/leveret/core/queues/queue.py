@@ -241,7 +241,7 @@ class Queue:
     def gather(self, messages: Messages) -> None:
         """Gather messages for the next flush; queues may share them."""
         self.gathered.append(messages)
-        self.gathered_count += len(messages)
+        self.gathered_count += len(messages.bodies)
         self.gathered_bytes += messages.body_bytes
 
     def gathered_again(self) -> None:

@@ -12,7 +12,7 @@ from leveret.core.queues.queue import Queue
 from leveret.core.queues.queue_settings import DROP_HEAD
 from leveret.session.amqp091.channel_base import ChannelBase
 from leveret.wire import amqp091 as wire
-from leveret.wire.content_header import NO_TERMS
+from leveret.wire.content_header import NO_TERMS, Traits
 from leveret.wire.properties import shortstr
 from leveret.wire.strides import Strides
 
@@ -27,7 +27,7 @@ class Destination:
         guarded: whether any of the queues may refuse messages.
         is_wide: whether the queues are so many that they get messages in several steps.
         is_alone: whether nothing is gathered beside it, so that refused and returned messages keep their order.
-        terms: time to live and priority of the gathered messages (wire.content_header.Traits), None without any.
+        traits: the traits of the last gathered message, None without any; all have its time to live and priority.
         is_persistent: whether any gathered message is persistent. routes, headers, bodies: the gathered messages; see
             core.queues.messages.
     """
@@ -45,7 +45,7 @@ class Destination:
         "queues",
         "replies",
         "routes",
-        "terms",
+        "traits",
     )
 
     def __init__(
@@ -67,7 +67,7 @@ class Destination:
         # A refusal is known at once, so the check for room and the gathering are one step.
         self.is_wide = len(queues) > FEW_QUEUES and not self.guarded
         self.is_alone = self.guarded or self.is_wide or not queues
-        self.terms: tuple[bytes, int] | None = None
+        self.traits: Traits | None = None
         self.is_persistent = False
         self.routes: list[bytes] = []
         self.headers: list[bytes] = []
@@ -75,8 +75,8 @@ class Destination:
 
     def take(self) -> Messages:
         """The gathered messages, once."""
-        expiration, priority = self.terms or NO_TERMS
-        self.terms = None
+        expiration, priority = NO_TERMS if self.traits is None else self.traits.terms
+        self.traits = None
         messages = Messages(
             self.routes,
             self.headers,
