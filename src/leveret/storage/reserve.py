@@ -2,8 +2,8 @@
 
 A node with a full disk has to start, and its queues have to be drained: state files are replaced, and each settlement
 is logged before the segments that it empties can go. A file of the data directory holds the room for that. The file
-is removed when less than its size is free, and made again once twice its size is free beyond the limit that blocks
-publishers.
+is removed when less than its size is free, and made again once twice its size is free. The limit that blocks publishers
+does not count: it may be as large as the machine's memory, and a node below it needs the reserve most.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Reserve:
             self.path.unlink()
         return not self.is_held
 
-    def is_wanted(self, free_bytes: int | None, blocks_below_bytes: int | None) -> bool:
+    def is_wanted(self, free_bytes: int | None) -> bool:
         """Whether the file should be made: it does not exist, and enough is free."""
         if not self.size_bytes or free_bytes is None:
             return False
-        return free_bytes >= (blocks_below_bytes or 0) + 2 * self.size_bytes and not self.is_held
+        return free_bytes >= 2 * self.size_bytes and not self.is_held
 
     def take(self) -> bool:
         """Make the file; return whether it was made. Blocks for the disk.

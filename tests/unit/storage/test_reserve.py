@@ -15,16 +15,16 @@ from leveret.storage.state_file import StateFile
 SIZE = 1 << 20
 
 
-def test_it_is_made_when_there_is_room_for_more_than_it_beyond_the_limit(tmp_path: Path) -> None:
+def test_it_is_made_when_twice_its_size_is_free(tmp_path: Path) -> None:
     reserve = Reserve(tmp_path, SIZE)
     assert reserve.missing_bytes == SIZE
-    assert not reserve.is_wanted(100 + 2 * SIZE - 1, 100)
-    assert not reserve.is_wanted(None, None)
-    assert reserve.is_wanted(100 + 2 * SIZE, 100)
+    assert not reserve.is_wanted(2 * SIZE - 1)
+    assert not reserve.is_wanted(None)
+    assert reserve.is_wanted(2 * SIZE)
     assert reserve.take()
     assert (tmp_path / FILE).stat().st_blocks * 512 >= SIZE
     assert reserve.missing_bytes == 0
-    assert not reserve.is_wanted(10 * SIZE, None)
+    assert not reserve.is_wanted(10 * SIZE)
 
 
 def test_it_is_given_up_when_less_than_it_is_free(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_it_is_given_up_when_less_than_it_is_free(tmp_path: Path) -> None:
 
 def test_no_reserve_takes_nothing(tmp_path: Path) -> None:
     reserve = Reserve(tmp_path, 0)
-    assert not reserve.is_wanted(10 * SIZE, None)
+    assert not reserve.is_wanted(10 * SIZE)
     assert reserve.missing_bytes == 0
 
 

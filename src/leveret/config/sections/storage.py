@@ -26,7 +26,7 @@ class Storage:
         "Disk space that the node reserves in the file disk.reserve of its data directory. "
         "When less than that is free, the node deletes the file, so that it can start on a "
         "full disk and its queues can be drained. The node makes the file again when twice as "
-        "much is free beyond `disk_free_limit`. 0 for no reserve.",
+        "much is free. 0 for no reserve.",
     )
     segment_bytes_max: int = setting(
         "segment_bytes_max", Bytes(65_536, 2**31), "64MiB", "A segment file of a log is closed at this size."

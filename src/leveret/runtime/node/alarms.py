@@ -68,7 +68,7 @@ class AlarmWatch(Alarms):
 
     async def _hold_reserve(self, free_bytes: int | None) -> None:
         reserve = self._reserve
-        if not reserve.is_wanted(free_bytes, self.disk_limit_bytes):
+        if not reserve.is_wanted(free_bytes):
             return
         if await asyncio.to_thread(reserve.take):
             logger.info("disk_reserve_held size_bytes=%d", reserve.size_bytes)

@@ -16,6 +16,7 @@ from leveret.runtime.node import alarms
 from leveret.runtime.node.alarms import AlarmWatch, total_memory_bytes
 from leveret.runtime.process.proc import used_memory_bytes
 from leveret.storage.disk import free_disk_bytes
+from leveret.storage.reserve import FILE
 from leveret.testing.network.waiting import until
 
 EVER_LOW = Watermarks(memory_absolute_bytes=0)
@@ -44,6 +45,15 @@ def test_who_must_know_is_told_of_every_change_and_of_nothing_else(tmp_path: Pat
     watch.set_disk(Watermark())
     watch.probe()
     assert reported == [("memory",), ("disk", "memory"), ("disk",), ()]
+
+
+def test_a_disk_alarm_does_not_keep_the_reserve_away(tmp_path: Path) -> None:
+    """The limit may be the machine's memory; the node that is below it may have to start on a full disk."""
+    watch = AlarmWatch(Watermarks(disk_absolute_bytes=1 << 62), tmp_path, reserve_bytes=4096)
+    watch.probe()
+    assert watch.active == ("disk",)
+    asyncio.run(watch.hold_reserve())
+    assert (tmp_path / FILE).exists()
 
 
 def test_limits_come_from_the_settings(tmp_path: Path) -> None:
