@@ -224,7 +224,12 @@ class FakeReplication:
         self.quarantined.append(path)
 
     def divergent(self) -> list[dict[str, Any]]:
+        self._note_loop()
         return self.reports
+
+    def _note_loop(self) -> None:
+        with suppress(RuntimeError):
+            self.reading_loops.append(asyncio.get_running_loop())
 
     def divergent_messages(self, report_id: str | None) -> Iterator[dict[str, Any]]:
         if report_id is not None and report_id not in [each["id"] for each in self.reports]:
@@ -232,8 +237,7 @@ class FakeReplication:
         for each in self.messages:
             if report_id in (None, each["report"]):
                 self.read += 1
-                with suppress(RuntimeError):
-                    self.reading_loops.append(asyncio.get_running_loop())
+                self._note_loop()
                 yield each
         if self.failure is not None:
             raise self.failure

@@ -63,6 +63,10 @@ def test_no_event_loop_waits_for_the_reading_of_quarantined_messages(
         trio.nodes[node].replication.quarantine(*(message(offset) for offset in range(5)))
     text = trio.at(A).get("/api/replication/divergent/messages").text
     assert len(text.splitlines()) == 10
+    assert len(trio.get(A, "/api/replication/divergent")) == 2
+    # A monitor asks often, and each report is a file.
+    assert trio.get(A, "/api/health/checks/alarms")["status"] == "ok"
+    assert trio.get(A, "/api/health/checks/local-alarms")["status"] == "ok"
     assert [trio.nodes[node].replication.reading_loops for node in (A, C)] == [[], []]
 
 

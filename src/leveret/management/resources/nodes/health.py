@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
@@ -61,7 +62,7 @@ _PROTOCOLS: Final = {
 
 async def check_alarms(call: Call) -> Response:
     """Check the local alarms of all nodes that answer, and that each queue of the cluster has a leader."""
-    alarms, queues = _alarms(call), _queue_alarms(call) + _queues_without_leader(call)
+    alarms, queues = _alarms(call), await _queue_alarms(call) + _queues_without_leader(call)
     for part in await parts(call, path=f"{_CHECKS}/local-alarms"):
         alarms += part.document.get("alarms", [])
         queues += [each for each in part.document.get("queues", []) if each not in queues]
@@ -76,7 +77,7 @@ def _alarms(call: Call) -> list[dict[str, str]]:
 
 async def check_local_alarms(call: Call) -> Response:
     """Check that no alarm of memory, disk or descriptors is active, and no queue's log is damaged or incomplete."""
-    return _alarmed(_alarms(call), _queue_alarms(call))
+    return _alarmed(_alarms(call), await _queue_alarms(call))
 
 
 def _alarmed(alarms: list[dict[str, str]], queues: list[dict[str, str]]) -> Response:
@@ -94,7 +95,7 @@ def _alarmed(alarms: list[dict[str, str]], queues: list[dict[str, str]]) -> Resp
     return _ok()
 
 
-def _queue_alarms(call: Call) -> list[dict[str, str]]:
+async def _queue_alarms(call: Call) -> list[dict[str, str]]:
     """The queues that are down, led without some of their messages, or without the confirms that their policy asks for.
 
     Confirms at another site do not matter at a downstream: applications publish at its upstream.
@@ -113,7 +114,8 @@ def _queue_alarms(call: Call) -> list[dict[str, str]]:
         if lost_by:
             reason = f"was led without all its messages; node {lost_by} may have the missing ones"
             found.append({"name": name, "vhost": vhost, "reason": reason})
-    for report in call.node.replication.inspection.divergent():
+    # A report is a file, and there may be one for each queue.
+    for report in await asyncio.to_thread(call.node.replication.inspection.divergent):
         for log in report["logs"] if report.get("lost") else ():
             if log["is_lost"] and log["queue"] is not None:
                 lost = log["messages"] - (log["settlements"] - log["settlements_lost"])

@@ -41,11 +41,11 @@ _DIVERGENT: Final = "/api/replication/divergent"
 
 async def show_divergent(call: Call) -> Response:
     """The quarantined data, a row a report."""
-    return await whole_rows(call, _reports(call), "at_ms")
+    return await whole_rows(call, await _reports(call), "at_ms")
 
 
-def _reports(call: Call) -> list[dict[str, Any]]:
-    found = call.node.replication.inspection.divergent()
+async def _reports(call: Call) -> list[dict[str, Any]]:
+    found = await asyncio.to_thread(call.node.replication.inspection.divergent)
     return [{"node": call.cluster.name, **row} for row in found] if call.cluster.is_member else found
 
 
@@ -59,7 +59,7 @@ async def show_messages(call: Call) -> Response:
         return json_reply(await asyncio.to_thread(_piece, _messages(call, report), first_wanted))
     rows, others = [], []
     if call.cluster.is_member:
-        rows = [row for row in _reports(call) if report in (None, row["id"])]
+        rows = [row for row in await _reports(call) if report in (None, row["id"])]
         for document in rows_of(call, await parts(call, path=_DIVERGENT, query=[])):
             others += [row["node"] for row in document if report in (None, row["id"])]
         if report is not None and not rows and not others:
