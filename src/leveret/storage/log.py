@@ -42,7 +42,7 @@ from leveret.storage.directory import make_directory, sync_directory
 from leveret.storage.log_files import remove_log_files
 from leveret.storage.log_reader import NOTHING_BESIDE, LogReader
 from leveret.storage.log_recovery import LogRecovery
-from leveret.storage.open_segments import OpenSegments, storage_error
+from leveret.storage.open_segments import OpenSegments, opening_error, storage_error
 from leveret.storage.removed import remove_in_place
 from leveret.storage.segment import OnChunk, Segment, SegmentState, segment_of
 from leveret.storage.summary import summary_path
@@ -150,6 +150,7 @@ class Log(LogReader):
 
         Raises:
             Corrupt: damage that no torn write explains; the files are left as they are.
+            OutOfDescriptors: the system has no descriptor for it now.
             StorageError: the disk refused it, or the log must exist and is missing.
         """
         self._with_messages = with_messages
@@ -194,7 +195,7 @@ class Log(LogReader):
                 self._segments.append(Segment(self.directory, first_offset))
             recovery.remove_summaries(names)
         except OSError as error:
-            raise StorageError(f"log {self.directory}: cannot be opened: {error}") from error
+            raise opening_error(error, f"log {self.directory}: cannot be opened") from error
         if self._owner is not None:
             self._owner.opened(self)
         return self

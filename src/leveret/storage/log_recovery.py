@@ -60,6 +60,16 @@ class LogRecovery:
             Corrupt: damage that no torn write explains; the files are left as they are.
             OSError: the disk refused it.
         """
+        try:
+            return self._find(every, cut_at)
+        except BaseException:
+            # Other objects try again, perhaps often: this one keeps no descriptor, and is no open log.
+            for segment in self.segments:
+                segment.close()
+            self.segments.clear()
+            raise
+
+    def _find(self, every: list[tuple[int, SegmentState]], cut_at: int | None) -> list[Segment]:
         found = every if cut_at is None else [each for each in every if each[0] < cut_at] or every[:1]
         segments = self.segments
         self._check_begin(found[0][0])

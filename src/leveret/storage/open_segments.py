@@ -37,11 +37,14 @@ class DiskFailed(StorageError):
 
 def storage_error(error: OSError, text: str) -> StorageError:
     """The exception for an error of the system."""
-    kind: type[StorageError] = StorageError
-    if error.errno in _NO_DESCRIPTOR:
-        kind = OutOfDescriptors
-    elif error.errno in _NO_DISK:
-        kind = DiskFailed
+    if error.errno in _NO_DISK:
+        return DiskFailed(f"{text}: {error}")
+    return opening_error(error, text)
+
+
+def opening_error(error: OSError, text: str) -> StorageError:
+    """As `storage_error`, for a log that is opened: one file that cannot be read says nothing of the disk."""
+    kind = OutOfDescriptors if error.errno in _NO_DESCRIPTOR else StorageError
     return kind(f"{text}: {error}")
 
 

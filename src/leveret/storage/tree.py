@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 from leveret.model.errors import StorageError
 from leveret.storage.log import SEGMENT_BYTES_MAX, Log
-from leveret.storage.open_segments import OpenSegments
+from leveret.storage.open_segments import OpenSegments, OutOfDescriptors
 from leveret.storage.removed import RemovedFiles
 from leveret.storage.segment import has_segments
 from leveret.storage.state_file import SUFFIX, StateFile
@@ -164,7 +164,11 @@ class Tree:
         return False
 
     def open_all(self) -> dict[str, StorageError]:
-        """Open every closed log on disk; return the errors of those that cannot be opened, by name."""
+        """Open every closed log on disk; return the errors of those that cannot be opened, by name.
+
+        Raises:
+            OutOfDescriptors: the system has no descriptor for one of them now.
+        """
         damaged: dict[str, StorageError] = {}
         for _ in self.opening_all(damaged):
             pass
@@ -177,6 +181,8 @@ class Tree:
             if name not in self.logs and has_segments(directory):
                 try:
                     self.log(directory).open(with_messages=False, sync=False)
+                except OutOfDescriptors:
+                    raise
                 except StorageError as error:
                     damaged[name] = error
                 yield

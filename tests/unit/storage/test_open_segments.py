@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from leveret.model.errors import StorageError
+from leveret.model.errors import Corrupt, StorageError
 from leveret.storage.log import Log
 from leveret.storage.open_segments import OpenSegments, OutOfDescriptors
 from leveret.storage.segment import Segment
@@ -170,6 +170,44 @@ def test_that_there_is_no_descriptor_is_told_from_a_failing_disk(
     monkeypatch.undo()
     log.sync()
     assert log.synced_offset == 1
+
+
+def test_a_log_that_cannot_be_opened_keeps_no_descriptor_and_is_not_open(tmp_path: Path) -> None:
+    """A damaged log is tried again every few seconds: each try kept a descriptor, until the node had none left."""
+    (log,) = logs_in(tmp_path, 1, OpenSegments())
+    append(log, b"x")
+    append(log, b"y")
+    log.sync()
+    log.close()
+    segment = next(log.directory.glob("*.segment"))
+    octets = bytearray(segment.read_bytes())
+    octets[3] ^= 0xFF
+    segment.write_bytes(bytes(octets) * 2)
+    before = set(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        damaged = Log(log.directory, epoch=1)
+        with pytest.raises(Corrupt):
+            damaged.open()
+        assert not damaged.is_open
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.EIO])
+def test_a_log_that_cannot_be_opened_for_want_of_a_descriptor_is_not_damaged(
+    tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (log,) = logs_in(tmp_path, 1, OpenSegments())
+    append(log, b"x")
+    log.sync()
+    log.close()
+    again = Log(log.directory, epoch=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", lambda *args, **more: fail(number))
+        with pytest.raises(StorageError, match="cannot be opened") as refused:
+            again.open()
+    assert type(refused.value) is (StorageError if number == errno.EIO else OutOfDescriptors)
+    assert bodies(again.open()) == [b"x"]
+    again.close()
 
 
 class Owner:

@@ -15,6 +15,7 @@ from typing import Final
 from leveret.core.queues.queue import Queue
 from leveret.model.errors import StorageError
 from leveret.storage.log import Log
+from leveret.storage.open_segments import OutOfDescriptors
 from leveret.storage.removed import RemovedFiles
 from leveret.storage.segment import OnChunk
 from leveret.wire.chunk import ChunkError
@@ -64,12 +65,17 @@ class LogHome:
 
         Returns:
             Whether the log is open. If not, the queue is down, or has no log yet.
+
+        Raises:
+            OutOfDescriptors: the log may be whole, and cannot be opened now.
         """
         marked = self.has_log(queue.epoch)
         if not marked and not log.directory.exists():
             return False
         try:
             log.open(on_chunk, must_exist=marked, with_messages=False, sync=False)
+        except OutOfDescriptors:
+            raise
         except (StorageError, ChunkError) as error:
             take_down(queue, error)
             return False

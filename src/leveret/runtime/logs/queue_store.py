@@ -27,6 +27,7 @@ from leveret.runtime.logs.relocating import WhenSafe
 from leveret.runtime.process.clock import elapsed_ms
 from leveret.session.stored import RUN_COSTS, runs_of
 from leveret.storage.log import Log
+from leveret.storage.open_segments import OutOfDescriptors
 from leveret.storage.segment import Segment
 from leveret.storage.staged import StagedDirectory
 from leveret.storage.tree import Tree
@@ -177,7 +178,11 @@ class QueueStore:
         )
 
     def recover(self, queue: Queue) -> None:
-        """Restore the queue from its log; a damaged log takes the queue down, and no other."""
+        """Restore the queue from its log; a damaged log takes the queue down, and no other.
+
+        Raises:
+            OutOfDescriptors: the log may be whole, and cannot be read now.
+        """
         log = self._describe(queue)
         queue.relocated, queue.relocated_before = Relocated(), 0
         replay = Replay(queue)
@@ -192,6 +197,9 @@ class QueueStore:
         try:
             replay.restore(log)
             self.reclaiming.note(queue, log)
+        except OutOfDescriptors:
+            del self._logs[queue]
+            raise
         except StorageError as error:
             take_down(queue, error)
 

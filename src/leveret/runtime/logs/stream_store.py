@@ -139,7 +139,11 @@ class StreamStore:
         return next((stream for stream, held in self._logs.items() if held.log is log), None)
 
     def recover(self, stream: Stream) -> None:
-        """Restore the stream from its log; a damaged log takes the stream down, and no other."""
+        """Restore the stream from its log; a damaged log takes the stream down, and no other.
+
+        Raises:
+            OutOfDescriptors: the log may be whole, and cannot be opened now.
+        """
         log = self._describe(stream)
         last_chunk_id = -1
 

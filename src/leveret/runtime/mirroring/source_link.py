@@ -17,12 +17,14 @@ from leveret.runtime.mirroring.led_log import LedLog, MirrorState
 from leveret.runtime.mirroring.source_link_base import MirrorLeader, SourceLinkBase
 from leveret.runtime.mirroring.source_stream import SourceStream
 from leveret.runtime.replication.sent_logs import check_name
+from leveret.storage.open_segments import OutOfDescriptors
 from leveret.wire import link as wire
 from leveret.wire.link import Frame, LinkError, Type, decode, pack
 
 logger = logging.getLogger(__name__)
 
 BEAT_S: Final = 1.0
+_READ_AGAIN_S: Final = 1.0
 
 
 class MirroredLog(LedLog):
@@ -123,7 +125,7 @@ class SourceLink(SourceLinkBase):
         try:
             stream = SourceStream(self, led, copy)
         except StorageError as error:
-            logger.error("mirrored_log_unreadable log=%s node=%s error=%s", name, self.node, error)
+            self.unreadable(name, error)
             return
         self.streams[name] = led.streams[self.node] = stream
         self.leader.replicas(name).begins_anew(self.node)
@@ -134,6 +136,13 @@ class SourceLink(SourceLinkBase):
         """Request a report on a log that this node leads from now on, if the mirror wants the log."""
         if name in self.wanted:
             self.peer.write(pack(Type.REPORT_AGAIN, wire.LogNames([name])))
+
+    def unreadable(self, name: str, error: StorageError) -> None:
+        """Send a log no longer that cannot be read; if only the system's descriptors have run out, soon again."""
+        logger.error("mirrored_log_unreadable log=%s node=%s error=%s", name, self.node, error)
+        self.end(name)
+        if isinstance(error, OutOfDescriptors):
+            asyncio.get_running_loop().call_later(_READ_AGAIN_S, self.lead, name)
 
     def end(self, name: str, *, reports: bool = True) -> None:
         """Send that log no longer."""

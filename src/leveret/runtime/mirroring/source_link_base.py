@@ -11,6 +11,7 @@ from itertools import count
 from typing import Protocol
 
 from leveret.core.replication.replica_set import ReplicaSet
+from leveret.model.errors import StorageError
 from leveret.runtime.link.peer import LinkPeer
 from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.runtime.mirroring.log_table import LogTable
@@ -110,3 +111,7 @@ class SourceLinkBase(SendingLink, ABC):
     @abstractmethod
     def end(self, name: str, *, reports: bool = True) -> None:
         """Send that log no longer."""
+
+    @abstractmethod
+    def unreadable(self, name: str, error: StorageError) -> None:
+        """Send a log no longer that cannot be read."""

@@ -91,8 +91,7 @@ class SourceStream(SentLogs):
 
     def unreadable(self, name: str, error: StorageError) -> None:
         """See SentLogs: the log cannot be mirrored."""
-        logger.error("mirrored_log_unreadable log=%s node=%s error=%s", name, self.node, error)
-        self.link.end(name)
+        self.link.unreadable(name, error)
 
     # -- the comparison -----------------------------------------------------------------------
 

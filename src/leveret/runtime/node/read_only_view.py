@@ -21,13 +21,16 @@ from leveret.runtime.logs.definitions_store import (
     refresh_policies,
     take_over,
 )
+from leveret.runtime.logs.log_home import take_down
 from leveret.runtime.logs.log_store import LogStore, log_name
 from leveret.runtime.process.work_slices import time_slice
 from leveret.storage.log import Log
+from leveret.storage.open_segments import OutOfDescriptors
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import Chunk
 
 _PART_BYTES: Final = 256 * 1024
+_READ_AGAIN_S: Final = 1.0
 
 
 class ReadOnlyView:
@@ -48,7 +51,11 @@ class ReadOnlyView:
         self._stores.show(expected)
         self._definitions.restore(self._broker)
         for queue in self._broker.queues.values():
-            self._stores.recover(queue)
+            try:
+                self._stores.recover(queue)
+            except OutOfDescriptors as error:
+                # What is shown is read again after the next join.
+                take_down(queue, error)
             self._queues[log_name(queue)] = queue
         refresh_policies(self._broker, lambda: False, policy_failed)
         self._quieten()
@@ -106,6 +113,9 @@ class ReadOnlyView:
                 for chunk in log.read(max(at, log.first_offset), _PART_BYTES):
                     self._stores.replayed(queue, log, chunk)
                     at = chunk.header.next_offset
+            except OutOfDescriptors:
+                await asyncio.sleep(_READ_AGAIN_S)
+                continue
             except StorageError:
                 # Whoever needs it finds it damaged.
                 return False

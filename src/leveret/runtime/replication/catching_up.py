@@ -24,6 +24,7 @@ from leveret.core.replication.join import (
 )
 from leveret.model.errors import StorageError
 from leveret.storage.log import Log
+from leveret.storage.open_segments import OutOfDescriptors
 from leveret.storage.tree import Tree
 from leveret.wire.link import (
     ChangeKind,
@@ -63,6 +64,9 @@ def read_prefix(frame: Frame, number: int, log: Log, at: PrefixPosition, bytes_m
 
     The position is 0 if there is no more, or if they cannot be read: the log's owner finds the damage, and the copy
     continues without the rest of the prefix.
+
+    Raises:
+        OutOfDescriptors: they cannot be read now.
     """
     start, next_offset = log.segment_before(at.top), at.next_offset
     if start is None:
@@ -75,6 +79,8 @@ def read_prefix(frame: Frame, number: int, log: Log, at: PrefixPosition, bytes_m
                 break
             frame.add(log_change(ChangeKind.HEAD, number, start), [octets], header.records)
             next_offset = header.next_offset
+    except OutOfDescriptors:
+        raise
     except StorageError as error:
         logger.error("prefix_not_sent log=%s error=%s", log.name, error)
         return PrefixPosition(0, 0)

@@ -12,6 +12,7 @@ at the same time.
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
@@ -19,6 +20,7 @@ from typing import Final, Protocol
 from leveret.core.replication.in_sync import InSync
 from leveret.runtime.process.clock import elapsed_ms
 from leveret.runtime.replication.catching_up import CatchUpPlan, PrefixPosition, read_prefix
+from leveret.storage.open_segments import OutOfDescriptors
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import Header
 from leveret.wire.link import (
@@ -31,6 +33,8 @@ from leveret.wire.link import (
     name_change,
     whole_change,
 )
+
+logger = logging.getLogger(__name__)
 
 _SAMPLES_MAX: Final = 8192
 _PREFIX_BYTES: Final = 1024 * 1024
@@ -185,7 +189,11 @@ class Feed:
             if log is None or at.top <= log.first_offset:
                 del self.prefixes[name]
                 continue
-            self.prefixes[name] = read_prefix(self._frame, self._number(name), log, at, _PREFIX_BYTES)
+            try:
+                self.prefixes[name] = read_prefix(self._frame, self._number(name), log, at, _PREFIX_BYTES)
+            except OutOfDescriptors as error:
+                logger.warning("prefix_waits log=%s error=%s", name, error)
+                return
 
     def replaced(self, name: str, octets: bytes | None) -> None:
         """See storage.tree.Changes."""

@@ -27,6 +27,7 @@ from leveret.runtime.replication.listener import ReplicationListener
 from leveret.runtime.replication.sent_node import Leading
 from leveret.runtime.sockets.tls import server_context
 from leveret.session.link_handshake import ProvenFollower
+from leveret.storage.open_segments import OutOfDescriptors
 
 if TYPE_CHECKING:
     from leveret.runtime.coordination.elected import Elected
@@ -179,8 +180,11 @@ class FollowerServer:
     def _log_unreadable(self, name: str, error: StorageError) -> None:
         """See sent_node.Leading: take an unreadable queue or stream down.
 
-        A mirror's copy is fetched again. Without any other log a follower is no copy.
+        A mirror's copy is fetched again. Without any other log a follower is no copy. If only the system's descriptors
+        have run out, the follower joins again.
         """
+        if isinstance(error, OutOfDescriptors):
+            raise error
         node = self._node()
         log = node.tree.logs.get(name)
         if self._is_member and log is not None and isinstance(error, Corrupt) and node.copy_gone(log, error):

@@ -9,11 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from leveret.core.queues.queue import Queue
 from leveret.model import definitions as d
 from leveret.model.errors import NotFound, StorageError
 from leveret.runtime.logs import commit as commit_module
-from leveret.runtime.logs.log_store import LogStore
+from leveret.runtime.logs import queue_store
+from leveret.runtime.logs.log_store import LogStore, log_name
 from leveret.runtime.node import node
+from leveret.storage.log import Log
+from leveret.storage.open_segments import OutOfDescriptors
 from leveret.storage.tree import Tree
 from tests.unit.runtime.collecting.site import Site
 
@@ -161,3 +165,33 @@ async def test_who_serves_a_queue_marks_its_log_and_who_shows_it_does_not(
     assert marked == ([] if shows else [queue.epoch])
     store.close()
     commits.close()
+
+
+@pytest.mark.parametrize("where", ["opened", "read"])
+async def test_a_queue_that_no_descriptor_is_left_for_is_not_down(
+    tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a mirror that begins to lead; its copy was put away, and its messages were given up by restart_queue."""
+    site = await started(tmp_path)
+    bodies = await site.publish(3)
+    store, before = site.node._queues, site.queue()
+    store.step_down(before)
+    queue = Queue(before.definition, site.node.log_store.read)
+
+    def refuse(*args: object, **more: object) -> None:
+        raise OutOfDescriptors("too many open files")
+
+    with monkeypatch.context() as patched:
+        if where == "opened":
+            patched.setattr(Log, "open", refuse)
+        else:
+            patched.setattr(queue_store.Replay, "restore", refuse)
+        with pytest.raises(OutOfDescriptors):
+            store.recover(queue)
+    assert queue.damage is None
+    assert queue not in store._logs
+    site.node.tree.logs.pop(log_name(queue), None)
+    store.recover(queue)
+    assert queue.message_count == len(bodies)
+    site.node.broker.replace_queue(queue)
+    await site.kill()

@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 
 from leveret.runtime.link import heartbeat
-from leveret.runtime.mirroring import copy_link, source_stream
+from leveret.runtime.mirroring import copy_link, source_link, source_stream
 from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.storage.log import Log
+from leveret.storage.open_segments import OutOfDescriptors
 from leveret.testing.applications.compare import logs_of
 from leveret.testing.network.link_proxy import Direction, LinkProxy
 from leveret.testing.network.waiting import until
@@ -87,6 +88,31 @@ async def test_a_link_that_is_cut_at_any_octet_or_altered_loses_nothing(tmp_path
         await scenario(proxy, leader, mirror)
         await mirror.stop()
         await leader.stop()
+    found = compared(leader, mirror)
+    assert found.is_identical, found
+
+
+async def test_a_log_that_no_descriptor_was_left_for_is_mirrored_a_moment_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No mirror asked for it again until the link was begun anew."""
+    monkeypatch.setattr(source_link, "_READ_AGAIN_S", 0.02)
+    leader, mirror = await pair(tmp_path)
+    leader.fill(A, 40_000)
+    read, refusals = Log.read_segments, iter(range(3))
+
+    def scarce(log: Log, offset: int, bytes_max: int) -> Any:
+        if next(refusals, None) is not None:
+            raise OutOfDescriptors("too many open files")
+        return read(log, offset, bytes_max)
+
+    monkeypatch.setattr(Log, "read_segments", scarce)
+    leader.lead(A, automatic=True)
+    mirror.copies.mirror(A, "leader")
+    await until(lambda: leader.is_live("mirror", A), "live")
+    assert next(refusals, None) is None
+    await mirror.stop()
+    await leader.stop()
     found = compared(leader, mirror)
     assert found.is_identical, found
 

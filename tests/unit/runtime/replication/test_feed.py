@@ -9,6 +9,8 @@ import pytest
 
 from leveret.core.replication.in_sync import InSync
 from leveret.runtime.replication.feed import Feed
+from leveret.storage.log import Log
+from leveret.storage.open_segments import OutOfDescriptors
 from leveret.storage.tree import Tree
 from leveret.wire import link
 from leveret.wire.link import LinkError, Octets
@@ -41,6 +43,7 @@ class Follower:
     """A live follower: the frames and the error that it was given."""
 
     is_live = True
+    waiting_bytes = 0
 
     def __init__(self) -> None:
         self.frames: list[int] = []
@@ -88,3 +91,27 @@ def test_segments_that_come_in_front_again_are_sent_though_earlier_ones_wait(tmp
     feed.dropped(NAME, 2)
     feed.prepended(NAME, 2)
     assert feed.prefixes[NAME].top == 2
+
+
+def test_a_prefix_that_no_descriptor_is_left_to_read_waits_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = Tree(tmp_path, epoch=1)
+    feed = Feed(tree, InSync(ack_timeout_ms=1000, min_in_sync=0), lambda: 0, waits=True, compress=False)
+    feed.followers.append(cast(Any, Follower()))
+    feed.count_live()
+    log = tree.log(tmp_path / NAME, segment_bytes_max=100).open()
+    for _ in range(3):
+        log.append(0, 1, 1, b"m" * 100, 0)
+    feed.cut()
+    feed.prepended(NAME, 2)
+
+    def scarce(*args: object) -> None:
+        raise OutOfDescriptors("too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Log, "read_segments", scarce)
+        feed.read_prefixes()
+    assert feed.prefixes[NAME].top == 2
+    feed.read_prefixes()
+    assert feed.prefixes[NAME].top < 2

@@ -8,14 +8,19 @@ import pytest
 
 from leveret.config import load
 from leveret.config.kinds import Address
-from leveret.model.errors import PreconditionFailed
+from leveret.core.queues.queue import Queue
+from leveret.model import definitions as d
+from leveret.model.errors import PreconditionFailed, StorageError
+from leveret.runtime.logs.log_store import log_name
 from leveret.runtime.node.node import Node
 from leveret.runtime.replication.identity import IdentityFile
 from leveret.runtime.roles.follower_server import FollowerServer, uri_of
 from leveret.session.link_handshake import ProvenFollower
+from leveret.storage.open_segments import OutOfDescriptors
 from leveret.storage.tree import Tree
 from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.network.waiting import until
+from tests.unit.core.broker.test_broker import no_read
 from tests.unit.runtime.replication.link_sites import link_end, unheard
 
 SETTINGS = {
@@ -105,3 +110,17 @@ async def test_who_takes_over_is_met_as_the_leader_of_the_next_epoch(tmp_path: P
 )
 def test_where_a_door_is_found(settings: dict[str, str], address: Address | None, uri: str) -> None:
     assert uri_of(load(None, settings).followers, address) == uri
+
+
+async def test_a_queue_is_not_taken_down_because_no_descriptor_is_left_to_read_it_for_a_follower(
+    tmp_path: Path,
+) -> None:
+    site = Site(tmp_path, leads=True)
+    queue = Queue(d.Queue(vhost="/", name="q", epoch=8), no_read)
+    site.node.broker.queues[queue.key] = queue
+    with pytest.raises(OutOfDescriptors):
+        site.follower_server._log_unreadable(log_name(queue), OutOfDescriptors("too many open files"))
+    damage = [queue.damage]
+    site.follower_server._log_unreadable(log_name(queue), StorageError("unreadable"))
+    assert [*damage, queue.damage] == [None, "unreadable"]
+    await site.close()
