@@ -1,7 +1,8 @@
 """Converts columns of the archive to messages as the broker's log has them, many at a time.
 
 Arrow joins the parts of all messages of a piece, so no message is an object of Python: the time of a message is that
-of copying it. Exchanges, routing keys and properties come as dictionaries, and mostly repeat.
+of copying it. Exchanges, routing keys and properties come as dictionaries, and mostly repeat. Messages that are alike,
+but for their bodies' octets, are the rows of a matrix, which numpy copies in a fifth of that time.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 
 from leveret.pipeline.archive.settled_offsets import Bools, Int64s
 from leveret.wire.properties import EXPIRATION
+from leveret.wire.record import content_header, message_head
 from leveret.wire.stream.publish import RUN_RECORDS_MAX, MessageRun
 
 SHAPE: Final = ["exchange", "routing_key", "properties"]
@@ -35,12 +37,42 @@ _HEADER_BYTES: Final = 12
 def message_runs(messages: pa.Table, first_id: int) -> Iterator[MessageRun]:
     """Yield messages (columns SHAPE and BODY), numbered from `first_id` on, in their form in a log."""
     for batch in messages.to_batches():
-        columns = _Columns(batch)
-        begin = 0
-        for end in _cuts(columns.sizes, _PIECE_BYTES_MAX, batch.num_rows):
-            yield from columns.runs(begin, end, first_id + begin)
-            begin = end
+        if _are_alike(batch):
+            yield from _alike_runs(batch, first_id)
+        else:
+            columns = _Columns(batch)
+            begin = 0
+            for end in _cuts(columns.sizes, _PIECE_BYTES_MAX, batch.num_rows):
+                yield from columns.runs(begin, end, first_id + begin)
+                begin = end
         first_id += batch.num_rows
+
+
+def _are_alike(batch: pa.RecordBatch) -> bool:
+    """Whether all messages have the same exchange, routing key and properties, and bodies of the same size."""
+    varying = [batch.column(name).indices.to_numpy() for name in SHAPE] + [_sizes(batch.column(BODY))]
+    return batch.num_rows > 0 and all(bool(np.all(values == values[0])) for values in varying)
+
+
+def _alike_runs(batch: pa.RecordBatch, first_id: int) -> Iterator[MessageRun]:
+    exchange, key, properties = [
+        batch.column(name).dictionary[batch.column(name).indices[0].as_py()].as_py() for name in SHAPE
+    ]
+    bodies = batch.column(BODY)
+    body_bytes, offsets = len(bodies[0].as_py()), np.frombuffer(bodies.buffers()[1], np.int32)
+    begin, count = int(offsets[bodies.offset]), batch.num_rows
+    octets = np.frombuffer(bodies.buffers()[2] or b"", np.uint8)[begin : begin + count * body_bytes]
+    rows = octets.reshape(count, body_bytes)
+    message = message_head(exchange, key, content_header(properties, body_bytes))
+    head = np.frombuffer((len(message) + body_bytes).to_bytes(_LENGTH.itemsize) + message, np.uint8)
+    expires = bool(_expiring(pa.array([properties], pa.binary()))[0])
+    step = min(RUN_RECORDS_MAX, max(1, RUN_BYTES_MAX // (len(head) + body_bytes)))
+    for first in range(0, count, step):
+        records = min(step, count - first)
+        run = np.empty((records, len(head) + body_bytes), np.uint8)
+        run[:, : len(head)] = head
+        run[:, len(head) :] = rows[first : first + records]
+        yield MessageRun(first_id + first, records, run.reshape(-1).data, records * body_bytes, expires)
 
 
 class _Columns:
