@@ -68,10 +68,10 @@ def contents(data_dir: Place, *, with_queues: bool = True) -> dict[str, list[dic
 
 def _upstream_of(identities: UpstreamIdentities, vhost: str) -> dict[str, Any]:
     """What is known of the upstream's logs of a vhost, together."""
-    logs = identities.of_vhost(vhost)
+    logs, missing = identities.of_vhost(vhost), identities.missing_of(vhost)
     return {
-        "missing": sum(each.missing for each in logs),
-        "missing_messages": sum(each.missing_messages for each in logs),
+        "missing": missing["missing_records"],
+        "missing_messages": missing["missing_messages"],
         "is_replaced": any(each.is_replaced for each in logs),
         "known_from_ms": max((each.history_from_ms for each in logs), default=0),
     }

@@ -180,6 +180,14 @@ class UpstreamIdentities:
         """The identities of all logs of a vhost."""
         return [each for log, each in self.by_log.items() if vhost_of(log) == vhost]
 
+    def missing_of(self, vhost: str) -> dict[str, int]:
+        """The counts of a vhost's logs together: missing_records, missing_messages."""
+        logs = self.of_vhost(vhost)
+        return {
+            "missing_records": sum(each.missing for each in logs),
+            "missing_messages": sum(each.missing_messages for each in logs),
+        }
+
     def forget(self, vhosts: list[str]) -> None:
         """Forget these vhosts, whose data are deleted."""
         gone = [log for log in self.by_log if vhost_of(log) in vhosts]

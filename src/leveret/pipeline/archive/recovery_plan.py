@@ -1,7 +1,7 @@
 """A recovery plan: the messages to publish, frozen before the first is published.
 
     plans/vhost-<vhost>/<plan id>/
-        runs/<n>.arrow   unsettled messages of some files, a record batch a queue, after UNSETTLED
+        runs/<n>.arrow   unsettled messages of some files, after UNSETTLED: record batches of one queue each
         plan.json        the plan; without it the rest counts for nothing
         recovered.arrow  the messages of the runs, as ranges after RECOVERED
         DONE             the outcome; with it the runs are gone
@@ -25,7 +25,7 @@ import copy
 import secrets
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -77,14 +77,35 @@ RECOVERED: Final = pa.schema(
 )
 
 
+class RunSpan(msgspec.Struct, frozen=True):
+    """What a part says of its messages, whose rows are in order: of one incarnation, by offset, each once.
+
+    Attributes:
+        first, last: the lowest and the highest offset. first_file, last_file: the files of these messages.
+        first_ms, last_ms: the times of the oldest and the newest message.
+    """
+
+    epoch: int
+    first: int
+    last: int
+    first_file: int
+    last_file: int
+    first_ms: int
+    last_ms: int
+
+
 class RunPart(msgspec.Struct, frozen=True):
-    """Unsettled messages of one queue: a record batch of a run, with its checksum if the plan has checksums."""
+    """Unsettled messages of one queue: a record batch of a run, with its checksum if the plan has checksums.
+
+    `span` is None if the rows are not in order, and in plans of earlier versions.
+    """
 
     run: str
     batch: int
     queue: str
     rows: int
     crc32: int | None = None
+    span: RunSpan | None = None
 
 
 class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -327,7 +348,8 @@ class PlanDirectory:
 
     def _keep_identities(self, totals: dict[str, int]) -> None:
         tables = [
-            _ranges_of(queue, read_order(self.runs, parts), totals.get(queue, 0))
+            _dense_ranges(queue, parts, totals.get(queue, 0))
+            or _ranges_of(queue, read_order(self.runs, parts), totals.get(queue, 0))
             for queue, parts in self.load().parts_by_queue().items()
         ]
         table = pa.concat_tables(tables) if tables else RECOVERED.empty_table()
@@ -485,9 +507,10 @@ class QueueOrder:
         timestamps: the times of their chunks, in ms.
         epochs: the queue's incarnation, one a message.
         offsets: the offsets in the queue.
+        before: the number of messages that come before the first of these.
     """
 
-    def __init__(self, unsettled: pa.Table) -> None:
+    def __init__(self, unsettled: pa.Table, before: int = 0) -> None:
         epochs = unsettled.column("queue_epoch").to_numpy()
         offsets = unsettled.column("queue_offset").to_numpy()
         places = (
@@ -496,7 +519,7 @@ class QueueOrder:
         # Unfinished plans are numbered in this order. It differs from the order of the numbers themselves, which
         # earlier versions used, only for queues with several epochs whose policy was removed in between.
         timestamps = unsettled.column("timestamp_ms").to_numpy()
-        if not _are_in_order(epochs, offsets):
+        if not are_in_order(epochs, offsets):
             order = np.lexsort((places, offsets, in_order(epochs)))
             epochs, offsets, places, timestamps = (
                 each[order] for each in (epochs, offsets, places, timestamps)
@@ -510,35 +533,42 @@ class QueueOrder:
         self.epochs: Int64s = epochs
         self.offsets: Int64s = offsets
         self.timestamps: Int64s = timestamps
+        self.before = before
 
     def __len__(self) -> int:
-        """The number of messages for the queue."""
+        """The number of messages."""
         return len(self.places)
 
-    def up_to(self, count: int) -> QueueOrder:
-        """The order of the first messages alone."""
-        found = copy.copy(self)
+    def up_to(self, last: int) -> QueueOrder:
+        """The order of the messages up to this id alone."""
+        found, count = copy.copy(self), max(0, last - self.before)
         found.places, found.epochs = self.places[:count], self.epochs[:count]
         found.offsets, found.timestamps = self.offsets[:count], self.timestamps[:count]
         return found
+
+    def places_of(self, ids: Int64s) -> Int64s:
+        """The places of the messages with these ids."""
+        places: Int64s = self.places[ids - 1 - self.before]
+        return places
 
     def sweeps(self, after: int) -> list[npt.NDArray[np.int64]]:
         """Cut the ids above `after` into pieces with rising places, so that no file is opened twice for one piece.
 
         There is almost always one piece, because the outgoing log has a queue's chunks in their order.
         """
-        cuts = np.flatnonzero(np.diff(self.places[after:]) <= 0) + 1
-        ids = np.arange(after + 1, len(self) + 1, dtype=np.int64)
+        skipped = max(0, after - self.before)
+        cuts = np.flatnonzero(np.diff(self.places[skipped:]) <= 0) + 1
+        ids = np.arange(skipped, len(self), dtype=np.int64) + self.before + 1
         return [piece for piece in np.split(ids, cuts) if len(piece)]
 
 
-def _are_in_order(epochs: Int64s, offsets: Int64s) -> bool:
+def are_in_order(epochs: Int64s, offsets: Int64s) -> bool:
     """Whether rows need no sort, as nearly always: one incarnation, and each offset behind the one before it."""
     return bool(np.all(epochs[1:] == epochs[:-1]) and np.all(offsets[1:] > offsets[:-1]))
 
 
-def read_order(runs: Place, parts: Iterable[RunPart]) -> QueueOrder:
-    """The order of the queue with these parts.
+def read_order(runs: Place, parts: Iterable[RunPart], before: int = 0) -> QueueOrder:
+    """The order of the queue with these parts, or of some adjacent ones with `before` messages before them.
 
     Raises:
         StorageError: a run cannot be read, or is damaged.
@@ -554,7 +584,19 @@ def read_order(runs: Place, parts: Iterable[RunPart]) -> QueueOrder:
         except (OSError, ValueError, pa.ArrowException) as error:
             raise StorageError(f"{runs / part.run}: {error}; restore it from a copy") from error
         batches.append(batch)
-    return QueueOrder(pa.Table.from_batches(batches, schema=UNSETTLED))
+    return QueueOrder(pa.Table.from_batches(batches, schema=UNSETTLED), before)
+
+
+def spans_in_order(parts: list[RunPart]) -> list[RunSpan] | None:
+    """The spans of a queue's parts if these, one behind the other, are its order; None if they must be sorted."""
+    spans = [part.span for part in parts if part.span is not None]
+    if len(spans) < len(parts):
+        return None
+    is_in_order = all(
+        before.epoch == behind.epoch and before.last < behind.first and before.last_file <= behind.first_file
+        for before, behind in pairwise(spans)
+    )
+    return spans if is_in_order else None
 
 
 def unsettled_crc32(batch: pa.RecordBatch) -> int:
@@ -567,6 +609,24 @@ def unsettled_crc32(batch: pa.RecordBatch) -> int:
     for column in batch.columns:
         crc = crc32(column.to_numpy(), crc)
     return crc
+
+
+def _dense_ranges(queue: str, parts: list[RunPart], count: int) -> pa.Table | None:
+    """All messages of a queue as ranges, after RECOVERED, if its parts say that each of them is one."""
+    spans = spans_in_order(parts)
+    if (
+        spans is None
+        or count != sum(span.last + 1 - span.first for span in spans)
+        or count != sum(part.rows for part in parts)
+    ):
+        return None
+    columns = zip(
+        *((queue, span.epoch, span.first, span.last + 1 - span.first) for span in spans), strict=True
+    )
+    return pa.Table.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, RECOVERED, strict=True)],
+        schema=RECOVERED,
+    )
 
 
 def _ranges_of(queue: str, order: QueueOrder, count: int) -> pa.Table:

@@ -41,6 +41,7 @@ from leveret.pipeline.archive.recovery_plan import (
     delete_forgotten,
     delete_unfrozen,
     read_order,
+    spans_in_order,
     unfinished,
 )
 from leveret.pipeline.archive.stored_positions import StoredPositions, stored_positions_at
@@ -64,6 +65,7 @@ from leveret.pipeline.recovery.publish import (
     PUBLISHERS_PER_CLIENT,
     IngestClient,
     PlanPublisher,
+    complete_outcome,
     queue_outcome,
 )
 from leveret.pipeline.recovery.segment_intake import SegmentIntake
@@ -154,6 +156,7 @@ class RecoveryRun:
                 outcomes += self._publish(plans)
             took_s = time.monotonic() - begun_s
             compared = self._compare(plans, outcomes) if job.compare is not None else None
+            identities = UpstreamIdentities(job.root)
             self._console.say(
                 "done",
                 summary=summarise(outcomes, vhosts),
@@ -161,19 +164,19 @@ class RecoveryRun:
                 recovered_s=round(took_s, 3),
                 compared_s=round(time.monotonic() - begun_s - took_s, 3),
                 compared=compared,
-                transferred=self._transferred(),
+                transferred=self._transferred(identities),
+                missing={vhost: identities.missing_of(vhost) for vhost in self._manifest.vhosts},
                 marks={log: self._manifest.last_chunk(log).mark for log in self._manifest.next_by_log},
             )
         finally:
             clear_scratch(job.root, job.owned)
 
-    def _transferred(self) -> dict[str, tuple[int, int]]:
+    def _transferred(self, identities: UpstreamIdentities) -> dict[str, tuple[int, int]]:
         """By outgoing log, its id at the upstream, and the offset up to which it was transferred."""
-        identities = UpstreamIdentities(self._job.root).by_log
         return {
-            log: (identities[log].log_id, next_offset)
+            log: (identities.log_id(log), next_offset)
             for log, next_offset in self._manifest.next_by_log.items()
-            if log in identities
+            if log in identities.by_log
         }
 
     def _left(self) -> list[PlanDirectory]:
@@ -387,7 +390,8 @@ class RecoveryRun:
     def _publish(self, plans: list[tuple[PlanDirectory, RecoveryPlan]]) -> list[PlanOutcome]:
         """Publish plans and mark them as finished.
 
-        Large queues come by shares of files first, beside the others; then each is completed by a task of its own.
+        Large queues come by shares of files first, beside the others; then a task of its own completes each that lacks
+        messages.
         """
         job, inbox = self._job, self._inbox.address
         # A rehearsal recovers entries of streams into queues, to compare them unchanged.
@@ -438,7 +442,13 @@ class RecoveryRun:
                 intake.finish()
                 there[plan_id] = intake.last_by_queue
             self._intakes.clear()
-        rest = self._tasks(plans, lambda plan, queue: queue in large.get(plan.plan_id, ()))
+        complete = {plan.plan_id: _complete(plan, there.get(plan.plan_id, {})) for _, plan in plans}
+        for plan_id, outcomes in complete.items():
+            found.setdefault(plan_id, []).extend(outcomes.values())
+        rest = self._tasks(
+            plans,
+            lambda plan, queue: queue in large.get(plan.plan_id, ()) and queue not in complete[plan.plan_id],
+        )
         for brought in self._spark.run(rest, work, TaskResult):
             found.setdefault(brought.plan_id, []).extend(brought.queues)
         return [self._finish(directory, plan, found.get(plan.plan_id, [])) for directory, plan in plans]
@@ -553,6 +563,17 @@ class RecoveryRun:
         if self._job.to is not None and bool(self._blocked) != before:
             at = f"{self._job.to.host}:{self._job.to.port}"
             self._console.say("blocked" if reason else "unblocked", target=at, reason=reason)
+
+
+def _complete(plan: RecoveryPlan, there: dict[str, int]) -> dict[str, QueueOutcome]:
+    """The outcomes of a plan's queues of which the last message is there; nothing is read for them."""
+    parts = plan.parts_by_queue()
+    outcomes: dict[str, QueueOutcome] = {}
+    for queue, last in there.items():
+        spans = spans_in_order(parts[queue])
+        if spans is not None and last == plan.queues[queue]:
+            outcomes[queue] = complete_outcome(queue, spans, last)
+    return outcomes
 
 
 def _say_blocked(inbox: str, task: PublishTask, reason: str) -> None:

@@ -17,7 +17,14 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from leveret.model.errors import NotFound, Refusal
-from leveret.pipeline.archive.recovery_plan import PlanDirectory, QueueOrder, RecoveryPlan
+from leveret.pipeline.archive.recovery_plan import (
+    PlanDirectory,
+    QueueOrder,
+    RecoveryPlan,
+    RunPart,
+    read_order,
+    spans_in_order,
+)
 from leveret.pipeline.recovery.publish import PUBLISHERS_PER_CLIENT, PlanReader
 from leveret.pipeline.recovery.segments import (
     FIRST_BYTES,
@@ -60,11 +67,18 @@ class FileShare(NamedTuple):
 def queue_begins(client: StreamClient, plan: RecoveryPlan, staging: Path) -> dict[str, QueueBegin]:
     """The large queues that take segments, and where they begin; none if this process does not see the directory.
 
+    Not one whose parts must be sorted: its numbers in a share need not be adjacent.
+
     Raises:
         LeveretError: the node is gone.
     """
     found: dict[str, QueueBegin] = {}
-    large = [queue for queue, messages in plan.queues.items() if messages >= MESSAGES_MIN]
+    parts = plan.parts_by_queue()
+    large = [
+        queue
+        for queue, messages in plan.queues.items()
+        if messages >= MESSAGES_MIN and spans_in_order(parts[queue])
+    ]
     for queue in sorted(large, key=lambda name: -plan.queues[name])[:QUEUES_MAX]:
         try:
             end = LogEnd.of(client.stats(STAGED_STREAM_PREFIX + queue))
@@ -104,15 +118,15 @@ def write_share(
         found.append(segment)
         written(segment)
 
-    reference = reader.plan.reference.encode()
+    reference, parts = reader.plan.reference.encode(), reader.plan.parts_by_queue()
     orders: dict[str, QueueOrder] = {}
     writers: list[_QueueWriter] = []
     for queue, begin in share.begins.items():
         if not sees_staging(staging, begin.end):
             continue
-        order = reader.orders([queue])[queue]
-        span = _numbers_in(order, begin.last, share.first, share.end)
-        if span is not None:
+        order = _order_in(share, parts.get(queue, []))
+        span = None if order is None else _numbers_in(order, begin.last, share.first, share.end)
+        if order is not None and span is not None:
             orders[queue] = order.up_to(span[1])
             writers.append(_QueueWriter(queue, staging, reference, begin, span[0], note))
     try:
@@ -125,16 +139,28 @@ def write_share(
     return found
 
 
+def _order_in(share: FileShare, parts: list[RunPart]) -> QueueOrder | None:
+    """The order of the messages of those parts that have some in the share's files; None if there are none."""
+    spans = spans_in_order(parts) or ()
+    mine = [
+        index
+        for index, span in enumerate(spans)
+        if span.first_file < share.end and span.last_file >= share.first
+    ]
+    if not mine:
+        return None
+    before = sum(part.rows for part in parts[: mine[0]])
+    return read_order(share.directory.runs, parts[mine[0] : mine[-1] + 1], before)
+
+
 def _numbers_in(order: QueueOrder, after: int, first: int, end: int) -> tuple[int, int] | None:
     """The last number before, and the last one in, the files from `first` up to `end`; None if there are none.
 
-    None as well for a queue whose order goes back in the files: its numbers in a share are not adjacent.
+    Numbers up to `after` do not count.
     """
-    files = order.places[after:] >> 32
-    if np.any(np.diff(files) < 0):
-        return None
-    begin, stop = np.searchsorted(files, (first, end)).tolist()
-    return (after + begin, after + stop) if begin < stop else None
+    begin, stop = np.searchsorted(order.places, (first << 32, end << 32)).tolist()
+    begin, stop = max(after, order.before + begin), order.before + stop
+    return (begin, stop) if begin < stop else None
 
 
 class _QueueWriter:

@@ -27,6 +27,7 @@ from leveret.pipeline.archive.recovery_plan import (
     QueueOrder,
     QueueOutcome,
     RecoveryPlan,
+    RunSpan,
     read_order,
 )
 from leveret.pipeline.archive.settled_offsets import Int64s
@@ -139,7 +140,7 @@ class PlanReader:
         """Yield, for one row group at a time, (queue's index, first id, messages with consecutive ids)."""
         ids = np.concatenate([piece for _, piece in pieces])
         queues = np.concatenate([np.full(len(piece), index, np.int64) for index, piece in pieces])
-        places = np.concatenate([orders[index].places[piece - 1] for index, piece in pieces])
+        places = np.concatenate([orders[index].places_of(piece) for index, piece in pieces])
         order = np.argsort(places, kind="stable")
         ids, queues, places = ids[order], queues[order], places[order]
         files = places >> 32
@@ -284,4 +285,14 @@ def queue_outcome(queue: str, order: QueueOrder, count: int | None = None) -> Qu
         messages=len(timestamps),
         first_ms=int(timestamps.min(initial=order.timestamps[0])),
         last_ms=int(timestamps.max(initial=order.timestamps[0])),
+    )
+
+
+def complete_outcome(queue: str, spans: list[RunSpan], messages: int) -> QueueOutcome:
+    """The outcome of publishing all messages of a queue whose parts have these spans."""
+    return QueueOutcome(
+        queue=queue,
+        messages=messages,
+        first_ms=min(span.first_ms for span in spans),
+        last_ms=max(span.last_ms for span in spans),
     )

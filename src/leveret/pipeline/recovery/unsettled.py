@@ -9,7 +9,7 @@ unsettled messages are written, as runs (`plan`); no rows go through Spark.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -27,6 +27,8 @@ from leveret.pipeline.archive.recovery_plan import (
     UNSETTLED,
     PlanDirectory,
     RunPart,
+    RunSpan,
+    are_in_order,
     covered_number,
     cut_from_scratch,
     finished,
@@ -49,6 +51,8 @@ from leveret.wire.incarnation import epoch_of, generation_of, in_order, numberin
 Masks = dict[QueueIncarnation, Mask]
 _THREADS: Final = 8
 """Settlements are read side by side: in a store, each read takes a while."""
+PART_ROWS_MIN: Final = 50_000
+"""The rows from which on a part of a queue gets no more of them; the last one of a run may have fewer."""
 _KEYS = ["queue", "queue_epoch", "queue_offset", "kind", "timestamp_ms"]
 
 
@@ -279,18 +283,51 @@ def write_run(
     parts, spans = [], []
     with written_beside(run.parent) as beside:
         with pa.OSFile(str(beside), "wb") as sink, pa.ipc.new_file(sink, UNSETTLED) as writer:
-            for index, (queue, batches) in enumerate(found.items()):
+            pieces = [(queue, piece) for queue, batches in found.items() for piece in _pieces(batches)]
+            for index, (queue, batches) in enumerate(pieces):
                 [batch] = pa.Table.from_batches(batches).cast(UNSETTLED).combine_chunks().to_batches()
                 writer.write_batch(batch)
-                parts.append(RunPart(run.name, index, queue, batch.num_rows, unsettled_crc32(batch)))
+                span = run_span(batch)
+                parts.append(RunPart(run.name, index, queue, batch.num_rows, unsettled_crc32(batch), span))
+                if span is not None:
+                    spans.append(OffsetSpan(queue, span.epoch, span.first, span.last, batch.num_rows))
+                    continue
                 epochs, offsets = (batch.column(name).to_numpy() for name in ("queue_epoch", "queue_offset"))
-                begins = np.append(0, np.flatnonzero(np.diff(epochs)) + 1)
-                for each in np.unique(epochs[begins]).tolist():
-                    mine = offsets if len(begins) == 1 else offsets[epochs == each]
-                    spans.append(span_of(queue, each, mine))
+                for each in np.unique(epochs).tolist():
+                    spans.append(span_of(queue, each, offsets[epochs == each]))
         keep(beside, run)
     sync_directory(run.parent)
     return UnsettledMessages(parts, unreadable, spans)
+
+
+def _pieces(batches: list[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """Cut a queue's batches into pieces, so that the task of some files need not read what others have."""
+    piece: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        piece.append(batch)
+        rows += batch.num_rows
+        if rows >= PART_ROWS_MIN:
+            yield piece
+            piece, rows = [], 0
+    if piece:
+        yield piece
+
+
+def run_span(batch: pa.RecordBatch) -> RunSpan | None:
+    """The span of rows after UNSETTLED, at least one; None if they are not in order."""
+    epochs, offsets, timestamps, files, _ = (column.to_numpy() for column in batch.columns)
+    if not are_in_order(epochs, offsets):
+        return None
+    return RunSpan(
+        int(epochs[0]),
+        int(offsets[0]),
+        int(offsets[-1]),
+        int(files[0]),
+        int(files[-1]),
+        int(timestamps.min()),
+        int(timestamps.max()),
+    )
 
 
 def unsettled_of(

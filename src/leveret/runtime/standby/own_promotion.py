@@ -173,12 +173,11 @@ class OwnPromotion:
             if vhosts is not None:
                 job["vhosts"] = {vhost: vhost for vhost in vhosts}
             done = await ask("recover", job, report, process)
-        missing = await self._archive.missing()
         nothing = {"missing_records": 0, "missing_messages": 0}
         found = {*map(vhost_of, done["transferred"])} if vhosts is None else {*vhosts}
         return RecoveredPart(
             vhosts=[] if vhosts is None else sorted(vhosts),
-            summary=[{**row, **missing.get(row["virtual_host"], nothing)} for row in done["summary"]],
+            summary=[{**row, **done["missing"].get(row["virtual_host"], nothing)} for row in done["summary"]],
             transferred={log: end for log, end in done["transferred"].items() if vhost_of(log) in found},
             marks={log: mark for log, mark in done["marks"].items() if vhost_of(log) in found},
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from leveret.pipeline.jobs.progress import Inbox
 from leveret.pipeline.recovery import driver
 from leveret.pipeline.recovery.driver import RecoveryRun
 from leveret.pipeline.recovery.file_shares import FileShare, QueueBegin
+from leveret.pipeline.recovery.publish import PlanReader, queue_outcome
 from leveret.pipeline.recovery.segments import WrittenSegment
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 from tests.unit.pipeline.recovery.test_unsettled import QUEUES, VHOST, FakeBroker, Lost, Standby
@@ -101,6 +103,29 @@ def test_a_plan_is_done_when_the_rest_of_what_came_by_segments_is_there(
     rest = [stored_message(b"%d" % number) for number in range(MESSAGES)]
     assert broker.queues == {"a": [b"by segments"] * BY_SEGMENTS + rest[BY_SEGMENTS:], "b": rest}
     assert directory.is_done is not bool(scratch), "a rehearsal brings nothing"
+
+
+def test_a_queue_that_came_whole_by_segments_is_read_by_no_further_task(
+    standby: Standby, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "BY_SEGMENTS", MESSAGES)
+    directory = cast(PlanDirectory, standby.plan())
+    expected = [queue_outcome(*each) for each in PlanReader(directory).orders(QUEUES).items()]
+    published: list[str] = []
+
+    class Watched(InTurn):
+        def run(self, tasks: Iterable[Any], work: Callable[[Any], Any], result: type | None = None) -> Any:
+            published.extend(queue for task in tasks for queue in getattr(task, "queues", ()))
+            return super().run(tasks, work, result)
+
+    with Inbox() as inbox:
+        run = run_of(standby, inbox)
+        run._spark = cast(Any, Watched())
+        [outcome] = run._publish([(directory, directory.load())])
+    assert published == ["b"]
+    assert sorted(outcome.queues, key=lambda each: each.queue) == expected
+    assert directory.is_done
+    assert standby.promote() == 0
 
 
 @pytest.mark.parametrize("after", range(0, MESSAGES + MESSAGES - BY_SEGMENTS, 3))

@@ -5,13 +5,17 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from leveret.model.errors import NotFound
-from leveret.pipeline.archive.recovery_plan import PlanDirectory
+from leveret.pipeline.archive.recovery_plan import PlanDirectory, QueueOrder, RunPart, read_order
+from leveret.pipeline.files.files import Place
 from leveret.pipeline.recovery import file_shares as module
+from leveret.pipeline.recovery import unsettled
 from leveret.pipeline.recovery.file_shares import FileShare, QueueBegin, queue_begins, shares_of, write_share
 from leveret.pipeline.recovery.segments import WrittenSegment
+from leveret.pipeline.recovery.unsettled import NumberedFile, write_run
 from leveret.storage.segment import Segment
 from leveret.testing.sites.standby_archive import freeze_plan, transfer
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
@@ -131,3 +135,44 @@ def test_shares_are_for_large_queues_that_take_segments(
     if not seen:
         end = end._replace(staging=end.staging + 1)
     assert [*queue_begins(FakeClient(end, last), plan, tmp_path)] == expected  # type: ignore[arg-type]
+
+
+def test_a_queue_whose_messages_must_be_sorted_first_comes_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MESSAGES_MIN", 1)
+    plan = plan_of(tmp_path / "standby").load()
+    client = FakeClient(end_of(tmp_path), 0)
+    for parts in (plan.parts[::-1], [msgspec.structs.replace(part, span=None) for part in plan.parts]):
+        changed = msgspec.structs.replace(plan, parts=parts)
+        assert queue_begins(client, changed, tmp_path) == {}  # type: ignore[arg-type]
+    assert [*queue_begins(client, plan, tmp_path)] == ["a"]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rows", [1, 25, 1000])
+def test_a_share_reads_the_parts_of_a_run_that_have_messages_of_its_files_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    monkeypatch.setattr(unsettled, "PART_ROWS_MIN", rows)
+    read: list[RunPart] = []
+
+    def read_parts(runs: Place, parts: list[RunPart], before: int = 0) -> QueueOrder:
+        read.extend(parts)
+        return read_order(runs, parts, before)
+
+    monkeypatch.setattr(module, "read_order", read_parts)
+    directory = plan_of(tmp_path / "standby")
+    plan = directory.load()
+    numbered = [NumberedFile(number, path, 70) for number, path in enumerate(plan.files)]
+    found = write_run(directory.data_dir, "/", numbered, {}, directory.runs / "all.arrow")
+    directory.freeze(msgspec.structs.replace(plan, parts=found.parts))
+    assert len(found.parts) == {1: 2 * len(plan.files), 25: 2 * len(plan.files), 1000: 2}[rows]
+    begins = {queue: QueueBegin(0, end_of(tmp_path)) for queue in QUEUES}
+    for index in range(len(plan.files)):
+        read.clear()
+        share = FileShare(directory, "/", plan.plan_id, index, index + 1, begins)
+        for written in write_share(share, tmp_path, lambda segment: None):
+            assert bodies_in(tmp_path, written) == list(range(written.first - 1, written.last))
+        spans = [part.span for part in read if part.span is not None]
+        assert spans
+        assert all(span.first_file <= index <= span.last_file for span in spans)
