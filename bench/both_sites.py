@@ -95,8 +95,8 @@ def _latency(pair: Pair, settings: Settings) -> dict[str, Reading]:
         begun = time.monotonic()
         until = begun + settings.warmup_s + SPANS * settings.seconds
         while time.monotonic() < until:
-            at = time.monotonic()
-            seen.append((at, pair.transferred() - before))
+            at, found = pair.progress()
+            seen.append((at, found - before))
             sleep_until(at + POLL_S)
         publisher.end()
         result = publisher.result()

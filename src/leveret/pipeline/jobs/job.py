@@ -158,7 +158,8 @@ class TransferJob(Job, frozen=True, kw_only=True):
         batch_bytes_max: the most octets of the outgoing logs in one micro-batch. retain_bytes_max, retain_ms_max: the
             limits of a vhost's history; see `compact`.
         compact_interval_s: the interval of checks against these limits.
-        batch_interval_ms: the least time between the begins of two micro-batches; more makes fewer, larger files.
+        batch_interval_ms: the least time between the begins of two micro-batches, unless the first brought much
+            (`transfer.source`); more makes fewer, larger files.
     """
 
     reference: str

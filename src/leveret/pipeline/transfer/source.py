@@ -46,6 +46,9 @@ FLOOD_SHARE: Final = 0.75
 FLOOD_WAIT_S: Final = 1.0
 FLOOD_POLL_S: Final = 0.1
 """During a flood, batches grow: to a share of the largest, or for a longest wait after the last began."""
+LARGE_BATCH_BYTES: Final = 4_000_000
+LARGE_BATCH_SHARE: Final = 0.75
+"""The part of the interval after a batch of so many octets: Spark's work for it is less than that for its records."""
 REPORT_INTERVAL_S: Final = 0.25
 ACKNOWLEDGE_INTERVAL_S: Final = 10.0
 SLICE_BYTES_MIN: Final = 8_000_000
@@ -155,6 +158,7 @@ class UpstreamReader(DataSourceStreamReader):
         self._order = SiteOrder(self._job, self._upstream, self._logs)
         # A clock of a machine that booted lately is below the interval, and the first batch has none to wait for.
         self._began_s = -math.inf
+        self._batch_bytes = 0
         self._has_waiting = False
         self._using_links: AbstractContextManager[object] = nullcontext()
         """Links are not for two threads at once; without a second thread, this may be sent to executors."""
@@ -169,19 +173,26 @@ class UpstreamReader(DataSourceStreamReader):
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
         """The next end of the transfer; waits up to a second for new records, so that an idle query costs little.
 
-        While publishers wait for confirms of this site, batches follow each other at once, and none grows.
+        While publishers wait for confirms of this site, batches follow each other at once, and none grows. A batch of
+        much data is followed sooner than others.
         """
         spare_modules()
         with self._using_links:
             self._acknowledge()
             if self._manifest is not None and self._manifest.waiting:
                 self._order.turn(self._manifest)
-            interval_s = 0.0 if self._has_waiting else self._job.batch_interval_ms / 1000
-            time.sleep(max(0.0, self._began_s + interval_s - time.monotonic()))
+            time.sleep(max(0.0, self._began_s + self._interval_s() - time.monotonic()))
             # The last batch may have brought more than its end says.
             begin = self._begin_of(start)
             ends = self._next_ends(begin)
         return start if ends == begin else ends
+
+    def _interval_s(self) -> float:
+        """The least time between the begins of the last batch and the next one."""
+        if self._has_waiting:
+            return 0.0
+        is_large = self._batch_bytes >= LARGE_BATCH_BYTES
+        return self._job.batch_interval_ms / 1000 * (LARGE_BATCH_SHARE if is_large else 1.0)
 
     def _next_ends(self, start: Offsets) -> Offsets:
         deadline_s = time.monotonic() + WAIT_S
@@ -193,11 +204,15 @@ class UpstreamReader(DataSourceStreamReader):
             ends = self._limited(start, {log: end for log, end in found.items() if end >= 0})
             is_flood = ends != seen and self._is_flood(start, ends, time.monotonic() - self._began_s)
             if (ends != start and not is_flood) or time.monotonic() + pause_s > deadline_s:
-                self._began_s = time.monotonic()
+                self._began_s, self._batch_bytes = time.monotonic(), self._new_bytes(start, ends)
                 return ends
             seen = ends
             pause_s = FLOOD_POLL_S if is_flood else min(pause_s * 1.5, POLL_MAX_S)
             time.sleep(pause_s)
+
+    def _new_bytes(self, start: Offsets, ends: Offsets) -> int:
+        """The octets of the records between these offsets, estimated."""
+        return sum((end - start.get(log, end)) * self._bytes_of(log) for log, end in ends.items())
 
     def _is_flood(self, start: Offsets, ends: Offsets, since_s: float) -> bool:
         """Whether so much came since the last batch that waiting pays, because Spark's own work is constant.
@@ -205,7 +220,7 @@ class UpstreamReader(DataSourceStreamReader):
         It never pays while confirms wait. Records at a usual rate, which are many because the last batch took long,
         do not wait.
         """
-        new_bytes = sum((end - start.get(log, end)) * self._bytes_of(log) for log, end in ends.items())
+        new_bytes = self._new_bytes(start, ends)
         is_much = new_bytes > max(FLOOD_BYTES_MIN, FLOOD_BYTES_S_MIN * since_s)
         return (
             is_much

@@ -19,6 +19,9 @@ from leveret.storage.sync import sync_and_close
 logger = logging.getLogger(__name__)
 
 FLUSH_INTERVAL_S: Final = 0.05
+BUSY_INTERVAL_S: Final = 0.01
+BUSY_TIMES: Final = 4
+"""While records come for a downstream, the pause after a sync: so many times its duration, but at least the first."""
 
 
 class OutgoingSync:
@@ -41,13 +44,17 @@ class OutgoingSync:
         self._has_logs.set()
 
     async def run(self) -> None:
-        """Sync and serve, every FLUSH_INTERVAL_S while there is an outgoing log, until cancelled."""
-        refused = ""
+        """Sync and serve until cancelled, while there is an outgoing log; the longest pause is FLUSH_INTERVAL_S.
+
+        The pause is a part of a downstream's lag, and of a confirm that waits for one.
+        """
+        refused, pause_s = "", FLUSH_INTERVAL_S
         while True:
             if not self._logs:
                 self._has_logs.clear()
                 await self._has_logs.wait()
-            await asyncio.sleep(FLUSH_INTERVAL_S)
+            await asyncio.sleep(pause_s)
+            begun_s, pause_s = asyncio.get_running_loop().time(), FLUSH_INTERVAL_S
             try:
                 pending = self._begin_commits()
             except StorageError as error:
@@ -57,8 +64,12 @@ class OutgoingSync:
                     logger.error("collected_not_synced error=%s action=retry", error)
                 continue
             refused = ""
-            if any(fds for _, fds, _, _ in pending) and not await self._commit(pending):
-                return
+            if any(fds for _, fds, _, _ in pending):
+                if not await self._commit(pending):
+                    return
+                if any(log.downstreams.by_reference for log in self._logs.values()):
+                    took_s = asyncio.get_running_loop().time() - begun_s
+                    pause_s = min(FLUSH_INTERVAL_S, max(BUSY_INTERVAL_S, BUSY_TIMES * took_s))
             for log in self._logs.values():
                 if transferred := log.take_transferred():
                     self._executor.submit(uncache, transferred)

@@ -16,6 +16,8 @@ from leveret.pipeline.jobs.progress import Inbox
 from leveret.pipeline.transfer import source
 from leveret.pipeline.transfer.sink import StoreWriter
 from leveret.pipeline.transfer.source import (
+    LARGE_BATCH_BYTES,
+    LARGE_BATCH_SHARE,
     RECORD_BYTES,
     Slices,
     TransferOptions,
@@ -192,6 +194,23 @@ def test_no_batch_waits_while_confirms_wait(tmp_path: Path) -> None:
         for _ in range(2):
             assert reader.latestOffset(begin, LIMIT) == {"/": 10}, "the second one would wait for an hour"
         assert not reader._is_flood(begin, {"/": 60_000}, 0.5)
+
+
+def test_a_batch_of_much_data_is_followed_sooner(tmp_path: Path) -> None:
+    upstream = upstream_of(1)
+    with upstream.serving() as port:
+        options = options_of(tmp_path, port)
+        patient = msgspec.structs.replace(options.job, batch_interval_ms=1000)
+        reader = UpstreamReader(msgspec.structs.replace(options, job=patient))
+        reader._next_ends({"/": 0})
+        assert reader._interval_s() == 1
+        reader._record_bytes["/"] = LARGE_BATCH_BYTES // 10
+        assert reader._new_bytes({"/": 0}, {"/": 10}) == LARGE_BATCH_BYTES
+        reader._batch_bytes = LARGE_BATCH_BYTES
+        assert reader._interval_s() == LARGE_BATCH_SHARE
+        upstream.logs["/"].confirms_waiting = 1
+        reader._next_ends({"/": 0})
+        assert reader._interval_s() == 0
 
 
 def test_the_first_batch_after_the_boot_of_a_machine_waits_for_no_interval(
