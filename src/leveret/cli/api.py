@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -22,6 +23,7 @@ CONTROL_SOCKET: Final = "control.sock"
 CONNECT_TIMEOUT_S: Final = 5.0
 TIMEOUT_S: Final = 60.0
 
+_UNREACHABLE: Final = "leveret-unreachable"
 _PATIENT: Final = httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)
 
 _EXITS: Final[dict[int, int]] = {
@@ -70,6 +72,7 @@ class Api:
         self._client = client
         self._place = place
         self._quick = httpx.Timeout(timeout_s or TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
+        self._left_out: set[str] = set()
 
     def get(self, *parts: str, **query: str) -> Any:
         """The JSON document at a path.
@@ -179,13 +182,26 @@ class Api:
             if response.is_error:
                 response.read()
                 _check(response)
+            self._note_left_out(response)
             for line in _lines(response.iter_bytes()):
                 yield _read(line)
 
     def _send(self, method: str, parts: tuple[str, ...], **options: Any) -> httpx.Response:
         response = self._request(method, parts, **options)
         _check(response)
+        self._note_left_out(response)
         return response
+
+    def _note_left_out(self, response: httpx.Response) -> None:
+        """Name nodes of a cluster whose part of the answer is missing, each once: it looks like a whole answer."""
+        named = response.headers.get(_UNREACHABLE, "").split(", ")
+        nodes = {each for each in named if each and each.isprintable()} - self._left_out
+        self._left_out |= nodes
+        if nodes:
+            print(
+                f"leveretctl: without {', '.join(sorted(nodes))}: no answer in time",
+                file=sys.stderr,
+            )
 
     def _request(
         self,

@@ -27,6 +27,21 @@ def test_names_go_into_paths_encoded() -> None:
     assert paths == ["/api/queues/%2F/a%2Fb%20%C3%A4%3F%23%25"]
 
 
+def test_nodes_that_an_answer_leaves_out_are_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Quarantined messages of a node that stood still were exported as none, with status 0."""
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json=[], headers={"leveret-unreachable": "b@host, c@host"})
+
+    asked = api(answer)
+    assert asked.get("queues") == asked.get("queues") == []
+    list(asked.get_lines("messages"))
+    told = "leveretctl: without b@host, c@host: no answer in time\n"
+    assert capsys.readouterr() == ("", told)
+    list(api(answer).get_lines("messages"))
+    assert capsys.readouterr() == ("", told)
+
+
 @pytest.mark.parametrize("name", [".", ".."])
 def test_a_name_of_dots_does_not_lead_to_another_object(name: str) -> None:
     """The client would leave it out: a purge of the queue `.` would delete the queue `contents`."""
