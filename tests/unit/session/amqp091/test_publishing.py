@@ -187,6 +187,22 @@ def test_publishes_that_are_alike_are_gathered_under_one_head() -> None:
     assert [body for each in gathered for body in each.bodies] == [b"%03d" % n for n in range(51)]
 
 
+@pytest.mark.parametrize(
+    ("modes", "needs_sync"),
+    [((1, 2), True), ((2, 1), True), ((1, 1, 2, 1), True), ((1, 1), False)],
+    ids=str,
+)
+def test_a_confirm_waits_for_the_disk_if_any_message_of_a_read_is_persistent(
+    modes: tuple[int, ...], needs_sync: bool
+) -> None:
+    """Messages that differ are gathered together, whichever of them comes first."""
+    _, session = broker()
+    read = [publish(b"%d" % number, delivery_mode=mode) for number, mode in enumerate(modes)]
+    session.receive(b"".join(chain.from_iterable(read)), 0)
+    [batch] = session.channels[1].close_batches()
+    assert (batch.count, batch.needs_sync) == (len(modes), needs_sync)
+
+
 def test_a_message_is_stored_with_its_exchange_key_and_header_as_they_came() -> None:
     node, session = broker()
     frames = publish(b"body", "key", "amq.fanout", content_type="text/plain", headers={"a": 1})
