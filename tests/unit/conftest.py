@@ -2,17 +2,51 @@
 
 from __future__ import annotations
 
+import os
+import select
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
+from leveret.runtime.node import node
+from leveret.storage.kernel_syncs import KernelSyncs, open_kernel_syncs
 from leveret.testing.network import waiting
 from tests.unit.memory import scratch
 
 # What tests here wait for comes from the same process, within a millisecond or so.
 waiting._POLL_S = 0.001  # type: ignore[misc]
+
+
+class ReusedSyncs(KernelSyncs):
+    """A queue of the kernel that the next node of a test gets: to destroy one is a wait of 30 ms."""
+
+    unused: ClassVar[list[tuple[int, ReusedSyncs]]] = []
+    """Queues, each with the process that made it: a fork has none of them."""
+
+    @classmethod
+    def open(cls) -> KernelSyncs | None:
+        """See open_kernel_syncs."""
+        while cls.unused:
+            process, syncs = cls.unused.pop()
+            if process == os.getpid():
+                return syncs
+        try:
+            return cls()
+        except OSError:
+            return open_kernel_syncs()
+
+    def close(self) -> None:
+        """Wait for the syncs that have begun; forget their results."""
+        while self._running:
+            select.select([self.readable_fd], [], [], 1.0)
+            self.ended()
+        self.unused.append((os.getpid(), self))
+
+
+node.open_kernel_syncs = ReusedSyncs.open  # type: ignore[attr-defined]
 
 
 @pytest.fixture

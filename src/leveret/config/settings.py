@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, TypeVar, cast
 
 from leveret.config.foreign import foreign_advice, is_foreign_key
@@ -168,12 +169,11 @@ def branch(tree: type[Tree], prefix: str) -> Tree:
 
 def settings_of(tree: type[Any], prefix: str = "") -> Iterator[Setting]:
     """Return all settings declared in a tree of dataclasses, in order."""
-    for field in _declaring(tree):
-        declared = _declared(field, prefix)
-        if declared is not None:
+    for _, declared, below in _declarations(cast(Any, tree), prefix):
+        if isinstance(declared, Setting):
             yield declared
         else:
-            yield from settings_of(_branch(field), prefix + field.metadata.get(_PREFIX, ""))
+            yield from settings_of(declared, below)
 
 
 def declared_values(tree: Any, prefix: str = "") -> Iterator[tuple[Setting, Any]]:
@@ -194,15 +194,22 @@ def _declared(field: dataclasses.Field[Any], prefix: str) -> Setting | None:
 
 def read_tree(tree: type[Tree], given: Mapping[str, Given], prefix: str = "") -> Tree:
     """Build the tree from the given texts; see `Setting.read`."""
-    values: dict[str, object] = {}
+    return tree(
+        **{
+            name: declared.read(given) if isinstance(declared, Setting) else read_tree(declared, given, below)
+            for name, declared, below in _declarations(cast(Any, tree), prefix)
+        }
+    )
+
+
+@cache
+def _declarations(tree: Any, prefix: str) -> list[tuple[str, Setting | type[Any], str]]:
+    """Return the name of each field with its setting, or with its tree of settings and the prefix of their keys."""
+    found: list[tuple[str, Setting | type[Any], str]] = []
     for field in _declaring(tree):
-        declared = _declared(field, prefix)
-        if declared is None:
-            below = prefix + field.metadata.get(_PREFIX, "")
-            values[field.name] = read_tree(_branch(field), given, below)
-        else:
-            values[field.name] = declared.read(given)
-    return tree(**values)
+        below = prefix + field.metadata.get(_PREFIX, "")
+        found.append((field.name, _declared(field, prefix) or _branch(field), below))
+    return found
 
 
 def _declaring(tree: Any) -> list[dataclasses.Field[Any]]:

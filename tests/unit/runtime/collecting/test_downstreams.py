@@ -11,7 +11,7 @@ import pytest
 
 from leveret.model import definitions as d
 from leveret.model.errors import StorageError
-from leveret.runtime.collecting.downstreams import DOWNSTREAMS_MAX
+from leveret.runtime.collecting import downstreams
 from leveret.runtime.collecting.outgoing_log import OutgoingLog
 from leveret.storage.log_reader import Extent, uncache
 from leveret.storage.state_file import StateFile
@@ -143,11 +143,14 @@ async def test_a_downstream_that_retention_overtook_is_told_of_once(
     assert "vhost=v downstream=eu.2 first_missing=4" in line
 
 
-async def test_nobody_can_make_up_any_number_of_downstreams(directory: Path) -> None:
+async def test_nobody_can_make_up_any_number_of_downstreams(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(downstreams, "DOWNSTREAMS_MAX", 20)
     site, log = await collecting(directory, 4)
-    for number in range(DOWNSTREAMS_MAX + 5):
+    for number in range(25):
         reported(site, f"d{number}", 1)
-    assert len(log.downstreams.by_reference) == DOWNSTREAMS_MAX
+    assert len(log.downstreams.by_reference) == 20
 
 
 @pytest.mark.parametrize("crash", [False, True])
