@@ -13,6 +13,7 @@ from tests.conformance.rawclient import PATIENCE_S, Peer
 from tests.conformance.verbs import (
     Consumer,
     channel_refuses,
+    connection_refuses,
     get,
     publish,
     take,
@@ -254,6 +255,70 @@ def test_prefetch_holds_for_each_consumer_that_follows(connect: Any, channel: An
     second.wait(4)
     wait_ready(channel, queue, 5)
     assert (len(first.messages), len(second.messages)) == (1, 4)
+
+
+@pytest.mark.parametrize(
+    ("limits", "held"),
+    [
+        # Prefetch count, and whether it holds for the whole channel; the messages of the two consumers.
+        (((2, False), (3, True)), (2, 1)),
+        (((5, False), (2, True)), (5, 0)),
+        (((4, False), (0, True)), (4, 4)),
+        (((0, False), (4, True)), (10, 0)),
+    ],
+)
+def test_limits_of_the_channel_and_of_its_consumers_hold_from_then_on(
+    connect: Any,
+    channel: Any,
+    queue: str,
+    limits: tuple[tuple[int, bool], tuple[int, bool]],
+    held: tuple[int, int],
+) -> None:
+    publish(channel, queue, *(b"%d" % number for number in range(10)))
+    wait_ready(channel, queue, 10)
+    consuming, consumers = connect().channel(), []
+    for (count, is_global), number in zip(limits, held, strict=True):
+        consuming.basic_qos(prefetch_count=count, global_qos=is_global)
+        consumers.append(Consumer(consuming, queue))
+        if number:
+            consumers[-1].wait(number)
+    wait_ready(channel, queue, 10 - sum(held))
+    assert tuple(len(each.messages) for each in consumers) == held
+
+
+@pytest.mark.parametrize("prefetch", [0, 5])
+@pytest.mark.parametrize("auto_ack", [True, False])
+@pytest.mark.parametrize("kind", ["quorum", "stream"])
+def test_a_limit_of_the_whole_channel_is_not_for_quorum_queues_and_streams(
+    connect: Any, channel: Any, name: str, kind: str, prefetch: int, auto_ack: bool
+) -> None:
+    channel.queue_declare(name, durable=True, arguments={"x-queue-type": kind})
+    where, consuming = f"queue '{name}' in vhost '/'", connect().channel()
+    consuming.basic_qos(prefetch_count=prefetch)
+    consuming.basic_qos(prefetch_count=3, global_qos=True)
+    refused = connection_refuses(540, f"NOT_IMPLEMENTED - {where} does not support global qos")
+    if kind == "stream" and not prefetch:
+        text = f"PRECONDITION_FAILED - consumer prefetch count is not set for '{where}'"
+        refused = channel_refuses(406, text)
+    elif kind == "stream" and auto_ack:
+        text = f"NOT_IMPLEMENTED - automatic acknowledgement not supported by stream queues {where}"
+        refused = connection_refuses(540, text)
+    with refused:
+        consuming.basic_consume(name, lambda *_: None, auto_ack=auto_ack)
+    channel.queue_delete(name)
+
+
+@pytest.mark.parametrize("kind", ["quorum", "stream"])
+def test_quorum_queues_and_streams_have_others_beside_an_exclusive_consumer(
+    connect: Any, channel: Any, name: str, kind: str
+) -> None:
+    channel.queue_declare(name, durable=True, arguments={"x-queue-type": kind})
+    for exclusive in (True, False, True):
+        consuming = connect().channel()
+        consuming.basic_qos(prefetch_count=1)
+        consuming.basic_consume(name, lambda *_: None, exclusive=exclusive)
+    assert channel.queue_declare(name, passive=True).method.consumer_count in (0, 3)
+    channel.queue_delete(name)
 
 
 def test_global_prefetch_holds_for_the_channel(connect: Any, channel: Any, queue: str) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, Final
+from urllib.parse import quote
 
 import httpx
+import pika
 import pytest
 
+from leveret.testing.network.ports import wait_until
 from tests.conformance.brokers import Broker
 from tests.conformance.http_scene import client_of
 
@@ -186,3 +190,38 @@ def test_a_login_is_checked_and_how_one_logs_in_is_told_to_all(http: httpx.Clien
 )
 def test_one_slash_at_the_end_of_a_path_says_nothing(http: httpx.Client, path: str, status: int) -> None:
     assert http.get(path).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("tag", "own", "status"),
+    [
+        ("monitoring", True, 204),
+        ("monitoring", False, 401),
+        ("management", True, 204),
+        ("administrator", False, 204),
+    ],
+)
+def test_a_connection_is_closed_by_its_user_or_an_administrator(
+    broker: Broker, http: httpx.Client, name: str, tag: str, own: bool, status: int
+) -> None:
+    """Who only monitors sees the connections of others, and leaves them alone."""
+    owner = name if own else f"{name}-owner"
+    for user in {name, owner}:
+        http.put(f"users/{user}", json={"password": "p", "tags": tag if user == name else ""})
+        http.put(f"permissions/%2F/{user}", json={"configure": ".*", "write": ".*", "read": ".*"})
+    connection = broker.connect(owner, "p")
+
+    def listed() -> list[str]:
+        rows = http.get("connections").json()
+        return [each["name"] for each in rows if each.get("user") == owner]
+
+    wait_until(lambda: bool(listed()), "the connection in the list", 30)
+    path = f"connections/{quote(listed()[0], safe='')}"
+    with client_of(broker, name, "p") as client:
+        assert client.get(path).status_code == 200
+        assert client.delete(path).status_code == status
+    with suppress(pika.exceptions.AMQPError):
+        connection.process_data_events(0.5)
+        connection.close()
+    for user in {name, owner}:
+        http.delete(f"users/{user}")

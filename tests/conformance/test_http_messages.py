@@ -97,6 +97,38 @@ def test_a_payload_that_is_no_text_is_given_in_base64(publish: Publish, get: Get
     assert get(truncate=1)[1]["payload"] == "h"
 
 
+@pytest.mark.parametrize(
+    ("truncate", "shown"),
+    [(0, ""), (1, "h"), (1.9, "h"), ("1", "h"), (10**12, "hi"), (1e300, "hi")],
+)
+def test_a_payload_is_cut_by_whole_numbers_also_in_other_forms(
+    publish: Publish, get: Get, truncate: Any, shown: str
+) -> None:
+    publish()
+    assert [each["payload"] for each in get(truncate=truncate)] == [shown]
+    assert len(get(count="1")) == len(get(count=1.9)) == 1
+
+
+@pytest.mark.parametrize("value", [None, "x", "", "1.5", True, []])
+@pytest.mark.parametrize("field", ["count", "truncate"])
+def test_a_number_that_is_none_is_refused(
+    http: httpx.Client, publish: Publish, queue: str, field: str, value: Any
+) -> None:
+    publish()
+    wish = {"count": 1, "ackmode": "ack_requeue_false", "encoding": "auto", field: value}
+    assert http.post(f"queues/%2F/{queue}/get", json=wish).status_code == 400
+
+
+@pytest.mark.parametrize("value", [-1, "-1"])
+def test_a_payload_is_not_cut_to_less_than_nothing(
+    http: httpx.Client, publish: Publish, queue: str, value: Any
+) -> None:
+    """RabbitMQ answers 500, after it has taken the message."""
+    publish()
+    wish = {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto", "truncate": value}
+    assert http.post(f"queues/%2F/{queue}/get", json=wish).status_code in (400, 500)
+
+
 def test_messages_come_in_order_and_count_those_behind_them(publish: Publish, get: Get) -> None:
     for payload in "abc":
         publish(payload)
@@ -159,6 +191,21 @@ def test_copies_go_where_the_headers_say(publish: Publish, get: Get, queue: str)
         ({"properties": {"delivery_mode": "x"}}, ""),
         ({"properties": {"content_type": 5}}, ""),
         ({"payload": 5}, ""),
+        ({"properties": {"content_type": None}}, ""),
+        ({"properties": {"delivery_mode": "2"}}, "not_int"),
+        ({"properties": {"delivery_mode": None}}, "not_int"),
+        (
+            {"properties": {"delivery_mode": 3}},
+            "406 PRECONDITION_FAILED - invalid message: {delivery_mode_unknown,3}",
+        ),
+        (
+            {"properties": {"delivery_mode": 0}},
+            "406 PRECONDITION_FAILED - invalid message: {delivery_mode_unknown,0}",
+        ),
+        ({"properties": {"priority": "3"}}, "not_int"),
+        ({"properties": {"priority": 1.5}}, "not_int"),
+        ({"properties": {"priority": True}}, "not_int"),
+        ({"properties": {"timestamp": None}}, "not_int"),
     ],
 )
 def test_a_message_that_makes_no_sense_is_refused(

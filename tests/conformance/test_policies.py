@@ -336,3 +336,10 @@ def test_a_vhosts_default_type_is_that_of_queues_without_one(
         channel.queue_declare("q", durable=True, arguments={"x-queue-type": "classic"})
     channel.connection.close()
     ask("DELETE", f"vhosts/{name}")
+
+
+@pytest.mark.parametrize("kind", ["policies", "operator-policies"])
+@pytest.mark.parametrize("priority", ["3", "x", None, True])
+def test_a_priority_that_is_no_number_is_refused(ask: Ask, name: str, kind: str, priority: Any) -> None:
+    body = {"pattern": "^none", "definition": {"max-length": 5}, "priority": priority}
+    assert ask("PUT", f"{kind}/%2F/{name}", body).status_code == 400

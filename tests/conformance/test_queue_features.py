@@ -205,6 +205,25 @@ def test_a_single_active_consumer_is_followed_by_the_next(channel: Any, name: st
     assert found == ["first", "first", "second"]
 
 
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_a_message_is_got_beside_a_single_active_consumer_of_classic_queues_only(
+    channel: Any, name: str, kind: str
+) -> None:
+    arguments = {"x-single-active-consumer": True, "x-queue-type": kind}
+    channel.queue_declare(name, durable=True, arguments=arguments)
+    publish(channel, name, b"1")
+    if kind == "classic":
+        assert drain(channel, name) == [b"1"]
+        channel.queue_delete(name)
+        return
+    text = (
+        f"RESOURCE_LOCKED - cannot obtain access to locked queue '{name}' in vhost '/'. basic.get operations are not "
+        "supported by quorum queues with single active consumer"
+    )
+    with channel_refuses(405, text):
+        channel.basic_get(name)
+
+
 def test_a_queue_with_a_single_active_consumer_has_no_exclusive_one(channel: Any, name: str) -> None:
     channel.queue_declare(name, exclusive=True, arguments={"x-single-active-consumer": True})
     with channel_refuses(403, f"ACCESS_REFUSED - queue '{name}' in vhost '/' in exclusive use"):

@@ -301,10 +301,10 @@ class Stream(Queue):
         vhost, name = self.key
         where = f"queue '{name}' in vhost '{vhost}'"
         asked = cast(StreamConsumer, consumer)
-        if asked.no_ack:
-            raise Unsupported(f"automatic acknowledgement not supported by stream queues {where}")
         if not asked.prefetch:
             raise PreconditionFailed(f"consumer prefetch count is not set for '{where}'")
+        if asked.no_ack:
+            raise Unsupported(f"automatic acknowledgement not supported by stream queues {where}")
         self._readers[consumer] = _Position(check_offset_argument(asked.arguments.get(OFFSET_ARGUMENT)))
         super().add_consumer(consumer)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import re
 from http import HTTPStatus
 from typing import Any, Final, Literal
 
@@ -27,6 +28,7 @@ from leveret.session.ingest import ApiClient
 COUNT_MAX: Final = 50_000
 BYTES_MAX: Final = 64 * 1024 * 1024
 """The approximate limit of one answer's messages, in octets; further ones stay in the queue."""
+_DIGITS: Final = re.compile(r"[+-]?[0-9]{1,18}")
 _ALIVE: Final = "aliveness-test"
 _DECIDE_TIMEOUT_S: Final = 30.0
 
@@ -41,9 +43,12 @@ class PublishBody(msgspec.Struct):
 
 
 class GetBody(msgspec.Struct):
-    """The body that gets; `truncate` is the largest number of octets that are shown of a payload."""
+    """The body that gets; `truncate` is the largest number of octets that are shown of a payload.
 
-    count: int
+    Both numbers are as in `_integer`.
+    """
+
+    count: Any
     ackmode: Literal[
         "ack_requeue_true",
         "ack_requeue_false",
@@ -51,7 +56,7 @@ class GetBody(msgspec.Struct):
         "reject_requeue_false",
     ]
     encoding: Literal["auto", "base64"]
-    truncate: int | None = None
+    truncate: Any = msgspec.UNSET
 
 
 async def publish(call: Call) -> Response:
@@ -90,8 +95,13 @@ async def get(call: Call) -> Response:
     """Get messages, in their order, and acknowledge, return or reject them."""
     vhost, name = call.vhost(), call.path("name")
     wish = await call.body(GetBody)
+    count, truncate = _integer("count", wish.count), None
+    if wish.truncate is not msgspec.UNSET:
+        truncate = _integer("truncate", wish.truncate)
+        if truncate < 0:
+            raise InvalidCommand("truncate should not be negative")
     api_client = _api_client(call, vhost)
-    count = COUNT_MAX if wish.count < 0 else min(wish.count, COUNT_MAX)
+    count = COUNT_MAX if count < 0 else min(count, COUNT_MAX)
     no_ack = wish.ackmode == "ack_requeue_false"
     shown: list[dict[str, Any]] = []
     size = 0
@@ -106,7 +116,7 @@ async def get(call: Call) -> Response:
             found = api_client.get(name, 1, no_ack=no_ack)
             if not found:
                 break
-            shown.append(message_json(found[0], wish.encoding, wish.truncate))
+            shown.append(message_json(found[0], wish.encoding, truncate))
             size += len(shown[-1]["payload"])
             if size >= BYTES_MAX:
                 break
@@ -121,6 +131,19 @@ async def get(call: Call) -> Response:
             api_client.give_back()
         await call.node.commit()
     return json_reply(shown)
+
+
+def _integer(name: str, value: Any) -> int:
+    """A number, as RabbitMQ reads it here: also the digits in a string, and a float without its fraction.
+
+    Raises:
+        InvalidCommand: it is none.
+    """
+    if isinstance(value, str) and _DIGITS.fullmatch(value):
+        return int(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return int(value)
+    raise InvalidCommand(f"not_integer: {name}")
 
 
 async def _at_rest(call: Call, key: tuple[str, str]) -> BrokerQueue | None:

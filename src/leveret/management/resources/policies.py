@@ -35,8 +35,13 @@ class PolicyBody(msgspec.Struct, rename={"apply_to": "apply-to"}):
 
     pattern: str
     definition: dict[str, Any]
-    priority: int | float = 0
+    priority: Any = 0
     apply_to: str = "all"
+
+    def __post_init__(self) -> None:
+        """Refuse a priority that is no number: digits in a string are none."""
+        if not isinstance(self.priority, int | float) or isinstance(self.priority, bool):
+            raise ValueError("priority should be a number")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from pamqp import encode
 
-from leveret.model.errors import InvalidCommand
+from leveret.model.errors import InvalidCommand, PreconditionFailed
 from leveret.session.ingest import Fetched
 from leveret.session.message_json import payload_json, properties_json
 from leveret.wire import properties as props
@@ -34,22 +35,22 @@ KEY_BYTES_MAX: Final = 128
 
 
 class Properties(msgspec.Struct):
-    """The properties of a message to publish."""
+    """The properties of a message to publish; null is no value of any. `header_of` checks the numbers."""
 
-    content_type: str | None = None
-    content_encoding: str | None = None
-    headers: dict[str, Any] | None = None
-    delivery_mode: int | None = None
-    priority: int | None = None
-    correlation_id: str | None = None
-    reply_to: str | None = None
-    expiration: str | None = None
-    message_id: str | None = None
-    timestamp: int | None = None
-    type: str | None = None
-    user_id: str | None = None
-    app_id: str | None = None
-    cluster_id: str | None = None
+    content_type: str | UnsetType = UNSET
+    content_encoding: str | UnsetType = UNSET
+    headers: dict[str, Any] | UnsetType = UNSET
+    delivery_mode: Any = UNSET
+    priority: Any = UNSET
+    correlation_id: str | UnsetType = UNSET
+    reply_to: str | UnsetType = UNSET
+    expiration: str | UnsetType = UNSET
+    message_id: str | UnsetType = UNSET
+    timestamp: Any = UNSET
+    type: str | UnsetType = UNSET
+    user_id: str | UnsetType = UNSET
+    app_id: str | UnsetType = UNSET
+    cluster_id: str | UnsetType = UNSET
 
 
 def header_of(properties: Properties, body_bytes: int) -> bytes:
@@ -57,21 +58,26 @@ def header_of(properties: Properties, body_bytes: int) -> bytes:
 
     Raises:
         InvalidCommand: AMQP cannot hold the value of a property, which the text names.
+        PreconditionFailed: there is no such delivery mode.
     """
     found: dict[int, bytes] = {}
     for name, flag in _TEXTS.items():
         text = getattr(properties, name)
-        if text is not None:
+        if text is not UNSET:
             found[flag] = text.encode()
             if len(found[flag]) > 255:
                 raise InvalidCommand(f"properties.{name} should be at most 255 bytes")
     for name, (flag, size) in _NUMBERS.items():
         number = getattr(properties, name)
-        if number is not None:
+        if number is not UNSET:
+            if not isinstance(number, int) or isinstance(number, bool):
+                raise InvalidCommand(f"not_int: {name}")
             if not 0 <= number < 1 << 8 * size:
                 raise InvalidCommand(f"properties.{name} should be from 0 to {(1 << 8 * size) - 1}")
             found[flag] = number.to_bytes(size, "big")
-    if properties.headers is not None:
+    if found.get(props.DELIVERY_MODE, b"\1") not in (b"\1", b"\2"):
+        raise PreconditionFailed(f"invalid message: {{delivery_mode_unknown,{properties.delivery_mode}}}")
+    if properties.headers is not UNSET:
         found[props.HEADERS] = _table(properties.headers)
     return props.join(found, body_bytes)
 

@@ -15,7 +15,7 @@ from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.head import Head
 from leveret.core.queues.messages import Run
 from leveret.core.queues.queue import Queue
-from leveret.core.rules.validation import CLASSIC, QUORUM, queue_type
+from leveret.core.rules.validation import CLASSIC, QUORUM, STREAM, queue_type
 from leveret.model.errors import NotFound, PreconditionFailed, ResourceLocked, Unsupported
 from leveret.session.amqp091.blocked import BlockedReason, Postponed
 from leveret.session.amqp091.connection_base import ConnectionBase
@@ -137,7 +137,10 @@ class ChannelBase(DeliveryChannel):
             PreconditionFailed: an argument is invalid. Unsupported: the channel limits all its consumers together, and
                 only classic queues can be consumed from so.
         """
-        if self.global_prefetch and queue_type(queue.definition.arguments) != CLASSIC:
+        kind = queue_type(queue.definition.arguments)
+        # A stream refuses others for reasons of its own, which come first.
+        goes_to_stream = kind == STREAM and (not self.prefetch or method.no_ack)
+        if self.global_prefetch and kind != CLASSIC and not goes_to_stream:
             vhost, name = queue.key
             raise Unsupported(f"queue '{name}' in vhost '{vhost}' does not support global qos")
         return ChannelConsumer(self, queue, tag, method, self.prefetch)
