@@ -183,10 +183,15 @@ class PlacementController:
         while True:
             self._is_move_wanted.clear()
             while self._moves:
-                key = next(iter(self._moves))
+                key, to = next(iter(self._moves.items()))
                 try:
-                    await self.move(key, self._moves.pop(key), prepares=False)
+                    await self._prepare(key, to)
+                    # The policy may have changed meanwhile.
+                    if self._moves.get(key) == to:
+                        del self._moves[key]
+                        await self._move(key, to, loses=False)
                 except LeveretError as error:
+                    self._moves.pop(key, None)
                     self._retry(key, error)
             await self._is_move_wanted.wait()
 
@@ -442,10 +447,8 @@ class PlacementController:
         if self._state.revision < revision:
             self._unobserved[key] = revision
 
-    async def move(self, key: QueueKey, to: str, *, loses: bool = False, prepares: bool = True) -> bool:
+    async def move(self, key: QueueKey, to: str, *, loses: bool = False) -> bool:
         """Hand a queue that is led here over to a complete mirror, or to one that `loses` the rest.
-
-        Without `prepares` nothing is waited for before the queue is handed over.
 
         Returns:
             Whether the mirror leads now.
@@ -453,10 +456,18 @@ class PlacementController:
         Raises:
             LeveretError: the mirror did not become complete.
         """
+        if not loses:
+            await self._prepare(key, to)
+        return await self._move(key, to, loses=loses)
+
+    async def _prepare(self, key: QueueKey, to: str) -> None:
+        """Have the mirror read what it can before it leads: the queue is served meanwhile, and paused briefly then."""
         await self._until_at_rest(key)
-        if prepares and not loses and self._movable(key, to, loses=False) is not None:
+        if self._movable(key, to, loses=False) is not None:
             await self._local_queues.prepare(key, to)
-            await self._until_at_rest(key)
+
+    async def _move(self, key: QueueKey, to: str, *, loses: bool) -> bool:
+        await self._until_at_rest(key)
         placed = self._movable(key, to, loses=loses)
         if placed is None:
             return False

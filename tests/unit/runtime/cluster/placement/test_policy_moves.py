@@ -76,6 +76,29 @@ async def test_a_node_that_hands_over_thousands_of_queues_serves_others_meanwhil
     assert {world.recorded(key).leader for key in keys} == {"b"}
 
 
+async def test_a_queue_stays_if_its_policy_changes_while_the_next_leader_gets_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(policy=MirrorPolicy(mode="nodes", params=("b",), promote_on_failure=WHEN_SYNCED))
+    world.records(placed("b", "b"))
+    world.hands.ready_ones[Q] = "b"
+
+    prepared: list[str] = []
+
+    async def prepare(key: QueueKey, node: str) -> None:
+        prepared.append(node)
+        world.policy = ALL
+        world.due.look([Q])
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(world.hands, "prepare", prepare)
+    await begun(world)
+    await world.rest()
+    assert (prepared, world.hands.given) == (["b"], [])
+    assert world.recorded().leader == "a"
+
+
 @pytest.mark.parametrize(("comes_too", "leads"), [("", "d"), ("c", "c")])
 async def test_the_first_that_a_policy_lists_has_a_moment_to_be_ready_before_others(
     comes_too: str, leads: str, monkeypatch: pytest.MonkeyPatch
@@ -97,8 +120,7 @@ async def test_the_first_that_a_policy_lists_has_a_moment_to_be_ready_before_oth
         await asyncio.sleep(0.01)
         await world.rest()
     assert world.hands.given == [Q]
-    # Other queues would wait for that.
-    assert world.hands.prepared == []
+    assert world.hands.prepared == [leads]
     while world.recorded().leader == "a":
         await world.rest()
     assert world.recorded().leader == leads
