@@ -8,6 +8,7 @@ stored the move: the copy is before the ends that the nodes then name.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from leveret.model.reasons import Reason
@@ -20,6 +21,7 @@ EARLIER_LEADER: Final = 5
 """The reason of settlements with which a new leader's log begins: for any reason, under leaders before it."""
 MOVES: Final = (int(Reason.DEAD_LETTERED), EARLIER_LEADER)
 """The reasons of settlements that may be moves."""
+_MARKS_KEPT: Final = 16_384
 _MODULUS: Final = 2**62 - 57
 """A prime, so that all octets of a name matter."""
 
@@ -46,8 +48,12 @@ class LogCoverage(NamedTuple):
         return cls(*(statistics[name] for name in cls._fields))
 
 
+@lru_cache(_MARKS_KEPT)
 def mark_of(queue: str, epoch: int) -> int:
-    """A number of a queue, so that the sums of different sets of queues differ."""
+    """A number of a queue, so that the sums of different sets of queues differ.
+
+    A node sums the marks of all its queues in one step, each time that a downstream asks.
+    """
     octets = b"%d %b" % (epoch, queue.encode(errors="surrogatepass"))
     number = int.from_bytes(octets, "big")
     return number * number % _MODULUS
