@@ -10,6 +10,8 @@ import pytest
 
 from leveret.pipeline.archive.compact import compact
 from leveret.pipeline.archive.manifest import StoredFile
+from leveret.pipeline.archive.ownership import identify
+from leveret.pipeline.files.files import move, write_durably
 from leveret.testing.sites.standby_archive import freeze_plan
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 from tests.unit.pipeline.recovery.test_unsettled import QUEUES, VHOST, Standby
@@ -73,3 +75,30 @@ def test_whatever_a_step_has_written_is_on_disk_when_it_is_over(
     assert not disk.lacks(tmp_path)
     standby.publish(directory)
     assert not disk.lacks(tmp_path)
+
+
+def test_what_a_killed_writer_left_of_a_manifest_is_on_disk_before_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upstream, standby = StandbyUpstream(), Standby(tmp_path / "archive", chunks_per_file=2)
+    upstream.publish(VHOST, QUEUES[0], [stored_message(b"a")])
+    standby.transfer(upstream)
+    disk, logs = Disk(monkeypatch), next((tmp_path / "archive").rglob("*.log")).parent
+    assert disk.lacks(logs)
+    standby.manifest.check()
+    assert not disk.lacks(logs)
+
+
+def test_what_is_moved_is_on_disk_at_its_new_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(monkeypatch)
+    write_durably(tmp_path / "a", b"content")
+    move(tmp_path / "a", tmp_path / "below" / "b")
+    assert not disk.lacks(tmp_path / "below")
+
+
+def test_the_mark_of_an_archive_is_on_disk_when_its_cluster_writes_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch)
+    identify(tmp_path / "archive", "c1", "")
+    assert not disk.lacks(tmp_path / "archive")
