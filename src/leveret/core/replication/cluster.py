@@ -27,6 +27,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
@@ -227,7 +228,13 @@ class ClusterKeys(NamedTuple):
         return ClusterKey(family, tuple(map(unquote, parts)))
 
     def _joined(self, family: str, *names: str) -> str:
-        return self.prefix + "/".join((family, *(quote(name, safe="") for name in names)))
+        return self.prefix + "/".join((family, *map(_quoted, names)))
+
+
+@lru_cache(maxsize=4096)
+def _quoted(name: str) -> str:
+    """Quote a part of a key; keys of the same vhosts, queues and nodes are made all the time."""
+    return quote(name, safe="")
 
 
 _NAMES: Final = {

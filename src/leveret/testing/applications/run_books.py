@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from leveret.testing.applications.contents import is_same, properties_of
@@ -65,7 +66,7 @@ class BookedMessage:
     @property
     def properties(self) -> dict[str, Any]:
         """Its properties, of which no two messages have the same ones."""
-        return properties_of(self.number)
+        return _properties_of(self.number)
 
     def is_as_published(self, body: bytes, properties: Mapping[str, Any]) -> bool:
         """Return whether a delivery has its octets and properties."""
@@ -75,6 +76,12 @@ class BookedMessage:
         """Return whether a copy is in its place, or none has to be."""
         is_dead = self.dead is not None and self.dead.is_there(found)
         return is_dead or self.is_tried or (self.queue, self.number) in found
+
+
+@lru_cache(maxsize=4096)
+def _properties_of(number: int) -> dict[str, Any]:
+    """Return the properties of a message, which publisher, reader and count ask for; nobody changes them."""
+    return properties_of(number)
 
 
 def number_in(body: bytes) -> int:

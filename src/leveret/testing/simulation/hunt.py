@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tempfile
 import time
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from leveret.runtime.process.allocator import keep_freed_memory
 from leveret.testing.simulation.worlds.cluster import ClusterWorld
 from leveret.testing.simulation.worlds.delayed import DelayedWorld
 from leveret.testing.simulation.worlds.followers import FollowerWorld
@@ -53,15 +55,21 @@ def play(
 ) -> RunOutcome:
     """Run one seed; see SimulatedWorld for `skip` and `often`."""
     began_s = time.process_time()
+    keep_freed_memory()
     # Prefer a file system in memory: a run makes and copies many small files.
     memory = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="leveret-simulated-", dir=memory if memory.is_dir() else None))
     report: RunReport | None = None
     failure: RunFailure | None = None
+    # The collection at the end of the run looks at the run's objects only: modules are most of the others.
+    gc.collect()
+    gc.freeze()
     try:
         report = WORLDS[world](seed, folder, skip=skip, often=often).run(seconds)
     except RunFailure as found:
         failure = found
+    finally:
+        gc.unfreeze()
     return RunOutcome(seed, report, failure, time.process_time() - began_s)
 
 

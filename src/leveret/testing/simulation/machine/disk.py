@@ -163,8 +163,8 @@ class SimulatedDisk:
         shutil.rmtree(directory)
         self.settle(directory.parent)
 
-    def durable(self, directory: Path, below: str) -> dict[Path, bytes]:
-        """Return the files directly in a directory, with their synced content, that no fault takes away.
+    def durable(self, directory: Path, below: str) -> list[tuple[str, DiskEntry]]:
+        """Return the files directly in a directory, by name, that no fault takes away; they have their synced content.
 
         A file counts if its name is durable, and if it was not removed since: a removal may be durable without a sync.
 
@@ -173,11 +173,18 @@ class SimulatedDisk:
             below: the path of the directory below the data directory.
         """
         with self.lock:
-            entry = self._entry(str(directory)) if directory.exists() else None
+            try:
+                entry = self._entry(str(directory))
+            except FileNotFoundError:
+                return []
             for name in below.split("/"):
-                entry = entry.certain().get(name) if entry is not None else None
-            files = entry.certain().items() if entry is not None else ()
-            return {directory / below / name: each.synced for name, each in files if not each.is_directory}
+                if entry is None:
+                    return []
+                entry = entry.certain(name)
+            if entry is None:
+                return []
+            files = ((name, entry.certain(name)) for name in entry.durable)
+            return [(name, file) for name, file in files if file is not None and not file.is_directory]
 
     # The entries.
 
@@ -257,8 +264,7 @@ class SimulatedDisk:
             self._look(entry)
             entry.names_synced()
         else:
-            with open(f"/proc/self/fd/{descriptor}", "rb") as own:
-                entry.synced = own.read()
+            entry.synced = _octets_of(descriptor)
 
     def _file_system_synced(self, original: Callable[[int], None], descriptor: int) -> None:
         original(descriptor)
@@ -269,10 +275,15 @@ class SimulatedDisk:
     def _entry_of(self, descriptor: int) -> DiskEntry | None:
         """Return the entry of an open file; None outside of the root, and for a file without a name."""
         status = os.fstat(descriptor)
-        path = os.readlink(f"/proc/self/fd/{descriptor}")
-        if not status.st_nlink or not f"{path}/".startswith(f"{self.root}/"):
+        if not status.st_nlink:
             return None
-        return self._entries.get(_key(status)) or self._entry(path, status)
+        entry = self._entries.get(_key(status))
+        if entry is not None:
+            return entry
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        if not f"{path}/".startswith(f"{self.root}/"):
+            return None
+        return self._entry(path, status)
 
     def _renamed(self, original: Callable[..., None], old: Any, new: Any, **given: Any) -> None:
         before, after = _path(old, given.get("src_dir_fd")), _path(new, given.get("dst_dir_fd"))
@@ -318,6 +329,17 @@ def _last_content(path: str, entry: DiskEntry) -> bytes | None:
     if entry.is_directory:
         return b""
     return entry.content() if os.lstat(path).st_nlink == 1 else None
+
+
+def _octets_of(descriptor: int) -> bytes:
+    """Return the content of an open file."""
+    size = os.fstat(descriptor).st_size
+    with suppress(OSError):  # It may be open for writing only.
+        octets = os.pread(descriptor, size, 0)
+        if len(octets) == size:
+            return octets
+    with open(f"/proc/self/fd/{descriptor}", "rb") as own:
+        return own.read()
 
 
 def _moved(entry: DiskEntry, path: str) -> None:

@@ -35,6 +35,7 @@ class DiskEntry:
         changes: of a directory: the changes of its names since then, in order.
         synced: of a file: its content at its last sync; empty before the first one.
         removed: of a file without a name: its content when it lost the last one.
+        reading: of a file: what a reader of the synced content keeps for its next reading.
     """
 
     inode: tuple[int, int]
@@ -46,6 +47,7 @@ class DiskEntry:
     changes: list[NamesChanged] = field(default_factory=list)
     synced: bytes = b""
     removed: bytes | None = None
+    reading: object = None
 
     def content(self) -> bytes:
         """Return the present content of a file."""
@@ -57,10 +59,12 @@ class DiskEntry:
         except FileNotFoundError:
             return b""  # Another thread has just removed it.
 
-    def certain(self) -> Names:
-        """Return the entries of a directory that are durable and still there, by their durable names."""
-        present = set(self.names.values())
-        return {name: entry for name, entry in self.durable.items() if entry in present}
+    def certain(self, name: str) -> DiskEntry | None:
+        """Return the entry that has a durable name in a directory, and is still there, by any name."""
+        entry = self.durable.get(name)
+        if entry is None or self.names.get(name) is entry or entry in self.names.values():
+            return entry
+        return None
 
     def walk(self) -> Iterator[DiskEntry]:
         """Yield this entry and all entries below it, by the present names."""
@@ -251,7 +255,9 @@ def written(
 
 def cloned(root: DiskEntry) -> dict[DiskEntry, DiskEntry]:
     """Copy a directory and all entries reachable from it to an equal disk; return the copies by their originals."""
-    clones = {entry: replace(entry, names={}, durable={}, changes=[]) for entry in reachable(root)}
+    clones = {
+        entry: replace(entry, names={}, durable={}, changes=[], reading=None) for entry in reachable(root)
+    }
     changes: dict[NamesChanged, NamesChanged] = {}
     for entry, clone in clones.items():
         clone.names = {name: clones[each] for name, each in entry.names.items()}

@@ -84,7 +84,7 @@ class LimitedDisks:
     def _fitting(self, descriptor: int, place: int, count: int) -> int:
         """Return the number of `count` octets that fit into a file from `place` on. Raises OSError: none fits."""
         path = os.readlink(f"/proc/self/fd/{descriptor}")
-        free_bytes = self._free_bytes(path) if self._limits else None
+        free_bytes = self._free_bytes(path)
         if free_bytes is None:
             return count
         fitting = min(count, max(0, os.fstat(descriptor).st_size - place) + free_bytes)
@@ -100,10 +100,14 @@ class LimitedDisks:
         return self._write(descriptor, view[: self._fitting(descriptor, place, len(view))])
 
     def _limited_pwrite(self, descriptor: int, data: Any, place: int, /) -> int:
+        if not self._limits:
+            return self._pwrite(descriptor, data, place)
         view = memoryview(data).cast("B")
         return self._pwrite(descriptor, view[: self._fitting(descriptor, place, len(view))], place)
 
     def _limited_pwritev(self, descriptor: int, buffers: Sequence[Any], place: int, flags: int = 0, /) -> int:
+        if not self._limits:
+            return self._pwritev(descriptor, buffers, place, flags)
         count = sum(len(memoryview(each).cast("B")) for each in buffers)
         fitting = self._fitting(descriptor, place, count)
         if fitting == count:
@@ -111,7 +115,7 @@ class LimitedDisks:
         return self._pwrite(descriptor, b"".join(buffers)[:fitting], place)
 
     def _limited_fallocate(self, descriptor: int, place: int, count: int, /) -> None:
-        if self._fitting(descriptor, place, count) < count:
+        if self._limits and self._fitting(descriptor, place, count) < count:
             raise _full(os.readlink(f"/proc/self/fd/{descriptor}"))
         self._fallocate(descriptor, place, count)
 

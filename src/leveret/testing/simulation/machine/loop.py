@@ -36,20 +36,28 @@ class LoopDeadlock(Exception):
     """The awaited future is not done, and no timer or callback is left that could complete it."""
 
 
-class _Handle(asyncio.Handle):
-    """A callback of a process."""
+class _Handle(asyncio.TimerHandle):
+    """A callback of a process, perhaps at a set time; without the debugging of asyncio's handles, so it is cheap."""
 
     __slots__ = ("process",)
 
-    process: SimulatedProcess | None
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: Any,
+        context: Context,
+        process: SimulatedProcess | None,
+    ) -> None:
+        self._callback, self._args, self._context = callback, args, context
+        self._loop, self._cancelled, self._when = loop, False, when
+        self._scheduled, self._repr, self._source_traceback = False, None, None
+        self.process = process
 
-
-class _TimerHandle(asyncio.TimerHandle):
-    """A callback of a process at a set time."""
-
-    __slots__ = ("process",)
-
-    process: SimulatedProcess | None
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = self._args = None  # type: ignore[assignment]
 
 
 class VirtualLoop(_Loop):
@@ -71,8 +79,8 @@ class VirtualLoop(_Loop):
         self.network: Any = None
         self.errors: list[tuple[str, str, BaseException | None]] = []
         self._now_s = 0.0
-        self._ready: deque[_Handle | _TimerHandle] = deque()
-        self._timers: list[tuple[float, int, _TimerHandle]] = []
+        self._ready: deque[_Handle] = deque()
+        self._timers: list[tuple[float, int, _Handle]] = []
         self._numbers = count()
         self._is_running = False
         self._is_closed = False
@@ -88,8 +96,11 @@ class VirtualLoop(_Loop):
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         """See asyncio."""
-        handle = _Handle(callback, args, self._self, copy_context() if context is None else context)
-        handle.process = process = process_of(context)
+        if context is None:
+            process, context = current_process(), copy_context()
+        else:
+            process = process_of(context)
+        handle = _Handle(self._now_s, callback, args, self._self, context, process)
         if process is None or process.is_alive:
             self._ready.append(handle)
         return handle
@@ -100,22 +111,23 @@ class VirtualLoop(_Loop):
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         """See asyncio."""
-        return self.call_at(self._now_s + max(0.0, delay), callback, *args, context=context)
+        return self.call_at(
+            self._now_s + delay if delay > 0 else self._now_s, callback, *args, context=context
+        )
 
     def call_at(
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         """See asyncio."""
-        handle = _TimerHandle(
-            when, callback, args, self._self, copy_context() if context is None else context
-        )
-        handle.process = process = process_of(context)
+        if context is None:
+            process, context = current_process(), copy_context()
+        else:
+            process = process_of(context)
+        handle = _Handle(when, callback, args, self._self, context, process)
         if process is None or process.is_alive:
+            # The loop skips a cancelled handle at its time.
             heapq.heappush(self._timers, (max(when, self._now_s), next(self._numbers), handle))
         return handle
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Do nothing: the loop skips a cancelled handle at its time."""
 
     def resume(self, process: SimulatedProcess) -> None:
         """Queue the callbacks that a paused process could not run."""
@@ -132,8 +144,9 @@ class VirtualLoop(_Loop):
         self._is_running = True
         try:
             waited: asyncio.Task[T] = self.create_task(future)
-            while not waited.done():
-                self._step()
+            step, is_done = self._step, waited.done
+            while not is_done():
+                step()
             return waited.result()
         finally:
             self._is_running = False
@@ -141,20 +154,24 @@ class VirtualLoop(_Loop):
             asyncio._set_running_loop(before)
 
     def _step(self) -> None:
-        while not self._ready:
-            if not self._timers:
+        ready, timers = self._ready, self._timers
+        while not ready:
+            if not timers:
                 raise LoopDeadlock
-            when, _, timer = heapq.heappop(self._timers)
-            if not timer.cancelled():
+            when, _, timer = heapq.heappop(timers)
+            if not timer._cancelled:
                 self._now_s = when
-                self._ready.append(timer)
-        handle = self._ready.popleft()
+                ready.append(timer)
+        handle = ready.popleft()
         process = handle.process
-        if handle.cancelled() or (process is not None and not process.is_alive):
+        if handle._cancelled:
             return
-        if process is not None and process.is_paused:
-            process.hold(handle)
-            return
+        if process is not None:
+            if not process.is_alive:
+                return
+            if process.is_paused:
+                process.hold(handle)
+                return
         self.steps += 1
         if self.steps > STEPS_MAX:
             raise LoopDeadlock(f"no end after {self.steps} steps")

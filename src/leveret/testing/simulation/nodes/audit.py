@@ -52,45 +52,71 @@ class DurableLog(NamedTuple):
         return next((heads[end] for heads in self.heads.values() if end in heads), b"")
 
 
-class DurableLogs:
-    """The synced logs of all nodes: the least that a loss of power leaves."""
+class SegmentHeads:
+    """The headers of a segment's whole chunks, read on from the last known one when the file has grown.
 
-    def __init__(self, disk: SimulatedDisk) -> None:
-        """Begin without reading a log."""
-        self._disk = disk
-        self._heads: dict[Path, tuple[bytes, dict[int, bytes]]] = {}
-        """By segment: the synced octets that were read last, and the headers of their whole chunks."""
+    Attributes:
+        octets: the synced octets that were read last.
+        end: the offset behind the last whole chunk, 0 without one.
+        heads: the headers, by the offset behind each chunk.
+    """
 
-    def log(self, data_dir: Path, log: str) -> DurableLog | None:
-        """Return a log; None if there is none."""
-        first: list[int] = []
-        found: dict[int, dict[int, bytes]] = {}
-        for path, octets in self._disk.durable(data_dir, log).items():
-            number, _, kind = path.name.partition(".")
-            if number.isdecimal():
-                first.append(int(number))
-                # The final name of a new segment is durable once the directory is synced; a start accepts both names.
-                if kind in ("segment", "sealed.segment", "segment.new"):
-                    found[int(number)] = self._read(path, octets)
-        ends = (max(heads, default=0) for heads in found.values())
-        return DurableLog(min(first), max((*first, *ends)), found) if first else None
+    __slots__ = ("_at", "end", "heads", "octets")
 
-    def _read(self, path: Path, octets: bytes) -> dict[int, bytes]:
-        known = self._heads.get(path)
-        if known is not None and known[0] is octets:
-            return known[1]
-        at, heads = 0, dict[int, bytes]()
-        while at + HEADER_BYTES <= len(octets):
+    def __init__(self) -> None:
+        """Begin without octets."""
+        self.octets = b""
+        self.end = 0
+        self.heads: dict[int, bytes] = {}
+        self._at = 0
+
+    def read(self, octets: bytes) -> None:
+        """Read the present octets; the chunks before the first change are known."""
+        if not octets.startswith(self.octets[: self._at]):
+            self.end, self.heads, self._at = 0, {}, 0
+        self.octets = octets
+        at, size = self._at, len(octets)
+        while at + HEADER_BYTES <= size:
             head = octets[at : at + HEADER_BYTES]
             try:
                 header = decode_header(head)
             except ChunkError:
                 break  # The rest of the file is preallocated.
             at += header.chunk_bytes
-            if at <= len(octets):
-                heads[header.next_offset] = head
-        self._heads[path] = octets, heads
-        return heads
+            if at > size:
+                break
+            self.end = max(self.end, header.next_offset)
+            self.heads[header.next_offset] = head
+            self._at = at
+
+
+class DurableLogs:
+    """The synced logs of all nodes: the least that a loss of power leaves."""
+
+    def __init__(self, disk: SimulatedDisk) -> None:
+        """Begin without reading a log."""
+        self._disk = disk
+
+    def log(self, data_dir: Path, log: str) -> DurableLog | None:
+        """Return a log; None if there is none."""
+        first: list[int] = []
+        found: dict[int, dict[int, bytes]] = {}
+        end = 0
+        for name, file in self._disk.durable(data_dir, log):
+            text, _, kind = name.partition(".")
+            if text.isdecimal():
+                number = int(text)
+                first.append(number)
+                # The final name of a new segment is durable once the directory is synced; a start accepts both names.
+                if kind in ("segment", "sealed.segment", "segment.new"):
+                    segment = file.reading
+                    if not isinstance(segment, SegmentHeads):
+                        segment = file.reading = SegmentHeads()
+                    if segment.octets is not file.synced:
+                        segment.read(file.synced)
+                    found[number] = segment.heads
+                    end = max(end, segment.end)
+        return DurableLog(min(first), max(*first, end), found) if first else None
 
 
 class PromiseAudit:

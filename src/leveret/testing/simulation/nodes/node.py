@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -73,9 +74,9 @@ class SimulatedNode:
         self._stopping: list[SimulatedProcess] = []
         self._serving: asyncio.Task[None] | None = None
 
-    @property
+    @cached_property
     def config(self) -> Config:
-        """The node's settings."""
+        """The node's settings, which no run changes."""
         return build(gather(overrides=self._settings))
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from random import Random
 from typing import Any, Final, cast
@@ -341,7 +341,7 @@ class ClusterWorld(EtcdWorld):
 
     def _placement(self, key: tuple[str, ...]) -> Placement | None:
         found = self.etcd.state.entries.get(KEYS.placement(key[0], key[1]))
-        return None if found is None else msgspec.json.decode(found.value, type=Placement)
+        return None if found is None else _decoded(found.value)
 
     def has_lease(self, node: str) -> bool:
         """See EtcdWorld."""
@@ -356,7 +356,7 @@ class ClusterWorld(EtcdWorld):
         """See EtcdWorld."""
         for key, entry in self.etcd.state.entries.items():
             if entry.modified > since and key.startswith(PLACEMENTS):
-                placement = msgspec.json.decode(entry.value, type=Placement)
+                placement = _decoded(entry.value)
                 yield placement.epoch, _counted_on(placement)
 
     def leaders(self) -> set[str]:
@@ -449,6 +449,12 @@ class ClusterWorld(EtcdWorld):
                 ):
                     found.append(f"{node.name}: {queue} {placement}")
         return found
+
+
+@lru_cache(maxsize=1024)
+def _decoded(value: bytes) -> Placement:
+    """Decode a record of a queue; the world asks for the same ones again and again."""
+    return msgspec.json.decode(value, type=Placement)
 
 
 def _host(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +31,8 @@ class FollowerWorld(EtcdWorld):
         """Begin without a running node."""
         super().__init__(*args, **given)
         self._ports_of: dict[str, int] = {}
+        self._in_sync: tuple[bytes, frozenset[str]] = b"", frozenset()
+        self._ids: dict[str, tuple[tuple[int, ...], str]] = {}
 
     async def set_up(self) -> None:
         """See SimulatedWorld."""
@@ -99,7 +102,9 @@ class FollowerWorld(EtcdWorld):
         entry = self.etcd.state.entries.get(_KEYS.in_sync)
         if entry is None:
             return None
-        ids = msgspec.json.decode(entry.value, type=frozenset[str])
+        if self._in_sync[0] is not entry.value:
+            self._in_sync = entry.value, msgspec.json.decode(entry.value, type=frozenset[str])
+        ids = self._in_sync[1]
         nodes = frozenset(node.name for node in self.nodes if self._id_of(node) in ids)
         return CountedOn(nodes, len(nodes))
 
@@ -113,8 +118,18 @@ class FollowerWorld(EtcdWorld):
 
     def _id_of(self, node: SimulatedNode) -> str:
         """Return the node's id in etcd's record; empty before it has one."""
-        path = node.data_dir / FILE
-        return str(msgspec.json.decode(path.read_bytes()).get("node_id", "")) if path.exists() else ""
+        path = f"{node.data_dir}/{FILE}"
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            return ""
+        version = status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        known = self._ids.get(path)
+        if known is None or known[0] != version:
+            with open(path, "rb") as file:
+                found = str(msgspec.json.decode(file.read()).get("node_id", ""))
+            known = self._ids[path] = version, found
+        return known[1]
 
     def leaders(self) -> set[str]:
         """See EtcdWorld: the elected leader; without one, any node."""

@@ -157,6 +157,7 @@ class SimulatedWorld:
         self.fault: BooksFault | None = None
         self.moments: Sequence[str] = MOMENTS
         self._ambushes: dict[str, Callable[[], object]] = {}
+        self._weights: dict[str, float] = {}
         self._context: Context = copy_context()
 
     def make_books(self) -> RunBooks:
@@ -289,7 +290,12 @@ class SimulatedWorld:
 
     def _weight(self, kind: str) -> float:
         """Return the weight of a kind of fault in this run; weights differ strongly between runs."""
-        return OFTEN if kind == self.often else Random(f"weight of {kind} {self.seed}").choice(WEIGHTS)
+        if kind == self.often:
+            return OFTEN
+        weight = self._weights.get(kind)
+        if weight is None:
+            weight = self._weights[kind] = Random(f"weight of {kind} {self.seed}").choice(WEIGHTS)
+        return weight
 
     def _begin(self, number: int, fault: PossibleFault) -> None:
         self.faults[fault.kind] = self.faults.get(fault.kind, 0) + 1
