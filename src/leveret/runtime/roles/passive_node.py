@@ -157,7 +157,7 @@ def put_away(data_dir: Path, name: str, error: StorageError) -> None:
     """
     if not (data_dir / name).exists():
         return
-    place = data_dir / "divergent" / f"damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+    place = data_dir / "divergent" / f"damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(time.time()))}"
     logger.error("damaged_log_quarantined log=%s to=%s error=%s", name, place, error)
     put_log_away(data_dir / name, place / name)
 

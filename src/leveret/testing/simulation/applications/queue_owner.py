@@ -68,7 +68,7 @@ class SimulatedQueueOwner(SimulatedApplication):
             unconfirmed[tags + number + 1] = copies
             message = copies[0]
             client.publish(self.queue, str(message.number), message.body, properties=message.properties)
-            await asyncio.sleep(_PUBLISHED_PACE.pause_s(self.random))
+            await asyncio.sleep(_PUBLISHED_PACE.pause_s(self.random, len(self.books.messages)))
         if not await wait_until(lambda: client.is_closed or not unconfirmed, ANSWER_TIMEOUT_S):
             raise TimeoutError
 

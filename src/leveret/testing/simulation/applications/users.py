@@ -68,7 +68,7 @@ class SimulatedUsers:
     def numbering_publisher(self, stream: StreamBooks, pace: PublishingPace) -> SimulatedStreamClient:
         """Return an application that publishes over the stream protocol, under a name of its own."""
         name, network, _, books, random = self._given("sp")
-        role = NumberingPublisher(name, stream, random, lambda: pace.pause_s(random))
+        role = NumberingPublisher(name, stream, random, lambda: pace.pause_s(random, len(books.messages)))
         return SimulatedStreamClient(
             name, network, self._stream_ports, books, random, stream=stream, role=role
         )

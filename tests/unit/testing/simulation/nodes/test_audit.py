@@ -12,7 +12,8 @@ from leveret.runtime.logs.log_home import directory_of
 from leveret.storage.log import Log
 from leveret.testing.applications.run_books import BooksFault
 from leveret.testing.simulation.machine.disk import SimulatedDisk
-from leveret.testing.simulation.nodes.audit import CountedOn, PromiseAudit
+from leveret.testing.simulation.nodes.audit import CountedOn, PromiseAudit, SegmentHeads
+from leveret.wire.chunk import HEADER_BYTES, encode_header
 
 EPOCH = 7
 LOG = f"queues/{directory_of(EPOCH)}"
@@ -117,3 +118,25 @@ def test_a_damaged_copy_is_examined_again_once_a_record_without_it_was_written(t
         audit.recorded(EPOCH, CountedOn(frozenset(("n1",)), 1))
         with pytest.raises(BooksFault, match="n2 has it up to nowhere"):
             audit.judge(EPOCH, both)
+
+
+def chunk(offset: int, data: bytes) -> bytes:
+    return encode_header(0, 1, 1, 0, 1, offset, 0, len(data)) + data
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        chunk(0, b"a") + chunk(1, b"b") + bytes(HEADER_BYTES),
+        chunk(0, b"other") + chunk(1, b"b"),
+        chunk(0, b"a")[:-1],
+        b"",
+    ],
+)
+def test_a_segment_that_was_read_before_has_the_chunks_that_it_has_now(after: bytes) -> None:
+    again, fresh = SegmentHeads(), SegmentHeads()
+    again.read(chunk(0, b"a") + chunk(1, b"b")[:-1])
+    assert (again.end, list(again.heads)) == (1, [1])
+    again.read(after)
+    fresh.read(after)
+    assert (again.end, again.heads) == (fresh.end, fresh.heads)

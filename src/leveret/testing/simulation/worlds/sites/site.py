@@ -25,7 +25,13 @@ DOWNSTREAM: Final = {
     "schema_definition_sync.operating_mode": "downstream",
     "standby.replication.operating_mode": "downstream",
 }
-MIRRORED: Final = {"ha-mode": "all", "ha-sync-mode": "automatic"}
+MIRRORED: Final = {
+    "ha-mode": "all",
+    "ha-sync-mode": "automatic",
+    "ha-promote-on-failure": "when-synced",
+    "ha-promote-on-shutdown": "when-synced",
+}
+"""With RabbitMQ's defaults an incomplete mirror leads when all others are lost, and settled messages come back."""
 _ANOTHER_LOG: Final = (
     "are gone, the first",
     "but the upstream has only",
