@@ -89,7 +89,7 @@ def test_a_delayed_follower_can_be_what_its_leader_was_whatever_happens() -> Non
 def test_one_node_keeps_what_it_confirmed_and_settled_whatever_happens() -> None:
     summary = simulate("single", 1, 2)
     assert summary["failed"] == 0
-    assert summary["confirmed"] > 1_000
+    assert summary["confirmed"] > 500
 
 
 def test_a_promoted_standby_has_all_up_to_the_covered_moment_whatever_happens() -> None:
