@@ -140,6 +140,29 @@ def test_an_expiration_that_is_no_number_gets_406(
         channel.queue_declare(queue, passive=True)
 
 
+@pytest.mark.parametrize("mode", [0, 3, 255])
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("key", ["queue", "none"])
+def test_a_delivery_mode_that_is_none_gets_406(
+    channel: Any, queue: str, mode: int, known: bool, key: str
+) -> None:
+    """Also behind others on the same route, and without a queue that would get the message."""
+    target = queue if key == "queue" else f"{queue}-none"
+    for number in range(3 if known else 0):
+        channel.basic_publish("", target, b"%d" % number, pika.BasicProperties(delivery_mode=1))
+    channel.basic_publish("", target, b"x", pika.BasicProperties(delivery_mode=mode))
+    with channel_refuses(406, f"PRECONDITION_FAILED - invalid message: {{delivery_mode_unknown,{mode}}}"):
+        channel.queue_declare(queue, passive=True)
+
+
+def test_an_invalid_copy_is_refused_before_an_unknown_delivery_mode(channel: Any, queue: str) -> None:
+    channel.basic_publish("", queue, b"x", pika.BasicProperties(delivery_mode=3, headers={"CC": "a"}))
+    with channel_refuses(
+        406, 'PRECONDITION_FAILED - invalid message: {unacceptable_type_in_header,"CC",longstr}'
+    ):
+        channel.queue_declare(queue, passive=True)
+
+
 def test_the_octets_of_a_full_queue_count_without_what_is_unacked(channel: Any, name: str) -> None:
     channel.queue_declare(name, exclusive=True, arguments={"x-max-length-bytes": 10})
     publish(channel, name, b"12345678")

@@ -41,6 +41,7 @@ _AFTER_PRIORITY: Final = (
 )
 PERSISTENT: Final = 2
 """The delivery mode of messages that outlast a restart."""
+DELIVERY_MODES: Final = (1, PERSISTENT)
 NO_TERMS: Final = (b"", 0)
 
 
@@ -160,7 +161,8 @@ def read_traits(header: bytes, position: int, flags: int) -> Traits:
     The code is written out flag by flag, for speed: it runs for each message of an unknown layout.
 
     Raises:
-        SyntaxFault: the octets end inside a property, or go on after the last, or the headers are no table.
+        SyntaxFault: the octets end inside a property, or go on after the last, or the headers are no table, or the
+            delivery mode is unknown.
     """
     mode, expiration, priority = 0, b"", 0
     try:
@@ -174,6 +176,8 @@ def read_traits(header: bytes, position: int, flags: int) -> Traits:
             tables.check_within(header, start, position)
         if flags & props.DELIVERY_MODE:
             mode = header[position]
+            if mode not in DELIVERY_MODES:
+                raise SyntaxFault(f"delivery mode {mode}")
             position += 1
         if flags & props.PRIORITY:
             priority = header[position]

@@ -67,6 +67,8 @@ def taken_apart(header: bytes) -> Traits:
     tables.check(found.get(props.HEADERS, b""))
     for value in tables.split(found.get(props.HEADERS, b"")).values():
         assert value
+    if found.get(props.DELIVERY_MODE, b"\1") not in (b"\1", b"\2"):
+        raise SyntaxFault("no delivery mode")
     terms = (found.get(props.EXPIRATION, b""), found.get(props.PRIORITY, b"\0")[0])
     return Traits(found.get(props.DELIVERY_MODE) == b"\2", terms)
 

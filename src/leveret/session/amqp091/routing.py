@@ -17,6 +17,7 @@ from leveret.session.amqp091.direct_reply import with_reply_name
 from leveret.session.amqp091.replies import Fault
 from leveret.wire import properties as props
 from leveret.wire import tables
+from leveret.wire.content_header import DELIVERY_MODES
 
 _EXPIRATION_DIGITS_MAX: Final = 18
 _BINDINGS_OF_A_FRAME: Final = 8
@@ -55,13 +56,16 @@ def resolve(channel: ChannelBase, exchange: bytes, routing_key: bytes, header: b
         raise Fault(403, f"cannot publish to internal exchange '{name}' in vhost '{vhost}'")
     if name and definition.type == "topic":
         connection.actor.require_topic("write", name, _text(routing_key))
-    flags = props.property_flags(header)
-    _check_properties(props.split_whole(header), connection)
+    flags, properties = props.property_flags(header), props.split_whole(header)
+    _check_properties(properties, connection)
     if flags & props.REPLY_TO:
         header = with_reply_name(channel.reply_consumer, header)
     keys = [routing_key]
     if flags & props.HEADERS and b"CC" in header:
         header, keys = _carbon_copies(header, keys)
+    mode = properties.get(props.DELIVERY_MODE)
+    if mode is not None and mode[0] not in DELIVERY_MODES:
+        raise PreconditionFailed(f"invalid message: {{delivery_mode_unknown,{mode[0]}}}")
     broker, headers = connection.broker, _Headers(header)
     topology = broker.topologies[vhost]
     before = topology.looked_at
