@@ -269,7 +269,11 @@ class ClusterStore:
                     # The turn is taken without the writes: a late attempt at them fails.
                     return None
                 if revision is None:
-                    revision = await self._find_turn(done)
+                    stands = await self._read_turn()
+                    if stands == missed:
+                        # So it is if the answer to that attempt was lost.
+                        return None
+                    revision = self._turn_modified if stands == done else None
                 if revision is not None:
                     self.expect(revision)
                     return revision
@@ -291,15 +295,15 @@ class ClusterStore:
                     lease.lose("etcd has ended the lease")
                     self._own_lease()
                 # An attempt whose answer was lost, perhaps at another endpoint, may have been done before.
-                revision = await self._find_turn(value)
-                if revision is None:
+                if await self._read_turn() != value:
                     raise
+                revision = self._turn_modified
             if revision is not None:
                 self._turn_modified = revision
             return revision
 
-    async def _find_turn(self, done: bytes) -> int | None:
-        """Return the revision of this turn if a late attempt took it; None if an earlier turn stands there."""
+    async def _read_turn(self) -> bytes:
+        """Return the value of the last turn that was taken, and note its revision."""
         while True:
             self._own_lease()
             try:
@@ -309,7 +313,7 @@ class ClusterStore:
                 await asyncio.sleep(RETRY_S)
                 continue
             self._turn_modified = turn.modified if turn is not None else 0
-            return self._turn_modified if turn is not None and turn.value == done else None
+            return turn.value if turn is not None else b""
 
     # Following.
 

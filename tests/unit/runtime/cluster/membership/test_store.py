@@ -12,7 +12,7 @@ import pytest
 
 from leveret.config import build, gather
 from leveret.core.replication.cluster import ClusterKeys, ClusterState, Placement, Presence, encode
-from leveret.core.replication.election import PutKey, StoredValue, StoreTransaction
+from leveret.core.replication.election import PutKey, StoredValue, StoreTransaction, Unchanged
 from leveret.runtime.cluster.membership.store import ClusterStore, LeaseLost
 from leveret.runtime.coordination.etcd import EtcdRefused, EtcdUnreachable, Snapshot, WatchEvents
 
@@ -136,6 +136,46 @@ async def test_a_refusal_tells_nothing_of_an_earlier_attempt_whose_answer_was_lo
     else:
         with pytest.raises(EtcdRefused):
             await asked
+
+
+@pytest.mark.parametrize("lost", ["none", "refused", "missed"])
+async def test_a_turn_whose_condition_does_not_hold_is_taken_once_whichever_answer_is_lost(lost: str) -> None:
+    """Found by the simulation of clusters, seed 20271004: the turn was taken without the writes, and tried again."""
+    store, state, _ = made()
+    entries: dict[str, StoredValue] = {}
+    turns: list[bytes] = []
+    revision = 4
+
+    async def transact(transaction: StoreTransaction, lease_id: int) -> int | None:
+        nonlocal revision
+        holds = all(
+            entries[each.key].modified == each.modified if each.key in entries else not each.modified
+            for each in transaction.conditions
+        )
+        puts = [put for put in transaction.writes if isinstance(put, PutKey)]
+        if holds:
+            revision += 1
+            turns.extend(put.value for put in puts if put.key == store.keys.turn(3))
+            entries.update({put.key: StoredValue(put.value, revision, lease_id) for put in puts})
+        if nothing_lost and lost == ("missed" if len(puts) == 1 else "refused"):
+            nothing_lost.clear()
+            raise EtcdUnreachable("no endpoint of etcd answers")
+        return revision if holds else None
+
+    async def answer(prefix: str) -> Snapshot:
+        return Snapshot(revision, entries)
+
+    nothing_lost = [True]
+    store._etcd = cast(Any, SimpleNamespace(read=answer, transact=transact, endpoint="e"))
+    store._turn = store.keys.turn(3)
+    key = state.keys.definitions_lock
+    entries[key] = StoredValue(b'"b@h"', 4, 9)
+    asked = StoreTransaction((Unchanged(key, 0),), (PutKey(key, b'"a@h"'),))
+    assert await store.transact(asked) is None
+    assert turns == [b"1 not done"]
+    assert entries[key].value == b'"b@h"'
+    assert await store.transact(StoreTransaction((Unchanged(key, 4),), (PutKey(key, b'"a@h"'),))) == revision
+    assert turns == [b"1 not done", b"2"]
 
 
 def void(value: object) -> None:
