@@ -149,8 +149,9 @@ async def test_a_turn_whose_condition_does_not_hold_is_taken_once_whichever_answ
     async def transact(transaction: StoreTransaction, lease_id: int) -> int | None:
         nonlocal revision
         holds = all(
-            entries[each.key].modified == each.modified if each.key in entries else not each.modified
+            (entries[each.key].modified if each.key in entries else 0) == each.modified
             for each in transaction.conditions
+            if isinstance(each, Unchanged)
         )
         puts = [put for put in transaction.writes if isinstance(put, PutKey)]
         if holds:
