@@ -106,14 +106,20 @@ def test_a_reader_that_knows_layouts_reads_each_header_as_one_that_knows_none(
         assert reader.read(octets, FIXED_BYTES, flags) == wanted
 
 
-def test_headers_of_one_layout_are_walked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    walked: list[bytes] = []
+@pytest.fixture
+def walked(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The headers that a reader walks through."""
+    found: list[bytes] = []
 
     def walk(header: bytes, position: int, flags: int) -> Traits:
-        walked.append(header)
+        found.append(header)
         return read_traits(header, position, flags)
 
     monkeypatch.setattr(content_header, "read_traits", walk)
+    return found
+
+
+def test_headers_of_one_layout_are_walked_once(walked: list[bytes]) -> None:
     reader = HeaderReader()
     for number in range(100):
         found = {
@@ -126,15 +132,8 @@ def test_headers_of_one_layout_are_walked_once(monkeypatch: pytest.MonkeyPatch) 
     assert len(walked) == 1
 
 
-def test_a_kind_of_headers_has_several_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kind_of_headers_has_several_layouts(walked: list[bytes]) -> None:
     """Applications' values differ in length: one longer by as much as another is shorter, in headers of one length."""
-    walked: list[bytes] = []
-
-    def walk(header: bytes, position: int, flags: int) -> Traits:
-        walked.append(header)
-        return read_traits(header, position, flags)
-
-    monkeypatch.setattr(content_header, "read_traits", walk)
     reader = HeaderReader()
     for number in range(100):
         longer = number % content_header.LAYOUTS_MAX

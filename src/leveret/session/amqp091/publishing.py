@@ -361,9 +361,8 @@ class Publisher:
         broker = self._connection.broker
         if (broker.traced_vhosts or broker.refuses_durable) and not self._takes(destination, messages):
             return
-        if destination.replies:
-            for reply in destination.replies:
-                reply.take_reply(messages)
+        for reply in destination.replies:
+            reply.take_reply(messages)
         if destination.is_wide:
             self._publish_in_turns(destination, messages)
             return
