@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from pamqp import encode
 
-from leveret.model.errors import InvalidCommand, PreconditionFailed
+from leveret.model.errors import InvalidCommand
 from leveret.session.ingest import Fetched
 from leveret.session.message_json import payload_json, properties_json
 from leveret.wire import properties as props
@@ -58,7 +58,6 @@ def header_of(properties: Properties, body_bytes: int) -> bytes:
 
     Raises:
         InvalidCommand: AMQP cannot hold the value of a property, which the text names.
-        PreconditionFailed: there is no such delivery mode.
     """
     found: dict[int, bytes] = {}
     for name, flag in _TEXTS.items():
@@ -75,8 +74,6 @@ def header_of(properties: Properties, body_bytes: int) -> bytes:
             if not 0 <= number < 1 << 8 * size:
                 raise InvalidCommand(f"properties.{name} should be from 0 to {(1 << 8 * size) - 1}")
             found[flag] = number.to_bytes(size, "big")
-    if found.get(props.DELIVERY_MODE, b"\1") not in (b"\1", b"\2"):
-        raise PreconditionFailed(f"invalid message: {{delivery_mode_unknown,{properties.delivery_mode}}}")
     if properties.headers is not UNSET:
         found[props.HEADERS] = _table(properties.headers)
     return props.join(found, body_bytes)
