@@ -28,7 +28,7 @@ NAVIGATION = {
         "docs/standby-tables",
         "docs/spark-cluster",
     ],
-    "Operations": ["docs/operations", "docs/console", "docs/configuration"],
+    "Operations": ["docs/operations", "docs/console", "docs/commands", "docs/configuration"],
     "What holds": [
         "docs/conformance",
         "docs/deviations",

@@ -63,7 +63,7 @@ def clear_user_limits(
 @command("", "list_user_limits --user alice")
 def list_user_limits(
     ctl: Session,
-    user: Annotated[str, Option(help="Name of the user.", autocompletion=users)] = "guest",
+    user: Annotated[str, Option(help="Name of the user; guest by default.", autocompletion=users)] = "guest",
     for_all: Annotated[bool, Option("--global", help="The limits of all users that have any.")] = False,
 ) -> MessageLine | Table:
     """List the limits of a user, or of all."""

@@ -139,7 +139,7 @@ def list_consumers(
 def list_node_auth_attempt_stats(
     ctl: Session,
     by_source: Annotated[
-        bool, Option("--by-source", help="Group by address and user, if the node tracks them.")
+        bool, Option("--by-source", help="By address and user: empty, because nodes count by protocol.")
     ] = False,
 ) -> Table:
     """List the numbers of login attempts for each protocol."""

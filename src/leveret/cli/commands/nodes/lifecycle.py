@@ -70,7 +70,7 @@ def wait(
         int | None, Option("--pid", "-P", min=1, max=PID_MAX, help="The node's process id.")
     ] = None,
 ) -> MessageLine:
-    """Wait until a starting node answers. The wait ends at once if the process ends."""
+    """Wait until a starting node answers, ten seconds by default. The wait ends at once if the process ends."""
     found: list[int] = [] if pid is None else [pid]
 
     def check() -> None:

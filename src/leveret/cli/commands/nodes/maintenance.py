@@ -32,6 +32,8 @@ def resume_listeners(ctl: Session) -> None:
 def drain(ctl: Session, force: FORCE = False) -> None:
     """Refuse new clients and close all connections, until revive or a restart.
 
+    A node of a cluster hands over the queues that it leads, and gets no new ones.
+
     Refused if the node is not safe to stop, see check_if_safe_to_stop.
     """
     if not force:

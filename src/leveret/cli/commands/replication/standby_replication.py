@@ -186,7 +186,7 @@ def _standing(row: dict[str, Any]) -> str:
     "list_vhosts_available_for_standby_replication_recovery",
 )
 def list_vhosts_available_for_standby_replication_recovery(ctl: Session) -> Table:
-    """List the virtual hosts with transferred data on this node."""
+    """List the virtual hosts with transferred data."""
     names = ctl.api.get("replication", "standby", "available")
     return Table(("virtual_host",), [[name] for name in names], headless=True)
 
@@ -203,14 +203,14 @@ def display_disk_space_used_by_standby_replication_data(ctl: Session) -> Table:
 
 @command("Inspecting standby upstream metrics related to recovery...", "inspect_standby_upstream_metrics")
 def inspect_standby_upstream_metrics(ctl: Session) -> Table:
-    """Show the queues that this node collects for downstreams, with the age of each queue's oldest message."""
+    """Show the queues that are collected for downstreams, with the time of each queue's oldest message."""
     rows = ctl.api.get("replication", "standby", "upstream-metrics")
     return Table.of(("queue", "timestamp", "vhost", "messages", "collected_offset"), rows, unknown=None)
 
 
 @command("Inspecting standby downstream metrics related to recovery...", "inspect_standby_downstream_metrics")
 def inspect_standby_downstream_metrics(ctl: Session) -> Table:
-    """Show the messages that this node has transferred, by queue."""
+    """Show the transferred messages, by queue."""
     rows = ctl.api.get("replication", "standby", "downstream-metrics")
     return Table.of(("queue", "timestamp", "vhost", "messages", "settled"), rows, unknown=None)
 
