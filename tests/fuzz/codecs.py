@@ -10,7 +10,7 @@ import pamqp.frame
 from isal.isal_zlib import crc32
 from pamqp import commands, header
 
-from leveret.core.schema.delta import Locals, delta
+from leveret.core.schema.delta import LocalEntities, delta
 from leveret.core.schema.digests import Digests
 from leveret.model.definitions import Definitions, User
 from leveret.model.errors import PeerError
@@ -280,7 +280,7 @@ def sync_messages(octets: bytes) -> None:
             following.begin()
             if following.take(reply) is not None:
                 following.take(reply)
-            delta(Definitions(), following.theirs.by_kind, Locals())
+            delta(Definitions(), following.theirs.by_kind, LocalEntities())
 
 
 def sync_seeds() -> list[bytes]:

@@ -27,7 +27,7 @@ from leveret.pipeline.files.files import Place, matching, name_in, opened, place
 from leveret.pipeline.jobs.job import TransferJob
 from leveret.pipeline.jobs.progress import Inbox
 from leveret.pipeline.transfer.compaction import Compaction
-from leveret.pipeline.transfer.driver import Transfer, Trouble
+from leveret.pipeline.transfer.driver import Transfer, UntransferredRecords
 from leveret.pipeline.transfer.sink import StoreSink
 from leveret.pipeline.transfer.source import UpstreamSource
 from leveret.testing.network.ports import wait_until
@@ -210,11 +210,11 @@ def test_the_upstream_may_restart_and_the_first_reachable_endpoint_is_used(
 def test_what_fails_for_days_is_tried_again_once_a_minute() -> None:
     trouble, holds = None, []
     for _ in range(2000):
-        trouble = Trouble.next(trouble, {"offset": 7, "error": "why"}, 100.0)
+        trouble = UntransferredRecords.next(trouble, {"offset": 7, "error": "why"}, 100.0)
         holds.append(trouble.held.until_s - 100.0)
     assert holds[:7] == [0, 2, 4, 8, 16, 32, 60]
     assert set(holds[6:]) == {60}
-    assert Trouble.next(trouble, {"offset": 8, "error": "why"}, 100.0).held.until_s == 100.0
+    assert UntransferredRecords.next(trouble, {"offset": 8, "error": "why"}, 100.0).held.until_s == 100.0
 
 
 @pytest.mark.story

@@ -45,7 +45,7 @@ class NotFoundByApi(CtlError):
     """The named object does not exist."""
 
 
-class ChangedMeanwhile(CtlError):
+class EditConflict(CtlError):
     """The object is not the one that was read, or it exists and was to be new: nothing was changed."""
 
 
@@ -60,7 +60,7 @@ class NodeUnreachable(CtlError):
         super().__init__(exits.UNAVAILABLE, text)
 
 
-class WentAway(NodeUnreachable):
+class AnswerLost(NodeUnreachable):
     """The node was reached, and ended before its answer."""
 
 
@@ -82,17 +82,17 @@ class Api:
         """
         return _document(self._send("GET", parts, query=query or None))
 
-    def get_tagged(self, *parts: str) -> tuple[Any, str]:
+    def get_with_etag(self, *parts: str) -> tuple[Any, str]:
         """As `get`, of a single definition, with the tag for `put` and `delete`."""
         response = self._send("GET", parts)
         # A node of an earlier version has no tags; then any object will do.
         return _document(response), response.headers.get("etag", "*")
 
-    def get_slowly(self, *parts: str) -> Any:
+    def get_without_timeout(self, *parts: str) -> Any:
         """As `get`, for answers whose time grows with the data."""
         return _document(self._send("GET", parts, timeout=_PATIENT))
 
-    def get_within(self, timeout_s: float, *parts: str) -> Any:
+    def get_with_timeout(self, timeout_s: float, *parts: str) -> Any:
         """As `get`, with a limit in time.
 
         Raises:
@@ -121,12 +121,12 @@ class Api:
         """Create or replace; with `tag` only replace the definition that was read, with `is_new` only create.
 
         Raises:
-            ChangedMeanwhile: it is another one by now, or it exists.
+            EditConflict: it is another one by now, or it exists.
         """
         headers = {b"if-none-match": b"*"} if is_new else _if_same(tag)
         self._send("PUT", parts, body=msgspec.json.encode(body), headers=headers)
 
-    def put_slowly(self, *parts: str, **query: str) -> Any:
+    def put_without_timeout(self, *parts: str, **query: str) -> Any:
         """Act, however long it takes; the JSON document of the answer."""
         return _document(self._send("PUT", parts, query=query, timeout=_PATIENT))
 
@@ -138,7 +138,7 @@ class Api:
         """Act; the JSON document of the answer, None if there is none."""
         return _document(self._send("POST", parts, body=b"" if body is None else msgspec.json.encode(body)))
 
-    def post_slowly(self, *parts: str, body: object) -> Any:
+    def post_without_timeout(self, *parts: str, body: object) -> Any:
         """As `post`, for answers whose time grows with the data."""
         return _document(self._send("POST", parts, body=msgspec.json.encode(body), timeout=_PATIENT))
 
@@ -150,7 +150,7 @@ class Api:
         """Remove; with `tag` only the definition that was read.
 
         Raises:
-            ChangedMeanwhile: it is another one by now.
+            EditConflict: it is another one by now.
         """
         self._send("DELETE", parts, query=query, headers=_if_same(tag))
 
@@ -158,7 +158,7 @@ class Api:
         """Remove, however long it takes; the JSON document of the answer."""
         return _document(self._send("DELETE", parts, timeout=_PATIENT))
 
-    def delete_because(self, reason: str, *parts: str) -> None:
+    def delete_with_reason(self, reason: str, *parts: str) -> None:
         """Remove, and give affected clients the reason."""
         self._send("DELETE", parts, headers={b"x-reason": " ".join(reason.split()).encode()})
 
@@ -182,17 +182,17 @@ class Api:
             if response.is_error:
                 response.read()
                 _check(response)
-            self._note_left_out(response)
+            self._warn_of_missing_nodes(response)
             for line in _lines(response.iter_bytes()):
                 yield _read(line)
 
     def _send(self, method: str, parts: tuple[str, ...], **options: Any) -> httpx.Response:
         response = self._request(method, parts, **options)
         _check(response)
-        self._note_left_out(response)
+        self._warn_of_missing_nodes(response)
         return response
 
-    def _note_left_out(self, response: httpx.Response) -> None:
+    def _warn_of_missing_nodes(self, response: httpx.Response) -> None:
         """Name nodes of a cluster whose part of the answer is missing, each once: it looks like a whole answer."""
         named = response.headers.get(_UNREACHABLE, "").split(", ")
         nodes = {each for each in named if each and each.isprintable()} - self._left_out
@@ -231,7 +231,7 @@ class Api:
         except httpx.TimeoutException:
             raise TimedOut(exits.RETRY, f"{self._place} does not answer in time") from None
         except (httpx.RemoteProtocolError, httpx.ReadError) as error:
-            raise WentAway(f"{self._place} closed the connection before its answer: {error}") from None
+            raise AnswerLost(f"{self._place} closed the connection before its answer: {error}") from None
         except httpx.HTTPError as error:
             raise NodeUnreachable(f"cannot reach {self._place}: {error}; is the node running?") from None
 
@@ -337,6 +337,6 @@ def _check(response: httpx.Response) -> None:
     if response.status_code == HTTPStatus.NOT_FOUND:
         raise NotFoundByApi(exits.DATA, text)
     if response.status_code == HTTPStatus.PRECONDITION_FAILED:
-        raise ChangedMeanwhile(exits.RETRY, text)
+        raise EditConflict(exits.RETRY, text)
     otherwise = exits.SOFTWARE if response.is_server_error else exits.DATA
     raise CtlError(_EXITS.get(response.status_code, otherwise), text)

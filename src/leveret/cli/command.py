@@ -79,13 +79,13 @@ class Session:
         return self._node
 
     @property
-    def for_people(self) -> bool:
+    def is_for_people(self) -> bool:
         """Whether a person, not a program, reads the output."""
         return self.formatter in FOR_PEOPLE
 
     def announce(self, banner: str, *, needs_node: bool = True) -> None:
         """Print the banner for a person; if the command `needs_node`, not before it answers, or the command's value."""
-        if banner and not self.quiet and self.for_people:
+        if banner and not self.quiet and self.is_for_people:
             self._banners.append(banner)
         if self._api is not None or not needs_node:
             self._print_banners()
@@ -133,7 +133,7 @@ class CliCommand:
     def _announced(self, session: Session, arguments: dict[str, Any]) -> str:
         """The banner with its fields; the node's name is asked for only if it is shown."""
         shown = {name: _shown(value) for name, value in arguments.items()}
-        if "{node}" in self.banner and session.for_people and not session.quiet:
+        if "{node}" in self.banner and session.is_for_people and not session.quiet:
             shown["node"] = session.node
         return self.banner.format_map({"vhost": session.vhost, "node": "", **shown})
 

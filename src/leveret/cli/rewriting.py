@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
-from leveret.cli.api import Api, ChangedMeanwhile
+from leveret.cli.api import Api, EditConflict
 
 Fields: TypeAlias = dict[str, Any]
 _ATTEMPTS_MAX: Final = 20
@@ -23,7 +23,7 @@ def rewrite(api: Api, *path: str, change: Callable[[Fields], Fields | None]) -> 
         CtlError: the node refuses the change.
     """
     for attempt in range(1, _ATTEMPTS_MAX + 1):
-        existing, tag = api.get_tagged(*path)
+        existing, tag = api.get_with_etag(*path)
         changed = change(existing)
         try:
             if changed is None:
@@ -31,6 +31,6 @@ def rewrite(api: Api, *path: str, change: Callable[[Fields], Fields | None]) -> 
             else:
                 api.put(*path, body=changed, tag=tag)
             return
-        except ChangedMeanwhile:
+        except EditConflict:
             if attempt == _ATTEMPTS_MAX:
                 raise

@@ -70,7 +70,7 @@ class ApiClient:
         return bool(destination.queues)
 
     def get(self, name: str, count: int, *, no_ack: bool) -> list[Fetched]:
-        """Get up to `count` messages of a queue; without `no_ack` they are unacked until `give_back` or `reject`.
+        """Get up to `count` messages of a queue; without `no_ack` they are unacked until `requeue` or `reject`.
 
         Raises:
             LeveretError: an error that would close a client's channel.
@@ -93,7 +93,7 @@ class ApiClient:
         self._channel.mark(queue)
         return found
 
-    def give_back(self) -> None:
+    def requeue(self) -> None:
         """Return fetched messages to their places; a queue with another leader by now has them already."""
         for queue, offset in self._take_fetched():
             queue.requeue(offset, 1)

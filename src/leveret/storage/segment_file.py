@@ -28,7 +28,7 @@ class Unreadable(StorageError):
     """Octets are missing, or the disk cannot read them."""
 
 
-class CutShort(ChunkError):
+class IncompleteChunk(ChunkError):
     """The file ends before the chunk does."""
 
 
@@ -129,14 +129,14 @@ class SegmentFile:
             ChunkError: there is no such chunk.
         """
         if not self.has(position + HEADER_BYTES - 1):
-            raise CutShort(f"the file ends {max(0, self.size - position)} octets into a header")
+            raise IncompleteChunk(f"the file ends {max(0, self.size - position)} octets into a header")
         try:
             header = decode_header(self.read(position, HEADER_BYTES))
         except Unreadable as error:
             raise ChunkError(f"its header cannot be read: {error}") from error
         end = position + header.chunk_bytes
         if not self.has(end - 1):
-            raise CutShort(f"the file ends {end - self.size} octets before the chunk does")
+            raise IncompleteChunk(f"the file ends {end - self.size} octets before the chunk does")
         return header
 
     def find(self, pattern: re.Pattern[bytes], position: int, end: int) -> Iterator[int]:

@@ -71,7 +71,7 @@ def test_a_reason_is_sent_whatever_its_characters(given: str, sent: bytes) -> No
         reasons.append(dict(request.headers.raw)[b"x-reason"])
         return httpx.Response(204)
 
-    api(answer).delete_because(given, "connections", "c")
+    api(answer).delete_with_reason(given, "connections", "c")
     assert reasons == [sent]
 
 
@@ -136,7 +136,7 @@ def test_an_answer_is_waited_for_as_long_as_the_operator_says() -> None:
     client = httpx.Client(transport=httpx.MockTransport(answer), base_url="http://node")
     Api(client, "the node", 7).get("x")
     Api(client, "the node").get("x")
-    Api(client, "the node", 7).get_within(0.5, "x")
+    Api(client, "the node", 7).get_with_timeout(0.5, "x")
     assert waited == [7, 60, 0.5]
 
 
@@ -169,7 +169,7 @@ def test_what_takes_its_time_is_waited_for() -> None:
         return httpx.Response(200, content=request.content)
 
     client = httpx.Client(transport=httpx.MockTransport(answer), base_url="http://node")
-    assert Api(client, "the node", 7).post_slowly("scrub", body={"a": 1}) == {"a": 1}
+    assert Api(client, "the node", 7).post_without_timeout("scrub", body={"a": 1}) == {"a": 1}
     assert waited == [None]
 
 

@@ -97,7 +97,9 @@ def test_exchanges_may_be_declared_during_a_scrape_of_them(
     assert "rabbitmq_identity_info" in text
 
 
-def put_slowly(app: Starlette, path: str, body: dict[str, Any], meanwhile: Callable[[], object]) -> int:
+def put_without_timeout(
+    app: Starlette, path: str, body: dict[str, Any], meanwhile: Callable[[], object]
+) -> int:
     """The status of a PUT of `guest`, with a step of others before its body arrives."""
     statuses: list[int] = []
 
@@ -121,9 +123,12 @@ def test_a_limit_of_a_user_does_not_bring_an_earlier_password_or_a_deleted_user_
     new = User(name="u", password_hash="bmV3", tags=("monitoring",))
     users = node.broker.definitions.by_kind["users"]
     path = "/api/user-limits/u/max-channels"
-    assert put_slowly(app, path, {"value": 5}, lambda: node.broker.apply(Put(new))) == 204
+    assert put_without_timeout(app, path, {"value": 5}, lambda: node.broker.apply(Put(new))) == 204
     assert users["u",] == msgspec.structs.replace(new, limits={"max-channels": 5})
-    assert put_slowly(app, path, {"value": 6}, lambda: node.broker.apply(Delete("users", ("u",)))) == 400
+    assert (
+        put_without_timeout(app, path, {"value": 6}, lambda: node.broker.apply(Delete("users", ("u",))))
+        == 400
+    )
     assert ("u",) not in users
 
 

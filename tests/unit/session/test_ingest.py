@@ -71,8 +71,8 @@ def test_what_was_got_is_held_until_it_is_given_back(node: Node) -> None:
     api_client = node.api_client()
     assert bodies([each.body for each in api_client.get("q", 5, no_ack=False)]) == ["a", "b"]
     assert (queue.ready_count, queue.unacked_count) == (0, 2)
-    api_client.give_back()
-    api_client.give_back()
+    api_client.requeue()
+    api_client.requeue()
     assert (queue.ready_count, queue.unacked_count) == (2, 0)
     assert [each.redelivered for each in api_client.get("q", 5, no_ack=True)] == [True, True]
     assert queue.message_count == 0

@@ -31,9 +31,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from leveret.console.http.guard import Guard
-from leveret.console.http.looking import MessagesWanted, export_divergent, history, messages, moments
 from leveret.console.http.sessions import ConsoleSession, LoginFailed, Sessions
 from leveret.console.http.shipped import ShippedFiles
+from leveret.console.http.site_queries import MessagesQuery, export_divergent, history, messages, moments
 from leveret.console.http.throttle import LoginThrottle
 from leveret.console.http.views import VIEWS, show_actions
 from leveret.console.jobs.actions import BY_NAME, may_act
@@ -54,7 +54,7 @@ class Credentials(msgspec.Struct):
         return "Credentials(...)"
 
 
-class Wanted(msgspec.Struct):
+class JobBody(msgspec.Struct):
     """The body that begins a job; `word` is the typed confirmation."""
 
     site: str
@@ -242,7 +242,7 @@ async def show_jobs(request: Request, session: ConsoleSession) -> Response:
 @logged_in
 async def begin_job(request: Request, session: ConsoleSession) -> Response:
     """Begin an action at a site; the site decides whether the user may request it."""
-    wanted: Wanted = await read_body(request, Wanted)
+    wanted: JobBody = await read_body(request, JobBody)
     watch, action = session.watches.get(wanted.site), BY_NAME.get(wanted.action)
     if watch is None or action is None or not may_act(watch.facts):
         raise LeveretError("this user may not have this site do that")
@@ -259,7 +259,7 @@ async def show_history(_request: Request, session: ConsoleSession) -> Response:
 @logged_in
 async def show_messages(request: Request, session: ConsoleSession) -> Response:
     """Answer with messages of a queue, or divergent ones."""
-    wanted = await read_body(request, MessagesWanted)
+    wanted = await read_body(request, MessagesQuery)
     try:
         return answer(await messages(session, wanted))
     except TimeoutError:

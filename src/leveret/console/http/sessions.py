@@ -135,11 +135,11 @@ class Sessions:
             if session not in self._by_token.values():
                 raise LoginFailed("the session has ended: log in again", is_refused=False)
         except BaseException:
-            await self._pool.give_back(watch)
+            await self._pool.release(watch)
             raise
         watch.start()
         before, session.watches[name] = session.watches[name], watch
-        await self._pool.give_back(before)
+        await self._pool.release(before)
 
     def of(self, token: str | None) -> ConsoleSession | None:
         """Return the session of a token, and note its use; None if there is no such session, or it has ended."""
@@ -170,7 +170,7 @@ class Sessions:
 
     async def _give_back(self, watches: Sequence[SiteWatch]) -> None:
         for watch in watches:
-            await self._pool.give_back(watch)
+            await self._pool.release(watch)
 
 
 async def _identified(watch: SiteWatch) -> LeveretError | None:

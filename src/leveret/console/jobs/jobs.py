@@ -133,7 +133,7 @@ class Jobs:
             self._ended.append(job)
             watch.hurry()
             logger.info("job_ended action=%s site=%s error=%s", job.action.name, job.site, job.error)
-            await self._pool.give_back(watch)
+            await self._pool.release(watch)
 
     async def _follow(self, job: SiteJob, watch: SiteWatch, chosen: Mapping[str, Any]) -> None:
         await self._listen(job, watch, chosen)

@@ -224,7 +224,7 @@ class WatchPool:
                 self._watches[key] = (watch, holders + 1)
                 return
 
-    async def give_back(self, watch: SiteWatch) -> None:
+    async def release(self, watch: SiteWatch) -> None:
         """Give a watch back; stop it if no other holder has it."""
         key = next((key for key, (each, _) in self._watches.items() if each is watch), None)
         if key is None:

@@ -78,7 +78,7 @@ class Presence(msgspec.Struct, frozen=True):
     standby_archive: str = ""
 
 
-class Lost(msgspec.Struct, frozen=True):
+class LossyPromotion(msgspec.Struct, frozen=True):
     """The promotion of a mirror that lacked messages: only earlier copies may still have them.
 
     Attributes:
@@ -135,7 +135,7 @@ class Placement(msgspec.Struct, frozen=True):
     exclusive: bool = False
     closed: bool = False
     majority: bool = False
-    lost: Lost | None = None
+    lost: LossyPromotion | None = None
     hand_over: HandOver | None = None
     members: tuple[str, ...] = ()
     copies: int = 0

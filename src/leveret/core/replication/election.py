@@ -26,7 +26,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from leveret.core.replication.election_turns import ElectionTurn, OwnCopy, RecordedLeader, Successor, turn
+from leveret.core.replication.election_turns import ElectionTurn, LocalCopy, RecordedLeader, Successor, turn
 from leveret.core.replication.leader_and_mirrors import successor
 from leveret.core.rules.mirror_policy import ALL, ALWAYS, WHEN_SYNCED, MirrorPolicy
 from leveret.model.errors import LeveretError
@@ -233,7 +233,7 @@ def stand(
     alone = frozenset((me,))
     complete = alone if in_sync is None else in_sync
     promoted = successor(_FORCED if force else _IN_SYNC, (me,), complete, (me,), is_graceful=False)
-    copy = OwnCopy.TORN if candidate.is_torn and not force else OwnCopy.WHOLE
+    copy = LocalCopy.TORN if candidate.is_torn and not force else LocalCopy.WHOLE
     match turn(RecordedLeader.GONE, copy, Successor.by(promoted, me, is_only=observed.in_sync == alone)):
         case ElectionTurn.TAKE_OVER:
             pass

@@ -4,7 +4,7 @@ Both have a record in etcd that names the leader and the replicas with every con
 itself, from three facts:
 
     RecordedLeader   the leader in the record: this node, another one that runs, or one that does not run
-    OwnCopy          this node's copy: whole; unreadable; or torn, when it may lack messages despite the record
+    LocalCopy          this node's copy: whole; unreadable; or torn, when it may lack messages despite the record
     Successor        the replica that leads next by the rules of core.replication.leader_and_mirrors
 
 `_NEXT` has the turn of this node for each combination. A turn is carried out by a conditional write of the record, so
@@ -37,7 +37,7 @@ class RecordedLeader(StrEnum):
         return cls.ELSEWHERE if leader in running else cls.GONE
 
 
-class OwnCopy(StrEnum):
+class LocalCopy(StrEnum):
     """The state of this node's copy: see the module."""
 
     WHOLE = "whole"
@@ -93,22 +93,22 @@ _TAKEN: Final = {
     Successor.OTHER_WITH_LOSS: ElectionTurn.WAIT,
     Successor.NOBODY: ElectionTurn.DOWN,
 }
-_NEXT: Final[Mapping[tuple[RecordedLeader, OwnCopy], Mapping[Successor, ElectionTurn]]] = {
-    (RecordedLeader.HERE, OwnCopy.WHOLE): dict.fromkeys(Successor, ElectionTurn.LEAD),
+_NEXT: Final[Mapping[tuple[RecordedLeader, LocalCopy], Mapping[Successor, ElectionTurn]]] = {
+    (RecordedLeader.HERE, LocalCopy.WHOLE): dict.fromkeys(Successor, ElectionTurn.LEAD),
     # Nobody has more: it took over as the only one.
-    (RecordedLeader.HERE, OwnCopy.TORN): dict.fromkeys(Successor, ElectionTurn.LEAD),
+    (RecordedLeader.HERE, LocalCopy.TORN): dict.fromkeys(Successor, ElectionTurn.LEAD),
     # A copy that may still be repaired is better than a replica that lacks messages.
-    (RecordedLeader.HERE, OwnCopy.UNREADABLE): dict.fromkeys(Successor, ElectionTurn.WAIT)
+    (RecordedLeader.HERE, LocalCopy.UNREADABLE): dict.fromkeys(Successor, ElectionTurn.WAIT)
     | {Successor.OTHER: ElectionTurn.HAND_OVER},
-    (RecordedLeader.ELSEWHERE, OwnCopy.WHOLE): dict.fromkeys(Successor, ElectionTurn.FOLLOW),
-    (RecordedLeader.ELSEWHERE, OwnCopy.TORN): dict.fromkeys(Successor, ElectionTurn.FOLLOW),
-    (RecordedLeader.ELSEWHERE, OwnCopy.UNREADABLE): dict.fromkeys(Successor, ElectionTurn.FOLLOW),
-    (RecordedLeader.GONE, OwnCopy.WHOLE): _TAKEN,
-    (RecordedLeader.GONE, OwnCopy.TORN): _TAKEN | {Successor.THIS: ElectionTurn.GIVE_WAY},
-    (RecordedLeader.GONE, OwnCopy.UNREADABLE): dict.fromkeys(Successor, ElectionTurn.GIVE_WAY),
+    (RecordedLeader.ELSEWHERE, LocalCopy.WHOLE): dict.fromkeys(Successor, ElectionTurn.FOLLOW),
+    (RecordedLeader.ELSEWHERE, LocalCopy.TORN): dict.fromkeys(Successor, ElectionTurn.FOLLOW),
+    (RecordedLeader.ELSEWHERE, LocalCopy.UNREADABLE): dict.fromkeys(Successor, ElectionTurn.FOLLOW),
+    (RecordedLeader.GONE, LocalCopy.WHOLE): _TAKEN,
+    (RecordedLeader.GONE, LocalCopy.TORN): _TAKEN | {Successor.THIS: ElectionTurn.GIVE_WAY},
+    (RecordedLeader.GONE, LocalCopy.UNREADABLE): dict.fromkeys(Successor, ElectionTurn.GIVE_WAY),
 }
 
 
-def turn(leader: RecordedLeader, copy: OwnCopy, successor: Successor) -> ElectionTurn:
+def turn(leader: RecordedLeader, copy: LocalCopy, successor: Successor) -> ElectionTurn:
     """Return the turn of this node: see the module."""
     return _NEXT[leader, copy][successor]

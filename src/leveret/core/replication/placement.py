@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from leveret.core.replication.cluster import HandOver, Lost, Placement, Presence
+from leveret.core.replication.cluster import HandOver, LossyPromotion, Placement, Presence
 from leveret.core.replication.leader_and_mirrors import (
     QueuePromotion,
     Shuffle,
@@ -69,7 +69,7 @@ class PlacementStep(NamedTuple):
     is_open: bool
 
 
-class Next(NamedTuple):
+class NextPlacement(NamedTuple):
     """The next placement that a leader wants for its queue.
 
     Attributes:
@@ -108,7 +108,7 @@ def following(
     ready: Collection[str],
     joined: Collection[str],
     cluster_view: ClusterView,
-) -> Next:
+) -> NextPlacement:
     """Return the next record of a queue that this node leads, by its policy and the running nodes.
 
     Args:
@@ -149,7 +149,7 @@ def following(
         # Only mirrors are compared, so the previous leader quarantines its divergent records before its copy goes.
         mirrors = (*mirrors, lost.by)
         before = [node for node in before if node != lost.by]
-    return Next(
+    return NextPlacement(
         msgspec.structs.replace(
             placement,
             incarnation=cluster_view.incarnation,
@@ -265,7 +265,7 @@ def taken_over(placement: Placement, promoted: QueuePromotion, cluster_view: Clu
 
 def with_loss(before: Placement, after: Placement, begins_at: int) -> Placement:
     """Return the record of a leader that lacks messages, and whose copy begins at `begins_at`."""
-    return msgspec.structs.replace(after, lost=Lost(after.term, begins_at, before.leader))
+    return msgspec.structs.replace(after, lost=LossyPromotion(after.term, begins_at, before.leader))
 
 
 def withdrawn(placement: Placement, node: str) -> Placement:

@@ -20,7 +20,7 @@ from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
-from leveret.core.replication.cluster import Lost, Placement
+from leveret.core.replication.cluster import LossyPromotion, Placement
 from leveret.model import definitions as d
 from leveret.model.errors import PreconditionFailed
 
@@ -187,7 +187,7 @@ def _rebuilt(queue: d.Queue, copies: Collection[DescribedCopy], led: Mapping[str
         incarnation="",
         term=term,
         stopped=others,
-        lost=Lost(term, 0, later[-1]) if later else None,
+        lost=LossyPromotion(term, 0, later[-1]) if later else None,
     )
     key = (queue.vhost, queue.name)
     return RebuiltQueue(key, placement, ((leader, *reversed(others)) if has else ()), has.get(leader), later)

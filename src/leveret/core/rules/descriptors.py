@@ -110,14 +110,14 @@ class Refused(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Caps:
+class ListenerLimits:
     """What settings allow a kind of listener beyond the budget; None for no limit."""
 
     total: int | None = None
     per_address: int | None = None
 
 
-NO_CAPS: Final = Caps()
+NO_LISTENER_LIMITS: Final = ListenerLimits()
 
 
 @dataclass(slots=True)
@@ -137,9 +137,9 @@ class ConnectionTally:
     refused: Counter[Refused] = field(default_factory=Counter)
     _by_address: Counter[str] = field(default_factory=Counter)
 
-    def admit(self, address: str, caps: Caps) -> Refused | None:
+    def admit(self, address: str, listener_limits: ListenerLimits) -> Refused | None:
         """Count one more connection, which `release` ends; or tell why it is refused."""
-        why = self._why_not(address, caps)
+        why = self._why_not(address, listener_limits)
         if why is not None:
             self.refused[why] += 1
             return why
@@ -148,11 +148,11 @@ class ConnectionTally:
             self._by_address[address] += 1
         return None
 
-    def _why_not(self, address: str, caps: Caps) -> Refused | None:
+    def _why_not(self, address: str, listener_limits: ListenerLimits) -> Refused | None:
         existing = self._by_address[address] if address else 0
-        if caps.total is not None and self.count >= caps.total:
+        if listener_limits.total is not None and self.count >= listener_limits.total:
             return Refused.SETTING
-        if caps.per_address is not None and existing >= caps.per_address:
+        if listener_limits.per_address is not None and existing >= listener_limits.per_address:
             return Refused.SETTING
         if self.count >= self.share:
             return Refused.SHARE

@@ -9,7 +9,7 @@ Entities belong to one of three sets:
 
 - entities that never travel (`travels`), and that `delta` never deletes: the vhost of the link itself, the
   parameters that name a node or its endpoints, `amq.*` exchanges, transient queues and their bindings;
-- entities that are *local* to a downstream by its configuration (`Locals`): neither overwritten nor deleted;
+- entities that are *local* to a downstream by its configuration (`LocalEntities`): neither overwritten nor deleted;
 - all others: afterwards the same on both sides, except for the reported conflicts.
 """
 
@@ -24,7 +24,7 @@ import msgspec
 from leveret.core.broker.topology import check_exchange
 from leveret.core.rules.queue_arguments import check_queue
 from leveret.core.rules.validation import check_nesting
-from leveret.core.schema.steps import Bound, Place, SchemaStep, Steps, ends
+from leveret.core.schema.steps import BoundEntities, Place, SchemaStep, Steps, ends
 from leveret.model.definitions import (
     KINDS,
     LOCAL_KINDS,
@@ -69,7 +69,7 @@ Entities: TypeAlias = Mapping[str, Mapping[Key, AnyEntity]]
 """Whole kinds. A missing kind is unchanged; an empty kind has no entities."""
 
 
-class Locals:
+class LocalEntities:
     """The entities of a downstream that the schema sync does not change: one regular expression a kind.
 
     An expression is searched for in the name (`^` and `$` anchor it): for a binding in the names of both ends, for a
@@ -178,7 +178,7 @@ class Delta(NamedTuple):
 def delta(
     own: Definitions,
     theirs: Entities,
-    locals_: Locals,
+    locals_: LocalEntities,
     holding: Container[Key] = frozenset(),
     exclusive: Mapping[Key, Sequence[Binding]] = _NO_EXCLUSIVE,
 ) -> Delta:
@@ -200,7 +200,7 @@ def delta(
 def compare(
     own: Entities,
     theirs: Entities,
-    locals_: Locals,
+    locals_: LocalEntities,
     holding: Container[Key],
     exclusive: Mapping[Key, Sequence[Binding]],
 ) -> Generator[None, None, Delta]:
@@ -227,7 +227,7 @@ class _Comparison:
         self,
         own: Entities,
         theirs: Entities,
-        locals_: Locals,
+        locals_: LocalEntities,
         exclusive: Mapping[Key, Sequence[Binding]],
         own_transient: set[Key],
         their_transient: set[Key],
@@ -331,7 +331,7 @@ class _Comparison:
     def _deletes(self, places: Iterable[Place]) -> Iterator[SchemaStep | None]:
         of_exclusive = {binding.key: binding for bindings in self.exclusive.values() for binding in bindings}
         bindings = {**self.own["bindings"], **of_exclusive}
-        bound = Bound(self.own["exchanges"])
+        bound = BoundEntities(self.own["exchanges"])
         for binding in bindings.values():
             bound.put(binding)
             yield None
@@ -369,7 +369,7 @@ class _Comparison:
         ]
 
     def _what_stays(
-        self, bound: Bound, bindings: Mapping[Key, AnyEntity]
+        self, bound: BoundEntities, bindings: Mapping[Key, AnyEntity]
     ) -> Generator[None, None, dict[Place, AnyEntity]]:
         """Return the bindings and auto-delete exchanges that a delete takes along and that must be put again."""
         gone: dict[Place, None] = {}

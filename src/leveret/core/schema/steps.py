@@ -38,7 +38,7 @@ class SchemaStep(NamedTuple):
         return [self.change, *([self.instead] if self.instead else []), *self.restored]
 
 
-class Bound:
+class BoundEntities:
     """The bindings between entities; with them the entities that a delete takes along are found.
 
     A binding goes with either of its ends. An auto-delete exchange goes with the last binding from it.
@@ -100,7 +100,10 @@ class Steps:
     """The steps of one delta's deletes, one after the other."""
 
     def __init__(
-        self, bound: Bound, puts: Mapping[str, Mapping[Key, AnyEntity]], stay: Mapping[Place, AnyEntity]
+        self,
+        bound: BoundEntities,
+        puts: Mapping[str, Mapping[Key, AnyEntity]],
+        stay: Mapping[Place, AnyEntity],
     ) -> None:
         """Take the entities before the deletes, their replacements, and those that stay in spite of a delete."""
         self._bound = bound

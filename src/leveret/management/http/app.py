@@ -11,7 +11,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from leveret.management.http.beside_console import with_console
+from leveret.management.http.console_process import with_console
 from leveret.management.http.page_files import OWN_SCRIPT, extension_scripts, page_routes
 from leveret.management.http.rates_ticker import rates_of
 from leveret.management.metrics import scrape

@@ -23,9 +23,9 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from leveret.config import Address, Config
-from leveret.core.rules.descriptors import NO_CAPS, Caps, ListenerKind
+from leveret.core.rules.descriptors import NO_LISTENER_LIMITS, ListenerKind, ListenerLimits
 from leveret.management.http.app import build_app, operator_app, public_app
-from leveret.management.http.beside_console import console_arguments, keep_console
+from leveret.management.http.console_process import console_arguments, keep_console
 from leveret.management.http.http_peer import HttpDeadlines, HttpPeer
 from leveret.management.http.rates_ticker import keep_sampling, rates_of
 from leveret.management.http.socket_path import CONTROL_SOCKET, short_path
@@ -232,8 +232,10 @@ class ManagementServer:
         deadlines = HttpDeadlines(
             own.request_timeout_ms / 1000, own.body_bytes_s_min, own.idle_timeout_ms / 1000
         )
-        caps = (
-            Caps(own.connection_max, own.connection_max_per_address) if kind is ListenerKind.HTTP else NO_CAPS
+        listener_limits = (
+            ListenerLimits(own.connection_max, own.connection_max_per_address)
+            if kind is ListenerKind.HTTP
+            else NO_LISTENER_LIMITS
         )
         settings = uvicorn.Config(
             app,
@@ -250,7 +252,7 @@ class ManagementServer:
         )
 
         def accept(peer: Callable[[], HttpPeer]) -> Acceptor:
-            endpoint = ProtocolEndpoint(kind, lambda _: peer(), context, deadlines.request_s, caps)
+            endpoint = ProtocolEndpoint(kind, lambda _: peer(), context, deadlines.request_s, listener_limits)
             is_public = kind is ListenerKind.HTTP
             if is_public:
                 self._endpoints[context is not None] = endpoint
@@ -261,7 +263,7 @@ class ManagementServer:
                 kind,
                 tls=context,
                 timeout_s=endpoint.timeout_s,
-                caps=caps,
+                listener_limits=listener_limits,
                 detour=lambda accepted: self.detour(name, accepted) if is_public else None,
             )
 

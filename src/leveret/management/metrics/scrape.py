@@ -24,9 +24,9 @@ from starlette.routing import Route
 from leveret.config.sections.metrics import Metrics as Settings
 from leveret.management.metrics.cluster import ClusterMetrics
 from leveret.management.metrics.followers import FollowerMetrics
+from leveret.management.metrics.leveret_metrics import LeveretMetrics
 from leveret.management.metrics.node import NodeMetrics
 from leveret.management.metrics.objects import ObjectFamilies, Vhosts
-from leveret.management.metrics.own import OwnMetrics
 from leveret.management.metrics.text import CONTENT_TYPE, Family, render, summed
 from leveret.model.errors import LeveretError
 from leveret.runtime.process.work_slices import in_slices
@@ -48,7 +48,7 @@ class Scrape:
         state = request.app.state
         self._objects = ObjectFamilies(state.node, state.rates)
         self._node = NodeMetrics(state.node)
-        self._own = OwnMetrics(state.node)
+        self._own = LeveretMetrics(state.node)
         self._followers = FollowerMetrics(state.node)
         self._cluster = ClusterMetrics(state.node)
 

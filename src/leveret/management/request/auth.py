@@ -30,10 +30,10 @@ PROTOCOL: Final = "http"
 OPERATOR_SCOPE: Final = "leveret.operator"
 """Set in the ASGI scope by the listener of the node's own socket only."""
 PASSED_SCOPE: Final = "leveret.passed"
-"""Set, to a `Passed`, for questions of other nodes of the cluster only."""
+"""Set, to a `ForwardedRequest`, for questions of other nodes of the cluster only."""
 
 
-class Passed(NamedTuple):
+class ForwardedRequest(NamedTuple):
     """A request from another node of the cluster, to be answered, or for this node's part of the answer only.
 
     That node has identified the user; None is the operator.
@@ -43,7 +43,7 @@ class Passed(NamedTuple):
     is_part: bool
 
 
-class Need(Enum):
+class Requirement(Enum):
     """The requirement of a resource; `_GRANTS` has the tags that meet it."""
 
     MANAGEMENT = auto()
@@ -52,17 +52,17 @@ class Need(Enum):
     ADMINISTRATOR = auto()
 
 
-_GRANTS: Final[dict[str, frozenset[Need]]] = {
-    "management": frozenset({Need.MANAGEMENT}),
-    "policymaker": frozenset({Need.MANAGEMENT, Need.POLICYMAKER}),
-    "monitoring": frozenset({Need.MANAGEMENT, Need.MONITORING}),
-    "administrator": frozenset(Need),
+_GRANTS: Final[dict[str, frozenset[Requirement]]] = {
+    "management": frozenset({Requirement.MANAGEMENT}),
+    "policymaker": frozenset({Requirement.MANAGEMENT, Requirement.POLICYMAKER}),
+    "monitoring": frozenset({Requirement.MANAGEMENT, Requirement.MONITORING}),
+    "administrator": frozenset(Requirement),
 }
 _REFUSED: Final = {
-    Need.MANAGEMENT: "Not management user",
-    Need.POLICYMAKER: "Not policymaker user",
-    Need.MONITORING: "Not monitor user",
-    Need.ADMINISTRATOR: "Not administrator user",
+    Requirement.MANAGEMENT: "Not management user",
+    Requirement.POLICYMAKER: "Not policymaker user",
+    Requirement.MONITORING: "Not monitor user",
+    Requirement.ADMINISTRATOR: "Not administrator user",
 }
 
 
@@ -83,11 +83,11 @@ class Requester:
     tags: tuple[str, ...]
     is_operator: bool = False
 
-    def has(self, need: Need) -> bool:
+    def has(self, need: Requirement) -> bool:
         """Whether the caller's tags grant this."""
         return self.is_operator or any(need in _GRANTS.get(tag, ()) for tag in self.tags)
 
-    def require(self, need: Need) -> None:
+    def require(self, need: Requirement) -> None:
         """Check `has`.
 
         Raises:
@@ -98,11 +98,11 @@ class Requester:
 
     def sees(self, vhost: str) -> bool:
         """Whether the caller may see the content of the vhost."""
-        return self.has(Need.ADMINISTRATOR) or self._permission(vhost) is not None
+        return self.has(Requirement.ADMINISTRATOR) or self._permission(vhost) is not None
 
     def knows(self, vhost: str) -> bool:
         """Whether the caller may see the vhost itself, with its totals."""
-        return self.has(Need.MONITORING) or self.sees(vhost)
+        return self.has(Requirement.MONITORING) or self.sees(vhost)
 
     def enter(self, vhost: str) -> None:
         """Check that the vhost exists and that the caller `sees` it.
@@ -117,7 +117,7 @@ class Requester:
 
     def watched(self, found: list[T], user_of: Callable[[T], str | None]) -> list[T]:
         """The part that the caller may see of what users have open: all for monitors, else its own."""
-        if self.has(Need.MONITORING):
+        if self.has(Requirement.MONITORING):
             return found
         return [each for each in found if user_of(each) == self.name]
 
@@ -127,7 +127,7 @@ class Requester:
         Raises:
             Unauthorised: it is another user's.
         """
-        if user != self.name and not self.has(Need.ADMINISTRATOR):
+        if user != self.name and not self.has(Requirement.ADMINISTRATOR):
             raise Unauthorised(_refused("User not authorised to access object"))
 
     def in_vhost(self, vhost: str) -> Actor:

@@ -27,7 +27,7 @@ from leveret.core.queues.queue import Queue
 from leveret.management.node import ClusterOperations, ManagedNode
 from leveret.management.rates.history import SampleRanges, ranges_of
 from leveret.management.rates.rates import Rates
-from leveret.management.request.auth import Need, Requester, Unauthorised, identify
+from leveret.management.request.auth import Requester, Requirement, Unauthorised, identify
 from leveret.management.request.conditions import check_conditions, entity_tag
 from leveret.management.request.leadership import need_serving
 from leveret.management.request.other_nodes import UNREACHABLE, ClusterRequest, pass_on
@@ -138,7 +138,7 @@ class Call(ClusterRequest):
     @property
     def includes_secrets(self) -> bool:
         """Whether the caller asks for passwords in parameters, and may see them."""
-        return self.flag("include_secrets") and self.caller.has(Need.ADMINISTRATOR)
+        return self.flag("include_secrets") and self.caller.has(Requirement.ADMINISTRATOR)
 
     def entity_json(self, entity: AnyEntity) -> dict[str, Any]:
         """A definition; parameters without their secrets, unless the caller asks for these."""
@@ -255,8 +255,8 @@ Place: TypeAlias = Callable[[Call], Awaitable[str | None]]
 
 def resource(
     path: str,
-    need: Need = Need.MANAGEMENT,
-    change: Need | None = None,
+    need: Requirement = Requirement.MANAGEMENT,
+    change: Requirement | None = None,
     on_followers: bool = False,
     defines: bool = True,
     place: Place | None = None,
@@ -319,7 +319,7 @@ class _Rule(NamedTuple):
     is_download: bool
 
 
-async def _answer(handler: Handler, request: Request, need: Need, rule: _Rule) -> Response:
+async def _answer(handler: Handler, request: Request, need: Requirement, rule: _Rule) -> Response:
     changes = request.method not in _READS
     try:
         in_query = rule.is_download and not changes

@@ -33,7 +33,7 @@ async def whole_list(call: Call, listing: Listing[T], *, in_pages: bool = False)
     return await whole_list_of(call, lambda reported: listing, in_pages=in_pages)
 
 
-class Reported:
+class ReportedObjects:
     """The objects in other nodes' parts of a list.
 
     Attributes:
@@ -74,7 +74,7 @@ class Reported:
 
 async def whole_list_of(
     call: Call,
-    listing_of: Callable[[Reported], Listing[Any]],
+    listing_of: Callable[[ReportedObjects], Listing[Any]],
     *,
     in_pages: bool = False,
     key: Sequence[str] = (),
@@ -88,12 +88,12 @@ async def whole_list_of(
         key: the columns that identify a row; of equal rows the first is shown.
     """
     if call.is_part or not call.cluster.is_member:
-        return await call.list(listing_of(Reported(by_key=True)), in_pages=in_pages)
+        return await call.list(listing_of(ReportedObjects(by_key=True)), in_pages=in_pages)
     wish = wish_of(call.query, in_pages=in_pages)
-    first = listing_of(Reported(by_key=True))
+    first = listing_of(ReportedObjects(by_key=True))
     found = rows_of(call, await parts(call, query=_query_of_part(call, wish, [*first.row_order, *key])))
     by_key = not wish.sort and not wish.is_reversed and tuple(first.row_order) == tuple(key)
-    listing = listing_of(Reported(found, call.unreachable, key, by_key=by_key))
+    listing = listing_of(ReportedObjects(found, call.unreachable, key, by_key=by_key))
     until = None if wish.page is None else wish.page.number * wish.page.size
     own, total, named = await chosen_rows(listing, wish, until)
     for document in found:

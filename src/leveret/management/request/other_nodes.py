@@ -25,7 +25,7 @@ from starlette.responses import Response
 from starlette.types import Message
 
 from leveret.management.node import Answer, ClusterOperations
-from leveret.management.request.auth import PASSED_SCOPE, Passed, Requester
+from leveret.management.request.auth import PASSED_SCOPE, ForwardedRequest, Requester
 from leveret.management.request.conditions import IF_MATCH, IF_NONE_MATCH
 from leveret.management.request.replies import BadRequest
 from leveret.model.errors import InvalidCommand, LeveretError
@@ -60,7 +60,7 @@ class ClusterRequest:
         self.request = request
         self.caller = caller
         self.cluster = cluster
-        self.passed: Passed | None = request.scope.get(PASSED_SCOPE)
+        self.passed: ForwardedRequest | None = request.scope.get(PASSED_SCOPE)
         self.unreachable: list[str] = []
         self._body_bytes_max = body_bytes_max
         self._octets: bytes | None = None
@@ -249,7 +249,7 @@ async def _run(app: Starlette, about: dict[str, Any]) -> dict[str, Any]:
         "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers],
         "client": None,
         "server": None,
-        PASSED_SCOPE: Passed(about["user"], about["part"]),
+        PASSED_SCOPE: ForwardedRequest(about["user"], about["part"]),
     }
     status = 0
     reported: list[list[str]] = []

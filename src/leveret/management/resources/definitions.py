@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 import leveret
 from leveret.core.broker.broker import Broker
-from leveret.management.request.auth import Need
+from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, json_errors, resource
 from leveret.management.request.replies import done, octets_reply
 from leveret.management.resources.nodes.overview import RABBITMQ_VERSION
@@ -162,10 +162,12 @@ async def _section(call: Call, entities: Iterable[AnyEntity], without: str) -> b
 
 
 ROUTES = [
-    resource("/api/definitions", need=Need.ADMINISTRATOR, is_download=True, GET=show_all, POST=put_all),
+    resource(
+        "/api/definitions", need=Requirement.ADMINISTRATOR, is_download=True, GET=show_all, POST=put_all
+    ),
     resource(
         "/api/definitions/{vhost}",
-        need=Need.ADMINISTRATOR,
+        need=Requirement.ADMINISTRATOR,
         is_download=True,
         GET=show_vhost,
         POST=put_vhost,

@@ -10,7 +10,7 @@ import msgspec
 from starlette.responses import Response
 
 from leveret.core.schema.delta import UPSTREAM_PARAMETER
-from leveret.management.request.auth import Need
+from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
 from leveret.management.request.replies import done, put_reply
 from leveret.management.resources.replication.standby_replication import set_upstream
@@ -64,10 +64,10 @@ def _existing(call: Call) -> AnyEntity:
 
 
 ROUTES = [
-    resource("/api/global-parameters", need=Need.ADMINISTRATOR, GET=show_all),
+    resource("/api/global-parameters", need=Requirement.ADMINISTRATOR, GET=show_all),
     resource(
         "/api/global-parameters/{name}",
-        need=Need.ADMINISTRATOR,
+        need=Requirement.ADMINISTRATOR,
         GET=show,
         PUT=put,
         DELETE=delete,

@@ -128,7 +128,7 @@ async def get(call: Call) -> Response:
         if wish.ackmode == "reject_requeue_false":
             api_client.reject()
         else:
-            api_client.give_back()
+            api_client.requeue()
         await call.node.commit()
     return json_reply(shown)
 

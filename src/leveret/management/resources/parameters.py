@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
-from leveret.management.request.auth import Need
+from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
 from leveret.management.request.replies import done, put_reply
 from leveret.model.definitions import AnyEntity, Delete, Parameter, Put
@@ -72,12 +72,12 @@ def _existing(call: Call) -> AnyEntity:
 
 
 ROUTES = [
-    resource("/api/parameters", need=Need.POLICYMAKER, GET=show_all),
-    resource("/api/parameters/{component}", need=Need.POLICYMAKER, GET=show_component),
-    resource("/api/parameters/{component}/{vhost}", need=Need.POLICYMAKER, GET=show_vhost),
+    resource("/api/parameters", need=Requirement.POLICYMAKER, GET=show_all),
+    resource("/api/parameters/{component}", need=Requirement.POLICYMAKER, GET=show_component),
+    resource("/api/parameters/{component}/{vhost}", need=Requirement.POLICYMAKER, GET=show_vhost),
     resource(
         "/api/parameters/{component}/{vhost}/{name}",
-        need=Need.POLICYMAKER,
+        need=Requirement.POLICYMAKER,
         GET=show,
         PUT=put,
         DELETE=delete,

@@ -14,7 +14,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.routing import Route
 
-from leveret.management.request.auth import Need
+from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
 from leveret.management.request.paged_lists import Listing
 from leveret.management.request.replies import done, put_reply
@@ -60,7 +60,7 @@ class Policies:
     component: tuple[str, ...]
     entity: Callable[[str, str, PolicyBody], AnyEntity]
 
-    def routes(self, path: str, change: Need) -> list[Route]:
+    def routes(self, path: str, change: Requirement) -> list[Route]:
         """The routes below `path`; changes need `change`."""
         return [
             resource(path, GET=self.show_all),
@@ -143,8 +143,8 @@ def _row(entity: AnyEntity) -> dict[str, Any]:
 
 
 ROUTES = [
-    *Policies("policy", "policies", (), _policy).routes("/api/policies", Need.POLICYMAKER),
+    *Policies("policy", "policies", (), _policy).routes("/api/policies", Requirement.POLICYMAKER),
     *Policies("operator policy", "parameters", (OPERATOR_POLICY,), _parameter).routes(
-        "/api/operator-policies", Need.ADMINISTRATOR
+        "/api/operator-policies", Requirement.ADMINISTRATOR
     ),
 ]

@@ -13,7 +13,7 @@ import msgspec
 from starlette.responses import Response
 
 from leveret.core.queues.queue import Queue
-from leveret.management.request.auth import Need
+from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
 from leveret.management.request.places import at_leader, need_led_here
 from leveret.management.request.replies import json_reply
@@ -93,7 +93,7 @@ def _sentence(queue: Queue, lost: dict[str, Any]) -> str:
 ROUTES = [
     resource(
         "/api/queues/{vhost}/{name}/restart",
-        need=Need.ADMINISTRATOR,
+        need=Requirement.ADMINISTRATOR,
         place=at_leader,
         GET=show,
         PUT=restart,

@@ -12,9 +12,9 @@ from starlette.responses import Response
 
 from leveret.core.queues.queue import Queue
 from leveret.management.peers import consumers_of_queue
-from leveret.management.request.auth import Need
+from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
-from leveret.management.request.merging import Reported, whole_list_of
+from leveret.management.request.merging import ReportedObjects, whole_list_of
 from leveret.management.request.paged_lists import Listing
 from leveret.management.request.places import at_leader, need_led_here
 from leveret.management.request.replies import done, put_reply
@@ -38,7 +38,7 @@ class QueueBody(msgspec.Struct):
     node: str | None = None
 
 
-class Action(msgspec.Struct):
+class QueueActionBody(msgspec.Struct):
     """The body that asks for an action."""
 
     action: str
@@ -138,7 +138,7 @@ async def purge(call: Call) -> Response:
 async def act(call: Call) -> Response:
     """Begin or stop to synchronise mirrors, without reporting the end, or that there was nothing to do."""
     queue = queue_of(call)
-    wanted = await call.body(Action)
+    wanted = await call.body(QueueActionBody)
     if wanted.action not in _ACTIONS:
         raise InvalidCommand(f"unknown action '{wanted.action}': use {' or '.join(_ACTIONS)}")
     need_led_here(call, queue)
@@ -175,7 +175,7 @@ async def _list(call: Call, queues: Collection[Queue]) -> Response:
     )
 
 
-def _listing(call: Call, queues: Collection[Queue], reported: Reported) -> Listing[Queue]:
+def _listing(call: Call, queues: Collection[Queue], reported: ReportedObjects) -> Listing[Queue]:
     """The queues that this node leads and, in an answer for all nodes, those that no node reports.
 
     During a change of leader, a queue may be reported by no node for a moment.
@@ -215,7 +215,7 @@ ROUTES = [
     resource("/api/queues/{vhost}/{name}/contents", defines=False, place=at_leader, DELETE=purge),
     resource(
         "/api/queues/{vhost}/{name}/actions",
-        need=Need.ADMINISTRATOR,
+        need=Requirement.ADMINISTRATOR,
         defines=False,
         place=at_leader,
         POST=act,

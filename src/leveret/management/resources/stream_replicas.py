@@ -15,7 +15,7 @@ import msgspec
 from starlette.responses import Response
 
 from leveret.core.queues.stream import Stream
-from leveret.management.request.auth import Need
+from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
 from leveret.management.request.places import at_leader, need_led_here
 from leveret.management.request.replies import done, json_reply
@@ -32,7 +32,7 @@ class ReplicaNode(msgspec.Struct):
     node: str
 
 
-class Restart(msgspec.Struct):
+class RestartBody(msgspec.Struct):
     """The body that asks for another leader."""
 
     preferred_leader_node: str | None = None
@@ -97,7 +97,7 @@ async def delete(call: Call) -> Response:
 
 async def restart(call: Call) -> Response:
     """Another replica leads, or the preferred one."""
-    stream, wanted = _stream(call), await call.body(Restart)
+    stream, wanted = _stream(call), await call.body(RestartBody)
     leader = await call.cluster.restart_stream(
         stream.key[0], stream.key[1], wanted.preferred_leader_node or ""
     )
@@ -134,10 +134,16 @@ _REPLICAS: Final = "/api/queues/{vhost}/{name}/replicas"
 
 ROUTES = [
     resource(_REPLICAS, place=at_leader, GET=show),
-    resource(f"{_REPLICAS}/add", need=Need.ADMINISTRATOR, defines=False, place=at_leader, POST=add),
-    resource(f"{_REPLICAS}/restart", need=Need.ADMINISTRATOR, defines=False, place=at_leader, POST=restart),
+    resource(f"{_REPLICAS}/add", need=Requirement.ADMINISTRATOR, defines=False, place=at_leader, POST=add),
     resource(
-        f"{_REPLICAS}/delete/{{node}}", need=Need.ADMINISTRATOR, defines=False, place=at_leader, DELETE=delete
+        f"{_REPLICAS}/restart", need=Requirement.ADMINISTRATOR, defines=False, place=at_leader, POST=restart
+    ),
+    resource(
+        f"{_REPLICAS}/delete/{{node}}",
+        need=Requirement.ADMINISTRATOR,
+        defines=False,
+        place=at_leader,
+        DELETE=delete,
     ),
     resource("/api/queues/{vhost}/{name}/tracking", place=at_leader, GET=show_tracking),
 ]

@@ -9,7 +9,7 @@ import msgspec
 from starlette.responses import Response
 
 from leveret.management.rates.rates import LENGTHS, OCTETS
-from leveret.management.request.auth import Need
+from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
 from leveret.management.request.merging import sums_of, with_sum
 from leveret.management.request.paged_lists import Listing
@@ -158,7 +158,7 @@ def _chosen_type(wanted: VhostBody) -> str | None:
     return None if wanted.default_queue_type == "undefined" else wanted.default_queue_type
 
 
-_ADMIN = Need.ADMINISTRATOR
+_ADMIN = Requirement.ADMINISTRATOR
 ROUTES = [
     resource("/api/vhosts", GET=show_all),
     resource("/api/vhosts/{vhost}", need=_ADMIN, GET=show, PUT=put, DELETE=delete),

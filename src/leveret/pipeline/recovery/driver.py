@@ -53,12 +53,12 @@ from leveret.pipeline.jobs.progress import Inbox, report
 from leveret.pipeline.recovery.counting import FoundRange, with_unsettled
 from leveret.pipeline.recovery.dry_run import ReadTask, estimates, is_counted
 from leveret.pipeline.recovery.file_shares import FileShare, queue_begins, shares_of, write_share
-from leveret.pipeline.recovery.left_out import (
-    VhostRest,
+from leveret.pipeline.recovery.left_out_messages import (
+    LeftOutFiles,
     count_left_out,
-    count_rests,
+    count_left_out_files,
     leaves_out,
-    rests,
+    left_out_files,
 )
 from leveret.pipeline.recovery.outcomes import outcome_of, summarise
 from leveret.pipeline.recovery.publish import (
@@ -338,21 +338,21 @@ class RecoveryRun:
         return counts
 
     def _left_out(self) -> list[dict[str, Any]]:
-        """A row a vhost of the messages that this promotion leaves to a later one (`count_rests`)."""
-        found = rests(self._manifest, self._job)
+        """A row a vhost of the messages that this promotion leaves to a later one (`count_left_out_files`)."""
+        found = left_out_files(self._manifest, self._job)
         if not found:
             return []
         root = self._job.root
         groups = self._spark.groups
 
-        def split(rest: VhostRest) -> Iterator[VhostRest]:
+        def split(rest: LeftOutFiles) -> Iterator[LeftOutFiles]:
             for group in grouped(list(enumerate(rest.files)), groups):
                 yield rest._replace(files=[file for _, file in group])
 
-        def count(part: VhostRest) -> tuple[str, UnsettledMessages]:
+        def count(part: LeftOutFiles) -> tuple[str, UnsettledMessages]:
             return part.vhost, count_left_out(root, part)
 
-        return count_rests(
+        return count_left_out_files(
             found, split, lambda parts: self._spark.run(parts, count, tuple[str, UnsettledMessages])
         )
 

@@ -85,7 +85,7 @@ def say_archived(manifest: Manifest, vhosts: Iterable[str], console: Console) ->
             )
 
 
-class Trouble(NamedTuple):
+class UntransferredRecords(NamedTuple):
     """Records of a log that could not be transferred: their first offset, and the time for which it is held back."""
 
     offset: int
@@ -93,7 +93,7 @@ class Trouble(NamedTuple):
     held: BackedOffLog
 
     @classmethod
-    def next(cls, before: Trouble | None, event: Event, now_s: float) -> Trouble:
+    def next(cls, before: UntransferredRecords | None, event: Event, now_s: float) -> UntransferredRecords:
         """The trouble after one more cut.
 
         The first one at an offset holds nothing back, because it may be transient.
@@ -115,7 +115,7 @@ class Transfer:
         self._compaction = Compaction(spark)
         self._stored: dict[str, int] = {}
         self._links: dict[str, Event] = {}
-        self._troubles: dict[str, Trouble] = {}
+        self._troubles: dict[str, UntransferredRecords] = {}
         self._next_job: TransferJob | None = None
         self._drain_from_s: float | None = None
         self._drain_until_s = 0.0
@@ -210,7 +210,7 @@ class Transfer:
                     self._links[event["log"]] = event | {"seen_s": time.monotonic()}
                 case "cut":
                     before = self._troubles.get(event["log"])
-                    self._troubles[event["log"]] = Trouble.next(before, event, time.monotonic())
+                    self._troubles[event["log"]] = UntransferredRecords.next(before, event, time.monotonic())
             self._console.pass_on(event)
         self._obey()
 

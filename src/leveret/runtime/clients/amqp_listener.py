@@ -11,7 +11,7 @@ from typing import Final
 
 from leveret.config.kinds import Address
 from leveret.config.sections.listeners import Listeners
-from leveret.core.rules.descriptors import Caps, ListenerKind
+from leveret.core.rules.descriptors import ListenerKind, ListenerLimits
 from leveret.runtime.clients.amqp10_connection import Amqp10Connection
 from leveret.runtime.clients.amqp_peer import AmqpPeer, AmqpPort
 from leveret.runtime.logs.engine import Engine
@@ -55,7 +55,7 @@ class AmqpListener:
             backlog=options.backlog,
             greeting_timeout_s=host.limits.handshake_timeout_ms / 1000,
             proxied=options.proxy_protocol,
-            caps=Caps(per_address=options.connection_max_per_address),
+            listener_limits=ListenerLimits(per_address=options.connection_max_per_address),
         )
         self._ticker: asyncio.Task[None] | None = None
 

@@ -30,8 +30,8 @@ from leveret.runtime.process.clock import elapsed_ms
 from leveret.runtime.sockets.addresses import is_loopback
 from leveret.runtime.sockets.buffered_output import BufferedOutput
 from leveret.runtime.sockets.lingering_close import LingeringClose
-from leveret.runtime.sockets.standstill import Standstill
 from leveret.runtime.sockets.tls import tls_peer
+from leveret.runtime.sockets.write_stall import WriteStall
 from leveret.session.amqp091.blocked import BlockedReason
 from leveret.session.amqp091.connection import AmqpState, ClientConnection
 from leveret.session.amqp091.remote_queues import ConnectionHost
@@ -111,7 +111,7 @@ class AmqpPeer(asyncio.BufferedProtocol):
         self._is_woken = False
         self._waits_for_disk = False
         self._published = 0
-        self._standstill = Standstill()
+        self._standstill = WriteStall()
 
     # -- the transport's calls ----------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import ssl
 from typing import Final
 
 from leveret.config.kinds import Address
-from leveret.core.rules.descriptors import NO_CAPS, Caps, ListenerKind
+from leveret.core.rules.descriptors import NO_LISTENER_LIMITS, ListenerKind, ListenerLimits
 from leveret.runtime.clients.stream_host import StreamHost
 from leveret.runtime.clients.stream_peer import StreamPeer
 from leveret.runtime.sockets.listening import Listening
@@ -33,7 +33,7 @@ class StreamListener:
         *,
         frame_max_bytes: int = 1_048_576,
         heartbeat_s: int = 60,
-        caps: Caps = NO_CAPS,
+        listener_limits: ListenerLimits = NO_LISTENER_LIMITS,
     ) -> None:
         self._connections: dict[StreamPeer, None] = {}
         self.listening = Listening(
@@ -42,7 +42,7 @@ class StreamListener:
             purpose="streams",
             backlog=BACKLOG,
             greeting_timeout_s=GREETING_TIMEOUT_S,
-            caps=caps,
+            listener_limits=listener_limits,
         )
 
     @property

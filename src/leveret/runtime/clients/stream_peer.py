@@ -40,8 +40,8 @@ from leveret.runtime.clients.stream_host import (
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.sockets.addresses import is_loopback
 from leveret.runtime.sockets.lingering_close import LingeringClose
-from leveret.runtime.sockets.standstill import Standstill
 from leveret.runtime.sockets.tls import tls_peer
+from leveret.runtime.sockets.write_stall import WriteStall
 from leveret.session.certificate import TlsPeer
 from leveret.session.stream.connection import StreamClientConnection
 from leveret.session.stream.types import (
@@ -142,7 +142,7 @@ class StreamPeer(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._pump_waits = False
         self._writable = True
-        self._standstill = Standstill()
+        self._standstill = WriteStall()
         self._member: OtherConnection | None = None
         self._lingering: LingeringClose | None = None
 

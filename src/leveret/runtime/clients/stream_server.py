@@ -32,7 +32,7 @@ from leveret.model.errors import (
 )
 from leveret.model.locators import BALANCED
 from leveret.model.whole_number import whole_number
-from leveret.runtime.clients.hosts import Authority
+from leveret.runtime.clients.authority import Authority
 from leveret.runtime.clients.recovery_forwarding import ForwardingIngest, RecoveryPort, recover_here
 from leveret.runtime.clients.recovery_ingest import RecoveryIngest
 from leveret.runtime.clients.segment_ingest import SegmentIngest

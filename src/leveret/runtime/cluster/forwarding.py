@@ -21,7 +21,7 @@ from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.queues.stream import StreamBatch
 from leveret.model.errors import LeveretError
-from leveret.runtime.cluster.forwarding_ends import AcceptedEnd, DialledEnd, InsideEnd
+from leveret.runtime.cluster.forwarding_ends import AcceptedEnd, DialledEnd, LocalEnd
 from leveret.runtime.link.peer import LinkPeer, Receiver
 from leveret.runtime.process.clock import elapsed_ms
 from leveret.runtime.sockets.backoff import QUICK_RETRY_S, delay_s
@@ -180,7 +180,7 @@ class Forwarding:
     def _dial(self, leader_client: LeaderClient) -> None:
         self._begin_ticks()
         if leader_client.leader == self._name:
-            InsideEnd(self, leader_client, self._name)
+            LocalEnd(self, leader_client, self._name)
             return
         keeper = asyncio.get_running_loop().create_task(self._keep(leader_client))
         self._keepers.add(keeper)

@@ -210,7 +210,7 @@ class AcceptedEnd:
         self.peer.close()
 
 
-class InsideEnd:
+class LocalEnd:
     """The path inside this node to a queue that it leads by now, for messages published while another node led.
 
     These messages go through a ForwardedConnection like those of other nodes, so the queue skips those it has.
@@ -225,7 +225,7 @@ class InsideEnd:
             owner.host, node=node, now_ms=elapsed_ms(), serving=owner.leaders.serving
         )
         owner.engine.peers[self._connection] = self
-        owner.engine.peers[leader_client] = _Inwards(self)
+        owner.engine.peers[leader_client] = _LocalOutput(self)
         leader_client.push = self.push
         leader_client.up()
 
@@ -262,10 +262,10 @@ class InsideEnd:
         """See ports.Peer; the path stays as long as the node."""
 
 
-class _Inwards:
+class _LocalOutput:
     """The engine's output for the octets of a leader client."""
 
-    def __init__(self, inside: InsideEnd) -> None:
+    def __init__(self, inside: LocalEnd) -> None:
         self._inside = inside
 
     def write(self, octets: bytes, *, hold: int) -> None:

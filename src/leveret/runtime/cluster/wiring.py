@@ -38,7 +38,7 @@ from leveret.runtime.cluster.sites.upstream_site import ClusterAsUpstream
 from leveret.runtime.cluster.stream_groups import ClusterStreamGroups
 from leveret.runtime.cluster.stream_replicas import StreamReplicas
 from leveret.runtime.link.credentials import NodeCredentials
-from leveret.runtime.link.listening import LetIn
+from leveret.runtime.link.listening import AcceptClient
 from leveret.runtime.link.peer import LinkPeer, Receiver
 from leveret.runtime.mirroring.copies import MirrorCopies
 from leveret.runtime.mirroring.sources import MirrorSources
@@ -51,14 +51,16 @@ if TYPE_CHECKING:
     from leveret.runtime.node.node import Node
 
 
-def enter_cluster(member: ClusterMember, node: Node, secret: Secret, let_in: LetIn) -> Coordinator:
+def enter_cluster(
+    member: ClusterMember, node: Node, secret: Secret, accept_client: AcceptClient
+) -> Coordinator:
     """Make a node that has recovered nothing yet work as this member of a cluster.
 
-    `let_in` takes clients that another node passes on. Followers that the node has already get all its changes, and its
-    promises wait for them.
+    `accept_client` takes clients that another node passes on. Followers that the node has already get all its
+    changes, and its promises wait for them.
     """
     parts = _parts(member, node, secret)
-    parts.listener.let_in = let_in
+    parts.listener.accept_client = accept_client
     coordinator = Coordinator(node, parts)
     member.definitions_lock.serve(
         node.broker.definitions_lock, lambda: parts.publication.is_busy, coordinator.go_on

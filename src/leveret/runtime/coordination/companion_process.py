@@ -47,7 +47,7 @@ class Endpoint:
         self.login = b"" if login == "-" else bytes.fromhex(login)
 
 
-class Brief:
+class RevocationRequest:
     """The parts of the brief received so far: the lease, and etcd.
 
     Attributes:
@@ -113,7 +113,9 @@ def _text(digits: str) -> str:
     return bytes.fromhex(digits).decode()
 
 
-def _post(brief: Brief, endpoint: Endpoint, path: str, body: bytes, token: bytes) -> tuple[int, bytes]:
+def _post(
+    brief: RevocationRequest, endpoint: Endpoint, path: str, body: bytes, token: bytes
+) -> tuple[int, bytes]:
     """Send one request on its own connection; return status, and head with body. Raises OSError."""
     head = f"POST {endpoint.path}/v3/{path} HTTP/1.1\r\nHost: {endpoint.host}:{endpoint.port}\r\n"
     head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
@@ -132,7 +134,7 @@ def _post(brief: Brief, endpoint: Endpoint, path: str, body: bytes, token: bytes
     return int(status), answer
 
 
-def _login(brief: Brief, endpoint: Endpoint) -> bytes:
+def _login(brief: RevocationRequest, endpoint: Endpoint) -> bytes:
     """Return the token for later requests; empty if etcd does not authenticate. Raises OSError."""
     if not endpoint.login:
         return b""
@@ -144,7 +146,7 @@ def _login(brief: Brief, endpoint: Endpoint) -> bytes:
     return answer.partition(b'"token"')[2].split(b'"')[1]
 
 
-def revoke(brief: Brief, endpoint: Endpoint) -> None:
+def revoke(brief: RevocationRequest, endpoint: Endpoint) -> None:
     """End the lease. Raises OSError, or IndexError if an answer is not etcd's."""
     token = _login(brief, endpoint)
     status, answer = _post(brief, endpoint, "lease/revoke", b'{"ID": %d}' % brief.lease_id, token)
@@ -152,7 +154,7 @@ def revoke(brief: Brief, endpoint: Endpoint) -> None:
         raise OSError(f"etcd answers {answer!r}")
 
 
-def _revoke_at(brief: Brief, endpoint: Endpoint, until_s: float) -> None:
+def _revoke_at(brief: RevocationRequest, endpoint: Endpoint, until_s: float) -> None:
     while time.monotonic() < until_s:
         try:
             revoke(brief, endpoint)
@@ -163,7 +165,7 @@ def _revoke_at(brief: Brief, endpoint: Endpoint, until_s: float) -> None:
             os._exit(0)
 
 
-def give_back(brief: Brief) -> None:
+def revoke_everywhere(brief: RevocationRequest) -> None:
     """End the lease at all members of etcd at the same time; a member that hangs delays no other."""
     until_s = time.monotonic() + brief.ttl_s
     for endpoint in brief.endpoints:
@@ -171,7 +173,7 @@ def give_back(brief: Brief) -> None:
     time.sleep(brief.ttl_s)
 
 
-def is_over(pidfd: int, pipe: int, brief: Brief) -> bool:
+def is_over(pidfd: int, pipe: int, brief: RevocationRequest) -> bool:
     """Wait for the end of the process; return False if no end can be expected any more.
 
     Two nodes never confirm at once, because the lease is ended for this reason only (docs/adr/0032-companion.md): a
@@ -198,9 +200,9 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         # Service managers send these to all processes of a service after the main process has ended.
         signal.signal(number, signal.SIG_IGN)
-    brief = Brief()
+    brief = RevocationRequest()
     if is_over(int(sys.argv[1]), 0, brief) and brief.lease_id:
-        give_back(brief)
+        revoke_everywhere(brief)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ HANDSHAKE_TIMEOUT_S: Final = 5.0
 UNPROVEN_MAX: Final = 64
 """The most links without the peer's proof; with one more, the oldest of them ends."""
 
-LetIn = Callable[[ProvenFollower, LinkPeer], Callable[[], None]]
+AcceptClient = Callable[[ProvenFollower, LinkPeer], Callable[[], None]]
 """Takes a client whose connection a node passes on; returns the step that serves it, to run after the node's welcome.
 Raises LeveretError with the reason why no listener serves it."""
 
@@ -169,12 +169,12 @@ class _Arrival:
             logger.info("%s peer=%s reason=%s", self._ended, self._peer.address, error)
 
 
-def let_client_in(
-    let_in: LetIn, by: ProvenFollower, peer: LinkPeer, welcome: Callable[[], HandshakeMessage]
+def accept_passed_on(
+    accept_client: AcceptClient, by: ProvenFollower, peer: LinkPeer, welcome: Callable[[], HandshakeMessage]
 ) -> None:
     """Serve the client that a node passes on, or refuse the node; from then on the connection is no link."""
     try:
-        serve = let_in(by, peer)
+        serve = accept_client(by, peer)
     except LeveretError as error:
         logger.info("client_not_let_in by=%s address=%s reason=%s", by.name, peer.address, error)
         peer.say(refusal(str(error)))

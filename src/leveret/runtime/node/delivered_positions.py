@@ -56,7 +56,7 @@ class DeliveredPositions:
             with suppress(msgspec.ValidationError):
                 self._before = msgspec.convert(found.get(_BEFORE), dict[str, int])
 
-    def give_back(self, queue: Queue) -> None:
+    def redeliver(self, queue: Queue) -> None:
         """Redeliver what a queue had delivered, or may have; the queue was recovered from its log."""
         if isinstance(queue, Stream) or queue.damage is not None:
             return

@@ -20,12 +20,12 @@ from typing import Any, Final
 from leveret.config import Config
 from leveret.core.broker.broker import Broker
 from leveret.core.broker.epochs import Epochs
-from leveret.core.rules.descriptors import Caps
+from leveret.core.rules.descriptors import ListenerLimits
 from leveret.core.schema.operating_mode import OperatingMode
 from leveret.model import definitions as d
 from leveret.model.errors import Corrupt, StorageError
 from leveret.runtime.clients.amqp_listener import AmqpListener
-from leveret.runtime.clients.hosts import AmqpHost, Authority, SchemaHost
+from leveret.runtime.clients.authority import AmqpHost, Authority, SchemaHost
 from leveret.runtime.clients.maintenance import Maintenance
 from leveret.runtime.clients.stream_listener import StreamListener
 from leveret.runtime.clients.stream_server import StreamServer
@@ -242,7 +242,7 @@ class Node:
             self.stream_server,
             frame_max_bytes=config.streams.frame_max_bytes,
             heartbeat_s=config.streams.heartbeat_s,
-            caps=Caps(per_address=config.listeners.connection_max_per_address),
+            listener_limits=ListenerLimits(per_address=config.listeners.connection_max_per_address),
         )
         self.maintenance = Maintenance(self.amqp, self.streams)
 
@@ -409,7 +409,7 @@ class Node:
         # this does, and the node would begin anew for ever.
         async for queue in in_slices(queues):
             self.log_store.recover(queue)
-            self._delivered_positions.give_back(queue)
+            self._delivered_positions.redeliver(queue)
         await self.upstream.restore(queues)
         # Times to live, of messages and queues, go on.
         broker.dirty |= {queue: None for queue in queues if queue.damage is None}

@@ -22,7 +22,7 @@ from typing import Any, Final
 from leveret.config import Config
 from leveret.config.kinds import Address
 from leveret.config.uris import NodeUri
-from leveret.core.rules.descriptors import NO_CAPS, Caps, ListenerKind
+from leveret.core.rules.descriptors import NO_LISTENER_LIMITS, ListenerKind, ListenerLimits
 from leveret.model.errors import PreconditionFailed
 from leveret.runtime.link.dialling import Dialling
 from leveret.runtime.proxying.proxied_client import PASS_ON_TIMEOUT_S, ProxiedClient
@@ -107,7 +107,7 @@ class ClientProxy:
                 backlog=options.backlog,
                 greeting_timeout_s=PASS_ON_TIMEOUT_S,
                 proxied=is_amqp and options.proxy_protocol,
-                caps=Caps(per_address=options.connection_max_per_address),
+                listener_limits=ListenerLimits(per_address=options.connection_max_per_address),
             )
             for address in addresses:
                 place = await listening.start(address.ip, address.port)
@@ -152,7 +152,7 @@ class ClientProxy:
             lambda accepted: self.client(name, accepted, hops + 1),
             tls=None,
             timeout_s=PASS_ON_TIMEOUT_S,
-            caps=NO_CAPS,
+            listener_limits=NO_LISTENER_LIMITS,
         )
 
     # -- what a client asks: proxied_client.LeaderAccess ----------------------------------
@@ -163,7 +163,7 @@ class ClientProxy:
             passed_on = PassedOn(client.listener, header(client.addresses), client.hops)
         except ValueError as error:
             raise PreconditionFailed(f"the client cannot be named to the leader: {error}") from None
-        slot = process_sockets().take(_KINDS[client.listener], "", NO_CAPS)
+        slot = process_sockets().take(_KINDS[client.listener], "", NO_LISTENER_LIMITS)
         if slot is None:
             raise PreconditionFailed("this node has no descriptor left for a connection to the leader")
         try:

@@ -46,7 +46,7 @@ class PassedOnClients:
         self._find = find
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def let_in(self, by: ProvenFollower, peer: LinkPeer) -> Callable[[], None]:
+    def accept_client(self, by: ProvenFollower, peer: LinkPeer) -> Callable[[], None]:
         """Count the client that a node passes on; return the step that serves it, to be taken after WELCOME.
 
         Raises:
@@ -63,7 +63,7 @@ class PassedOnClients:
             )
         endpoint = self._find(name, hops)
         slot = peer.slot
-        if slot is None or not slot.move(endpoint.kind, client.client[0], endpoint.caps):
+        if slot is None or not slot.move(endpoint.kind, client.client[0], endpoint.listener_limits):
             raise PreconditionFailed(f"the leader's listeners of kind {endpoint.kind} have no place left")
         return partial(self._serve, endpoint, client, by.name, slot, peer)
 

@@ -10,7 +10,7 @@ from typing import Final
 from leveret.config.kinds import Address
 from leveret.core.rules.descriptors import ListenerKind
 from leveret.runtime.link.heartbeat import LinkHeartbeat
-from leveret.runtime.link.listening import LinkListener, let_client_in
+from leveret.runtime.link.listening import LinkListener, accept_passed_on
 from leveret.runtime.link.peer import LinkPeer
 from leveret.runtime.replication.outbound import Outbound
 from leveret.runtime.replication.sent_node import Leading
@@ -65,8 +65,8 @@ class ReplicationListener(LinkListener):
         leading = self._leading
         is_replaced, own = leading.met(other), leading.own.identity.identity
         if other.kind == "proxy":
-            let_client_in(
-                leading.let_in,
+            accept_passed_on(
+                leading.accept_client,
                 other,
                 peer,
                 lambda: handshake.welcome(leadership=own.seen, uri=leading.own.own_uri()),

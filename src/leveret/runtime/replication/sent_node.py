@@ -17,7 +17,7 @@ from leveret.core.replication.join import DeleteLog, QuarantineLog, Step
 from leveret.core.replication.sender import WHOLE_NODE, SendEvent, SendPhase
 from leveret.core.replication.sync_pace import SyncPace
 from leveret.model.errors import StorageError
-from leveret.runtime.link.listening import LetIn
+from leveret.runtime.link.listening import AcceptClient
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.replication.feed import Feed
 from leveret.runtime.replication.identity import LinkEnd
@@ -48,7 +48,7 @@ class Leading:
         hand_over: called when a follower takes over in an epoch; on return this node promises no more.
         noticed: called often, and when a follower becomes in sync or ceases to be.
         met: called with each connecting node, its epoch and URI; returns whether this node was replaced.
-        let_in: takes a client whose connection another node passes on.
+        accept_client: takes a client whose connection another node passes on.
     """
 
     tree: Tree
@@ -63,7 +63,7 @@ class Leading:
     unreadable: Callable[[str, StorageError], None]
     hand_over: Callable[[ProvenFollower, int], None]
     answer: Callable[[str, dict[str, Any]], dict[str, Any]]
-    let_in: LetIn
+    accept_client: AcceptClient
 
 
 class SentNode(SentLogs):

@@ -133,7 +133,9 @@ class Clustered:
         await self._host.serve_with(partial(self._attach, member))
 
     def _attach(self, member: ClusterMember, node: Node) -> Coordinator:
-        self.coordinator = enter_cluster(member, node, self._secret, self._host.passed_on_clients.let_in)
+        self.coordinator = enter_cluster(
+            member, node, self._secret, self._host.passed_on_clients.accept_client
+        )
         return self.coordinator
 
     async def _watch(self, lost: asyncio.Event) -> None:

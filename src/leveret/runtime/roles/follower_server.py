@@ -17,7 +17,7 @@ from leveret.config.sections.followers import Followers
 from leveret.config.uris import NodeUri
 from leveret.core.replication.in_sync import InSync
 from leveret.model.errors import Corrupt, PreconditionFailed, StorageError
-from leveret.runtime.link.listening import LetIn
+from leveret.runtime.link.listening import AcceptClient
 from leveret.runtime.logs.log_store import log_name
 from leveret.runtime.node.node import Node
 from leveret.runtime.process.clock import clock_ms
@@ -55,7 +55,7 @@ class FollowerServer:
         unreadable: set[str],
         met: Callable[[ProvenFollower], bool],
         answer: Callable[[str, dict[str, Any]], dict[str, Any]],
-        let_in: LetIn,
+        accept_client: AcceptClient,
     ) -> None:
         """Make the node's promises wait from now on; accept no follower yet.
 
@@ -69,7 +69,7 @@ class FollowerServer:
             unreadable: the names of logs that cannot be read.
             met: called with every connecting node; returns whether it, or the node it follows, replaced this one.
             answer: answers the followers' questions.
-            let_in: see outbound.Leading.
+            accept_client: see outbound.Leading.
         """
         settings = config.followers
         self._node = node
@@ -96,7 +96,7 @@ class FollowerServer:
             unreadable=self._log_unreadable,
             hand_over=self._hand_over,
             answer=answer,
-            let_in=let_in,
+            accept_client=accept_client,
         )
         self.listener = ReplicationListener(leading)
 

@@ -364,7 +364,7 @@ class Roles:
             unreadable=unreadable,
             met=self._met,
             answer=self.inspection.answer,
-            let_in=self.passed_on_clients.let_in,
+            accept_client=self.passed_on_clients.accept_client,
         )
 
     def _secret(self, *, role: str) -> Secret:

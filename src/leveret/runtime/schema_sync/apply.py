@@ -13,7 +13,7 @@ import msgspec
 
 from leveret.core.broker.broker import Broker
 from leveret.core.rules.validation import same_value
-from leveret.core.schema.delta import HOLDS, Delta, Key, Locals, canonical, compare
+from leveret.core.schema.delta import HOLDS, Delta, Key, LocalEntities, canonical, compare
 from leveret.core.schema.steps import SchemaStep
 from leveret.model.definitions import (
     Binding,
@@ -109,7 +109,9 @@ class Holding:
         return queue is not None and queue.may_hold_messages
 
 
-async def delta_here(broker: Broker, theirs: Definitions, locals_: Locals, holding: Container[Key]) -> Delta:
+async def delta_here(
+    broker: Broker, theirs: Definitions, locals_: LocalEntities, holding: Container[Key]
+) -> Delta:
     """Return the delta from this broker's present schema to the upstream's; the event loop serves others meanwhile."""
     own = {kind: dict(entities) for kind, entities in broker.definitions.by_kind.items()}
     return await result_of(compare(own, theirs.by_kind, locals_, holding, exclusive_in(broker)))

@@ -22,7 +22,7 @@ import msgspec
 
 from leveret.config import Config
 from leveret.core.broker.broker import Broker
-from leveret.core.schema.delta import UPSTREAM_PARAMETER, Delta, Key, Locals
+from leveret.core.schema.delta import UPSTREAM_PARAMETER, Delta, Key, LocalEntities
 from leveret.model.definitions import Definitions, GlobalParameter
 from leveret.model.errors import InvalidCommand, LeveretError, Refusal, ResourceLocked
 from leveret.runtime.schema_sync.apply import (
@@ -182,7 +182,7 @@ class SchemaDownstream:
         self._history = history
         self._is_wanted = is_wanted
         self._interval_s = settings.minimum_sync_interval_ms / 1000
-        self._locals = Locals(settings.locals_)
+        self._locals = LocalEntities(settings.locals_)
         self._theirs = Definitions()
         self._wake = asyncio.Event()
         self._backoff_s = timing.backoff_min_s

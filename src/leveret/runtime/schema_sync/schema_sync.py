@@ -20,7 +20,7 @@ import msgspec
 
 from leveret.core.broker.access import SALT_BYTES, hash_password, is_allowed, permission_of
 from leveret.core.schema.decisions import SchemaDecided
-from leveret.core.schema.delta import SCHEMA_VHOST, UPSTREAM_PARAMETER, Locals
+from leveret.core.schema.delta import SCHEMA_VHOST, UPSTREAM_PARAMETER, LocalEntities
 from leveret.core.schema.digests import Digests
 from leveret.core.schema.operating_mode import OperatingMode, operating_mode
 from leveret.model.definitions import GlobalParameter, Permission, Put, User, Vhost
@@ -314,7 +314,7 @@ class SchemaSync:
             unreadable = await fetch_first(upstream, asked_by(node, self._timing), theirs)
         except (PeerError, ConfigError) as error:
             raise PreconditionFailed(str(error)) from None
-        locals_ = Locals(node.config.schema_sync.locals_)
+        locals_ = LocalEntities(node.config.schema_sync.locals_)
         found = await delta_here(node.broker, theirs, locals_, Holding(node.broker))
         return [row async for row in in_slices(rows_of(found, definitions, unreadable))]
 

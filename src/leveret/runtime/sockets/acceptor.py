@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from leveret.core.rules.descriptors import NO_CAPS, Caps, ListenerKind
+from leveret.core.rules.descriptors import NO_LISTENER_LIMITS, ListenerKind, ListenerLimits
 from leveret.runtime.sockets.connection_budget import ConnectionSlot, Sockets, process_sockets
 from leveret.runtime.sockets.tls import handshake_failure
 from leveret.wire.proxy_protocol import Proxied, ProxyError, missing, parse
@@ -60,7 +60,7 @@ class Acceptor:
         tls: ssl.SSLContext | None = None,
         proxied: bool = False,
         timeout_s: float,
-        caps: Caps = NO_CAPS,
+        listener_limits: ListenerLimits = NO_LISTENER_LIMITS,
         sockets: Sockets | None = None,
         detour: Callable[[Accepted], asyncio.BaseProtocol | None] = lambda accepted: None,
     ) -> None:
@@ -73,7 +73,7 @@ class Acceptor:
             tls: the TLS context; None for plain connections.
             proxied: whether a PROXY header comes first.
             timeout_s: the longest time for the header, and again for TLS after it.
-            caps: the limits in the settings.
+            listener_limits: the limits in the settings.
             sockets: the counts; by default the process's.
             detour: asked for each connection before TLS; makes the object that gets the octets as they come, or None
                 if the connection is served here.
@@ -85,7 +85,7 @@ class Acceptor:
         self._tls = tls
         self._proxied = proxied
         self._timeout_s = timeout_s
-        self._caps = caps
+        self._listener_limits = listener_limits
         self._counting = sockets or process_sockets()
         self._detour = detour
         # A proxy's one address stands for all its clients.
@@ -131,7 +131,7 @@ class Acceptor:
     def _admit(self, accepted: socket.socket, peer: tuple[str, int] | str) -> None:
         name = f"{peer[0]}:{peer[1]}" if peer else ""
         address = str(peer[0]) if peer and self._by_address else ""
-        slot = self._counting.take(self._kind, address, self._caps)
+        slot = self._counting.take(self._kind, address, self._listener_limits)
         if slot is None:
             accepted.close()
             return

@@ -18,9 +18,9 @@ from leveret.core.rules.descriptors import (
     DESCRIPTORS,
     LEAST,
     Budget,
-    Caps,
     ConnectionTally,
     ListenerKind,
+    ListenerLimits,
     Refused,
     divide,
 )
@@ -49,9 +49,9 @@ class ConnectionSlot:
         if tally is not None:
             tally.release(self._address)
 
-    def move(self, kind: ListenerKind, address: str, caps: Caps) -> bool:
+    def move(self, kind: ListenerKind, address: str, listener_limits: ListenerLimits) -> bool:
         """Count the connection as one of another kind of listener; False, and no change, if that has no place."""
-        if self._tally is None or not self._sockets.admit(kind, address, caps):
+        if self._tally is None or not self._sockets.admit(kind, address, listener_limits):
             return False
         self._tally.release(self._address)
         self._tally, self._address = self._sockets.tallies[kind], address
@@ -79,17 +79,23 @@ class Sockets:
         self._refused_at_s = 0.0
         self._reported_at_s: dict[tuple[ListenerKind, Refused], float] = {}
 
-    def admit(self, kind: ListenerKind, address: str, caps: Caps) -> bool:
+    def admit(self, kind: ListenerKind, address: str, listener_limits: ListenerLimits) -> bool:
         """Count a connection from that address, and return whether it may stay; `ConnectionTally.release` ends it."""
-        why = self.tallies[kind].admit(address, caps)
+        why = self.tallies[kind].admit(address, listener_limits)
         if why is None:
             return True
         self._refused(kind, why, address)
         return False
 
-    def take(self, kind: ListenerKind, address: str, caps: Caps) -> ConnectionSlot | None:
+    def take(
+        self, kind: ListenerKind, address: str, listener_limits: ListenerLimits
+    ) -> ConnectionSlot | None:
         """As `admit`; the place of the connection, or None if there is none for it."""
-        return ConnectionSlot(self, self.tallies[kind], address) if self.admit(kind, address, caps) else None
+        return (
+            ConnectionSlot(self, self.tallies[kind], address)
+            if self.admit(kind, address, listener_limits)
+            else None
+        )
 
     def system_refused(self, kind: ListenerKind) -> None:
         """Note that the system has no descriptor left: other code uses more than the budget assumes."""

@@ -6,7 +6,7 @@ import ssl
 from typing import NamedTuple
 
 from leveret.config.kinds import Address
-from leveret.core.rules.descriptors import NO_CAPS, Caps, ListenerKind
+from leveret.core.rules.descriptors import NO_LISTENER_LIMITS, ListenerKind, ListenerLimits
 from leveret.model.errors import LeveretError
 from leveret.runtime.sockets.acceptor import Acceptor, MakeProtocol, listen
 
@@ -19,14 +19,14 @@ class ProtocolEndpoint(NamedTuple):
         protocol: makes the object that serves a connection.
         tls: the TLS context; None for plain connections.
         timeout_s: the longest time for the TLS handshake.
-        caps: the limits in the settings.
+        listener_limits: the limits in the settings.
     """
 
     kind: ListenerKind
     protocol: MakeProtocol
     tls: ssl.SSLContext | None
     timeout_s: float
-    caps: Caps
+    listener_limits: ListenerLimits
 
 
 class _Place(NamedTuple):
@@ -50,7 +50,7 @@ class Listening:
         backlog: int,
         greeting_timeout_s: float,
         proxied: bool = False,
-        caps: Caps = NO_CAPS,
+        listener_limits: ListenerLimits = NO_LISTENER_LIMITS,
     ) -> None:
         """Begin without sockets; `protocol` makes the object that serves a connection, `purpose` names it in errors."""
         self.is_suspended = False
@@ -60,7 +60,7 @@ class Listening:
         self._backlog = backlog
         self._timeout_s = greeting_timeout_s
         self._proxied = proxied
-        self._caps = caps
+        self._listener_limits = listener_limits
         self._places: list[_Place] = []
         self._servers: list[Acceptor] = []
 
@@ -92,7 +92,9 @@ class Listening:
             return None
         for place in self._places:
             if (place.tls is not None) is is_tls:
-                return ProtocolEndpoint(self._kind, self._protocol, place.tls, self._timeout_s, self._caps)
+                return ProtocolEndpoint(
+                    self._kind, self._protocol, place.tls, self._timeout_s, self._listener_limits
+                )
         return None
 
     def suspend(self) -> None:
@@ -140,5 +142,5 @@ class Listening:
             tls=tls,
             proxied=self._proxied,
             timeout_s=self._timeout_s,
-            caps=self._caps,
+            listener_limits=self._listener_limits,
         )

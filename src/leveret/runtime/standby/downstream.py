@@ -38,7 +38,7 @@ from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.schema_sync.schema_sync import SchemaSync
 from leveret.runtime.standby.archive import StandbyArchive
 from leveret.runtime.standby.decisions import StandbyDecided
-from leveret.runtime.standby.own_promotion import OwnPromotion
+from leveret.runtime.standby.node_promotion import NodePromotion
 from leveret.runtime.standby.pipeline_process import Event
 from leveret.runtime.standby.recovery import Recoveries, RecoveringNode, own_endpoint, reported_rows
 from leveret.runtime.standby.site import StandbySite
@@ -112,7 +112,7 @@ class StandbyDownstream:
         self.recoveries: Recoveries | SiteRecoveries = self.own_recoveries
         self.member: SiteMember | None = None
         self._lock = asyncio.Lock()
-        self.promotion = OwnPromotion(
+        self.promotion = NodePromotion(
             node,
             self.decided,
             self.own_archive,

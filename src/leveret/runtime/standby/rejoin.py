@@ -41,7 +41,7 @@ from leveret.runtime.standby.returning_node import (
     Place,
     RejoiningNode,
     ReturningNode,
-    Seen,
+    UpstreamPosition,
     rows_of,
 )
 from leveret.runtime.standby.transfer import StandbyUpstreamParameter
@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 STATE_FILE: Final = "rejoin.json"
 
 
-class Begun(msgspec.Struct, kw_only=True):
+class RejoinState(msgspec.Struct, kw_only=True):
     """The content of the state file."""
 
     queues: list[KeptQueue] = []
@@ -113,7 +113,7 @@ class Rejoin:
             return _reported(upstream, reports)
 
     async def _come_back(
-        self, positions: dict[str, Seen], unknown: Container[Place]
+        self, positions: dict[str, UpstreamPosition], unknown: Container[Place]
     ) -> list[DivergentReport]:
         begun, reports = await self._quarantine(positions, unknown)
         # At this point the node can still stay an upstream.
@@ -174,7 +174,7 @@ class Rejoin:
         if begun is not None:
             await self._finish(begun)
 
-    def _load(self) -> Begun | None:
+    def _load(self) -> RejoinState | None:
         """Return the interrupted rejoin; None if there is none.
 
         Raises:
@@ -182,7 +182,7 @@ class Rejoin:
         """
         found = self._state_file.load()
         try:
-            return msgspec.convert(found, Begun) if found else None
+            return msgspec.convert(found, RejoinState) if found else None
         except msgspec.ValidationError as error:
             raise StorageError(
                 f"{self._state_file.path}: {error}; repair the file, or remove it to be an upstream as before"
@@ -217,7 +217,7 @@ class Rejoin:
 
     async def _ask_positions(
         self, upstream: StandbyUpstreamParameter, *, set_all_aside: bool
-    ) -> dict[str, Seen]:
+    ) -> dict[str, UpstreamPosition]:
         """Return the new upstream's position in each of this node's outgoing logs, by vhost; 0 if it is unknown."""
         logs = self._here.logs()
         job = {**self._node.standby.link_job(upstream), "logs": logs}
@@ -234,13 +234,13 @@ class Rejoin:
                 "all that the "
                 "replicated queues hold here"
             )
-        return {vhost: Seen(found.get(vhost) or 0, answer["marks"].get(vhost)) for vhost in logs}
+        return {vhost: UpstreamPosition(found.get(vhost) or 0, answer["marks"].get(vhost)) for vhost in logs}
 
     # -- keeping ----------------------------------------------------------------------------------
 
     async def _quarantine(
-        self, positions: dict[str, Seen], unknown: Container[Place]
-    ) -> tuple[Begun, list[DivergentReport]]:
+        self, positions: dict[str, UpstreamPosition], unknown: Container[Place]
+    ) -> tuple[RejoinState, list[DivergentReport]]:
         """Quarantine, durably, the records that the new upstream lacks; return each queue with its quarantined end."""
         await self._here.wait_for_quiet()
         begins = self._here.begins_of_unknown(unknown)
@@ -248,9 +248,9 @@ class Rejoin:
             if vhost in self._node.collector.logs:
                 begins |= await self._begins(vhost, seen)
         kept, reports = await self._here.quarantine(begins)
-        return Begun(queues=kept), reports
+        return RejoinState(queues=kept), reports
 
-    async def _begins(self, vhost: str, seen: Seen) -> dict[Queue, int]:
+    async def _begins(self, vhost: str, seen: UpstreamPosition) -> dict[Queue, int]:
         """Return each queue's first offset that the new upstream lacks; if that is unknown, the queue's begin."""
         found = await self._here.begins(vhost, seen)
         if found is None:
@@ -260,7 +260,7 @@ class Rejoin:
 
     # -- following --------------------------------------------------------------------------------
 
-    async def _finish(self, begun: Begun) -> list[DivergentReport]:
+    async def _finish(self, begun: RejoinState) -> list[DivergentReport]:
         """Carry out the rejoin once its state file is written; return the reports of records that came since then.
 
         Other downstreams of this node keep their messages and definitions: this node ceases to be their upstream

@@ -71,7 +71,7 @@ class RejoiningNode(Protocol):
         """Return the queue whose log has this name."""
 
 
-class Seen(NamedTuple):
+class UpstreamPosition(NamedTuple):
     """The new upstream's `position` in an outgoing log, and `mark`, the fingerprint before the position, if known."""
 
     position: int
@@ -152,7 +152,7 @@ class ReturningNode:
 
     # -- keeping ----------------------------------------------------------------------------------
 
-    async def begins(self, vhost: str, seen: Seen) -> dict[Queue, int] | None:
+    async def begins(self, vhost: str, seen: UpstreamPosition) -> dict[Queue, int] | None:
         """Return the first offset of each replicated queue in this node's outgoing log that the new upstream lacks.
 
         None if that is unknown. If this node was a follower without the whole log, the new upstream may have that part

@@ -30,7 +30,7 @@ from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.standby.archive import StandbyArchive
 from leveret.runtime.standby.decisions import StandbyDecided
 from leveret.runtime.standby.found_archive import FoundArchive
-from leveret.runtime.standby.own_promotion import OwnPromotion
+from leveret.runtime.standby.node_promotion import NodePromotion
 from leveret.runtime.standby.pipeline_process import Event, PipelineFailed
 from leveret.runtime.standby.progress import PromotionProgress
 from leveret.runtime.standby.recovery import Recoveries, reported_rows
@@ -50,13 +50,13 @@ _LOST_S: Final = 15.0
 """A promotion reports a node with data as lost after this time, which is longer than a lease and a restart."""
 
 
-class OwnDownstream(Protocol):
+class NodeDownstream(Protocol):
     """The node's own downstream (downstream.StandbyDownstream), as this module uses it."""
 
     decided: StandbyDecided
     own_archive: StandbyArchive
     own_recoveries: Recoveries
-    promotion: OwnPromotion
+    promotion: NodePromotion
     transfer: TransferSupervisor
 
     @property
@@ -101,7 +101,7 @@ class SiteMember:
             way.
     """
 
-    def __init__(self, site: StandbySite, own: OwnDownstream) -> None:
+    def __init__(self, site: StandbySite, own: NodeDownstream) -> None:
         """Begin idle, until `start`."""
         self.site = site
         self._own = own

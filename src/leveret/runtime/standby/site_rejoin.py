@@ -35,7 +35,7 @@ from leveret.runtime.standby.returning_node import (
     Place,
     RejoiningNode,
     ReturningNode,
-    Seen,
+    UpstreamPosition,
     rows_of,
 )
 from leveret.runtime.standby.site import Report, SiteParts
@@ -368,7 +368,7 @@ class SiteRejoin:
         rows: list[list[Any]] = []
         for vhost, (position, mark) in about["seen"].get(self._parts.site.name, {}).items():
             log = self._node.collector.logs.get(vhost)
-            found = None if log is None else await self._here.begins(vhost, Seen(position, mark))
+            found = None if log is None else await self._here.begins(vhost, UpstreamPosition(position, mark))
             if log is not None and found is not None:
                 rows += [[vhost, queue.key[1], log.key_of(queue)[1], begin] for queue, begin in found.items()]
         return rows

@@ -20,42 +20,42 @@ RECORDS_MAX: Final = 1 << 40
 """No segment holds as many."""
 
 
-class Spot(NamedTuple):
+class FoundChunk(NamedTuple):
     """A chunk: its offset and its position."""
 
     chunk_id: int
     position: int
 
 
-class Goal(NamedTuple):
+class KnownChunk(NamedTuple):
     """The known chunk that headers must lead to: one of the offsets `ids`, at `position`."""
 
     ids: range
     position: int
 
     @property
-    def spot(self) -> Spot | None:
+    def spot(self) -> FoundChunk | None:
         """The chunk there, if only one offset is possible."""
-        return Spot(self.ids.start, self.position) if self.ids.stop == self.ids.start + 1 else None
+        return FoundChunk(self.ids.start, self.position) if self.ids.stop == self.ids.start + 1 else None
 
 
-def next_chunk(file: SegmentFile, damaged: Spot, end: Goal, behind: int) -> Spot | None:
+def next_chunk(file: SegmentFile, damaged: FoundChunk, end: KnownChunk, behind: int) -> FoundChunk | None:
     """The chunk behind the damaged one and before the offset `behind`, or else the one at `end`; None if unknown."""
     found = _by_lengths(file, damaged, end)
     if found is not None:
         return found
     known = _summarised(file, damaged)
-    goal = end if known is None else Goal(range(known.chunk_id, known.chunk_id + 1), known.position)
+    goal = end if known is None else KnownChunk(range(known.chunk_id, known.chunk_id + 1), known.position)
     ids = range(damaged.chunk_id + 1, behind if known is None else min(behind, known.chunk_id))
     passed: set[int] = set()
     for start in file.find(_headers_like(ids), damaged.position + 1, goal.position) if ids else ():
         chunk_id = _leads_to(file, start, ids, goal, passed)
         if chunk_id is not None:
-            return Spot(chunk_id, start)
+            return FoundChunk(chunk_id, start)
     return known
 
 
-def _by_lengths(file: SegmentFile, damaged: Spot, goal: Goal) -> Spot | None:
+def _by_lengths(file: SegmentFile, damaged: FoundChunk, goal: KnownChunk) -> FoundChunk | None:
     """The chunk at the end of the damaged one, if the lengths in the damaged header are still right."""
     octets = file.readable(damaged.position, HEADER_BYTES)
     if len(octets) < HEADER_BYTES:
@@ -69,14 +69,14 @@ def _by_lengths(file: SegmentFile, damaged: Spot, goal: Goal) -> Spot | None:
     except ChunkError:
         return None
     fits = damaged.chunk_id < chunk_id < min(goal.ids.stop, damaged.chunk_id + RECORDS_MAX)
-    return Spot(chunk_id, end) if fits else None
+    return FoundChunk(chunk_id, end) if fits else None
 
 
-def _summarised(file: SegmentFile, damaged: Spot) -> Spot | None:
+def _summarised(file: SegmentFile, damaged: FoundChunk) -> FoundChunk | None:
     """The next chunk in the segment's summary."""
     summary = Summary.load(Segment(file.directory, file.first_offset, SegmentState.SEALED))
     ids, positions, _ = summary.index if summary else ((), (), ())
-    spots = map(Spot, ids, positions)
+    spots = map(FoundChunk, ids, positions)
     return next(
         (each for each in spots if each.chunk_id > damaged.chunk_id and each.position > damaged.position),
         None,
@@ -94,7 +94,7 @@ def _headers_like(ids: range) -> re.Pattern[bytes]:
     )
 
 
-def _leads_to(file: SegmentFile, start: int, ids: range, goal: Goal, passed: set[int]) -> int | None:
+def _leads_to(file: SegmentFile, start: int, ids: range, goal: KnownChunk, passed: set[int]) -> int | None:
     """The offset of the chunk whose header is at `start`, if it is in `ids` and leads to the goal; else None.
 
     `passed` are the positions of headers that do not lead there.
@@ -107,7 +107,7 @@ def _leads_to(file: SegmentFile, start: int, ids: range, goal: Goal, passed: set
             header = file.header(position)
         except ChunkError:
             # More is damaged; the chunks behind the damage still have their positions.
-            found = None if first_id < 0 else _by_lengths(file, Spot(next_id, position), goal)
+            found = None if first_id < 0 else _by_lengths(file, FoundChunk(next_id, position), goal)
             if found is None:
                 break
         else:
@@ -115,7 +115,7 @@ def _leads_to(file: SegmentFile, start: int, ids: range, goal: Goal, passed: set
                 first_id = next_id = header.chunk_id
             if header.chunk_id != next_id or first_id not in ids or not header.records:
                 break
-            found = Spot(header.next_offset, position + header.chunk_bytes)
+            found = FoundChunk(header.next_offset, position + header.chunk_bytes)
         places.add(position)
         next_id, position = found
     if position == goal.position and next_id in goal.ids:

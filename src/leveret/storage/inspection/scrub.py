@@ -112,7 +112,7 @@ def repair(directory: Path, offset: int, octets: bytes, *, on_read: OnRead | Non
             kept = _write(fd, position, octets)
         finally:
             os.close(fd)
-    except _Misfit as error:
+    except _RepairRefused as error:
         raise StorageError(f"log {directory}: not mended at offset {offset}: {error}") from error
     except OSError as error:
         raise StorageError(f"log {directory}: cannot be mended at offset {offset}: {error}") from error
@@ -122,7 +122,7 @@ def repair(directory: Path, offset: int, octets: bytes, *, on_read: OnRead | Non
         )
 
 
-class _Misfit(Exception):
+class _RepairRefused(Exception):
     """The reason why nothing is written."""
 
 
@@ -134,10 +134,10 @@ def _end_of(octets: bytes, offset: int) -> int:
         while position < len(octets) or not octets:
             header = decode_chunk(view, position).header
             if header.chunk_id != offset:
-                raise _Misfit(f"the other side sent chunk {header.chunk_id} for it, not {offset}")
+                raise _RepairRefused(f"the other side sent chunk {header.chunk_id} for it, not {offset}")
             position, offset = position + header.chunk_bytes, header.next_offset
     except ChunkError as error:
-        raise _Misfit(f"the chunks that the other side sent are damaged: {error}") from error
+        raise _RepairRefused(f"the chunks that the other side sent are damaged: {error}") from error
     return offset
 
 
@@ -148,16 +148,16 @@ def _place_for(
     with closing(walk(directory, offset, end, on_read=on_read, from_disk=True)) as found:
         first = next(found, None)
         if first is None:
-            raise _Misfit("it is not in the log any more")
+            raise _RepairRefused("it is not in the log any more")
         if isinstance(first, Damage):
             _fit_hole(directory, first, offset, end, len(octets))
             return first.segment, first.position
         if first.file.read(first.position, HEADER_BYTES) != octets[:HEADER_BYTES]:
-            raise _Misfit("its header is whole, and differs from that of the other side's chunk")
+            raise _RepairRefused("its header is whole, and differs from that of the other side's chunk")
         if first.header.chunk_bytes != len(octets):
-            raise _Misfit("the other side sent more than the damaged chunk")
+            raise _RepairRefused("the other side sent more than the damaged chunk")
         if first.fault() is None:
-            raise _Misfit("the chunk is whole")
+            raise _RepairRefused("the chunk is whole")
         return first.file.first_offset, first.position
 
 
@@ -167,23 +167,27 @@ def _fit_hole(directory: Path, hole: Damage, offset: int, end: int, size: int) -
     The walk's own guess of the end does not count, because a message may look like a chunk.
     """
     if hole.position < 0:
-        raise _Misfit(hole.what)
+        raise _RepairRefused(hole.what)
     if hole.offset != offset:
-        raise _Misfit(f"the damage begins at offset {hole.offset}")
+        raise _RepairRefused(f"the damage begins at offset {hole.offset}")
     stop = hole.position + size
     with closing(SegmentFile(directory, hole.segment, _ignore, window_bytes=HEADER_BYTES)) as file:
         if not file.has(stop):
             after = next((start for start in starts(directory) if start > hole.segment), None)
             # The log alone knows the end of its newest segment, because it goes on writing there.
             if after != end and (after is not None or stop != file.size):
-                raise _Misfit(f"the other side's chunks do not fit the rest of the segment: {hole.what}")
+                raise _RepairRefused(
+                    f"the other side's chunks do not fit the rest of the segment: {hole.what}"
+                )
             return
         try:
             header = file.header(stop)
         except ChunkError as error:
-            raise _Misfit(f"there is no chunk behind the {size} octets of the other side: {error}") from error
+            raise _RepairRefused(
+                f"there is no chunk behind the {size} octets of the other side: {error}"
+            ) from error
     if header.chunk_id != end:
-        raise _Misfit(
+        raise _RepairRefused(
             f"chunk {header.chunk_id} is behind the {size} octets of the other side, which end at offset {end}"
         )
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from leveret.model.errors import Corrupt
-from leveret.storage.inspection.next_chunk import RECORDS_MAX, Goal, Spot, next_chunk
-from leveret.storage.segment_file import CutShort, OnRead, SegmentFile, Unreadable, starts
+from leveret.storage.inspection.next_chunk import RECORDS_MAX, FoundChunk, KnownChunk, next_chunk
+from leveret.storage.segment_file import IncompleteChunk, OnRead, SegmentFile, Unreadable, starts
 from leveret.wire.chunk import HEADER_BYTES, Attribute, ChunkError, Header, encode_attribute
 
 HEADERS_BYTES: Final = 64 * 1024
@@ -167,15 +167,15 @@ def _damage(
     """The damage at a position, up to the next chunk or else to the end of the segment."""
     after = _after(starts(file.directory), file.first_offset)
     if after is not None:
-        end = Goal(range(after, after + 1), file.size)
+        end = KnownChunk(range(after, after + 1), file.size)
     else:
         # Only the log knows the end of its newest segment.
-        end = Goal(range(until_offset or expected + 1, _OFFSETS_END), file.size)
+        end = KnownChunk(range(until_offset or expected + 1, _OFFSETS_END), file.size)
     behind = min(each for each in (after, until_offset, expected + RECORDS_MAX) if each is not None)
-    found = next_chunk(file, Spot(expected, position), end, behind)
+    found = next_chunk(file, FoundChunk(expected, position), end, behind)
     if found is not None:
         return Damage(file.first_offset, expected, found[0], position, found[1] - position, str(error))
-    length = None if isinstance(error, CutShort) else file.size - position
+    length = None if isinstance(error, IncompleteChunk) else file.size - position
     return Damage(
         file.first_offset, expected, after or until_offset or expected, position, length, str(error)
     )

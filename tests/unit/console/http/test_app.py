@@ -8,10 +8,10 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from leveret.console.http import looking
+from leveret.console.http import site_queries
 from leveret.console.http.app import build_console
-from leveret.console.http.looking import export_divergent
 from leveret.console.http.sessions import ConsoleSession, LoginFailed, Sessions
+from leveret.console.http.site_queries import export_divergent
 from leveret.console.http.throttle import FAILURES_MAX
 from leveret.console.settings import ConsoleSettings, SiteAddress
 
@@ -55,7 +55,7 @@ async def test_a_site_that_sends_no_message_holds_a_browser_for_a_while_only(
         await asyncio.Event().wait()
         yield b""
 
-    monkeypatch.setattr(looking, "_WHOLE_S", 0.01)
+    monkeypatch.setattr(site_queries, "_WHOLE_S", 0.01)
     watch = cast(Any, SimpleNamespace(client=SimpleNamespace(lines=lines)))
     asked = asyncio.create_task(export_divergent(ConsoleSession("guest", {"eu": watch}, 0, 0), "eu", ""))
     ended, _ = await asyncio.wait((asked,), timeout=10)

@@ -47,7 +47,7 @@ async def test_a_job_at_a_machine_that_lost_its_power_does_not_run_for_ever(
     await _ended(job)
     assert "was not heard for 0 s: the site sends no more progress, and may continue the job" in job.error
     await begun.close()
-    await pool.give_back(watch)
+    await pool.release(watch)
 
 
 async def _ended(job: SiteJob) -> None:
@@ -83,13 +83,13 @@ async def test_a_report_that_nobody_expected_does_not_pass_for_the_end_of_the_jo
     await _ended(job)
     assert "the site may continue the job" in job.error
     await begun.close()
-    await pool.give_back(watch)
+    await pool.release(watch)
 
 
 async def test_a_job_of_a_session_that_ended_meanwhile_does_not_pass_for_done() -> None:
     pool = WatchPool()
     watch = watching(pool)
-    await pool.give_back(watch)
+    await pool.release(watch)
     begun = Jobs(pool)
     job = begun.begin(BY_NAME["scrub"], watch, {}, "")
     await _ended(job)

@@ -16,7 +16,7 @@ from leveret.core.replication.election import (
     Observed,
     stand,
 )
-from leveret.core.replication.election_turns import ElectionTurn, OwnCopy, RecordedLeader, Successor, turn
+from leveret.core.replication.election_turns import ElectionTurn, LocalCopy, RecordedLeader, Successor, turn
 from leveret.core.replication.leader_and_mirrors import QueuePromotion
 from leveret.core.replication.placement import promotion
 from leveret.core.rules.mirror_policy import ALL, ALWAYS, MAJORITY, WHEN_SYNCED, MirrorPolicy
@@ -29,9 +29,9 @@ def subsets(nodes: tuple[str, ...]) -> list[tuple[str, ...]]:
     return list(chain.from_iterable(combinations(nodes, count) for count in range(len(nodes) + 1)))
 
 
-@pytest.mark.parametrize(("leader", "copy", "successor"), list(product(RecordedLeader, OwnCopy, Successor)))
+@pytest.mark.parametrize(("leader", "copy", "successor"), list(product(RecordedLeader, LocalCopy, Successor)))
 def test_every_combination_has_a_turn_that_its_leader_allows(
-    leader: RecordedLeader, copy: OwnCopy, successor: Successor
+    leader: RecordedLeader, copy: LocalCopy, successor: Successor
 ) -> None:
     due = turn(leader, copy, successor)
     allowed = {
@@ -47,12 +47,12 @@ def test_every_combination_has_a_turn_that_its_leader_allows(
     assert due in allowed[leader]
     if due is ElectionTurn.TAKE_OVER:
         assert successor in THIS
-        assert copy is not OwnCopy.UNREADABLE
-        assert copy is OwnCopy.WHOLE or successor is not Successor.THIS
+        assert copy is not LocalCopy.UNREADABLE
+        assert copy is LocalCopy.WHOLE or successor is not Successor.THIS
     if due is ElectionTurn.HAND_OVER:
-        assert (copy, successor) == (OwnCopy.UNREADABLE, Successor.OTHER)
+        assert (copy, successor) == (LocalCopy.UNREADABLE, Successor.OTHER)
     if due is ElectionTurn.LEAD:
-        assert copy is not OwnCopy.UNREADABLE
+        assert copy is not LocalCopy.UNREADABLE
 
 
 def test_a_heir_is_this_node_or_another_one_with_or_without_loss() -> None:
@@ -83,7 +83,7 @@ def test_of_all_nodes_that_see_the_same_record_one_at_most_takes_a_queue_over(
         )
         promoted = promotion(placement, policy, running)
         turns = {
-            me: turn(RecordedLeader.seen("a", me, running), OwnCopy.WHOLE, Successor.by(promoted, me))
+            me: turn(RecordedLeader.seen("a", me, running), LocalCopy.WHOLE, Successor.by(promoted, me))
             for me in running
         }
         takes = [me for me, due in turns.items() if due is ElectionTurn.TAKE_OVER]

@@ -12,7 +12,7 @@ from leveret.core.replication.cluster import HandOver, Placement, Presence
 from leveret.core.replication.leader_and_mirrors import QueuePromotion
 from leveret.core.replication.placement import (
     ClusterView,
-    Next,
+    NextPlacement,
     PendingSurvey,
     PlacementStep,
     RequiredMirrors,
@@ -70,7 +70,7 @@ def test_a_new_queue_is_of_its_leaders_present_incarnation() -> None:
 
 def test_a_leader_takes_mirrors_and_those_that_are_ready_are_to_be_synchronised() -> None:
     found = following(placed(), ALL, "c", "c", cluster_view())
-    assert found == Next(placed("bcd", "c"))
+    assert found == NextPlacement(placed("bcd", "c"))
     assert following(placed("db", "db"), ALL, "bd", "bd", cluster_view()).placement == placed("dbc", "db")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from leveret.core.replication.cluster import Lost
+from leveret.core.replication.cluster import LossyPromotion
 from leveret.core.replication.rebuilding import DescribedCopy, DescribedLog, check, rebuilt
 from leveret.model import definitions as d
 from leveret.model.errors import PreconditionFailed
@@ -45,13 +45,13 @@ def copy(name: str, logs: dict[int, tuple[Any, ...]], **given: Any) -> Described
         # Of equal ends, the copy that begins first.
         ({"a": (TERM, 5, 10, True), "b": (TERM, 2, 10, True)}, "b", 2, None),
         # A mirror that was not synchronised may lack the first messages: what it has more is named.
-        ({"a": (TERM, 0, 10, True), "b": (TERM, 8, 12, False)}, "a", 2, Lost(2, 0, "b")),
+        ({"a": (TERM, 0, 10, True), "b": (TERM, 8, 12, False)}, "a", 2, LossyPromotion(2, 0, "b")),
         ({"a": (TERM, 0, 10, True), "b": (TERM, 8, 10, False)}, "a", 2, None),
         ({"b": (TERM, 8, 12, False)}, "b", 2, None),
     ],
 )
 def test_the_most_complete_copy_leads(
-    logs: dict[str, tuple[Any, ...]], leader: str, term: int, lost: Lost | None
+    logs: dict[str, tuple[Any, ...]], leader: str, term: int, lost: LossyPromotion | None
 ) -> None:
     copies = [copy(node, {1: logs[node]} if node in logs else {}) for node in ("a", "b", "c")]
     [queue] = rebuilt(copies).queues

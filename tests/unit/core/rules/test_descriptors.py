@@ -5,9 +5,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.core.rules.descriptors import LEAST, OWN, Caps, ConnectionTally, ListenerKind, Refused, divide
+from leveret.core.rules.descriptors import (
+    LEAST,
+    OWN,
+    ConnectionTally,
+    ListenerKind,
+    ListenerLimits,
+    Refused,
+    divide,
+)
 
-FREE = Caps()
+FREE = ListenerLimits()
 
 
 @given(st.integers(LEAST, 2**20))
@@ -52,7 +60,7 @@ def test_connections_without_an_address_have_the_whole_share() -> None:
 
 def test_settings_allow_less_than_the_budget() -> None:
     tally = ConnectionTally(share=10, per_address=9)
-    assert tally.admit("a", Caps(total=2, per_address=1)) is None
-    assert tally.admit("a", Caps(total=2, per_address=1)) is Refused.SETTING
-    assert tally.admit("b", Caps(total=2, per_address=1)) is None
-    assert tally.admit("c", Caps(total=2, per_address=1)) is Refused.SETTING
+    assert tally.admit("a", ListenerLimits(total=2, per_address=1)) is None
+    assert tally.admit("a", ListenerLimits(total=2, per_address=1)) is Refused.SETTING
+    assert tally.admit("b", ListenerLimits(total=2, per_address=1)) is None
+    assert tally.admit("c", ListenerLimits(total=2, per_address=1)) is Refused.SETTING

@@ -18,7 +18,7 @@ from leveret.core.schema.delta import (
     Conflict,
     Delta,
     Key,
-    Locals,
+    LocalEntities,
     canonical,
 )
 from leveret.core.schema.delta import delta as delta_of
@@ -67,7 +67,7 @@ def broker_with(*entities: AnyEntity) -> Broker:
 def delta(
     own: Definitions,
     theirs: Mapping[str, Sequence[AnyEntity]],
-    locals_: Locals,
+    locals_: LocalEntities,
     holding: Container[Key] = frozenset(),
     exclusive: Mapping[Key, Sequence[Binding]] = MappingProxyType({}),
 ) -> Delta:
@@ -87,7 +87,7 @@ def everything(broker: Broker) -> dict[str, list[AnyEntity]]:
 
 
 def follow(
-    down: Broker, theirs: dict[str, list[AnyEntity]], locals_: Locals, holding: Iterable[Key] = ()
+    down: Broker, theirs: dict[str, list[AnyEntity]], locals_: LocalEntities, holding: Iterable[Key] = ()
 ) -> Delta:
     """Apply a delta the way a downstream does; a change that the broker refuses fails the test."""
     found = delta(down.definitions, theirs, locals_, set(holding))
@@ -174,11 +174,11 @@ def pairs(draw: st.DrawFn) -> tuple[list[AnyEntity], list[AnyEntity]]:
     return [*COMMON, *own, *TOPOLOGY, *common], [*COMMON, *other, *TOPOLOGY, *common]
 
 
-locals_of_some = st.dictionaries(st.sampled_from(LOCAL_KINDS), st.just("^local")).map(Locals)
+locals_of_some = st.dictionaries(st.sampled_from(LOCAL_KINDS), st.just("^local")).map(LocalEntities)
 
 
 def assert_same(
-    down: Broker, theirs: dict[str, list[AnyEntity]], locals_: Locals, conflicts: set[tuple[str, Key]]
+    down: Broker, theirs: dict[str, list[AnyEntity]], locals_: LocalEntities, conflicts: set[tuple[str, Key]]
 ) -> None:
     for kind in theirs:
         wanted = {e.key: canonical(e) for e in theirs[kind] if not locals_.covers(e)}
@@ -193,7 +193,7 @@ def assert_same(
 
 @given(pairs(), locals_of_some, st.sets(st.tuples(st.sampled_from(["/", "v"]), names), max_size=2))
 def test_after_the_delta_the_downstream_is_as_its_upstream_but_for_locals_and_conflicts(
-    schema_pair: tuple[list[AnyEntity], list[AnyEntity]], locals_: Locals, holding: set[Key]
+    schema_pair: tuple[list[AnyEntity], list[AnyEntity]], locals_: LocalEntities, holding: set[Key]
 ) -> None:
     ours, theirs = schema_pair
     down, reported = broker_with(*ours), everything(broker_with(*theirs))
@@ -229,7 +229,7 @@ def present(down: Broker) -> set[tuple[str, Key]]:
 
 @given(pairs(), locals_of_some)
 def test_what_is_there_before_and_afterwards_is_there_after_every_step(
-    schema_pair: tuple[list[AnyEntity], list[AnyEntity]], locals_: Locals
+    schema_pair: tuple[list[AnyEntity], list[AnyEntity]], locals_: LocalEntities
 ) -> None:
     ours, theirs = schema_pair
     down, reported = broker_with(*ours), everything(broker_with(*theirs))
@@ -253,7 +253,7 @@ def test_what_is_there_before_and_afterwards_is_there_after_every_step(
 
 @given(pairs(), locals_of_some)
 def test_only_the_kinds_whose_digest_differs_need_to_be_told(
-    schema_pair: tuple[list[AnyEntity], list[AnyEntity]], locals_: Locals
+    schema_pair: tuple[list[AnyEntity], list[AnyEntity]], locals_: LocalEntities
 ) -> None:
     ours, theirs = schema_pair
     down, up = broker_with(*ours), broker_with(*theirs)
@@ -267,7 +267,7 @@ def test_only_the_kinds_whose_digest_differs_need_to_be_told(
 
 @given(pairs(), locals_of_some)
 def test_what_is_local_or_this_nodes_own_is_neither_overwritten_nor_deleted(
-    schema_pair: tuple[list[AnyEntity], list[AnyEntity]], locals_: Locals
+    schema_pair: tuple[list[AnyEntity], list[AnyEntity]], locals_: LocalEntities
 ) -> None:
     ours, theirs = schema_pair
     down = broker_with(*ours)
@@ -344,7 +344,7 @@ def test_one_and_true_are_different_arguments() -> None:
     made = definitions(Queue(vhost="/", name="q", arguments={"x": 1}))
     first = digests_of(made)
     truth = Queue(vhost="/", name="q", arguments={"x": True})
-    found = delta(made, {"queues": [truth]}, Locals())
+    found = delta(made, {"queues": [truth]}, LocalEntities())
     made.apply(Put(truth))
 
     assert found.changes == [Delete("queues", ("/", "q")), Put(truth)]
@@ -354,11 +354,11 @@ def test_one_and_true_are_different_arguments() -> None:
 def test_an_epoch_never_travels() -> None:
     made = definitions(Queue(vhost="/", name="q", epoch=7))
     assert canonical(exported(made, "queues")[0]) == canonical(Queue(vhost="/", name="q"))
-    assert delta(made, {"queues": [Queue(vhost="/", name="q")]}, Locals()) == Delta([], [], [])
+    assert delta(made, {"queues": [Queue(vhost="/", name="q")]}, LocalEntities()) == Delta([], [], [])
 
 
 def test_a_queue_is_put_without_the_epoch_it_had_elsewhere() -> None:
-    found = delta(Definitions(), {"queues": [Queue(vhost="/", name="q", epoch=7)]}, Locals())
+    found = delta(Definitions(), {"queues": [Queue(vhost="/", name="q", epoch=7)]}, LocalEntities())
     assert found.changes == [Put(Queue(vhost="/", name="q"))]
 
 
@@ -379,8 +379,8 @@ NEVER: list[AnyEntity] = [
 def test_what_is_this_nodes_own_is_neither_told_nor_taken_nor_deleted(entity: AnyEntity) -> None:
     own = definitions(entity)
     assert exported(own, entity.kind) == []
-    assert delta(own, {kind: [] for kind in KINDS}, Locals()).changes == []
-    assert delta(Definitions(), {entity.kind: [entity]}, Locals()).changes == []
+    assert delta(own, {kind: [] for kind in KINDS}, LocalEntities()).changes == []
+    assert delta(Definitions(), {entity.kind: [entity]}, LocalEntities()).changes == []
 
 
 def test_a_binding_to_a_transient_queue_does_not_travel_but_one_to_an_exchange_of_its_name_does() -> None:
@@ -417,22 +417,22 @@ COVERED: list[tuple[str, AnyEntity]] = [
 
 @pytest.mark.parametrize(("kind", "entity"), COVERED, ids=lambda v: v if isinstance(v, str) else v.kind)
 def test_a_local_entity_and_what_refers_to_it_is_left_alone(kind: str, entity: AnyEntity) -> None:
-    locals_ = Locals({kind: "^mine$"})
+    locals_ = LocalEntities({kind: "^mine$"})
     assert delta(definitions(entity), {entity.kind: []}, locals_).changes == []
     assert delta(Definitions(), {entity.kind: [entity]}, locals_).changes == []
-    assert delta(definitions(entity), {entity.kind: []}, Locals()).changes == [
+    assert delta(definitions(entity), {entity.kind: []}, LocalEntities()).changes == [
         Delete(entity.kind, entity.key)
     ]
 
 
 def test_an_expression_is_searched_for_unless_it_is_anchored() -> None:
-    assert Locals({"users": "min"}).names("users", "admin")
-    assert not Locals({"users": "^min"}).names("users", "admin")
+    assert LocalEntities({"users": "min"}).names("users", "admin")
+    assert not LocalEntities({"users": "^min"}).names("users", "admin")
 
 
 def test_operator_policies_and_parameters_have_expressions_of_their_own() -> None:
     operator = Parameter(vhost="/", component="operator_policy", name="mine", value=1)
-    assert not Locals({"parameters": "mine"}).covers(operator)
+    assert not LocalEntities({"parameters": "mine"}).covers(operator)
 
 
 @pytest.mark.parametrize(
@@ -441,7 +441,7 @@ def test_operator_policies_and_parameters_have_expressions_of_their_own() -> Non
 )
 def test_locals_that_cannot_be_used_are_named(patterns: dict[str, str], named: str) -> None:
     with pytest.raises(ConfigError, match=named.replace("(", r"\(")):
-        Locals(patterns)
+        LocalEntities(patterns)
 
 
 # -- conflicts and consequences -------------------------------------------------------------------
@@ -454,7 +454,7 @@ X_TO_Q = Binding(vhost="/", source="x", destination="q")
 def test_puts_follow_deletes_each_in_the_order_that_references_need() -> None:
     own = definitions(Vhost(name="old"), Queue(vhost="old", name="q"))
     theirs: dict[str, list[AnyEntity]] = {"vhosts": [Vhost(name="/")], "queues": [Q], "users": []}
-    assert delta(own, theirs, Locals()).changes == [
+    assert delta(own, theirs, LocalEntities()).changes == [
         Delete("queues", ("old", "q")),
         Delete("vhosts", ("old",)),
         Put(Vhost(name="/")),
@@ -480,7 +480,7 @@ def test_the_policies_of_a_vhost_change_in_one_go_and_those_of_a_deleted_one_go_
         "parameters": [now[2]],
         "queues": [Q],
     }
-    found = delta(definitions(*vhosts, *was), theirs, Locals())
+    found = delta(definitions(*vhosts, *was), theirs, LocalEntities())
     assert [(step.change, step.joined) for step in found.steps] == [
         (Delete("policies", ("old", "p")), False),
         (Delete("vhosts", ("old",)), False),
@@ -497,7 +497,7 @@ def test_the_policies_of_a_vhost_change_in_one_go_and_those_of_a_deleted_one_go_
 def test_a_replaced_queue_gets_its_bindings_back_although_they_did_not_change() -> None:
     down = broker_with(Vhost(name="/"), X, Q, X_TO_Q)
     wanted = Queue(vhost="/", name="q", arguments={"x": 1})
-    follow(down, {"queues": [wanted]}, Locals())
+    follow(down, {"queues": [wanted]}, LocalEntities())
     assert canonical(down.definitions.by_kind["queues"][Q.key]) == canonical(wanted)
     assert down.topology("/").has_binding(X_TO_Q)
 
@@ -507,7 +507,7 @@ def test_a_replaced_exchange_gets_its_bindings_back_also_the_local_ones() -> Non
     down = broker_with(Vhost(name="/"), X, Q, X_TO_Q, mine, to_mine)
     wanted = Exchange(vhost="/", name="x", type="topic")
     theirs: dict[str, list[AnyEntity]] = {"exchanges": [wanted], "queues": [Q], "bindings": [X_TO_Q]}
-    follow(down, theirs, Locals({"queues": "^mine$"}))
+    follow(down, theirs, LocalEntities({"queues": "^mine$"}))
     assert down.exchange("/", "x") == wanted
     assert down.topology("/").has_binding(X_TO_Q)
     assert down.topology("/").has_binding(to_mine)
@@ -516,14 +516,14 @@ def test_a_replaced_exchange_gets_its_bindings_back_also_the_local_ones() -> Non
 def test_an_auto_delete_exchange_outlives_the_binding_that_goes() -> None:
     fleeting = Exchange(vhost="/", name="x", type="direct", auto_delete=True)
     down = broker_with(Vhost(name="/"), fleeting, Q, X_TO_Q)
-    follow(down, {"bindings": []}, Locals())
+    follow(down, {"bindings": []}, LocalEntities())
     assert down.exchange("/", "x") == fleeting
     assert not down.topology("/").has_binding(X_TO_Q)
 
 
 def test_a_queue_that_holds_messages_is_kept_and_reported() -> None:
     wanted = Queue(vhost="/", name="q", arguments={"x": 1})
-    found = delta(definitions(Q), {"queues": [wanted]}, Locals(), {Q.key})
+    found = delta(definitions(Q), {"queues": [wanted]}, LocalEntities(), {Q.key})
     assert found.changes == []
     (conflict,) = found.conflicts
     assert (conflict.kind, conflict.key) == ("queues", ("/", "q"))
@@ -532,14 +532,14 @@ def test_a_queue_that_holds_messages_is_kept_and_reported() -> None:
 
 def test_a_vhost_that_holds_something_local_is_kept_and_reported() -> None:
     own = definitions(Vhost(name="v"), Queue(vhost="v", name="mine"), Queue(vhost="v", name="other"))
-    found = delta(own, {"vhosts": [], "queues": []}, Locals({"queues": "^mine$"}))
+    found = delta(own, {"vhosts": [], "queues": []}, LocalEntities({"queues": "^mine$"}))
     assert found.changes == [Delete("queues", ("v", "other"))]
     assert [(conflict.kind, conflict.key) for conflict in found.conflicts] == [("vhosts", ("v",))]
 
 
 def test_a_transient_queue_gives_way_to_the_upstreams_durable_one() -> None:
     down = broker_with(Vhost(name="/"), X, Queue(vhost="/", name="q", durable=False), X_TO_Q)
-    follow(down, {"queues": [Q]}, Locals())
+    follow(down, {"queues": [Q]}, LocalEntities())
     assert down.queue("/", "q").definition.durable
     assert not down.topology("/").has_binding(X_TO_Q)
 
@@ -548,7 +548,9 @@ def test_an_exclusive_queue_keeps_its_binding_when_the_exchange_is_replaced() ->
     down = broker_with(Vhost(name="/"), X, Q)
     exclusive = with_exclusive_queue(down, "x")
     wanted = Exchange(vhost="/", name="x", type="topic")
-    for change in delta(down.definitions, {"exchanges": [wanted]}, Locals(), exclusive=exclusive).changes:
+    for change in delta(
+        down.definitions, {"exchanges": [wanted]}, LocalEntities(), exclusive=exclusive
+    ).changes:
         down.apply(change)
     assert [queue.key for queue in down.route("/", "x", "k", dict)] == [OWNED.key]
     assert down.definitions.by_kind["bindings"] == {}
@@ -558,7 +560,9 @@ def test_an_exclusive_queue_with_the_name_of_an_upstreams_queue_is_kept_and_repo
     wanted, bound = Queue(vhost="/", name="owned"), Binding(vhost="/", source="x", destination="owned")
     down = broker_with(Vhost(name="/"), X)
     exclusive = with_exclusive_queue(down)
-    found = delta(down.definitions, {"queues": [wanted], "bindings": [bound]}, Locals(), exclusive=exclusive)
+    found = delta(
+        down.definitions, {"queues": [wanted], "bindings": [bound]}, LocalEntities(), exclusive=exclusive
+    )
     assert found.changes == []
     assert found.conflicts == [
         Conflict("queues", ("/", "owned"), "an exclusive queue of a connection has its name")
@@ -576,13 +580,13 @@ UNKNOWN: list[AnyEntity] = [
 @pytest.mark.parametrize("wanted", UNKNOWN, ids=str)
 def test_what_cannot_be_had_here_is_refused_and_nothing_is_deleted_for_it(wanted: AnyEntity) -> None:
     own = definitions(X, Q, X_TO_Q)
-    found = delta(own, {wanted.kind: [wanted]}, Locals())
+    found = delta(own, {wanted.kind: [wanted]}, LocalEntities())
     assert found.steps == []
     ((kind, key, reason),) = found.refused
     assert (kind, key) == (wanted.kind, wanted.key)
     with pytest.raises(Refusal, match=re.escape(reason)):
         broker_with(Vhost(name="/")).apply(Put(wanted))
-    (anew,) = delta(Definitions(), {wanted.kind: [wanted]}, Locals()).refused
+    (anew,) = delta(Definitions(), {wanted.kind: [wanted]}, LocalEntities()).refused
     assert anew == found.refused[0]
 
 
@@ -592,7 +596,7 @@ def test_a_queue_is_replaced_with_its_bindings_in_one_step() -> None:
     from_fleeting = Binding(vhost="/", source="f", destination="q")
     wanted = Queue(vhost="/", name="q", arguments={"x": 1})
     own = definitions(X, Q, X_TO_Q, fleeting, to_fleeting, from_fleeting)
-    (step,) = delta(own, {"queues": [wanted]}, Locals()).steps
+    (step,) = delta(own, {"queues": [wanted]}, LocalEntities()).steps
     assert step.changes[:3] == [Delete("queues", Q.key), Put(wanted), Put(fleeting)]
     assert {change.entity.key for change in step.changes[3:] if isinstance(change, Put)} == {
         X_TO_Q.key,

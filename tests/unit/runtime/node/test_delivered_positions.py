@@ -113,7 +113,7 @@ def test_a_note_that_cannot_be_read_is_as_none(tmp_path: Path) -> None:
     queue.restore(0, 5, queue.settled)
     noted = DeliveredPositions(tmp_path, 7)
     noted.load()
-    noted.give_back(queue)
+    noted.redeliver(queue)
     assert queue.backlog.returned.count == 5
 
 
@@ -125,7 +125,7 @@ def test_the_note_of_an_earlier_start_is_as_none(tmp_path: Path) -> None:
         DeliveredPositions(tmp_path, before).save([queue])
         noted = DeliveredPositions(tmp_path, 7)
         noted.load()
-        noted.give_back(queue)
+        noted.redeliver(queue)
         assert queue.backlog.returned.count == expected
 
 
@@ -143,7 +143,7 @@ def test_what_a_full_disk_kept_from_being_settled_is_flagged_after_a_stop(tmp_pa
     started.restore(0, 5, started.settled)
     noted = DeliveredPositions(tmp_path, 7)
     noted.load()
-    noted.give_back(started)
+    noted.redeliver(started)
     assert started.backlog.returned.count == 5
 
 
@@ -154,5 +154,5 @@ def test_all_of_a_queue_that_was_not_led_at_the_stop_is_flagged(tmp_path: Path) 
     queue.restore(0, 5, queue.settled)
     noted = DeliveredPositions(tmp_path, 7)
     noted.load()
-    noted.give_back(queue)
+    noted.redeliver(queue)
     assert queue.backlog.returned.count == 5

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from leveret.core.rules.descriptors import NO_CAPS, ListenerKind
+from leveret.core.rules.descriptors import NO_LISTENER_LIMITS, ListenerKind
 from leveret.runtime.proxying.client_proxy import ClientProxy
 from leveret.runtime.proxying.proxied_client import ProxiedClient
 from leveret.runtime.sockets.acceptor import Accepted
@@ -21,7 +21,7 @@ NOBODY = "no node that serves clients is known at present"
 
 
 def slot() -> ConnectionSlot:
-    taken = process_sockets().take(ListenerKind.AMQP, "", NO_CAPS)
+    taken = process_sockets().take(ListenerKind.AMQP, "", NO_LISTENER_LIMITS)
     assert taken is not None
     return taken
 

@@ -91,7 +91,7 @@ class LeaderSite:
             unreadable=self._unreadable,
             hand_over=lambda follower, epoch: None,
             answer=unheard,
-            let_in=lambda by, peer: pytest.fail("a client came"),
+            accept_client=lambda by, peer: pytest.fail("a client came"),
         )
         self.listener = ReplicationListener(leading)
 

@@ -47,7 +47,7 @@ class Site:
             unreadable={"outgoing/v"},
             met=self._meets,
             answer=unheard,
-            let_in=lambda by, peer: pytest.fail("a client came"),
+            accept_client=lambda by, peer: pytest.fail("a client came"),
         )
 
     def _meets(self, other: ProvenFollower) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from leveret.core.queues.messages import alike
 from leveret.core.queues.remote_queue import RemoteQueue
-from leveret.core.schema.delta import HOLDS, Delta, Key, Locals, delta
+from leveret.core.schema.delta import HOLDS, Delta, Key, LocalEntities, delta
 from leveret.model.definitions import (
     AnyEntity,
     Binding,
@@ -50,7 +50,7 @@ def found_by(site: Site, *theirs: AnyEntity, force: bool = False) -> Delta:
     broker, reported = site.node.broker, definitions(*theirs)
     wanted = {kind: reported.by_kind[kind] for kind in ("exchanges", "queues", "bindings")}
     holding: Container[Key] = frozenset() if force else Holding(broker)
-    return delta(broker.definitions, wanted, Locals(), holding, exclusive_in(broker))
+    return delta(broker.definitions, wanted, LocalEntities(), holding, exclusive_in(broker))
 
 
 async def follow(site: Site, *theirs: AnyEntity, force: bool = False) -> DeltaOutcome:
@@ -138,7 +138,7 @@ async def test_no_message_is_lost_to_a_limit_that_never_was_in_force_at_the_upst
     bodies = await site.publish(3)
     reported = definitions(limit("a", length=100, priority=0), *others).by_kind
     wanted = {kind: reported[kind] for kind in ("users", "policies")}
-    found = delta(broker.definitions, wanted, Locals())
+    found = delta(broker.definitions, wanted, LocalEntities())
     applying = asyncio.ensure_future(apply(broker, found, Holding(broker), site.node.flush))
     while not applying.done():
         await asyncio.sleep(0)
@@ -228,7 +228,7 @@ def test_what_is_nested_too_deep_is_refused_before_what_is_there_is_deleted_for_
     for _ in range(100):
         deep = [deep]
     x, changed = (Exchange(vhost="v", name="x", type="topic", arguments={"a": a}) for a in (1, deep))
-    found = delta(definitions(x), definitions(changed).by_kind, Locals())
+    found = delta(definitions(x), definitions(changed).by_kind, LocalEntities())
     assert found.steps == []
     assert [(each.key, "levels deep" in each.reason) for each in found.refused] == [(x.key, True)]
 
@@ -238,7 +238,7 @@ def test_what_is_nested_too_deep_is_refused_before_what_is_there_is_deleted_for_
 
 def _rows(own: list[AnyEntity], theirs: list[AnyEntity]) -> list[tuple[str, str, list[str]]]:
     existing, reported = definitions(*own), definitions(*theirs)
-    rows = rows_of(delta(existing, reported.by_kind, Locals()), existing, ())
+    rows = rows_of(delta(existing, reported.by_kind, LocalEntities()), existing, ())
     return [(row["action"], row["kind"], row["fields"]) for row in rows]
 
 
@@ -258,5 +258,5 @@ def test_what_only_goes_along_with_a_replaced_exchange_is_no_row() -> None:
     changed = Exchange(vhost="v", name="x", type="topic", arguments={"a": True})
     own: list[AnyEntity] = [Exchange(vhost="v", name="x", type="topic", arguments={"a": 1}), q, to_q]
     assert _rows(own, [changed, q, to_q]) == [("replace", "exchanges", ["arguments"])]
-    found = delta(definitions(x, q, to_q), definitions(changed, q, to_q).by_kind, Locals())
+    found = delta(definitions(x, q, to_q), definitions(changed, q, to_q).by_kind, LocalEntities())
     assert found.changes == [Delete("exchanges", x.key), Put(changed), Put(to_q)]

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import pytest
 import uvloop
 
-from leveret.core.rules.descriptors import LEAST, NO_CAPS, ListenerKind, divide
+from leveret.core.rules.descriptors import LEAST, NO_LISTENER_LIMITS, ListenerKind, divide
 from leveret.runtime.sockets import acceptor
 from leveret.runtime.sockets.acceptor import Acceptor, listen
 from leveret.runtime.sockets.connection_budget import ALARM_S, Sockets
@@ -281,32 +281,32 @@ def test_a_protocol_that_has_its_connection_as_the_listener_closes_learns_of_the
 def test_a_connection_moves_to_another_kind_only_if_that_has_room_and_is_counted_once() -> None:
     sockets = Sockets(divide(LEAST))
     share = sockets.budget.shares[ListenerKind.HTTP]
-    slots = [sockets.take(ListenerKind.REPLICATION, "", NO_CAPS) for _ in range(2)]
+    slots = [sockets.take(ListenerKind.REPLICATION, "", NO_LISTENER_LIMITS) for _ in range(2)]
     first, second = [slot for slot in slots if slot is not None]
-    others = [sockets.take(ListenerKind.HTTP, "", NO_CAPS) for _ in range(share - 1)]
-    assert first.move(ListenerKind.HTTP, "10.0.0.7", NO_CAPS)
-    assert not second.move(ListenerKind.HTTP, "10.0.0.8", NO_CAPS)
+    others = [sockets.take(ListenerKind.HTTP, "", NO_LISTENER_LIMITS) for _ in range(share - 1)]
+    assert first.move(ListenerKind.HTTP, "10.0.0.7", NO_LISTENER_LIMITS)
+    assert not second.move(ListenerKind.HTTP, "10.0.0.8", NO_LISTENER_LIMITS)
     counts = {kind: sockets.tallies[kind].count for kind in (ListenerKind.REPLICATION, ListenerKind.HTTP)}
     assert counts == {ListenerKind.REPLICATION: 1, ListenerKind.HTTP: share}
     for slot in (first, first, second, *others):
         if slot is not None:
             slot.release()
     assert not any(tally.count for tally in sockets.tallies.values())
-    assert not first.move(ListenerKind.HTTP, "", NO_CAPS)
+    assert not first.move(ListenerKind.HTTP, "", NO_LISTENER_LIMITS)
 
 
 def test_the_alarm_ends_when_nobody_was_refused_for_a_while() -> None:
     now_s = 100.0
     sockets = Sockets(divide(LEAST), clock_s=lambda: now_s)
     share = sockets.budget.shares[ListenerKind.CONTROL]
-    assert [sockets.admit(ListenerKind.CONTROL, "", NO_CAPS) for _ in range(share + 1)] == [True] * share + [
-        False
-    ]
+    assert [sockets.admit(ListenerKind.CONTROL, "", NO_LISTENER_LIMITS) for _ in range(share + 1)] == [
+        True
+    ] * share + [False]
     assert sockets.is_short
     now_s += ALARM_S - 1
     sockets.judge()
     assert sockets.is_short
-    assert not sockets.admit(ListenerKind.CONTROL, "", NO_CAPS)
+    assert not sockets.admit(ListenerKind.CONTROL, "", NO_LISTENER_LIMITS)
     now_s += ALARM_S - 1
     sockets.judge()
     assert sockets.is_short

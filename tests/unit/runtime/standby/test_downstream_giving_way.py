@@ -33,7 +33,7 @@ from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.archive.sweep import RECOVERY_LOCK
 from leveret.pipeline.files.files import locked
 from leveret.runtime.process.work_slices import in_slices
-from leveret.runtime.standby import own_promotion, recovery
+from leveret.runtime.standby import node_promotion, recovery
 from leveret.runtime.standby.decisions import StandbyDecided
 from leveret.runtime.standby.downstream import UPSTREAM_PARAMETER, StandbyDownstream
 from leveret.runtime.standby.pipeline_process import PipelineFailed, PipelineProcess
@@ -161,7 +161,7 @@ def test_a_full_disk_stops_no_promotion_for_the_count_of_what_it_leaves_out(
             raise StorageError("no space left on device")
         save()
 
-    monkeypatch.setattr(own_promotion, "ask", recover)
+    monkeypatch.setattr(node_promotion, "ask", recover)
     monkeypatch.setattr(standby.recoveries, "check_wanted", is_there)
     monkeypatch.setattr(standby.decided, "save", save_with_a_full_disk)
     asyncio.run(standby.promote(RecoveryRequest(exclude=["tmp"])))

@@ -18,7 +18,7 @@ from leveret.core.replication.standby_site import (
 from leveret.core.replication.vhost_owners import VhostOwner
 from leveret.model.errors import LeveretError
 from leveret.runtime.standby import site, site_member
-from leveret.runtime.standby.site_member import OwnDownstream, SiteMember
+from leveret.runtime.standby.site_member import NodeDownstream, SiteMember
 from leveret.testing.network.waiting import until
 
 
@@ -112,7 +112,7 @@ def own() -> Own:
 
 @pytest.fixture
 def member(cluster: Cluster, own: Own) -> SiteMember:
-    return SiteMember(cast(Any, cluster), cast(OwnDownstream, cast(Any, own)))
+    return SiteMember(cast(Any, cluster), cast(NodeDownstream, cast(Any, own)))
 
 
 @pytest.mark.parametrize(

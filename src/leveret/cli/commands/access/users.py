@@ -11,7 +11,7 @@ from typing import Annotated, Final
 from typer import Argument, Option
 
 from leveret.cli import exits
-from leveret.cli.api import ChangedMeanwhile, CtlError, NotFoundByApi
+from leveret.cli.api import CtlError, EditConflict, NotFoundByApi
 from leveret.cli.checks import need_user, refused_as
 from leveret.cli.command import Session, command
 from leveret.cli.names import users
@@ -44,7 +44,7 @@ def add_user(
         raise exists
     try:
         ctl.api.put("users", username, body={field: secret, "tags": ""}, is_new=True)
-    except ChangedMeanwhile:
+    except EditConflict:
         raise exists from None
     return MessageLine(
         "Done. Don't forget to grant the user permissions to some virtual hosts! "

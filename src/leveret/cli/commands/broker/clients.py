@@ -212,7 +212,7 @@ def _close(ctl: Session, found: Iterable[dict[str, Any]], explanation: str, dela
         if closed and delay_ms:
             time.sleep(delay_ms / 1000)
         try:
-            ctl.api.delete_because(explanation, "connections", each["name"])
+            ctl.api.delete_with_reason(explanation, "connections", each["name"])
         except NotFoundByApi:
             continue
         closed += 1

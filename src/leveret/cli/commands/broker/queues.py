@@ -110,7 +110,7 @@ def list_unresponsive_queues(
     found = []
     for each in _led(ctl, local):
         try:
-            seen = ctl.api.get_within(queue_timeout / 1000, "queues", ctl.vhost, each["name"])
+            seen = ctl.api.get_with_timeout(queue_timeout / 1000, "queues", ctl.vhost, each["name"])
         except NotFoundByApi:
             continue
         except TimedOut:
@@ -170,7 +170,11 @@ def restart_queue(
     ctl.announce(f"{'Looking at' if dry_run else 'Restarting'} queue '{name}' in vhost '{ctl.vhost}' ...")
     where, consent = ("queues", ctl.vhost, name, "restart"), "true" if yes else "false"
     with refused_as(exits.UNAVAILABLE):
-        lost = ctl.api.get_slowly(*where) if dry_run else ctl.api.put_slowly(*where, give_up=consent)
+        lost = (
+            ctl.api.get_without_timeout(*where)
+            if dry_run
+            else ctl.api.put_without_timeout(*where, give_up=consent)
+        )
     return ReportLines(
         [("Damage", lost["damage"]), ("Would give up" if dry_run else "Gave up", _given_up(lost["copies"]))],
         lost,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 from typer import Argument, Option
 
 from leveret.cli import exits
-from leveret.cli.api import ChangedMeanwhile, CtlError, NotFoundByApi
+from leveret.cli.api import CtlError, EditConflict, NotFoundByApi
 from leveret.cli.checks import listed, need_vhost, refused_as
 from leveret.cli.command import Session, command
 from leveret.cli.commands.columns import chosen
@@ -289,7 +289,7 @@ def _make(
         made.append((f"{kind}s", ctl.vhost, new))
         try:
             ctl.api.put(*made[-1], body=body, is_new=True)
-        except ChangedMeanwhile:
+        except EditConflict:
             made.pop()
             raise CtlError(exits.SOFTWARE, f"there is already {_A[kind]} named {new}") from None
 

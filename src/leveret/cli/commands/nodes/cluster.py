@@ -144,7 +144,7 @@ def join_cluster(
     if member == ctl.node:
         raise CtlError(exits.SOFTWARE, f"cannot cluster node with itself: {member}")
     with refused_as(exits.UNAVAILABLE):
-        found = ctl.api.post_slowly("cluster", "join", body={"node": member})
+        found = ctl.api.post_without_timeout("cluster", "join", body={"node": member})
     if found["already_member"]:
         return MessageLine("The node is already a member of this cluster", {"result": "ok"})
     return None
@@ -206,7 +206,7 @@ def rebalance(
     ctl.announce(f"Re-balancing leaders of {_WHAT[kind]}...")
     body = {"kind": kind, "vhost_pattern": vhost_pattern, "queue_pattern": queue_pattern}
     with refused_as(exits.UNAVAILABLE):
-        rows = ctl.api.post_slowly("cluster", "rebalance", body=body)
+        rows = ctl.api.post_without_timeout("cluster", "rebalance", body=body)
     return Table(list(_REBALANCED.values()), [[row[name] for name in _REBALANCED] for row in rows])
 
 

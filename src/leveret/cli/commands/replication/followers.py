@@ -154,7 +154,7 @@ def promote_follower(
         "apply_until_ms": None if apply_until is None else _time_ms(apply_until),
     }
     body = {"dry_run": dry_run, "force": force, **choice}
-    outcome = ctl.api.post_slowly("replication", "promote", body=body)
+    outcome = ctl.api.post_without_timeout("replication", "promote", body=body)
     lines = [
         ("Promoted", f"in {outcome['took_ms']} ms" if outcome["promoted"] else "no"),
         ("Would lose" if dry_run else "Lost", _loss(outcome["would_lose"])),
@@ -177,7 +177,7 @@ def replication_verify(
     ] = False,
 ) -> Table:
     """Compare leader and followers log by log while they run. Fail if logs differ."""
-    rows = ctl.api.post_slowly("replication", "verify", body={"follower": follower, "deep": deep})
+    rows = ctl.api.post_without_timeout("replication", "verify", body={"follower": follower, "deep": deep})
     if not rows:
         raise CtlError(exits.UNAVAILABLE, "nothing was compared: no other node is connected")
     table = Table.of(_COMPARED, rows, unknown=None)
@@ -191,7 +191,7 @@ def replication_verify(
 @command("Reading all stored data ...", "scrub")
 def scrub(ctl: Session) -> ReportLines:
     """Read all data again and repair damaged chunks from the other side. Fail if damage remains."""
-    found = ctl.api.post_slowly("replication", "scrub", body={})
+    found = ctl.api.post_without_timeout("replication", "scrub", body={})
     left = found["unrepaired"]
     lines = [
         ("Chunks read", f"{found['chunks']} ({_size(found['octets'])})"),
@@ -234,7 +234,7 @@ def list_divergent_messages(
     with closing(_messages(ctl, report)) as messages:
         if export is not None:
             return _export(ctl, export, messages)
-        if ctl.for_people:
+        if ctl.is_for_people:
             ctl.announce("Listing quarantined messages ...")
             ctl.show(Table.of(_with_node(_QUARANTINED, reports), _by_queue(reports), unknown=None))
             return _first_messages(ctl, messages, _MESSAGES_SHOWN if limit is None else limit)
@@ -296,7 +296,7 @@ def _by_queue(reports: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 def _followers(ctl: Session, status: Mapping[str, Any], columns: tuple[str, ...] | list[str]) -> Table:
     rows = status["followers"]
-    if ctl.for_people:
+    if ctl.is_for_people:
         rows = [{**row, "progress": _progress(row["progress"])} for row in rows]
     return Table.of(columns, rows, unknown=None)
 

@@ -25,7 +25,9 @@ def rejoin_as_downstream(
     ] = False,
 ) -> ReportLines:
     """Follow the promoted node, and quarantine messages that it never received."""
-    found = ctl.api.post_slowly("replication", "standby", "rejoin", body={"set_all_aside": set_all_aside})
+    found = ctl.api.post_without_timeout(
+        "replication", "standby", "rejoin", body={"set_all_aside": set_all_aside}
+    )
     never_seen = f"{found['messages']} messages, kept here" if found["messages"] else "nothing"
     lines = [("Following", ", ".join(found["upstream_endpoints"])), ("Never seen there", never_seen)]
     if found["report"]:

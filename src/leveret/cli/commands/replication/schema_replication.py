@@ -86,8 +86,8 @@ def _downstream(row: dict[str, Any]) -> str:
 @command("What a schema sync would change ...", "schema_replication_diff")
 def schema_replication_diff(ctl: Session) -> Table:
     """Show the changes that a sync would make now, and change nothing."""
-    rows = ctl.api.get_slowly("replication", "schema", "diff")
-    if not ctl.for_people:
+    rows = ctl.api.get_without_timeout("replication", "schema", "diff")
+    if not ctl.is_for_people:
         return Table.of(("action", "kind", "key", "fields", "reason", "own", "upstream"), rows, unknown=None)
     shown = [[row["action"], row["kind"], row["entity"], _detail(row)] for row in rows]
     return Table(("action", "kind", "entity", "detail"), shown)
@@ -113,7 +113,7 @@ def schema_replication_history(ctl: Session) -> Table:
     rows = ctl.api.get("replication", "schema", "history")
     columns = ["stamp", "upstream", "upstream_cluster", "puts", "deletes", "conflicts", "refused"]
     columns += ["duration_ms", "sent_bytes", "received_bytes"]
-    if not ctl.for_people:
+    if not ctl.is_for_people:
         return Table.of([*columns, "changes"], rows)
     shown = [{**row, "changes": _shortened(row["changes"])} for row in rows]
     return Table.of([*columns, "changes"], shown)
@@ -128,7 +128,7 @@ def sync_schema_replication(
     ] = False,
 ) -> ReportLines:
     """Sync at once, and show the applied and the refused changes."""
-    done = ctl.api.post_slowly("replication", "schema", "sync", body={"force": force})
+    done = ctl.api.post_without_timeout("replication", "schema", "sync", body={"force": force})
     lines = [("Put", done["puts"]), ("Deleted", done["deletes"])]
     lines += [("Conflict", each) for each in done["conflicts"]]
     lines += [("Refused", each) for each in done["refused"]]

@@ -34,7 +34,7 @@ def with_node(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> tuple[str
 )
 def delete_orphaned_data_on_standby_replication_downstream_cluster(ctl: Session) -> Table:
     """Delete transferred data of virtual hosts that are deleted, untagged, or made again at the upstream."""
-    rows = ctl.api.post_slowly("replication", "standby", "delete-orphaned", body={})
+    rows = ctl.api.post_without_timeout("replication", "standby", "delete-orphaned", body={})
     return Table.of(_DELETED, rows, unknown=None)
 
 
@@ -44,7 +44,7 @@ def delete_orphaned_data_on_standby_replication_downstream_cluster(ctl: Session)
 )
 def delete_internal_streams_on_standby_replication_upstream_cluster(ctl: Session) -> Table:
     """Delete the collected records. A collection that goes on begins again with the queues' messages."""
-    rows = ctl.api.post_slowly("replication", "standby", "delete-outgoing", body={})
+    rows = ctl.api.post_without_timeout("replication", "standby", "delete-outgoing", body={})
     return Table.of(with_node(rows, _DELETED), rows, unknown=None)
 
 
@@ -53,7 +53,7 @@ def list_standby_replication_downstreams(ctl: Session) -> Table:
     """List the downstreams of this upstream, with their positions and the number of records that they missed."""
     rows = ctl.api.get("replication", "standby", "downstreams")
     columns: tuple[str, ...] = _DOWNSTREAMS
-    if ctl.for_people and not any(row[name] for row in rows for name in _MISSING):
+    if ctl.is_for_people and not any(row[name] for row in rows for name in _MISSING):
         columns = tuple(name for name in columns if name not in _MISSING)
     return Table.of(with_node(rows, columns), rows, unknown=None)
 

@@ -14,7 +14,7 @@ import typer
 from typer import Option
 
 from leveret.cli import exits
-from leveret.cli.api import CtlError, WentAway
+from leveret.cli.api import AnswerLost, CtlError
 from leveret.cli.command import Session, command
 from leveret.cli.output.ages import age
 from leveret.cli.output.progress_bar import ProgressBar
@@ -118,7 +118,7 @@ def promote_standby_replication_downstream(
     if exclude_virtual_hosts or queues or as_of:
         ctl.announce(_LEFT_OUT)
         left_out = ctl.api.get("replication", "standby", "details").get("left_out")
-        for title, text in left_out_lines(left_out or {}):
+        for title, text in lines_of_left_out(left_out or {}):
             ctl.announce(f"{title}: {text}")
     return _summary(ctl, (*_SUMMARY, *_STORED_POSITIONS), rows)
 
@@ -176,7 +176,7 @@ def _summary(ctl: Session, columns: tuple[str, ...], rows: list[dict[str, Any]])
     """A row a virtual host; unreadable messages only if there are any."""
     if any(row.get(_UNREADABLE) for row in rows):
         columns = (*columns, _UNREADABLE)
-    if ctl.for_people and not ctl.quiet:
+    if ctl.is_for_people and not ctl.quiet:
         columns = tuple(name for name in columns if name not in _COUNTS)
         for title, text in _counts(rows):
             ctl.announce(f"{title}: {text}")
@@ -201,7 +201,7 @@ def _queues(ctl: Session, found: dict[str, Any]) -> Table:
     """A row a queue; the state of streams only if there is any."""
     rows = found["queues"]
     streams = (*_STORED_POSITIONS, "clamped_offsets")
-    is_needed = not ctl.for_people and any(row.get(name) for row in rows for name in streams)
+    is_needed = not ctl.is_for_people and any(row.get(name) for row in rows for name in streams)
     return Table.of((*_QUEUES, *streams) if is_needed else _QUEUES, rows, unknown=None)
 
 
@@ -259,7 +259,7 @@ def _password() -> str:
     return os.environ.get(TO_PASSWORD) or password_of(None)
 
 
-def left_out_lines(left_out: dict[str, Any]) -> list[tuple[str, str]]:
+def lines_of_left_out(left_out: dict[str, Any]) -> list[tuple[str, str]]:
     """The messages left out by the last promotion and recoverable by a later one, if they were counted."""
     rows = left_out.get("vhosts")
     if rows == []:
@@ -324,7 +324,7 @@ def carry_out(ctl: Session, what: str, body: dict[str, Any], left: str) -> Any:
     """Carry out an operation; return its summary. On a terminal a bar shows its progress."""
     steps = ctl.api.stream("replication", "standby", what, body=body)
     is_terminal = sys.stderr.isatty()
-    says = ctl.for_people and not ctl.quiet and not is_terminal
+    says = ctl.is_for_people and not ctl.quiet and not is_terminal
     return follow(steps, shows=is_terminal and not ctl.quiet, left=left, says=says)
 
 
@@ -334,7 +334,7 @@ def follow(steps: Iterator[dict[str, Any]], *, shows: bool, left: str, says: boo
     Raises:
         CtlError: it failed, or the node ended; then the text has `left`, the consequence.
     """
-    with suppress(WentAway), ProgressBar(shows, "starting Spark", _columns) as bar:
+    with suppress(AnswerLost), ProgressBar(shows, "starting Spark", _columns) as bar:
         recovery, spoken = _Recovery(bar), _Spoken()
         for step in steps:
             if "summary" in step:

@@ -10,7 +10,7 @@ from typer import Argument, Option
 from leveret.cli.command import Session, command
 from leveret.cli.commands.replication.links import Endpoints, Mode, side_lines
 from leveret.cli.commands.replication.standby_logs import with_node
-from leveret.cli.commands.replication.standby_promotion import carry_out, heard, left_out_lines, newest
+from leveret.cli.commands.replication.standby_promotion import carry_out, heard, lines_of_left_out, newest
 from leveret.cli.output.ages import age
 from leveret.cli.output.values import ReportLines, Table
 from leveret.cli.secrets import text_of
@@ -96,7 +96,7 @@ def standby_replication_status(ctl: Session) -> ReportLines:
     if status["operating_mode"] != "downstream":
         rows = status.get("downstreams", [])
         return ReportLines(lines, status, Table.of(with_node(rows, _DOWNSTREAMS), rows, unknown=None))
-    columns = _STATUS if ctl.for_people else _STATUS_ALL
+    columns = _STATUS if ctl.is_for_people else _STATUS_ALL
     if status.get("nodes"):
         columns = ("virtual_host", "node", *columns[1:])
     return ReportLines(lines, status, Table.of(columns, status["vhosts"], unknown=None))
@@ -121,7 +121,7 @@ def _promotion(status: dict[str, Any]) -> list[tuple[str, str]]:
         said = [f"{what} {', '.join(names)}" for what, names in only if names]
         said += ["messages after the chosen moment"] if left_out["as_of_ms"] else []
         lines.append(("Left out by the last promotion", f"{'; '.join(said)} ({_LEFT})"))
-        lines += left_out_lines(left_out)
+        lines += lines_of_left_out(left_out)
     return lines
 
 

@@ -11,7 +11,7 @@ import msgspec
 from starlette.responses import Response
 
 from leveret.core.broker.limits import LIMITS_NAME, VHOST_LIMITS
-from leveret.management.request.auth import Need
+from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
 from leveret.management.request.replies import done
 from leveret.model.definitions import Parameter, Put, User
@@ -113,7 +113,7 @@ def _known_user(call: Call) -> User:
     return user
 
 
-_ADMIN = Need.ADMINISTRATOR
+_ADMIN = Requirement.ADMINISTRATOR
 ROUTES = [
     resource("/api/vhost-limits", GET=show_vhosts),
     resource("/api/vhost-limits/{vhost}", GET=show_vhost),

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from leveret.management.request.auth import Need, Unauthorised, log_in
+from leveret.management.request.auth import Requirement, Unauthorised, log_in
 from leveret.management.request.call import Call, resource
 from leveret.management.request.places import at_node
 from leveret.management.request.replies import done, json_reply
@@ -48,7 +48,7 @@ async def answer_login(request: Request) -> Response:
     name, password = (form.get(field, [""])[0] for field in ("username", "password"))
     try:
         caller = log_in(request.app.state.node, request, name, password)
-        caller.require(Need.MANAGEMENT)
+        caller.require(Requirement.MANAGEMENT)
     except Unauthorised as refused:
         # The page has a form of its own: its browser must not ask for a password as well.
         if "www-authenticate" in refused.reply.headers:
@@ -97,7 +97,7 @@ ROUTES = [
     Route("/api/login", answer_login, methods=["POST", "DELETE"]),
     resource(
         "/api/auth/attempts/{node}",
-        need=Need.MONITORING,
+        need=Requirement.MONITORING,
         on_followers=True,
         defines=False,
         place=at_node("node"),
@@ -106,7 +106,7 @@ ROUTES = [
     ),
     resource(
         "/api/auth/attempts/{node}/source",
-        need=Need.MONITORING,
+        need=Requirement.MONITORING,
         on_followers=True,
         defines=False,
         place=at_node("node"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
-from leveret.management.request.auth import Need
+from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
 from leveret.management.request.replies import done, put_reply
 from leveret.model.definitions import Delete, Permission, Put
@@ -63,10 +63,10 @@ def _existing(call: Call) -> tuple[str, str]:
 
 
 ROUTES = [
-    resource("/api/permissions", need=Need.ADMINISTRATOR, GET=show_all),
+    resource("/api/permissions", need=Requirement.ADMINISTRATOR, GET=show_all),
     resource(
         "/api/permissions/{vhost}/{user}",
-        need=Need.ADMINISTRATOR,
+        need=Requirement.ADMINISTRATOR,
         GET=show,
         PUT=put,
         DELETE=delete,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
-from leveret.management.request.auth import Need
+from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
 from leveret.management.request.replies import done, put_reply
 from leveret.model.definitions import AnyEntity, Delete, Put, TopicPermission
@@ -73,13 +73,15 @@ def _existing(call: Call) -> list[AnyEntity]:
 
 
 ROUTES = [
-    resource("/api/topic-permissions", need=Need.ADMINISTRATOR, GET=show_all),
+    resource("/api/topic-permissions", need=Requirement.ADMINISTRATOR, GET=show_all),
     resource(
         "/api/topic-permissions/{vhost}/{user}",
-        need=Need.ADMINISTRATOR,
+        need=Requirement.ADMINISTRATOR,
         GET=show,
         PUT=put,
         DELETE=delete,
     ),
-    resource("/api/topic-permissions/{vhost}/{user}/{exchange}", need=Need.ADMINISTRATOR, DELETE=delete_one),
+    resource(
+        "/api/topic-permissions/{vhost}/{user}/{exchange}", need=Requirement.ADMINISTRATOR, DELETE=delete_one
+    ),
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
-from leveret.management.request.auth import Need
+from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
 from leveret.management.request.paged_lists import Listing
 from leveret.management.request.replies import done, put_reply
@@ -20,7 +20,7 @@ class BulkDeleteBody(msgspec.Struct):
     users: list[str]
 
 
-class Password(msgspec.Struct):
+class PasswordBody(msgspec.Struct):
     """The body that asks whether a password is right."""
 
     password: str
@@ -67,7 +67,7 @@ async def delete_some(call: Call) -> Response:
 
 async def authenticate(call: Call) -> Response:
     """Whether a password is the user's, for a login from this machine."""
-    wanted = await call.body(Password)
+    wanted = await call.body(PasswordBody)
     try:
         call.node.authenticate(call.path("user"), wanted.password, True)
     except AuthenticationFailed as error:
@@ -107,25 +107,25 @@ def _user(call: Call) -> AnyEntity:
 
 
 ROUTES = [
-    resource("/api/users", need=Need.ADMINISTRATOR, GET=show_all),
+    resource("/api/users", need=Requirement.ADMINISTRATOR, GET=show_all),
     resource(
         "/api/users/without-permissions",
-        need=Need.ADMINISTRATOR,
+        need=Requirement.ADMINISTRATOR,
         GET=show_without_permissions,
     ),
-    resource("/api/users/bulk-delete", need=Need.ADMINISTRATOR, POST=delete_some),
-    resource("/api/users/{user}", need=Need.ADMINISTRATOR, GET=show, PUT=put, DELETE=delete),
+    resource("/api/users/bulk-delete", need=Requirement.ADMINISTRATOR, POST=delete_some),
+    resource("/api/users/{user}", need=Requirement.ADMINISTRATOR, GET=show, PUT=put, DELETE=delete),
     resource(
         "/api/users/{user}/authenticate",
-        need=Need.ADMINISTRATOR,
+        need=Requirement.ADMINISTRATOR,
         on_followers=True,
         defines=False,
         POST=authenticate,
     ),
-    resource("/api/users/{user}/permissions", need=Need.ADMINISTRATOR, GET=show_permissions),
+    resource("/api/users/{user}/permissions", need=Requirement.ADMINISTRATOR, GET=show_permissions),
     resource(
         "/api/users/{user}/topic-permissions",
-        need=Need.ADMINISTRATOR,
+        need=Requirement.ADMINISTRATOR,
         GET=show_topic_permissions,
     ),
 ]

@@ -18,7 +18,7 @@ from typing import Final, Literal
 import msgspec
 from starlette.responses import Response
 
-from leveret.management.request.auth import Need
+from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
 from leveret.management.request.places import at_leader, need_led_here
 from leveret.management.request.replies import done, json_reply
@@ -31,13 +31,13 @@ _balancing: Final[set[asyncio.Task[None]]] = set()
 """The running tasks without a waiting caller."""
 
 
-class Joining(msgspec.Struct):
+class JoinBody(msgspec.Struct):
     """The body that joins."""
 
     node: str
 
 
-class Rebalancing(msgspec.Struct):
+class RebalanceBody(msgspec.Struct):
     """The body that spreads leaders over the nodes."""
 
     kind: Literal["all", "classic", "quorum", "stream"] = "all"
@@ -52,7 +52,7 @@ async def show_status(call: Call) -> Response:
 
 async def join(call: Call) -> Response:
     """Become a member."""
-    wanted = await call.body(Joining)
+    wanted = await call.body(JoinBody)
     joined = await call.cluster.join(wanted.node)
     return json_reply({"already_member": not joined})
 
@@ -64,7 +64,7 @@ async def forget(call: Call) -> Response:
 
 async def rebalance(call: Call) -> Response:
     """Move leaders of mirrored queues, and wait until it is done."""
-    wanted = await call.body(Rebalancing)
+    wanted = await call.body(RebalanceBody)
     rows = await call.cluster.rebalance(wanted.kind, wanted.vhost_pattern, wanted.queue_pattern)
     return await call.plain_list(rows, "node")
 
@@ -105,10 +105,10 @@ async def cancel_sync(call: Call) -> Response:
     return json_reply({"was_syncing": was_syncing})
 
 
-_ADMIN: Final = Need.ADMINISTRATOR
+_ADMIN: Final = Requirement.ADMINISTRATOR
 _CLUSTER: Final = "/api/cluster"
 ROUTES = [
-    resource(f"{_CLUSTER}/node", need=Need.MONITORING, GET=show_status),
+    resource(f"{_CLUSTER}/node", need=Requirement.MONITORING, GET=show_status),
     resource(f"{_CLUSTER}/join", need=_ADMIN, on_followers=True, defines=False, POST=join),
     resource(f"{_CLUSTER}/members/{{name}}", need=_ADMIN, defines=False, DELETE=forget),
     resource(f"{_CLUSTER}/rebalance", need=_ADMIN, defines=False, POST=rebalance),

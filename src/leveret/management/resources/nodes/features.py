@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from leveret.management.request.auth import Need
+from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
 from leveret.management.request.replies import done, json_reply
 from leveret.model.errors import InvalidCommand
@@ -66,7 +66,7 @@ def _flag(name: str) -> dict[str, Any]:
     }
 
 
-_ADMIN = Need.ADMINISTRATOR
+_ADMIN = Requirement.ADMINISTRATOR
 ROUTES = [
     resource("/api/feature-flags", GET=show_flags),
     resource("/api/feature-flags/{name}/enable", need=_ADMIN, defines=False, PUT=enable_flag),

@@ -23,7 +23,7 @@ from leveret.core.replication.safe_to_stop import (
 )
 from leveret.core.rules.descriptors import DESCRIPTORS
 from leveret.core.rules.validation import STREAM, queue_type
-from leveret.management.request.auth import Need
+from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
 from leveret.management.request.leadership import (
     FENCED,
@@ -342,5 +342,7 @@ ROUTES = [
     resource(f"{_CHECKS}/node-is-quorum-critical", GET=check_quorum_critical),
     resource(f"{_CHECKS}/node-is-safe-to-stop", GET=check_safe_to_stop),
     resource("/api/healthchecks/node", GET=check_node),
-    resource("/api/healthchecks/node/{node}", need=Need.MANAGEMENT, place=at_node("node"), GET=check_node),
+    resource(
+        "/api/healthchecks/node/{node}", need=Requirement.MANAGEMENT, place=at_node("node"), GET=check_node
+    ),
 ]

@@ -9,7 +9,7 @@ import msgspec
 from starlette.responses import Response
 
 import leveret
-from leveret.management.request.auth import Need
+from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
 from leveret.management.request.other_nodes import parts, rows_of
 from leveret.management.request.places import at_node
@@ -24,7 +24,7 @@ from leveret.model.errors import NotFound
 _OF_LISTS: Final = frozenset({"columns", "sort", "sort_reverse"})
 
 
-class Name(msgspec.Struct):
+class NodeNameBody(msgspec.Struct):
     """The body that names the cluster."""
 
     name: str
@@ -72,7 +72,7 @@ async def show_cluster_name(call: Call) -> Response:
 
 async def set_cluster_name(call: Call) -> Response:
     """Name the cluster."""
-    wanted = await call.body(Name)
+    wanted = await call.body(NodeNameBody)
     await call.apply(Put(GlobalParameter(name="cluster_name", value=wanted.name)))
     return done()
 
@@ -148,7 +148,7 @@ def _check_name(call: Call) -> None:
     raise NotFound(f"node '{name}' is not part of this cluster")
 
 
-_MONITORING: Final = Need.MONITORING
+_MONITORING: Final = Requirement.MONITORING
 _THERE: Final = at_node()
 ROUTES = [
     resource("/api/nodes", need=_MONITORING, GET=show_all),
@@ -157,7 +157,7 @@ ROUTES = [
     resource("/api/nodes/{name}/memory/relative", need=_MONITORING, place=_THERE, GET=show_relative_memory),
     resource(
         "/api/cluster-name",
-        change=Need.ADMINISTRATOR,
+        change=Requirement.ADMINISTRATOR,
         GET=show_cluster_name,
         PUT=set_cluster_name,
     ),

@@ -18,7 +18,7 @@ from leveret.config.current import settings_in_force
 from leveret.config.kinds import Bytes
 from leveret.config.sections.logging import LEVELS
 from leveret.core.broker.alarms import Watermark
-from leveret.management.request.auth import Need
+from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
 from leveret.management.request.replies import done, json_reply
 from leveret.model.errors import InvalidCommand
@@ -34,13 +34,13 @@ _END: Final = "end"
 _SIZE: Final = Bytes(0)
 
 
-class WantedLevel(msgspec.Struct):
+class LogLevelBody(msgspec.Struct):
     """The body that sets the log's level."""
 
     level: str
 
 
-class WantedLimit(msgspec.Struct):
+class WatermarkBody(msgspec.Struct):
     """The body that sets an alarm's limit: a part of all memory, or a size with its unit."""
 
     relative: float | None = None
@@ -64,13 +64,13 @@ class WantedLimit(msgspec.Struct):
             raise InvalidCommand(f"absolute is '{self.absolute}': expected {_SIZE.allowed}") from None
 
 
-class WantedListeners(msgspec.Struct):
+class ListenersBody(msgspec.Struct):
     """The body that closes or opens the listeners for clients."""
 
     suspended: bool
 
 
-class WantedMaintenance(msgspec.Struct):
+class MaintenanceBody(msgspec.Struct):
     """The body that takes the node out of service, or back."""
 
     draining: bool
@@ -89,19 +89,19 @@ async def show_settings(call: Call) -> Response:
 
 async def set_memory_limit(call: Call) -> Response:
     """Block publishers above this use of memory, until the node restarts."""
-    call.node.alarms.set_memory((await call.body(WantedLimit)).watermark())
+    call.node.alarms.set_memory((await call.body(WatermarkBody)).watermark())
     return done()
 
 
 async def set_disk_limit(call: Call) -> Response:
     """Block publishers below this much free disk, until the node restarts."""
-    call.node.alarms.set_disk((await call.body(WantedLimit)).watermark())
+    call.node.alarms.set_disk((await call.body(WatermarkBody)).watermark())
     return done()
 
 
 async def set_listeners(call: Call) -> Response:
     """Accept no more clients, or accept them again, until the node restarts."""
-    if (await call.body(WantedListeners)).suspended:
+    if (await call.body(ListenersBody)).suspended:
         call.node.maintenance.suspend_listeners()
     else:
         await call.node.maintenance.resume_listeners()
@@ -110,7 +110,7 @@ async def set_listeners(call: Call) -> Response:
 
 async def set_maintenance(call: Call) -> Response:
     """Serve clients no more, or again, until the node restarts."""
-    if (await call.body(WantedMaintenance)).draining:
+    if (await call.body(MaintenanceBody)).draining:
         await call.node.maintenance.drain()
     else:
         await call.node.maintenance.revive()
@@ -136,7 +136,7 @@ async def show_log(call: Call) -> Response:
 
 async def set_log_level(call: Call) -> Response:
     """Log from a severity on, in all categories and to all outputs, until the node restarts."""
-    name = (await call.body(WantedLevel)).level
+    name = (await call.body(LogLevelBody)).level
     if name not in LEVELS:
         raise InvalidCommand(f"level '{name}' is not one of {', '.join(LEVELS)}")
     root = logging.getLogger()
@@ -212,7 +212,7 @@ def _count(text: str, least: int = 1, most: int = _LINES_MAX) -> int:
     return count
 
 
-_ADMIN: Final = Need.ADMINISTRATOR
+_ADMIN: Final = Requirement.ADMINISTRATOR
 ROUTES = [
     resource("/api/operations/node", GET=show_node),
     resource("/api/operations/settings", need=_ADMIN, GET=show_settings),

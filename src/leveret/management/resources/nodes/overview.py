@@ -17,7 +17,7 @@ from leveret.management.peers import (
     consumers,
     other_connections,
 )
-from leveret.management.request.auth import Need
+from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
 from leveret.management.request.merging import sums_of, with_sum
 from leveret.management.request.other_nodes import parts
@@ -59,7 +59,7 @@ async def show(call: Call) -> Response:
         "object_totals": _object_totals(call),
         **call.rates.overview(_known_vhosts(call), call.ranges()),
     }
-    if call.caller.has(Need.MONITORING):
+    if call.caller.has(Requirement.MONITORING):
         shown |= _listeners(call)
     for part in (await sums_of(call, ())).get((), ()):
         shown = _with_part(shown, part)
@@ -161,7 +161,7 @@ def _listeners(call: Call) -> dict[str, Any]:
     }
 
 
-_OWN: Final[dict[str, Any]] = {"need": Need.ADMINISTRATOR, "on_followers": True, "defines": False}
+_OWN: Final[dict[str, Any]] = {"need": Requirement.ADMINISTRATOR, "on_followers": True, "defines": False}
 ROUTES = [
     resource("/api/overview", GET=show),
     resource("/api/reset", **_OWN, DELETE=forget_all),

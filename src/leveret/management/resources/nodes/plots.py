@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from leveret.management.rates.history import SAMPLES_MAX, Range
 from leveret.management.rates.plots import NAMES
-from leveret.management.request.auth import Need
+from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
 from leveret.management.request.other_nodes import parts, rows_of
 from leveret.management.request.replies import json_reply
@@ -45,4 +45,4 @@ def _seconds(call: Call, name: str, default: int) -> int:
     return seconds
 
 
-ROUTES = [resource("/api/replication/plots", need=Need.MONITORING, GET=show_plots)]
+ROUTES = [resource("/api/replication/plots", need=Requirement.MONITORING, GET=show_plots)]

@@ -24,7 +24,7 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
-from leveret.management.request.auth import Need
+from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
 from leveret.management.request.merging import whole_rows
 from leveret.management.request.other_nodes import part_of, parts, rows_of
@@ -151,6 +151,6 @@ def _failure(error: Exception) -> bytes:
 
 
 ROUTES = [
-    resource(_DIVERGENT, need=Need.MONITORING, GET=show_divergent),
-    resource(f"{_DIVERGENT}/messages", need=Need.ADMINISTRATOR, GET=show_messages),
+    resource(_DIVERGENT, need=Requirement.MONITORING, GET=show_divergent),
+    resource(f"{_DIVERGENT}/messages", need=Requirement.ADMINISTRATOR, GET=show_messages),
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from leveret.management.request.auth import Need
+from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
 from leveret.management.request.other_nodes import parts, rows_of
 from leveret.management.request.replies import json_reply
@@ -21,4 +21,4 @@ async def show_history(call: Call) -> Response:
     return json_reply(sorted(rows, key=lambda row: -row["begun_ms"]))
 
 
-ROUTES = [resource("/api/replication/history", need=Need.MONITORING, GET=show_history)]
+ROUTES = [resource("/api/replication/history", need=Requirement.MONITORING, GET=show_history)]

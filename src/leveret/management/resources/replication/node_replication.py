@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
-from leveret.management.request.auth import Need
+from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
 from leveret.management.request.replies import json_reply
 from leveret.model.errors import InvalidCommand
@@ -77,10 +77,10 @@ async def scrub(call: Call) -> Response:
     return json_reply(await call.node.replication.inspection.scrub())
 
 
-_ADMIN: Final = Need.ADMINISTRATOR
+_ADMIN: Final = Requirement.ADMINISTRATOR
 _REPLICATION: Final = "/api/replication"
 ROUTES = [
-    resource(f"{_REPLICATION}/node", need=Need.MONITORING, GET=show_status),
+    resource(f"{_REPLICATION}/node", need=Requirement.MONITORING, GET=show_status),
     resource(f"{_REPLICATION}/promote", need=_ADMIN, on_followers=True, defines=False, POST=promote),
     resource(f"{_REPLICATION}/verify", need=_ADMIN, on_followers=True, defines=False, POST=verify),
     resource(f"{_REPLICATION}/scrub", need=_ADMIN, on_followers=True, defines=False, POST=scrub),

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
-from leveret.management.request.auth import Need
+from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
 from leveret.management.request.other_nodes import CHANGE_TIMEOUT_S
 from leveret.management.request.places import at_node
@@ -27,20 +27,20 @@ from leveret.model.errors import NotFound, ResourceLocked
 _SYNC_MARGIN_S: Final = 10.0
 
 
-class NewMode(msgspec.Struct):
+class SchemaModeBody(msgspec.Struct):
     """The body that sets a mode."""
 
     operating_mode: str
 
 
-class NewUser(msgspec.Struct):
+class SchemaUserBody(msgspec.Struct):
     """The body that adds a replication user."""
 
     name: str
     password: str
 
 
-class Forced(msgspec.Struct):
+class SchemaSyncBody(msgspec.Struct):
     """The body that asks for a sync; with `force`, it replaces conflicting queues even if they hold messages."""
 
     force: bool = False
@@ -79,7 +79,7 @@ async def restart(call: Call) -> Response:
 
 async def set_mode(call: Call) -> Response:
     """Change sides."""
-    await call.node.schema_sync.set_mode((await call.body(NewMode)).operating_mode)
+    await call.node.schema_sync.set_mode((await call.body(SchemaModeBody)).operating_mode)
     return done()
 
 
@@ -91,7 +91,7 @@ async def set_endpoints(call: Call) -> Response:
 
 async def add_user(call: Call) -> Response:
     """Add a user for the link."""
-    wanted = await call.body(NewUser)
+    wanted = await call.body(SchemaUserBody)
     await call.node.schema_sync.add_user(wanted.name, wanted.password)
     return done()
 
@@ -108,7 +108,7 @@ async def show_history(call: Call) -> Response:
 
 async def sync(call: Call) -> Response:
     """Sync at once; the reply lists the changes."""
-    wanted = await call.body(Forced)
+    wanted = await call.body(SchemaSyncBody)
     syncing = call.node.schema_sync.sync(force=wanted.force)
     if call.passed is None:
         return json_reply(await syncing)
@@ -134,11 +134,16 @@ async def _at_follower(call: Call) -> str | None:
     return follower if follower and follower != cluster.name and follower in cluster.alive() else None
 
 
-_ADMIN = Need.ADMINISTRATOR
+_ADMIN = Requirement.ADMINISTRATOR
 ROUTES = [
-    resource("/api/tanzu/osr/schema/status", need=Need.MONITORING, place=_at_follower, GET=show_status),
     resource(
-        "/api/tanzu/osr/schema/status/{node}", need=Need.MONITORING, place=at_node("node"), GET=show_status
+        "/api/tanzu/osr/schema/status", need=Requirement.MONITORING, place=_at_follower, GET=show_status
+    ),
+    resource(
+        "/api/tanzu/osr/schema/status/{node}",
+        need=Requirement.MONITORING,
+        place=at_node("node"),
+        GET=show_status,
     ),
     resource("/api/tanzu/osr/schema/enable/{node}", need=_ADMIN, defines=False, PUT=enable),
     resource("/api/tanzu/osr/schema/disable/{node}", need=_ADMIN, defines=False, DELETE=disable),
@@ -154,5 +159,7 @@ ROUTES = [
     resource("/api/replication/schema/users", need=_ADMIN, POST=add_user),
     resource("/api/replication/schema/sync", need=_ADMIN, defines=False, place=_at_follower, POST=sync),
     resource("/api/replication/schema/diff", need=_ADMIN, GET=show_diff),
-    resource("/api/replication/schema/history", need=Need.MONITORING, place=_at_follower, GET=show_history),
+    resource(
+        "/api/replication/schema/history", need=Requirement.MONITORING, place=_at_follower, GET=show_history
+    ),
 ]

@@ -13,7 +13,7 @@ from typing import Final
 
 from starlette.responses import Response
 
-from leveret.management.request.auth import Need
+from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
 from leveret.management.request.replies import json_reply
 from leveret.model.errors import InvalidCommand
@@ -62,12 +62,12 @@ def _number(call: Call, name: str, default: int) -> int:
     return number
 
 
-_MONITORING: Final = Need.MONITORING
+_MONITORING: Final = Requirement.MONITORING
 _STANDBY: Final = "/api/replication/standby"
 ROUTES = [
     resource(f"{_STANDBY}/available", need=_MONITORING, GET=show_available),
     resource(f"{_STANDBY}/disk-usage", need=_MONITORING, GET=show_disk_usage),
     resource(f"{_STANDBY}/downstream-metrics", need=_MONITORING, GET=show_metrics),
     resource(f"{_STANDBY}/moments", need=_MONITORING, GET=show_moments),
-    resource(f"{_STANDBY}/messages", need=Need.ADMINISTRATOR, GET=show_messages),
+    resource(f"{_STANDBY}/messages", need=Requirement.ADMINISTRATOR, GET=show_messages),
 ]

@@ -6,7 +6,7 @@ from http import HTTPStatus
 
 from starlette.responses import Response
 
-from leveret.management.request.auth import Need
+from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
 from leveret.management.request.other_nodes import parts, rows_of
 from leveret.management.request.replies import done, json_reply
@@ -44,10 +44,10 @@ async def delete_orphaned(call: Call) -> Response:
     return json_reply(await call.node.standby.delete_orphaned_data())
 
 
-_ADMIN = Need.ADMINISTRATOR
+_ADMIN = Requirement.ADMINISTRATOR
 _STANDBY = "/api/replication/standby"
 ROUTES = [
-    resource(f"{_STANDBY}/downstreams", need=Need.MONITORING, GET=list_downstreams),
+    resource(f"{_STANDBY}/downstreams", need=Requirement.MONITORING, GET=list_downstreams),
     resource(f"{_STANDBY}/downstreams/{{name}}", need=_ADMIN, defines=False, DELETE=forget_downstream),
     resource(f"{_STANDBY}/delete-outgoing", need=_ADMIN, defines=False, POST=delete_outgoing),
     resource(f"{_STANDBY}/delete-orphaned", need=_ADMIN, defines=False, POST=delete_orphaned),

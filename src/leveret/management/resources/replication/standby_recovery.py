@@ -18,7 +18,7 @@ import msgspec
 from starlette.responses import Response, StreamingResponse
 
 from leveret.core.replication.standby_site import RecoveryRequest
-from leveret.management.request.auth import Need
+from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
 from leveret.management.request.replies import json_reply
 from leveret.model.errors import InvalidCommand, LeveretError, NotAllowed, PreconditionFailed
@@ -34,7 +34,7 @@ _UNDER_WAY: Final[set[asyncio.Task[Any]]] = set()
 """The running work, because the event loop holds no references to tasks."""
 
 
-class To(msgspec.Struct):
+class RecoveryTargetBody(msgspec.Struct):
     """Another broker: its URI, without a password, and the password."""
 
     uri: str
@@ -44,7 +44,7 @@ class To(msgspec.Struct):
         return "To(...)"
 
 
-class Body(msgspec.Struct):
+class RecoveryBody(msgspec.Struct):
     """The messages to recover, and the target; `as_of` is a moment in ISO 8601, UTC without an offset."""
 
     start_from_scratch: bool = False
@@ -52,7 +52,7 @@ class Body(msgspec.Struct):
     exclude_virtual_hosts: list[str] = []
     queues: list[str] = []
     as_of: str | None = None
-    to: To | None = None
+    to: RecoveryTargetBody | None = None
 
     def wanted(self) -> RecoveryRequest:
         """The choice of messages.
@@ -113,7 +113,7 @@ class ExportBody(msgspec.Struct):
 
 async def promote(call: Call) -> Response:
     """End the links, recover transferred messages, become an upstream; or, with `to`, only fill another broker."""
-    body = await call.body(Body)
+    body = await call.body(RecoveryBody)
     wanted, target = body.wanted(), body.target()
     standby = call.node.standby
     if target is None:
@@ -128,14 +128,14 @@ async def promote(call: Call) -> Response:
 
 async def dry_run(call: Call) -> Response:
     """The messages that a promotion would recover."""
-    body = await call.body(Body)
+    body = await call.body(RecoveryBody)
     wanted, target = body.wanted(), body.target()
     return await _answer(call, lambda report: call.node.standby.recoveries.dry_run(wanted, target, report))
 
 
 async def rehearse(call: Call) -> Response:
     """Recover into scratch vhosts, compare, remove them."""
-    body = await call.body(Body)
+    body = await call.body(RecoveryBody)
     if body.to is not None:
         raise InvalidCommand("a rehearsal recovers into this node; there is no target")
     wanted = body.wanted()
@@ -184,7 +184,7 @@ async def show_summary(call: Call) -> Response:
     return json_reply(call.node.standby.promotion_summary())
 
 
-def _chosen(body: Body) -> dict[str, Any]:
+def _chosen(body: RecoveryBody) -> dict[str, Any]:
     """The fields of the request for the history."""
     names = ("start_from_scratch", "all_available", "exclude_virtual_hosts", "queues", "as_of")
     return {name: value for name in names if (value := getattr(body, name))}
@@ -264,7 +264,7 @@ async def _lines(step: dict[str, Any], steps: Steps) -> AsyncIterator[bytes]:
     yield msgspec.json.encode(step) + b"\n"
 
 
-_ADMIN = Need.ADMINISTRATOR
+_ADMIN = Requirement.ADMINISTRATOR
 _STANDBY = "/api/replication/standby"
 ROUTES = [
     resource(f"{_STANDBY}/promote", need=_ADMIN, defines=False, POST=promote),
@@ -273,5 +273,5 @@ ROUTES = [
     resource(f"{_STANDBY}/inspect", need=_ADMIN, defines=False, POST=inspect),
     resource(f"{_STANDBY}/export", need=_ADMIN, defines=False, POST=export),
     resource(f"{_STANDBY}/rejoin", need=_ADMIN, defines=False, POST=rejoin),
-    resource(f"{_STANDBY}/summary", need=Need.MONITORING, GET=show_summary),
+    resource(f"{_STANDBY}/summary", need=Requirement.MONITORING, GET=show_summary),
 ]

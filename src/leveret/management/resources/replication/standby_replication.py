@@ -11,11 +11,11 @@ from typing import Any
 from starlette.responses import Response
 
 from leveret.core.broker.broker import STANDBY_TAG
-from leveret.management.request.auth import Need
+from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
 from leveret.management.request.other_nodes import parts, rows_of
 from leveret.management.request.replies import done, json_reply
-from leveret.management.resources.replication.schema_replication import NewMode
+from leveret.management.resources.replication.schema_replication import SchemaModeBody
 from leveret.model.definitions import GlobalParameter, Put
 from leveret.runtime.process.work_slices import in_slices
 from leveret.runtime.schema_sync.endpoints import decode_upstream
@@ -52,7 +52,7 @@ async def show_details(call: Call) -> Response:
 
 async def set_mode(call: Call) -> Response:
     """Change sides."""
-    await call.node.standby.set_mode((await call.body(NewMode)).operating_mode)
+    await call.node.standby.set_mode((await call.body(SchemaModeBody)).operating_mode)
     return done()
 
 
@@ -124,16 +124,16 @@ async def standby_rows(call: Call) -> list[dict[str, Any]]:
     ]
 
 
-_ADMIN = Need.ADMINISTRATOR
+_ADMIN = Requirement.ADMINISTRATOR
 _STANDBY = "/api/replication/standby"
 ROUTES = [
-    resource("/api/tanzu/osr/standby/status", need=Need.MONITORING, GET=show_status),
-    resource("/api/replication/status", need=Need.MONITORING, GET=show_status),
-    resource(f"{_STANDBY}/details", need=Need.MONITORING, GET=show_details),
+    resource("/api/tanzu/osr/standby/status", need=Requirement.MONITORING, GET=show_status),
+    resource("/api/replication/status", need=Requirement.MONITORING, GET=show_status),
+    resource(f"{_STANDBY}/details", need=Requirement.MONITORING, GET=show_details),
     resource(f"{_STANDBY}/mode", need=_ADMIN, defines=False, PUT=set_mode),
     resource(f"{_STANDBY}/upstream", need=_ADMIN, PUT=set_endpoints),
     resource(f"{_STANDBY}/connect", need=_ADMIN, defines=False, POST=connect),
     resource(f"{_STANDBY}/disconnect", need=_ADMIN, defines=False, POST=disconnect),
     resource(f"{_STANDBY}/data", need=_ADMIN, defines=False, DELETE=delete_data),
-    resource(f"{_STANDBY}/upstream-metrics", need=Need.MONITORING, GET=show_upstream_metrics),
+    resource(f"{_STANDBY}/upstream-metrics", need=Requirement.MONITORING, GET=show_upstream_metrics),
 ]

@@ -22,7 +22,7 @@ from leveret.core.rules.descriptors import ListenerKind as Listener
 from leveret.model.errors import LeveretError
 from leveret.runtime.link.credentials import NodeCredentials
 from leveret.runtime.link.heartbeat import LinkHeartbeat
-from leveret.runtime.link.listening import LetIn, LinkListener, let_client_in
+from leveret.runtime.link.listening import AcceptClient, LinkListener, accept_passed_on
 from leveret.runtime.link.peer import LinkPeer, Receiver
 from leveret.runtime.sockets.tls import server_context
 from leveret.session.link_handshake import (
@@ -51,7 +51,7 @@ class ClusterListener(LinkListener):
     """See the module.
 
     Attributes:
-        let_in: takes clients that another node passes on; until it is set, other nodes cannot pass on clients.
+        accept_client: takes clients that another node passes on; until it is set, other nodes cannot pass on clients.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class ClusterListener(LinkListener):
         self.credentials = credentials
         self.handlers = handlers
         self.why_not = why_not
-        self.let_in: LetIn | None = None
+        self.accept_client: AcceptClient | None = None
         self._settings = settings
 
     async def start(self) -> None:
@@ -105,7 +105,7 @@ class ClusterListener(LinkListener):
 
     def handshake(self, peer: LinkPeer) -> LeaderHandshake:
         """See LinkListener."""
-        kinds = self.handlers.keys() | ({"proxy"} if self.let_in is not None else set())
+        kinds = self.handlers.keys() | ({"proxy"} if self.accept_client is not None else set())
         return self.credentials.answers(peer.channel, CLUSTER & kinds)
 
     def proven(self, peer: LinkPeer, handshake: LeaderHandshake, other: ProvenFollower) -> None:
@@ -115,8 +115,8 @@ class ClusterListener(LinkListener):
             return handshake.welcome(leadership=NOBODY, uri="")
 
         if other.kind == "proxy":
-            assert self.let_in is not None
-            let_client_in(self.let_in, other, peer, welcome)
+            assert self.accept_client is not None
+            accept_passed_on(self.accept_client, other, peer, welcome)
             return
         reason = self.why_not(other)
         if reason:

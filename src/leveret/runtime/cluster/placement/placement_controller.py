@@ -32,7 +32,7 @@ import msgspec
 from leveret.core.broker.broker import Broker
 from leveret.core.replication.cluster import ClusterState, Placement, StoredPlacement, placement_write
 from leveret.core.replication.election import StoreTransaction, Unchanged
-from leveret.core.replication.election_turns import ElectionTurn, OwnCopy, RecordedLeader, Successor, turn
+from leveret.core.replication.election_turns import ElectionTurn, LocalCopy, RecordedLeader, Successor, turn
 from leveret.core.replication.leader_and_mirrors import QueuePromotion, successor
 from leveret.core.replication.placement import (
     ClusterView,
@@ -272,11 +272,11 @@ class PlacementController:
             if lost:
                 found.lost.append((key, placement))
             return
-        copy = OwnCopy.UNREADABLE if self._local_queues.is_damaged(key) else OwnCopy.WHOLE
+        copy = LocalCopy.UNREADABLE if self._local_queues.is_damaged(key) else LocalCopy.WHOLE
         promoted = QueuePromotion(None)
         if leader is RecordedLeader.GONE:
             promoted = promotion(placement, policy, alive)
-        elif leader is RecordedLeader.HERE and copy is OwnCopy.UNREADABLE:
+        elif leader is RecordedLeader.HERE and copy is LocalCopy.UNREADABLE:
             promoted = promotion(placement, policy, alive.keys() - {me})
         match turn(leader, copy, Successor.by(promoted, me)):
             case ElectionTurn.LEAD:

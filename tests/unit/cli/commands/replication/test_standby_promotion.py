@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from leveret.cli import exits
-from leveret.cli.api import Api, CtlError, WentAway
+from leveret.cli.api import AnswerLost, Api, CtlError
 from leveret.cli.command import Session
 from leveret.cli.commands.replication import rejoin
 from leveret.cli.commands.replication import standby_promotion as commands
@@ -46,7 +46,7 @@ class FakeApi:
     def get(self, *path: str) -> Any:
         return self.answer if path[-1] == "summary" else {"vhosts": self.links, "left_out": self.left_out}
 
-    def post_slowly(self, *path: str, body: Any) -> Any:
+    def post_without_timeout(self, *path: str, body: Any) -> Any:
         self.asked.append((path[-1], body))
         return self.answer
 
@@ -76,7 +76,7 @@ def test_a_node_that_goes_away_in_the_middle_is_told_with_what_that_means() -> N
     with pytest.raises(CtlError, match=r"^the node went away during the promotion; promote again") as caught:
         follow(api.stream("promote", body={}), shows=False, left=LEFT)
     assert caught.value.status == exits.UNAVAILABLE
-    with pytest.raises(WentAway, match=r"^the node closed the connection before its answer: peer closed"):
+    with pytest.raises(AnswerLost, match=r"^the node closed the connection before its answer: peer closed"):
         list(api.stream("promote", body={}))
 
 

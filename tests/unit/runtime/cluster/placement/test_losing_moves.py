@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from leveret.core.replication.cluster import Lost
+from leveret.core.replication.cluster import LossyPromotion
 from leveret.runtime.cluster.placement.local_queues import Lack
 from tests.unit.runtime.cluster.placement.test_placement_controller import (
     Q,
@@ -28,5 +28,5 @@ async def test_who_leads_from_an_incomplete_copy_is_recorded_to_also_if_no_messa
     await world.rest()
     assert await moving
     record = world.recorded()
-    assert (record.leader, record.lost) == ("b", Lost(record.term, lack.begins_at, "a"))
+    assert (record.leader, record.lost) == ("b", LossyPromotion(record.term, lack.begins_at, "a"))
     assert record.hand_over is None

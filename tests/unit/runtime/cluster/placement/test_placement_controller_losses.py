@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from leveret.core.replication.cluster import Lost, Presence
+from leveret.core.replication.cluster import LossyPromotion, Presence
 from leveret.core.replication.placement import ClusterView, following
 from leveret.core.rules.mirror_policy import MirrorPolicy
 from tests.unit.runtime.cluster.placement.test_placement_controller import World, begun, placed
@@ -16,30 +16,32 @@ async def test_a_mirror_that_lacks_messages_and_leads_says_so_until_who_has_them
     await begun(world)
     await world.rest()
     found = world.recorded()
-    assert (found.leader, found.lost) == ("a", Lost(found.term, 7, "c"))
+    assert (found.leader, found.lost) == ("a", LossyPromotion(found.term, 7, "c"))
     kept = following(found, world.policy, ["b"], ["b"], world.placement_controller._cluster_view()).placement
     assert kept.lost == found.lost
     back = following(found, world.policy, [], ["c"], world.placement_controller._cluster_view()).placement
-    assert back.lost == Lost(found.term, 7, "")
+    assert back.lost == LossyPromotion(found.term, 7, "")
 
 
 def test_who_had_led_is_a_mirror_until_what_it_alone_has_is_quarantined() -> None:
     alive = {name: Presence(f"{name}1", "tcp://there", "", 0, "1.0") for name in "abc"}
     cluster_view = ClusterView("a", "a1", "abcd", alive, list)
     policy = MirrorPolicy(mode="exactly", params=2)
-    lossy = placed("b", "b", lost=Lost(2, 7, "c"))
+    lossy = placed("b", "b", lost=LossyPromotion(2, 7, "c"))
     assert following(lossy, policy, ["b"], ["b"], cluster_view).placement.mirrors == ("b", "c")
     compared = following(lossy, policy, ["b"], ["b", "c"], cluster_view).placement
-    assert (compared.mirrors, compared.lost) == (("b",), Lost(2, 7, ""))
-    away = placed("b", "b", lost=Lost(2, 7, "d"))
+    assert (compared.mirrors, compared.lost) == (("b",), LossyPromotion(2, 7, ""))
+    away = placed("b", "b", lost=LossyPromotion(2, 7, "d"))
     assert following(away, policy, ["b"], ["b"], cluster_view).placement.mirrors == ("b",)
     # Until all mirrors have everything, those that stopped keep their copies: it is a mirror, and not one of these.
-    stopped = placed("b", stopped=("d", "c"), lost=Lost(2, 7, "c"))
+    stopped = placed("b", stopped=("d", "c"), lost=LossyPromotion(2, 7, "c"))
     kept = following(stopped, policy, [], ["b"], cluster_view).placement
     assert (kept.mirrors, kept.stopped) == (("b", "c"), ("d",))
     # The leader without all messages was forgotten, so this node leads again with its own.
-    leads_again = placed("b", "b", lost=Lost(2, 7, "a"))
-    assert following(leads_again, policy, ["b"], ["b"], cluster_view).placement.lost == Lost(2, 7, "")
+    leads_again = placed("b", "b", lost=LossyPromotion(2, 7, "a"))
+    assert following(leads_again, policy, ["b"], ["b"], cluster_view).placement.lost == LossyPromotion(
+        2, 7, ""
+    )
 
 
 async def test_all_records_are_followed_before_other_nodes_can_find_this_one() -> None:

@@ -32,7 +32,7 @@ from leveret.pipeline.recovery.unsettled import (
 _ALL_THAT_IS_KNOWN: Final = Selection(all_available=True)
 
 
-class VhostRest(NamedTuple):
+class LeftOutFiles(NamedTuple):
     """The files of a vhost that may have left-out messages.
 
     Attributes:
@@ -50,7 +50,7 @@ def leaves_out(job: RecoverJob) -> bool:
     return job.to is None and not job.scratch and bool(job.exclude or not job.selection.is_of_all)
 
 
-def rests(manifest: Manifest, job: RecoverJob) -> list[VhostRest]:
+def left_out_files(manifest: Manifest, job: RecoverJob) -> list[LeftOutFiles]:
     """The vhosts that may have left-out messages.
 
     Raises:
@@ -66,7 +66,7 @@ def rests(manifest: Manifest, job: RecoverJob) -> list[VhostRest]:
             file for file in with_unsettled(manifest.files_of(vhost), masks) if _may_be_left(file, selection)
         ]
         if files:
-            found.append(VhostRest(vhost, files, masks, selection))
+            found.append(LeftOutFiles(vhost, files, masks, selection))
     return found
 
 
@@ -78,7 +78,7 @@ def _may_be_left(file: StoredFile, selection: Selection | None) -> bool:
     )
 
 
-def count_left_out(data_dir: Place, rest: VhostRest) -> UnsettledMessages:
+def count_left_out(data_dir: Place, rest: LeftOutFiles) -> UnsettledMessages:
     """The spans of a vhost's left-out messages in these files; for an unreadable file, the number of its records."""
     offsets: dict[tuple[str, int], list[Int64s]] = {}
     unreadable: dict[str, int] = {}
@@ -94,7 +94,7 @@ def count_left_out(data_dir: Place, rest: VhostRest) -> UnsettledMessages:
     return UnsettledMessages([], unreadable, spans)
 
 
-def _left_of(keys: pa.Table, rest: VhostRest) -> Iterator[tuple[QueueIncarnation, Int64s]]:
+def _left_of(keys: pa.Table, rest: LeftOutFiles) -> Iterator[tuple[QueueIncarnation, Int64s]]:
     """The left-out offsets, by incarnation."""
     is_message = keys.column("kind").to_numpy() == MESSAGE
     offsets, timestamps = (keys.column(name).to_numpy() for name in ("queue_offset", "timestamp_ms"))
@@ -107,10 +107,10 @@ def _left_of(keys: pa.Table, rest: VhostRest) -> Iterator[tuple[QueueIncarnation
             yield incarnation, offsets[left]
 
 
-def count_rests(
-    found: list[VhostRest],
-    split: Callable[[VhostRest], Iterable[VhostRest]],
-    count: Callable[[list[VhostRest]], Iterable[tuple[str, UnsettledMessages]]],
+def count_left_out_files(
+    found: list[LeftOutFiles],
+    split: Callable[[LeftOutFiles], Iterable[LeftOutFiles]],
+    count: Callable[[list[LeftOutFiles]], Iterable[tuple[str, UnsettledMessages]]],
 ) -> list[dict[str, Any]]:
     """Count by tasks, each with a part of the files; one task counts again the messages that two may both have found.
 

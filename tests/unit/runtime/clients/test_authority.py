@@ -10,7 +10,7 @@ from leveret.core.broker.access import hash_password
 from leveret.core.broker.broker import Broker
 from leveret.model import definitions as d
 from leveret.model.errors import AccessRefused, AuthenticationFailed
-from leveret.runtime.clients.hosts import Authority
+from leveret.runtime.clients.authority import Authority
 
 
 @pytest.fixture

@@ -103,7 +103,7 @@ _LISTENERS: Final = (
 _REFUSED: Final = (Metric("connections_refused_total", "counter", "Connections that were closed at once"),)
 
 
-class OwnMetrics:
+class LeveretMetrics:
     """The families with the prefix `leveret_`."""
 
     def __init__(self, node: ManagedNode) -> None:

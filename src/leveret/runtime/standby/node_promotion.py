@@ -36,7 +36,7 @@ class PromotedNode(RecoveringNode, Protocol):
     schema_sync: SchemaSync
 
 
-class OwnPromotion:
+class NodePromotion:
     """See the module.
 
     Attributes:

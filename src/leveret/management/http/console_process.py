@@ -153,7 +153,7 @@ def _is_address(host: str) -> bool:
     return True
 
 
-async def lead_to_console(request: Request) -> Response | None:
+async def redirect_to_console(request: Request) -> Response | None:
     """The redirection to the console; None for a browser that cannot reach it."""
     settings = request.app.state.node.config.management
     if not settings.console or request.client is None:
@@ -167,7 +167,7 @@ def with_console(home: Route) -> Route:
     """The route of `/`, which leads to the console if there is one."""
 
     async def show(request: Request) -> Response:
-        answer = await lead_to_console(request)
+        answer = await redirect_to_console(request)
         found: Response = answer or await home.endpoint(request)
         return found
 

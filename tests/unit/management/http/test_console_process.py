@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from leveret.config import load
-from leveret.management.http import beside_console
-from leveret.management.http.beside_console import console_arguments, console_url, keep_console
+from leveret.management.http import console_process
+from leveret.management.http.console_process import console_arguments, console_url, keep_console
 from leveret.model.errors import ConfigError
 
 
@@ -86,7 +86,7 @@ async def test_a_console_that_could_not_be_started_is_started_again(
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
-    monkeypatch.setattr(beside_console, "_RETRY_S", (0.0,))
+    monkeypatch.setattr(console_process, "_RETRY_S", (0.0,))
     keeping = asyncio.create_task(keep_console(load(None), 7))
     await asyncio.wait_for(second.wait(), 20)
     keeping.cancel()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Standstill:
+class WriteStall:
     """The time for which a peer has taken nothing of what waits for its socket."""
 
     def __init__(self) -> None:

@@ -38,7 +38,7 @@ PAYLOAD_CHARACTERS_MAX: Final = 64 * 1024
 _WHOLE_S: Final = 20.0
 
 
-class MessagesWanted(msgspec.Struct):
+class MessagesQuery(msgspec.Struct):
     """A request for a queue's first messages, archived ones since a moment, or divergent ones of a report or of all."""
 
     site: str
@@ -90,7 +90,7 @@ async def _history_of(watch: SiteWatch) -> _SiteHistory:
     )
 
 
-async def messages(session: ConsoleSession, wanted: MessagesWanted) -> Json:
+async def messages(session: ConsoleSession, wanted: MessagesQuery) -> Json:
     """Return messages with their properties; bodies are cut to `PAYLOAD_CHARACTERS_MAX`.
 
     Raises:
@@ -110,7 +110,7 @@ async def messages(session: ConsoleSession, wanted: MessagesWanted) -> Json:
     return {"messages": rows}
 
 
-async def _in_queue(watch: SiteWatch, wanted: MessagesWanted, count: int) -> AsyncIterator[ShownMessage]:
+async def _in_queue(watch: SiteWatch, wanted: MessagesQuery, count: int) -> AsyncIterator[ShownMessage]:
     path = f"/api/queues/{path_part(wanted.vhost)}/{path_part(wanted.queue)}/get"
     body = {
         "count": count,
@@ -122,14 +122,14 @@ async def _in_queue(watch: SiteWatch, wanted: MessagesWanted, count: int) -> Asy
         yield message
 
 
-async def _archived(watch: SiteWatch, wanted: MessagesWanted, count: int) -> AsyncIterator[ShownMessage]:
+async def _archived(watch: SiteWatch, wanted: MessagesQuery, count: int) -> AsyncIterator[ShownMessage]:
     chosen = {"vhost": wanted.vhost, "queue": wanted.queue, "from_ms": max(0, wanted.from_ms), "count": count}
     octets = await watch.client.whole("GET", f"/api/replication/standby/messages?{urlencode(chosen)}")
     for message in read_document(octets, list[ShownMessage]):
         yield message
 
 
-async def _divergent(watch: SiteWatch, wanted: MessagesWanted, _count: int) -> AsyncIterator[ShownMessage]:
+async def _divergent(watch: SiteWatch, wanted: MessagesQuery, _count: int) -> AsyncIterator[ShownMessage]:
     async for line in watch.client.lines("GET", divergent_path(wanted.report), None):
         if line.strip():
             yield read_document(line, ShownMessage)

@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 
 from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.jobs.job import LoginCredentials, RecoverJob
-from leveret.pipeline.recovery.left_out import count_left_out, count_rests, leaves_out, rests
+from leveret.pipeline.recovery.left_out_messages import (
+    count_left_out,
+    count_left_out_files,
+    leaves_out,
+    left_out_files,
+)
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 from tests.unit.pipeline.recovery.test_unsettled import QUEUES, VHOST, Standby, play, steps
 
@@ -22,8 +27,8 @@ def counted(data_dir: Path, **wanted: Any) -> list[dict[str, Any]]:
         data_dir=str(data_dir), endpoint="", credentials=LoginCredentials(username="", password=""), **wanted
     )
     assert leaves_out(job)
-    return count_rests(
-        rests(Manifest(data_dir), job),
+    return count_left_out_files(
+        left_out_files(Manifest(data_dir), job),
         lambda rest: [rest._replace(files=[file]) for file in rest.files],
         lambda parts: [(part.vhost, count_left_out(data_dir, part)) for part in parts],
     )
