@@ -373,6 +373,34 @@ def test_an_old_leader_that_follows_sets_aside_what_only_it_had(pair: FollowerSi
     assert any((old.data_dir / "divergent").rglob("*.segment*"))
 
 
+def test_of_an_old_leader_only_what_it_had_alone_is_quarantined_although_the_queue_was_drained_meanwhile(
+    pair: FollowerSite,
+) -> None:
+    """The log of a drained queue begins anew, and there is nothing left to compare the old leader's with."""
+    old, [follower] = pair.leader, pair.followers
+    publish(old, "orders", [bytes(8192)] * 20)
+    lose_follower(pair, follower)
+    publish(old, "orders", [b"alone"])
+    old.node.kill9()
+    meet_again(follower)
+    pair.promote(follower, force=True)
+    assert bodies(follower, "orders") == [bytes(8192)] * 20
+    with channel_at(follower) as channel:
+        channel.queue_purge("orders")
+    wait_until(lambda: not has_segment_at(follower, 0), "a log that begins anew", PATIENCE_S)
+    old.follow(pair.leader)
+    pair.wait_in_sync()
+    assert [(row["queue"], row["payload"]) for row in old.divergent_messages()] == [
+        ("orders", "notices"),
+        ("orders", "alone"),
+    ]
+    assert pair.assert_identical() > 0
+
+
+def has_segment_at(node: FollowerSiteNode, offset: int) -> bool:
+    return any((node.data_dir / "queues").glob(f"*/{offset:020d}*segment"))
+
+
 @pytest.mark.parametrize("by_restart", [False, True])
 def test_an_old_leader_that_is_started_as_one_is_fenced(pair: FollowerSite, by_restart: bool) -> None:
     old, [follower] = pair.leader, pair.followers

@@ -15,7 +15,17 @@ from isal.isal_zlib import crc32
 from leveret.model.errors import Corrupt, StorageError
 from leveret.storage.open_segments import OpenSegments, storage_error
 from leveret.storage.segment import Segment, SegmentState
-from leveret.wire.chunk import HEADER_BYTES, Chunk, ChunkError, Header, decode_header, verify
+from leveret.wire.chunk import (
+    HEADER_BYTES,
+    Attribute,
+    Chunk,
+    ChunkError,
+    Header,
+    decode_header,
+    decode_trailer,
+    verify,
+    verify_trailer,
+)
 
 READ_BYTES: Final = 256 * 1024
 NOTHING_BESIDE: Final[Mapping[int, int]] = MappingProxyType({})
@@ -306,6 +316,39 @@ class LogReader:
             )
         if crc32(into) != header.crc:
             raise self._corrupt(segment, header.chunk_id, position, "CRC of its data does not match")
+
+    def ends_before_begin(self) -> dict[int, int]:
+        """By epoch, the offset behind its last chunk before `first_offset`, as far as the first chunk tells.
+
+        The trailer of a segment's first chunk has the ends of earlier epochs (core.queues.chunk_epochs). Those of the
+        chunk's own epoch, if there were any, ended where the log begins. Reads no data; a log that was closed is closed
+        again.
+
+        Raises:
+            Corrupt: the chunk cannot be read back.
+        """
+        is_idle = not self.has_descriptors
+        try:
+            place = self.place_of(self.first_offset)
+            return {} if place is None else self._ends_in(place)
+        finally:
+            if is_idle:
+                self.close()
+
+    def _ends_in(self, place: ChunkPosition) -> dict[int, int]:
+        header, segment, position = place
+        ends = {header.epoch: header.chunk_id}
+        if header.trailer_bytes:
+            at, size = position + HEADER_BYTES + header.data_bytes, header.trailer_bytes
+            trailer = self._pread(segment, header.chunk_id, at, size, size)
+            try:
+                verify_trailer(trailer)
+                for kind, name, value in decode_trailer(trailer):
+                    if kind == Attribute.EPOCH_END:
+                        ends[int.from_bytes(name)] = value
+            except ChunkError as error:
+                raise self._corrupt(segment, header.chunk_id, position, str(error)) from None
+        return ends
 
     def headers_before(self, before: int, count: int) -> list[tuple[Header, bytes]]:
         """The headers, parsed and as octets, of at most `count` chunks that begin before an offset, newest first.

@@ -185,13 +185,22 @@ def verify(chunk: Chunk, position: int = 0) -> None:
     """
     if crc32(chunk.data) != chunk.header.crc:
         raise ChunkError(f"chunk {chunk.header.chunk_id}{_place(position)}: CRC of its data does not match")
-    trailer = chunk.trailer
+    try:
+        verify_trailer(chunk.trailer)
+    except ChunkError as error:
+        raise ChunkError(f"chunk {chunk.header.chunk_id}{_place(position)}: {error}") from None
+
+
+def verify_trailer(trailer: bytes | memoryview) -> None:
+    """Check a trailer against its CRC.
+
+    Raises:
+        ChunkError: a bit differs.
+    """
     if len(trailer):
         check = encode_attribute(Attribute.CHECK, b"", crc32(trailer[:-_CHECK_BYTES]))
         if bytes(trailer[-_CHECK_BYTES:]) != check:
-            raise ChunkError(
-                f"chunk {chunk.header.chunk_id}{_place(position)}: check of its trailer does not match"
-            )
+            raise ChunkError("check of its trailer does not match")
 
 
 def _place(position: int) -> str:

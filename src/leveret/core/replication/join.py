@@ -18,10 +18,15 @@ timestamps are not the clock's (copies in an outgoing log have the timestamps of
 its epoch with less than it has sent.
 
 **Quarantine.** Chunks that the leader does not have are divergent, and nothing divergent is deleted. Where the leader
-has dropped too much to compare, the follower's history decides. A *clean* follower (never a leader since it last
+has dropped too much to compare, histories decide. A *clean* follower (never a leader since it last
 finished a join, and a follower in the leader's present epoch) has only chunks that this leader sent: so the leader has
-dropped them, or lost them in a power failure before any promise relied on them. The chunks of any other follower all
-go to quarantine.
+dropped them, or lost them in a power failure before any promise relied on them. Of any other follower all chunks go to
+quarantine that were not certainly the leader's once.
+
+**Chunks that were the leader's once.** The log of a drained queue begins anew, and no chunk is left to compare. But all
+chunks of one epoch come from one process, in order. If the leader's log, as far as it is dropped, had chunks of an
+epoch up to an offset (`LeaderLogs.ended`), then a follower's chunk of that epoch that ends there or before was in it.
+The search for the newest such chunk goes on below the leader's begin, and only chunks behind it are divergent.
 
 **A follower that begins later than its leader** has dropped chunks that the leader still holds: the leader was a
 follower too, and was promoted before it received the drop. The dropped messages were settled, or beyond retention, by
@@ -35,7 +40,7 @@ join like a follower that dropped chunks with reason.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
@@ -84,6 +89,12 @@ class LeaderLogs(Protocol):
 
     def header_at(self, path: str, chunk_id: int) -> bytes | None:
         """Return the header of the chunk that begins at this offset within the bounds; None if none does."""
+
+    def ended(self, path: str) -> Mapping[int, int]:
+        """Return, by epoch, the offset behind the epoch's last chunk before the log's begin, where that is known.
+
+        Epochs are those of one line of leaders, of which the follower's chunks are, too.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +223,8 @@ class Join:
             return [Begin(path, bounds.first_offset)]
         if self._has(path, bounds, last, extent.last):
             return self._continue(extent, bounds, end)
+        if end <= bounds.first_offset and end <= self._leader.ended(path).get(last.epoch, 0):
+            return [Begin(path, bounds.first_offset)]
         return self._probe(_Probing(extent, min(last.chunk_id, bounds.next_offset)), bounds)
 
     def rest(self) -> list[Step]:
@@ -247,14 +260,20 @@ class Join:
         if newest < comparable:
             at = found[newest].next_offset
             return [Truncate(path, at), *self._continue(extent, bounds, at)]
+        ended = self._leader.ended(path) if comparable < len(found) else {}
+        for header in found[comparable:]:
+            if header.next_offset <= ended.get(header.epoch, 0):
+                return [Truncate(path, header.next_offset), Begin(path, bounds.first_offset)]
         probing.before = probing.end = found[-1].chunk_id
         probing.chunks_max = min(2 * probing.chunks_max, PROBE_CHUNKS_MAX)
         return self._probe(probing, bounds)
 
     def _probe(self, probing: _Probing, bounds: Bounds) -> list[Step]:
-        """Search further back if the leader can still compare earlier chunks, and no gap lies before them."""
+        """Search further back if the leader can still tell of earlier chunks, and no gap lies before them."""
         extent = probing.extent
-        if extent.first_offset <= bounds.first_offset < probing.before:
+        if probing.before <= bounds.first_offset:
+            probing.before = min(probing.before, max(self._leader.ended(extent.path).values(), default=0))
+        if extent.first_offset <= bounds.first_offset and extent.first_offset < probing.before:
             self._probing[extent.path] = probing
             return [Probe(extent.path, probing.before, probing.chunks_max)]
         return [Truncate(extent.path, extent.first_offset), Begin(extent.path, bounds.first_offset)]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Mapping
 from enum import StrEnum
 
 from leveret.core.replication.sync_pace import SyncPace
 from leveret.core.rules.mirror_policy import SYNC_BATCH_MESSAGES
-from leveret.storage.log import Log
 from leveret.wire.chunk import decode_header
 from leveret.wire.link import LogExtent
 
@@ -33,7 +31,6 @@ class LedLog:
         batch_messages: the most messages that are sent at once to synchronise.
         floor: the first unsettled offset, as far as the queue reported it: mirrors do not need earlier records.
         cursor: messages before it may have been handed to consumers.
-        ends: the end offsets, as far as known, of present and past chunks by epoch (core.queues.chunk_epochs).
         lost_before, lost_epoch: see wire.link.Mirroring.
         pace: the pace at which its mirrors are sent missing records.
     """
@@ -43,7 +40,6 @@ class LedLog:
         "automatic",
         "batch_messages",
         "cursor",
-        "ends",
         "expected",
         "floor",
         "lost_before",
@@ -62,7 +58,6 @@ class LedLog:
         self.batch_messages = SYNC_BATCH_MESSAGES
         self.floor = 0
         self.cursor = 0
-        self.ends: Mapping[int, int] = {}
         self.lost_before = self.lost_epoch = 0
         self.pace = SyncPace()
 
@@ -82,20 +77,6 @@ class LedLog:
         """Return the log's end at that cut."""
         index = bisect_right(self._cuts, cut, key=lambda each: each[0])
         return self._cuts[max(0, index - 1)][1]
-
-    def is_late(self, extent: LogExtent, log: Log | None) -> bool:
-        """Whether a mirror whose last chunk was dropped here is certainly late, and not divergent.
-
-        All chunks of one epoch come from one leader, in order: if this log has, or had, a chunk of the epoch of the
-        mirror's last chunk at or behind that, then all records of the mirror were once here. Evidence is the epoch of
-        the oldest present chunk, and the known ends of earlier epochs.
-        """
-        if log is None or not extent.last:
-            return False
-        theirs, ours = decode_header(extent.last).epoch, log.epoch
-        for header, _ in log.headers_before(log.first_offset + 1, 1):
-            ours = header.epoch
-        return theirs == ours or extent.next_offset <= self.ends.get(theirs, 0)
 
     def has_what_was_lost(self, extent: LogExtent) -> bool:
         """Whether a mirror has earlier messages that this log lacks, because its leader began to lead without them."""

@@ -105,7 +105,7 @@ class SourceStream(SentLogs):
             self._take([QuarantineLog(self.led.name)])
             return
         extents = [reported] if reported.last or reported.next_offset else []
-        self.compare(extents, is_clean=bool(extents) and self.led.is_late(reported, self.log))
+        self.compare(extents, is_clean=False)
 
     def revised(self, step: Step) -> Step | None:
         """See SentLogs: the mirror reports anew after records of its copy were quarantined."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from leveret.core.replication.promises import Promises
@@ -105,7 +105,6 @@ class MirrorSources:
         *,
         automatic: bool = False,
         batch_messages: int = SYNC_BATCH_MESSAGES,
-        ends: Mapping[int, int] | None = None,
         lost: tuple[int, int] = (0, 0),
     ) -> None:
         """Lead the log of that name from now on; or change the policy of a led log.
@@ -117,7 +116,6 @@ class MirrorSources:
             name: the name in the tree: `queues/EPOCH`.
             automatic: `ha-sync-mode`: whether a new mirror is sent earlier records.
             batch_messages: `ha-sync-batch-size`.
-            ends: see LedLog; by default taken from the last chunk.
             lost: `lost_before` and `lost_epoch`.
 
         Raises:
@@ -133,7 +131,6 @@ class MirrorSources:
             # A replica without an ack has nothing, unless the log is empty as well.
             led = self.led[name] = MirroredLog(name, self.number(0) if end else 0, end)
             self._promises.lead(name)
-            led.ends = ends if ends is not None else self._last_epoch(name)
             for link in self._links.values():
                 link.lead(name)
         led.lost_before, led.lost_epoch = lost
@@ -141,11 +138,6 @@ class MirrorSources:
         if changed:
             for stream in list(led.streams.values()):
                 stream.synchronise(wanted=automatic)
-
-    def _last_epoch(self, name: str) -> dict[int, int]:
-        log = self.tree.logs.get(name)
-        last = log.headers_before(log.next_offset, 1) if log is not None else ()
-        return {header.epoch: header.next_offset for header, _ in last}
 
     def cease(self, name: str) -> None:
         """Lead that log no longer: callbacks that wait for its mirrors are never called."""

@@ -90,6 +90,7 @@ class NodeIdentity(msgspec.Struct, kw_only=True):
         leader_id: the leader in that epoch; empty if unknown.
         seen_epoch, seen_leader_id: the latest leadership that this node knows.
         followed_epoch: the epoch of the last leader with which it finished a join; 0 for none.
+        followed_leader_id: that leader; empty if an older version did not record it.
         starts: the number of this node's starts as leader in its epoch.
         rewriting: whether logs were being truncated or begun anew for a leader, or a damaged log was quarantined, and
             that has not ended: the node may lack promised changes, and must not lead.
@@ -114,6 +115,7 @@ class NodeIdentity(msgspec.Struct, kw_only=True):
     seen_epoch: int = 0
     seen_leader_id: str = ""
     followed_epoch: int = 0
+    followed_leader_id: str = ""
     led: bool = False
     replaced_by: str = ""
     had_followers: bool = False

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -240,6 +240,10 @@ class SentLogs(ABC):
         for header, octets in self.tree.logs[path].headers_before(chunk_id + 1, 1):
             return octets if header.chunk_id == chunk_id else None
         return None
+
+    def ended(self, path: str) -> Mapping[int, int]:
+        """See core.replication.join.LeaderLogs. Raises StorageError."""
+        return self.tree.logs[path].ends_before_begin()
 
     # -- steps: sending_link.SteppedScope -----------------------------------------------------
 

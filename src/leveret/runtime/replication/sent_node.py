@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -90,6 +90,7 @@ class SentNode(SentLogs):
         self._reported_bytes = 0
         self._counts = False
         """Whether it has been seen in sync since it last joined."""
+        self._knows_epochs = False
         self._steps_taken = 0
         self._began_s = asyncio.get_running_loop().time()
         super().__init__(link, WHOLE_NODE, leading.tree, SyncPace())
@@ -134,6 +135,11 @@ class SentNode(SentLogs):
         self.scope.happens(SendEvent.REPORTED)
         follower, own = self.follower, self._leading.own.identity.identity
         is_same_leadership = (follower.followed_epoch, follower.leader_id) == own.leadership
+        # Two nodes that were promoted beside each other have one epoch: only of the leadership that this node followed
+        # itself it is certain whose the chunks of an epoch are. A cluster's node has the chunks of many leaders.
+        followed = own.followed_epoch, own.followed_leader_id
+        is_same_line = bool(own.followed_leader_id) and (follower.epoch, follower.leader_id) == followed
+        self._knows_epochs = is_same_line and not self._leading.own.cluster()
         self.compare(self._extents, is_clean=not follower.led and is_same_leadership)
         self.plan.all_files(inventory.files)
         self._feed.followers.append(self)
@@ -156,6 +162,10 @@ class SentNode(SentLogs):
     def paths(self) -> Iterable[str]:
         """See SentLogs."""
         return list(self.tree.logs)
+
+    def ended(self, path: str) -> Mapping[int, int]:
+        """See SentLogs; nothing is known of a follower's chunks that may be of another line of leaders."""
+        return super().ended(path) if self._knows_epochs else {}
 
     def spared(self) -> set[str]:
         """See SentLogs."""

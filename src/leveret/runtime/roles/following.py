@@ -239,7 +239,8 @@ class FollowerRole:
             self._show_anew()
         identity.note_whole(passive_node.stored_logs(self.node))
         identity.epoch = identity.followed_epoch = leader.epoch
-        identity.leader_id, identity.led, identity.rewriting = leader.leader_id, False, False
+        identity.leader_id = identity.followed_leader_id = leader.leader_id
+        identity.led, identity.rewriting = False, False
         self._identity.save()
         if not is_same_leadership:
             self._send_away("its leader is another one now")

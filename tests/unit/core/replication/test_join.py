@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
@@ -58,6 +58,10 @@ class Log:
 
     chunks: list[bytes]
     first: int = 0
+    ended: dict[int, int] = field(default_factory=dict)
+    """The ends of its epochs, of dropped chunks."""
+    tells: bool = True
+    """Whether it knows these ends."""
 
     @property
     def headers(self) -> list[Header]:
@@ -70,13 +74,19 @@ class Log:
     def drop(self, chunk_count: int) -> None:
         """Drop the oldest chunks."""
         for _ in range(min(chunk_count, len(self.chunks))):
-            self.first = decode_header(self.chunks.pop(0)).next_offset
+            gone = decode_header(self.chunks.pop(0))
+            self.first = gone.next_offset
+            if self.tells:
+                self.ended[gone.epoch] = gone.next_offset
 
 
 @dataclass
 class Leader:
     logs: dict[str, Log]
     reads: int = 0
+
+    def ended(self, path: str) -> Mapping[int, int]:
+        return self.logs[path].ended
 
     def paths(self) -> Iterable[str]:
         return list(self.logs)
@@ -192,10 +202,14 @@ SIZES = st.lists(st.integers(1, 3), max_size=8)
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[Log, Log, set[bytes]]:
-    """Two logs that share a past, each with what it has dropped of it, and all that the leader ever had."""
+    """Two logs that share a past, each with what it has dropped of it, and all that the leader ever had.
+
+    The ends of epochs are known only if each epoch had one writer.
+    """
     shared = chunks(draw(st.lists(st.integers(1, 3), max_size=60)))
     end = Log(shared).next
-    leader = Log(shared + chunks(draw(SIZES), end, draw(st.sampled_from([1, 3]))))
+    epoch = draw(st.sampled_from([1, 3]))
+    leader = Log(shared + chunks(draw(SIZES), end, epoch), tells=epoch != 1 and draw(st.booleans()))
     follower = Log(shared + chunks(draw(SIZES), end, draw(st.sampled_from([1, 2]))))
     past = set(leader.chunks)
     for log in leader, follower:
@@ -247,6 +261,8 @@ def test_a_join_makes_the_copy_equal_and_sets_aside_what_diverged(
         assert follower.quarantine == missing
     if is_clean and not missing:
         assert follower.quarantine == []
+    if ours.tells and not gap_before and not meanwhile:
+        assert follower.quarantine == missing
     # And the price is what diverged.
     assert follower.reported <= 2 * len(missing) + join_module.PROBE_CHUNKS_MIN or meanwhile
 
@@ -307,6 +323,36 @@ def test_a_copy_that_ends_before_its_leader_begins_is_replaced(end: int) -> None
     ours, theirs = Log(shared[5:], 10), Log(shared[:end])
     assert join_of(ours, theirs, is_clean=True) == [Begin("q", 10)]
     assert join_of(ours, theirs) == [Truncate("q", 0), Begin("q", 10)]
+    ours.ended = {1: 10}
+    assert join_of(ours, theirs) == [Begin("q", 10)], "all of it was the leader's"
+
+
+def drained(end: int, begin: int, epoch: int = 2) -> Log:
+    """A log that began anew: its last chunk of epoch 1 ended at `end`."""
+    return Log(chunks([1, 2], begin, epoch), begin, {1: end})
+
+
+@pytest.mark.parametrize(("end", "begin"), [(2000, 2003), (2000, 2500), (1000, 1001)])
+def test_of_a_former_leader_only_the_tail_is_divergent_although_the_log_began_anew(
+    end: int, begin: int
+) -> None:
+    """It stood still while its successor delivered all that both had, and the successor's log has none of that."""
+    theirs = Log(chunks([2] * 1000) + chunks([1] * 7, 2000))
+    tail = [octets for octets in theirs.chunks if decode_header(octets).chunk_id >= end]
+    leader, follower = Leader({"q": drained(end, begin)}), Follower({"q": theirs})
+    steps = run(Join(leader, is_clean=False), leader, follower)
+    assert [step for step in steps if not isinstance(step, Probe)] == [Truncate("q", end), Begin("q", begin)]
+    assert follower.quarantine == tail
+    assert follower.probes <= 2, "the search goes on at the end of the epoch"
+    assert follower.logs["q"].chunks == leader.logs["q"].chunks
+
+
+def test_chunks_of_epochs_that_the_leader_does_not_know_are_divergent() -> None:
+    theirs = Log([*chunks([2] * 3), *chunks([2] * 4, 6, 2), *chunks([1], 14, 4)])
+    leader, follower = Leader({"q": Log([], 40, {1: 6, 3: 30})}), Follower({"q": theirs})
+    divergent = theirs.chunks[3:]
+    run(Join(leader, is_clean=False), leader, follower)
+    assert (follower.quarantine, len(follower.deleted)) == (divergent, 3)
 
 
 def test_a_former_leaders_tail_is_cut_off_after_one_probe() -> None:
@@ -406,7 +452,7 @@ def test_the_leader_may_delete_the_log_while_the_follower_is_asked(is_clean: boo
 @pytest.mark.parametrize("is_clean", [False, True])
 def test_the_leader_may_drop_all_that_can_be_compared_while_the_follower_is_asked(is_clean: bool) -> None:
     steps = run_while_asked("drop", 30, is_clean)
-    assert steps[1:] == ([Begin("q", 60)] if is_clean else [Truncate("q", 0), Begin("q", 60)])
+    assert steps[1:] == ([Begin("q", 60)] if is_clean else [Truncate("q", 36), Begin("q", 60)])
 
 
 def test_the_leader_may_drop_some_of_it_while_the_follower_is_asked() -> None:

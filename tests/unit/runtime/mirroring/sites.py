@@ -21,7 +21,7 @@ from leveret.runtime.process.clock import clock_ms
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
 from leveret.testing.applications.compare import Comparison, compare
-from leveret.wire.chunk import ChunkType, encode_entry
+from leveret.wire.chunk import Attribute, ChunkType, encode_attribute, encode_entry, encode_trailer
 from leveret.wire.link import LinkError, Type
 
 SEGMENT_BYTES = 4096
@@ -102,7 +102,7 @@ class Node:
         log = self.log(name)
         log.roll()
         offset = log.next_offset
-        log.append(ChunkType.TRACKING, 1, 1, encode_entry(b""), clock_ms())
+        log.append(ChunkType.TRACKING, 1, 1, encode_entry(b""), clock_ms(), epochs_of(log))
         self.commits.appended(log)
         return offset
 
@@ -184,7 +184,7 @@ class Node:
         """Append a chunk and begin a round; the log's end."""
         data = encode_entry(b"m" * size) * count
         log = self.log(name)
-        log.append(ChunkType.USER, count, count, data, clock_ms())
+        log.append(ChunkType.USER, count, count, data, clock_ms(), epochs_of(log))
         self.commits.appended(log)
         self.commits.begin()
         return log.next_offset
@@ -225,6 +225,19 @@ class Node:
         return len(rows) == len(names) and all(
             row["state"] == "live" and row["lag_records"] == 0 for row in rows
         )
+
+
+def epochs_of(log: Log) -> bytes:
+    """The trailer that a queue's next chunk has: at a segment's begin it names the ends of earlier epochs."""
+    if not log.starts_segment or not log.next_offset:
+        return b""
+    ends = log.ends_before_begin()
+    for header, _ in reversed(log.headers_before(log.next_offset, 10_000)):
+        ends[header.epoch] = header.next_offset
+    ends.pop(log.epoch, None)
+    return encode_trailer(
+        *(encode_attribute(Attribute.EPOCH_END, epoch.to_bytes(8), end) for epoch, end in ends.items())
+    )
 
 
 def compared(leader: Node, mirror: Node) -> Comparison:

@@ -355,12 +355,10 @@ class QueueRoles:
         waits: RequiredMirrors,
         then: Callable[[], None] | None = None,
     ) -> None:
-        queue = self._broker.queues.get(key)
         self._sources.lead(
             name,
             automatic=policy.is_automatic,
             batch_messages=policy.sync_batch_size,
-            ends=queue.chunk_epochs.ends if queue is not None else {},
             lost=self._lost(key),
         )
         self._sources.wait_for(name, *waits.sets, majority=waits.majority, then=then)
