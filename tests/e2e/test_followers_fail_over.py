@@ -82,6 +82,8 @@ def test_a_follower_takes_over_with_everything_that_was_confirmed(pair: Follower
         channel.basic_publish("", "orders", b"after the acks", PERSISTENT)
     epoch = old.status()["epoch"]
     old.node.kill9()
+    wait_until(lambda: not follower.status()["leader"]["in_sync"], "the loss to be seen", PATIENCE_S)
+    assert follower.status()["role"] == "follower", "without etcd nobody takes over by itself"
     outcome = pair.promote(follower)
     assert outcome["epoch"] > epoch
     assert outcome["state"] == "leader"

@@ -130,6 +130,9 @@ def test_a_downstream_follows_it(guided: Guided) -> None:
     guided.run(down, " disconnect_standby_replication_downstream")
     guided.run(down, " connect_standby_replication_downstream")
     wait_until(lambda: transferred(down) >= MESSAGES, "the messages at the downstream", FOLLOW_TIMEOUT_S)
+    links = up.ctl("-q", "list_stream_connections", "user", "vhost", "protocol").stdout.splitlines()[1:]
+    assert {line.split("\t")[0] for line in links} == {"offsite-replicator"}
+    assert {line.split("\t")[1] for line in links} == {"vhost1", "vhost2"}
     first, columns, row, *_ = guided.run(down, "inspect_standby_downstream_metrics").splitlines()
     assert first == "Inspecting standby downstream metrics related to recovery..."
     assert columns.split("\t")[:3] == ["queue", "timestamp", "vhost"]

@@ -108,6 +108,32 @@ async def test_syncs_repeat_at_the_interval(tmp_path: Path) -> None:
 # -- when it does not go well ---------------------------------------------------------------------
 
 
+async def test_a_sync_that_takes_longer_than_the_interval_is_followed_after_as_long_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pair(tmp_path, minimum_sync_interval_ms=100) as link:
+        clock = asyncio.get_running_loop().time
+        asked_s: list[float] = []
+        ended_s: list[float] = []
+        serve, commit = link.upstream.schema_request, link.downstream.commit
+
+        def request(user: str, body: bytes) -> bytes:
+            asked_s.append(clock())
+            return serve(user, body)
+
+        async def slow_commit() -> None:
+            await asyncio.sleep(0.5)
+            await commit()
+            ended_s.append(clock())
+
+        monkeypatch.setattr(link.upstream, "schema_request", request)
+        monkeypatch.setattr(link.downstream, "commit", slow_commit)
+        link.upstream.put(Queue(vhost="/", name="q"))
+        await link.follow()
+        await until(lambda: link.status["syncs"] == 2, "a second sync")
+        assert min(at for at in asked_s if at > ended_s[-1]) - ended_s[-1] >= 0.5
+
+
 async def test_a_wrong_password_is_reported_and_the_right_one_taken_up(tmp_path: Path) -> None:
     async with pair(tmp_path) as link:
         await link.follow(endpoints(link.port, password="wrong-guess"))
