@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -14,7 +15,7 @@ from leveret.testing.applications.applications import channel_of
 from leveret.testing.network.ports import LOOPBACK, wait_until
 from leveret.testing.sites import cluster_site
 from leveret.testing.sites.cluster_site import ClusterSite
-from tests.cluster.beyond import QUEUES, Beyond, declare, messages_of, publish, wait_mirrored
+from tests.cluster.beyond import BODY, QUEUES, Beyond, declare, messages_of, publish, wait_mirrored
 
 pytestmark = [
     pytest.mark.skipif(cluster_site.available() is not None, reason=str(cluster_site.available())),
@@ -114,6 +115,45 @@ def test_nodes_whose_etcd_lost_its_data_get_new_records_from_their_own_data(
     for name in QUEUES:
         with site.channel(n3) as channel:
             assert messages_of(channel, name) == LEFT, name
+
+
+def test_an_etcd_restored_from_an_older_copy_is_refused_and_new_records_have_all_since(
+    site: ClusterSite, tmp_path: Path
+) -> None:
+    """It lacks a queue, names another one that was deleted, and may have the nodes' present leases."""
+    n1, n2, n3 = site.members
+    [etcd] = site.etcd.members
+    declare(site, n2, n1)
+    etcd.stop()
+    shutil.copytree(etcd.data_dir, tmp_path / "copy")
+    etcd.restart()
+    wait_until(lambda: all(site.api("GET", "queues", at=node) for node in site.members), "all nodes", 60)
+    wait_mirrored(site, n2)
+    with site.channel(n3) as channel:
+        channel.queue_declare("ha.later", durable=True)
+        channel.queue_delete("ha.two")
+        channel.queue_declare("ha.two", durable=True)
+        channel.basic_publish("", "ha.later", b"later" + BODY)
+    publish(site, 30, at=n3)
+    etcd.kill9()
+    etcd.lose_data()
+    shutil.copytree(tmp_path / "copy", etcd.data_dir)
+    etcd.start()
+    wait_until(lambda: not any(node.alive for node in site.members), "the end of all nodes", 60)
+    assert all("restored from an older copy" in node.log_text() for node in site.members)
+    n1.launch()
+    wait_until(lambda: not n1.alive, "the end of a node that is started again", 60)
+    etcd.kill9()
+    etcd.lose_data()
+    etcd.restart()
+    rebuild(site, tmp_path)
+    site.start_all()
+    wait_mirrored(site, n1)
+    for name in QUEUES:
+        with site.channel(n3) as channel:
+            assert messages_of(channel, name) == LEFT, name
+    with site.channel(n2) as channel:
+        assert messages_of(channel, "ha.later") == ["later"]
 
 
 @pytest.mark.story

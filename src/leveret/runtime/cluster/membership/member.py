@@ -38,7 +38,7 @@ from leveret.core.replication.cluster import (
 from leveret.core.replication.election import PutKey, StoreTransaction
 from leveret.core.replication.placement import ClusterView
 from leveret.core.schema.decisions import SchemaDecided
-from leveret.model.errors import LeveretError, PreconditionFailed
+from leveret.model.errors import LeveretError, PreconditionFailed, StorageError
 from leveret.runtime.cluster.membership.definitions_lock import DefinitionsLockHolder
 from leveret.runtime.cluster.membership.links import MemberLinks
 from leveret.runtime.cluster.membership.membership_file import MembershipFile
@@ -53,6 +53,8 @@ logger = logging.getLogger(__name__)
 _ID_BYTES: Final = 12
 _INCARNATION_BYTES: Final = 9
 _ASK_AGAIN_S: Final = 0.05
+_REMEMBER_S: Final = 10.0
+"""The interval at which a node stores which revision of etcd it has seen."""
 
 Answer = Callable[[str, str, Any], Awaitable[Any]]
 """(requesting node, name of the request, its arguments) -> the answer."""
@@ -108,6 +110,8 @@ class ClusterMember:
         self._founding = ExitStack()
         self._changed = asyncio.Event()
         self._uri = ""
+        self._leaving = asyncio.Event()
+        self._remembering: asyncio.Task[None] | None = None
         self._draining = False
         self._streams: tuple[str, int] | None = None
         self._streams_tls: tuple[str, int] | None = None
@@ -131,6 +135,8 @@ class ClusterMember:
         self._file.begin()
         remembered = self._file.cluster_id
         await self.store.start()
+        # Before the announcement: with each try it would raise the revision of an etcd that is older than this node's.
+        self._check_age(remembered)
         await self.store.announce(lambda: self._presence(""))
         self._spawn(self.definitions_lock.run())
         if not self.state.cluster_id:
@@ -138,7 +144,7 @@ class ClusterMember:
                 raise PreconditionFailed(
                     f"this node belongs to cluster {remembered}, and etcd below {self.state.keys.prefix} has none: "
                     "see that cluster.etcd.endpoints and cluster.etcd.prefix are right; if etcd's data are lost, "
-                    "restore them, or make new records from the nodes' data (leveretctl describe_copy, rebuild_cluster)"
+                    "make new records from the nodes' data (leveretctl describe_copy, rebuild_cluster)"
                 )
             if self._copied_cluster:
                 raise PreconditionFailed(
@@ -153,6 +159,20 @@ class ClusterMember:
             if not self.is_founder:
                 self._founding.close()
         self._check_identity(remembered)
+
+    def _check_age(self, remembered: str) -> None:
+        """Refuse to start with an etcd that was restored from an older copy.
+
+        It names earlier leaders, and lacks the queues that were declared since: this node would delete their logs.
+        """
+        state, seen = self.state, self._file.revision
+        if remembered and remembered == state.cluster_id and state.revision < seen:
+            raise PreconditionFailed(
+                f"etcd has revision {state.revision}, and this node has seen its revision {seen}: etcd was restored "
+                "from an older copy, and only the nodes' data have what changed since; let etcd have its latest data "
+                "again, or make new records from the nodes' data below another cluster.etcd.prefix (leveretctl "
+                "describe_copy, rebuild_cluster)"
+            )
 
     def _check_identity(self, remembered: str) -> None:
         """Refuse to start with data, a name or a secret that do not belong to this cluster."""
@@ -229,6 +249,22 @@ class ClusterMember:
         # node that is killed in between finds its record among the members.
         self._file.entered(cluster_id)
         self._founding.close()
+        self._remembering = asyncio.get_running_loop().create_task(self._remember())
+        self._remembering.add_done_callback(self._ended)
+
+    async def _remember(self) -> None:
+        """Store which revision of etcd this node has seen, for `_check_age`: at an interval, and when it leaves."""
+        is_last = False
+        while not is_last:
+            is_last = self._leaving.is_set()
+            try:
+                await asyncio.to_thread(self._file.saw, self.store.revision)
+            except StorageError as error:
+                # The next time may succeed; until then an older copy of etcd is known by an earlier revision.
+                logger.warning("revision_of_etcd_not_stored error=%s", error)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_REMEMBER_S):
+                    await self._leaving.wait()
 
     async def serve(self, links: MemberLinks, uri: str) -> None:
         """Announce this node's address: other nodes wait for it from now on."""
@@ -260,6 +296,10 @@ class ClusterMember:
         """Leave: no other node needs to wait for this one any more."""
         for task in self._tasks:
             task.cancel()
+        self._leaving.set()
+        if self._remembering is not None:
+            # Not cancelled: its thread would go on writing the file, beside that of the next attempt to enter.
+            await asyncio.gather(self._remembering, return_exceptions=True)
         for _, waits in self._waiting:
             waits.cancel()
         self._links = None

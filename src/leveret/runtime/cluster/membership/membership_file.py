@@ -3,7 +3,8 @@
 The file is missing before the first attempt to enter a cluster. `{"had_data": ...}` belongs to an unfinished
 attempt: the process was killed, or etcd stopped answering. If the node had no data before, its present data come
 from that attempt; no client was served, so the cluster's state replaces them. `{"cluster_id": ...}` names the
-node's cluster.
+node's cluster. `{"revision": ...}` beside it is a revision of etcd that this node has seen: an etcd with an earlier one
+was restored from an older copy.
 """
 
 from __future__ import annotations
@@ -43,6 +44,16 @@ class MembershipFile:
         """Store that this node is a member."""
         if self.cluster_id != cluster_id:
             self._file.save({"cluster_id": cluster_id})
+
+    @property
+    def revision(self) -> int:
+        """The latest revision of its cluster's etcd that this node is known to have seen."""
+        return int(self._file.load().get("revision", 0))
+
+    def saw(self, revision: int) -> None:
+        """Store that this node, a member, has seen a revision of etcd. Blocks for the disk."""
+        if self.revision < revision:
+            self._file.save({"cluster_id": self.cluster_id, "revision": revision})
 
     def give_up(self) -> None:
         """Remove the file: this node serves without a cluster, and its data are its own from now on."""

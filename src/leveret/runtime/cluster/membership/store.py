@@ -9,7 +9,7 @@
 
 **Changes** are reported once, revision by revision, in order and without gaps. A watch that is cut continues at its
 revision; if etcd no longer has that revision, all keys are read again and the differences are reported as one
-revision.
+revision. If etcd does not have that revision yet, it was restored from an older copy: the lease ends.
 
 **A transaction** is done at most once, in the order of the calls, and never after the end of the lease. Each one
 also writes the turn key of this node, which is bound to the lease, on condition that the key is as the last
@@ -23,7 +23,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import aclosing
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from leveret.config import Config
 from leveret.core.replication.cluster import ClusterKeys, Event, Presence, differences, encode
@@ -338,18 +338,21 @@ class ClusterStore:
     async def _look(self) -> None:
         """Read all keys, and report the changes that are not known yet."""
         snapshot = await self._etcd.read(self.keys.prefix)
-        if snapshot.revision < self.revision:
-            self._end_with_forgetful_etcd(snapshot.revision)
+        self._end_if_older(snapshot.revision, self.revision)
         self._take(differences(self._known, snapshot.entries, snapshot.revision), snapshot.revision)
 
-    def _end_with_forgetful_etcd(self, revision: int) -> NoReturn:
-        """Give up the lease, which that etcd does not know, so that this node enters anew."""
-        reason = (
-            f"etcd has revision {revision}, and had {self.revision}: it was replaced, or has lost its data"
-        )
-        if self._lease is not None:
-            self._lease.lose(reason)
-        raise LeaseLost(reason)
+    async def _compare(self) -> None:
+        """Give up the lease if etcd lacks what this node has seen: a watch would wait for that revision in silence."""
+        seen = max(self.revision, self._turn_modified)
+        self._end_if_older((await self._etcd.read(self._turn)).revision, seen)
+
+    def _end_if_older(self, revision: int, seen: int) -> None:
+        """Give up the lease if etcd's revision is earlier than one that this node has seen, so that it enters anew."""
+        if revision < seen:
+            reason = f"etcd has revision {revision}, and had {seen}: it was restored from an older copy, or replaced"
+            if self._lease is not None:
+                self._lease.lose(reason)
+            raise LeaseLost(reason)
 
     def _take(self, events: list[Event], revision: int) -> None:
         turns = f"{self.keys.prefix}turns/"
@@ -366,10 +369,12 @@ class ClusterStore:
 
     async def _follow(self) -> None:
         """Report events for as long as there is a lease."""
+        is_first = True
         while self._lease is not None:
             endpoint = self._etcd.endpoint
             self._moved_at_s = self._clock_s()
-            watching = asyncio.get_running_loop().create_task(self._watch())
+            watching = asyncio.get_running_loop().create_task(self._watch(is_first))
+            is_first = False
             try:
                 while not (
                     (await asyncio.wait((watching,), timeout=LOOK_S))[0]
@@ -394,7 +399,10 @@ class ClusterStore:
     def _is_stuck(self) -> bool:
         return self._expected > self.revision and self._clock_s() - self._moved_at_s > self._stuck_s
 
-    async def _watch(self) -> None:
+    async def _watch(self, is_first: bool) -> None:
+        if not is_first:
+            # The watch before this one may have ended with that etcd. A copy of an etcd may have this node's lease.
+            await self._compare()
         try:
             async with aclosing(self._etcd.watch(self.keys.prefix, self.revision)) as batches:
                 async for revision, events in batches:

@@ -10,6 +10,7 @@ from leveret.config import load
 from leveret.core.replication.cluster import MemberRecord
 from leveret.model.errors import PreconditionFailed
 from leveret.runtime.cluster.membership.member import ClusterMember
+from leveret.runtime.cluster.membership.membership_file import MembershipFile
 from leveret.storage.secret_file import Secret
 from leveret.testing.network.waiting import until
 
@@ -48,6 +49,29 @@ async def test_a_node_is_told_whose_data_it_has_and_never_to_delete_those_of_a_m
         assert ("empty data directory" in str(refused.value)) is (remembered == "one" and record is None)
     else:
         member._check_identity(remembered)
+
+
+@pytest.mark.parametrize(
+    ("remembered", "revision", "is_refused"), [("one", 6, True), ("one", 7, False), ("other", 6, False)]
+)
+async def test_an_etcd_that_is_older_than_what_a_node_has_seen_is_refused(
+    remembered: str, revision: int, is_refused: bool, tmp_path: Path
+) -> None:
+    """The node would delete the logs of queues that were declared since that copy of etcd, as those of deleted ones."""
+    MembershipFile(tmp_path).entered("one")
+    MembershipFile(tmp_path).saw(7)
+    MembershipFile(tmp_path).saw(5)
+    member = ClusterMember(load(None, SETTINGS), tmp_path, "own data", Secret(b"s" * 32), lambda reason: None)
+    member.state.cluster_id, member.state.revision = "one", revision
+    if is_refused:
+        with pytest.raises(
+            PreconditionFailed, match=r"has revision 6, .* seen its revision 7: .*rebuild_cluster"
+        ):
+            member._check_age(remembered)
+    else:
+        member._check_age(remembered)
+    MembershipFile(tmp_path).entered("another, made of this node's data")
+    assert MembershipFile(tmp_path).revision == 0
 
 
 async def test_a_node_that_could_not_move_the_definitions_lock_any_more_begins_anew(tmp_path: Path) -> None:

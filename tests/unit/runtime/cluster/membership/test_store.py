@@ -48,10 +48,36 @@ async def test_an_etcd_that_was_replaced_before_the_node_is_announced_ends_its_l
 
     store._etcd = cast(Any, SimpleNamespace(read=answer, endpoint="e"))
     await store._look()
-    with pytest.raises(LeaseLost, match="etcd has revision 1, and had 88"):
+    with pytest.raises(LeaseLost, match="etcd has revision 1, and had 88: it was restored"):
         await store._look_surely()
     assert len(lost) == 1
     assert state.revision == 88
+
+
+@pytest.mark.parametrize("revision", [40, 88, 90])
+async def test_an_etcd_that_was_restored_from_an_older_copy_ends_the_lease_that_the_copy_has_too(
+    revision: int,
+) -> None:
+    """Else the node leads on by records that nobody else finds, and a watch waits for its revision in silence."""
+    store, _, lost = made()
+    store.revision, store._turn_modified = 87, 88
+    watched: list[int] = []
+
+    async def answer(prefix: str) -> Snapshot:
+        return Snapshot(revision, {})
+
+    async def watch(prefix: str, revision: int) -> AsyncGenerator[WatchEvents, None]:
+        watched.append(revision)
+        yield WatchEvents(91, [])
+
+    store._etcd = cast(Any, SimpleNamespace(read=answer, watch=watch, endpoint="e"))
+    if revision < 88:
+        with pytest.raises(LeaseLost, match="etcd has revision 40, and had 88: it was restored"):
+            await store._watch(is_first=False)
+        assert (len(lost), watched) == (1, [])
+    else:
+        await store._watch(is_first=False)
+        assert (lost, watched) == ([], [87])
 
 
 async def test_what_others_did_before_a_node_was_announced_is_known_before_it_serves() -> None:
