@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -235,6 +235,12 @@ class InspectionOperations(Protocol):
 
         Raises:
             NotFound: there is no such report.
+        """
+
+    def divergent_part(self, report_id: str | None, first: int) -> Generator[dict[str, Any], None, None]:
+        """The same from the `first` of these messages on, counted from 0; the caller closes it.
+
+        A call for the messages behind the last that was read continues without reading earlier ones again.
         """
 
 
@@ -486,7 +492,9 @@ class AmqpService(Protocol):
 class MaintenanceOperations(Protocol):
     """The commands that take the node out of service for clients, and back."""
 
-    is_draining: bool
+    @property
+    def is_draining(self) -> bool:
+        """Whether the node is out of service, by an operator's command or during a rejoin."""
 
     def suspend_listeners(self) -> None:
         """Accept no more clients."""

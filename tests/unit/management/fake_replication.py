@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 from leveret.model.errors import NotFound, PreconditionFailed
@@ -230,6 +231,9 @@ class FakeReplication:
     def _note_loop(self) -> None:
         with suppress(RuntimeError):
             self.reading_loops.append(asyncio.get_running_loop())
+
+    def divergent_part(self, report_id: str | None, first: int) -> Generator[dict[str, Any], None, None]:
+        yield from islice(self.divergent_messages(report_id), first, None)
 
     def divergent_messages(self, report_id: str | None) -> Iterator[dict[str, Any]]:
         if report_id is not None and report_id not in [each["id"] for each in self.reports]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +17,7 @@ import msgspec
 
 from leveret.model.errors import LeveretError, NotFound, PreconditionFailed, StorageError
 from leveret.runtime.integrity.answers import Answers
-from leveret.runtime.integrity.divergent import divergent_messages, divergent_reports
+from leveret.runtime.integrity.divergent import DivergentParts, divergent_messages, divergent_reports
 from leveret.runtime.integrity.log_copies import CopyRole, LogCopy, copy_at, copy_of
 from leveret.runtime.integrity.peers import Side
 from leveret.runtime.integrity.scrubbing import CopyDamaged, Pace, Scrubbed, Scrubber, Stopped
@@ -108,6 +108,7 @@ class Inspection:
         self._verifying: list[_Comparing] = []
         self._pace: Pace | None = None
         self._unmended: set[str] = set()
+        self._divergent_parts = DivergentParts(data_dir)
         self._retry_ms = RETRY_MS
         self._retry_at_ms = 0
         self._error = ""
@@ -309,8 +310,13 @@ class Inspection:
 
     def divergent(self) -> list[dict[str, Any]]:
         """See management.node.InspectionOperations."""
+        self._divergent_parts.forget_old()
         return divergent_reports(self._data_dir)
 
     def divergent_messages(self, report_id: str | None) -> Iterator[dict[str, Any]]:
         """See management.node.InspectionOperations."""
         return divergent_messages(self._data_dir, report_id)
+
+    def divergent_part(self, report_id: str | None, first: int) -> Generator[dict[str, Any], None, None]:
+        """See management.node.InspectionOperations."""
+        return self._divergent_parts.read(report_id, first)

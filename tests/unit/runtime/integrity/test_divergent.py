@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +15,8 @@ from leveret.core.queues.queue import Queue
 from leveret.core.queues.stream import Stream
 from leveret.model.definitions import Queue as Definition
 from leveret.model.errors import NotFound
-from leveret.runtime.integrity.divergent import divergent_messages, divergent_reports
+from leveret.runtime.integrity import divergent
+from leveret.runtime.integrity.divergent import DivergentParts, divergent_messages, divergent_reports
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.log_store import LogStore
 from leveret.storage.quarantine.quarantine import Quarantine
@@ -96,6 +101,38 @@ def test_messages_of_one_report_are_listed(data_dir: Path) -> None:
     assert [row["queue"] for row in divergent_messages(data_dir, None)] == ["s", "s", "q"]
     with pytest.raises(NotFound):
         next(divergent_messages(data_dir, "20260101T000000-e9"))
+
+
+def test_parts_are_read_on_where_the_one_before_ended(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node with 500,000 quarantined messages read all earlier ones again for each part, longer than anyone waits."""
+    quarantine(data_dir, 0, queue=0, stream=0)
+    whole = list(divergent_messages(data_dir, None))
+    read = list[int]()
+
+    def counted(folder: Path, report_id: str | None) -> Iterator[dict[str, Any]]:
+        for row in divergent_messages(folder, report_id):
+            read.append(row["offset"])
+            yield row
+
+    monkeypatch.setattr(divergent, "divergent_messages", counted)
+    parts = DivergentParts(data_dir)
+
+    def part(first: int, count: int) -> list[dict[str, Any]]:
+        with closing(parts.read(None, first)) as rows:
+            return list(islice(rows, count))
+
+    assert [*part(0, 3), *part(3, 3), *part(6, 9)] == whole
+    assert len(read) == len(whole) == 8
+    assert part(3, 3) == whole[3:6], "asked for again, as after a lost answer"
+    assert len(read) == 8 + 6
+    monkeypatch.setattr(divergent, "_WAITING_S", -1.0)
+    assert part(6, 1) == whole[6:7]
+    assert len(read) == 8 + 6 + 7, "nobody has continued for long"
+    for first in range(7):
+        part(first, 1)
+    assert len(parts._waiting) <= 4
 
 
 def test_damage_is_listed_and_what_is_behind_it(data_dir: Path) -> None:

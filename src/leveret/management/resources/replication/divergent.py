@@ -5,11 +5,10 @@
 
 Any node answers. Messages are sent as they are read, so that their number costs no memory; if one cannot be read, the
 last line is `{"error": ..., "reason": ...}`. Another node sends its messages in pieces: `?first=N` asks it for those
-from its N-th on, and it answers `{"messages": [...], "is_last": ...}`. It reads from the begin for each piece.
+from its N-th on, and it answers `{"messages": [...], "is_last": ...}`.
 
-Threads read the messages: which of them are settled is known only after all settlements of a log were read, and a
-piece comes behind all earlier ones, so the first of its messages may take seconds. A node of a cluster whose event loop
-stands still for so long loses its lease.
+Threads read the messages: which of them are settled is known only after all settlements of a log were read, so the
+first of its messages may take seconds. A node of a cluster whose event loop stands still for so long loses its lease.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import closing
 from itertools import chain, islice
 from typing import Any, Final
 
@@ -56,7 +56,7 @@ async def show_messages(call: Call) -> Response:
         first_wanted = whole_number(call.query.get("first", "0"), most=sys.maxsize)
         if first_wanted is None:
             raise InvalidCommand("first is no number of a message")
-        return json_reply(await asyncio.to_thread(_piece, _messages(call, report), first_wanted))
+        return json_reply(await asyncio.to_thread(_piece, call, report, first_wanted))
     rows, others = [], []
     if call.cluster.is_member:
         rows = [row for row in await _reports(call) if report in (None, row["id"])]
@@ -73,7 +73,10 @@ async def show_messages(call: Call) -> Response:
 
 
 def _messages(call: Call, report: str | None) -> Iterable[dict[str, Any]]:
-    found = call.node.replication.inspection.divergent_messages(report)
+    return _named(call, call.node.replication.inspection.divergent_messages(report))
+
+
+def _named(call: Call, found: Iterator[dict[str, Any]]) -> Iterable[dict[str, Any]]:
     return ({"node": call.cluster.name, **row} for row in found) if call.cluster.is_member else found
 
 
@@ -84,16 +87,17 @@ class _Piece(msgspec.Struct):
     is_last: bool
 
 
-def _piece(messages: Iterable[dict[str, Any]], first: int) -> _Piece:
-    """The messages from the `first` one on, of about `PIECE_BYTES` at most."""
+def _piece(call: Call, report: str | None, first: int) -> _Piece:
+    """This node's messages from the `first` one on, of about `PIECE_BYTES` at most."""
     encode = msgspec.json.Encoder().encode
     rows: list[msgspec.Raw] = []
     size = 0
-    for message in islice(messages, first, None):
-        if size > PIECE_BYTES:
-            return _Piece(rows, is_last=False)
-        rows.append(msgspec.Raw(encode(message)))
-        size += len(rows[-1])
+    with closing(call.node.replication.inspection.divergent_part(report, first)) as found:
+        for message in _named(call, found):
+            rows.append(msgspec.Raw(encode(message)))
+            size += len(rows[-1])
+            if size > PIECE_BYTES:
+                return _Piece(rows, is_last=False)
     return _Piece(rows, is_last=True)
 
 
