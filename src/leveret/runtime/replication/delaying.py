@@ -35,7 +35,7 @@ from leveret.model.errors import Corrupt, LeveretError, PreconditionFailed, Stor
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.process.work_slices import in_slices, in_thread_to_its_end
 from leveret.runtime.replication.applier import Applier, QuarantineFactory, WaitingChanges
-from leveret.runtime.replication.point_in_time import go_back, past, quarantine_bytes
+from leveret.runtime.replication.point_in_time import go_back, missing_log, past, quarantine_bytes
 from leveret.runtime.replication.spooled import take_over
 from leveret.session.link_handshake import ProvenLeader
 from leveret.storage.delayed.index import (
@@ -562,7 +562,8 @@ class Delaying:
     def lacks(self, until_ms: int) -> str:
         """Return why this node cannot be what its leader was at a time; empty if it can.
 
-        The reason is a damaged log that was not copied anew yet, an interrupted return to another time, or a full disk.
+        The reason is a damaged log that was not copied anew yet, kept files that are gone, an interrupted return to
+        another time, or a full disk.
 
         Raises:
             StorageError: the index cannot be read.
@@ -572,7 +573,9 @@ class Delaying:
             log = self._tree.logs.get(name)
             if name not in then.kept and (log is None or log.next_offset < end):
                 return f"log {name} does not have all of that time: it ends before offset {end}"
-        free, room = free_disk_bytes(self._tree.root), quarantine_bytes(then, self._tree)
+        if (gone := missing_log(then, self._index)) is not None:
+            return f"the files of log {gone}, which were kept when it was truncated or deleted, are gone"
+        free, room = free_disk_bytes(self._tree.root), quarantine_bytes(then, self._tree, self._index)
         if free is not None and free < room:
             return f"the disk has {free} octets free, and the quarantine of later records may take {room}"
         return ""

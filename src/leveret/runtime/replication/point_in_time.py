@@ -8,6 +8,7 @@ leader (`Applier.begin_rewriting`).
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -18,6 +19,8 @@ from leveret.storage.delayed.index import KEPT, NEVER_MS, Base, DelayIndex, Fram
 from leveret.storage.delayed.spool import Spool
 from leveret.storage.tree import Tree
 from leveret.wire.link import ChangeKind, LogChange
+
+logger = logging.getLogger(__name__)
 
 _ENTRY_BYTES: Final = 16_384
 """The room, in octets, of a quarantined log's directory and its two entries."""
@@ -90,10 +93,11 @@ def past(index: DelayIndex, base: Base, until_ms: int) -> PastLogs:
     return found
 
 
-def quarantine_bytes(then: PastLogs, tree: Tree) -> int:
+def quarantine_bytes(then: PastLogs, tree: Tree, index: DelayIndex) -> int:
     """Return the octets that the quarantine of later records takes at most.
 
-    Of each log the segment in which they begin is copied; the segments behind it are linked.
+    Of each log the segment in which they begin is copied; the segments behind it are linked. Of a log that was
+    destroyed later, even repeatedly, the records before each destruction count as well.
     """
     needed = 0
     for name, log in tree.logs.items():
@@ -101,7 +105,23 @@ def quarantine_bytes(then: PastLogs, tree: Tree) -> int:
         begin = log.first_offset if is_whole else then.ends[name]
         if begin < log.next_offset:
             needed += min(log.bytes_from(begin), log.segment_bytes_max) + _ENTRY_BYTES
+    for name, kept in then.kept.items():
+        needed += sum(index.largest_kept(at, name) + _ENTRY_BYTES for at, _ in kept)
     return needed
+
+
+def missing_log(then: PastLogs, index: DelayIndex) -> str | None:
+    """Return the name of a log whose state at the time is gone, because its kept files are; None if there is none."""
+    for name, kept in then.kept.items():
+        # A log without a record may have had no file.
+        if then.ends.get(name) and not _stays(kept, then.ends[name]) and not index.has_kept(kept[0].at, name):
+            return name
+    return None
+
+
+def _stays(kept: list[_KeptLog], end: int) -> bool:
+    """Whether all destructions were truncations behind the log's end at that time."""
+    return all(each.kind is NotedKind.CUT and end <= each.offset for _, each in kept)
 
 
 async def go_back(then: PastLogs, index: DelayIndex, applier: Applier, quarantine: QuarantineFactory) -> None:
@@ -138,11 +158,12 @@ def _restore(name: str, kept: list[_KeptLog], end: int | None, index: DelayIndex
     Destructions are undone backwards: the log after each one is quarantined, and the kept log takes its place.
     """
     tree = applier.tree
-    if end is not None and all(each.kind is NotedKind.CUT and end <= each.offset for _, each in kept):
-        # All truncations were behind the log's end at that time.
+    if end is not None and _stays(kept, end):
         return
     for at, noted in reversed(kept):
         if not index.has_kept(at, name):
+            # Also for a log that had no file. If files are gone, `missing_log` has told of it before any change.
+            logger.warning("no_kept_files log=%s frame=%d", name, at)
             continue
         if name in tree.logs and noted.kind is NotedKind.CUT and tree.logs[name].next_offset > noted.offset:
             applier.apply(LogChange(ChangeKind.CUT, name, noted.offset))

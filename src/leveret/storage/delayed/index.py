@@ -374,6 +374,12 @@ class DelayIndex:
         """Whether the files of a log were kept for the frame with this offset."""
         return bool(self._files(offset, name))
 
+    def largest_kept(self, offset: int, name: str) -> int:
+        """The size in octets of the largest file of a log that was kept for the frame with this offset."""
+        with suppress(FileNotFoundError):
+            return max((path.stat().st_size for path in self._files(offset, name)), default=0)
+        return 0
+
     def restore(self, offset: int, name: str, directory: Path) -> None:
         """Put the files of a log back; no log is in that directory. They stay here, too.
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from leveret.runtime.replication.applier import Applier
+from leveret.runtime.replication.point_in_time import past, quarantine_bytes
 from leveret.storage.quarantine.report import reports
 from leveret.wire.link import LogChange
 from tests.seeds import seeds
@@ -47,6 +49,27 @@ async def test_what_came_later_is_quarantined(tmp_path: Path) -> None:
     assert len(found) > 1
     queues = [log for report in found for log in report.logs if log.path.startswith("queues/")]
     assert sum(log.messages for log in queues) >= left.messages
+
+
+async def test_a_log_whose_kept_files_are_gone_is_named_before_anything_is_changed(tmp_path: Path) -> None:
+    """It was left as it is now, without a word: later records counted as those of that time."""
+    follower, leader, moments = await replaced(tmp_path, random.Random(1))
+    at_ms, last_ms = moments[0][0], moments[-1][0]
+    then = past(follower.delaying._index, follower.delaying._base, at_ms)
+    assert then.kept
+    assert follower.delaying.lacks(at_ms) == ""
+    assert quarantine_bytes(then, follower.tree, follower.delaying._index) > quarantine_bytes(
+        replace(then, kept={}), follower.tree, follower.delaying._index
+    ), "records from before each destruction are quarantined, too"
+    shutil.rmtree(follower.directory / "delayed/kept")
+    lack = follower.delaying.lacks(at_ms)
+    assert any(
+        lack == f"the files of log {name}, which were kept when it was truncated or deleted, are gone"
+        for name in then.kept
+    )
+    assert follower.delaying.lacks(last_ms) == ""
+    await follower.stop()
+    await leader.stop()
 
 
 @pytest.mark.parametrize("seed", seeds(2, each_time=1))
