@@ -1,13 +1,15 @@
 """Maintenance: RabbitMQ's suspended listeners and maintenance mode, for a node that serves no clients for a time.
 
 The HTTP API stays open, because operators' tools use it; a drained node refuses messages there, too. A restart ends
-both.
+both. A node that rejoins is drained as well. Neither of the two causes ends with the other: clients are admitted when
+both have ended.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from enum import StrEnum
 
 from leveret.runtime.clients.amqp_listener import AmqpListener
 from leveret.runtime.clients.stream_listener import StreamListener
@@ -17,21 +19,32 @@ logger = logging.getLogger(__name__)
 _REASON = "Node was put into maintenance mode"
 
 
+class DrainCause(StrEnum):
+    """Why a node is drained."""
+
+    OPERATOR = "operator"
+    REJOIN = "rejoin"
+
+
 class Maintenance:
     """The suspended listeners and the maintenance mode of a node.
 
     Attributes:
-        is_draining: whether the node is drained and not revived.
         on_change: called when `is_draining` changes.
     """
 
     def __init__(self, amqp: AmqpListener, streams: StreamListener) -> None:
         """Begin in service."""
-        self.is_draining = False
+        self._causes: set[DrainCause] = set()
         self.on_change: Callable[[bool], Awaitable[None]] = _ignore
         self._amqp = amqp
         self._streams = streams
         self._listenings = (amqp.listening, streams.listening)
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the node is drained and not revived."""
+        return bool(self._causes)
 
     def suspend_listeners(self) -> None:
         """Accept no more clients; connected ones stay."""
@@ -49,12 +62,12 @@ class Maintenance:
             await listening.resume()
         logger.info("listeners_resumed protocols=amqp,stream")
 
-    async def drain(self, *, hands_over: bool = True) -> None:
+    async def drain(self, *, cause: DrainCause = DrainCause.OPERATOR, hands_over: bool = True) -> None:
         """Accept no clients, end the connections with a reason, notify the cluster; received messages stay.
 
         Without `hands_over` the cluster is not notified, so this node leads on what it leads.
         """
-        self.is_draining = True
+        self._causes.add(cause)
         self.suspend_listeners()
         peers, streams = list(self._amqp.peers), self._streams.connections
         for peer in peers:
@@ -65,10 +78,14 @@ class Maintenance:
             await self.on_change(True)
         logger.warning("node_drained connections_closed=%d", len(peers) + len(streams))
 
-    async def revive(self) -> None:
-        """Serve clients again; see `resume_listeners`."""
+    async def revive(self, *, cause: DrainCause = DrainCause.OPERATOR) -> None:
+        """Serve clients again, unless another cause remains; see `resume_listeners`."""
+        if not self._causes <= {cause}:
+            self._causes.discard(cause)
+            logger.warning("node_not_revived cause=%s", ",".join(self._causes))
+            return
         await self.resume_listeners()
-        self.is_draining = False
+        self._causes.clear()
         await self.on_change(False)
         logger.info("node_revived")
 

@@ -34,6 +34,7 @@ import msgspec
 from leveret.core.queues.queue import Queue
 from leveret.core.replication.standby_site import KeptQueue
 from leveret.model.errors import PreconditionFailed, StorageError
+from leveret.runtime.clients.maintenance import DrainCause
 from leveret.runtime.standby.pipeline_process import ask
 from leveret.runtime.standby.returning_node import (
     FAILURES,
@@ -69,7 +70,6 @@ class Rejoin:
         self._state_file = state_file
         self._lock = asyncio.Lock()
         self._retrying: asyncio.Task[None] | None = None
-        self._was_drained = False
 
     async def rejoin(self, *, set_all_aside: bool = False) -> dict[str, Any]:
         """Become a downstream of the new upstream.
@@ -101,8 +101,7 @@ class Rejoin:
             upstream = self._here.check()
             positions = await self._ask_positions(upstream, set_all_aside=set_all_aside)
             unknown = await self._here.check_definitions()
-            self._was_drained = self._node.maintenance.is_draining
-            await self._node.maintenance.drain()
+            await self._node.maintenance.drain(cause=DrainCause.REJOIN)
             try:
                 reports = await self._come_back(positions, unknown)
             finally:
@@ -140,7 +139,7 @@ class Rejoin:
             await self._go_on()
         except FAILURES as error:
             logger.error("rejoin_failed error=%s retry_s=%g", error, RETRY_S)
-            await self._node.maintenance.drain()
+            await self._node.maintenance.drain(cause=DrainCause.REJOIN)
             self._retry_later()
 
     async def stop(self) -> None:
@@ -209,9 +208,8 @@ class Rejoin:
                 return
 
     async def _admit(self) -> None:
-        """Admit clients; a node that was in maintenance before stays in maintenance."""
-        if not self._was_drained:
-            await self._node.maintenance.revive()
+        """Admit clients; a node that an operator has drained, before or meanwhile, stays in maintenance."""
+        await self._node.maintenance.revive(cause=DrainCause.REJOIN)
 
     # -- before any change ------------------------------------------------------------------------
 

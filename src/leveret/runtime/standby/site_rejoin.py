@@ -27,6 +27,7 @@ from leveret.core.queues.queue import Queue
 from leveret.core.replication.standby_site import KeptQueue, SiteDecisions, SiteReturn
 from leveret.core.schema.operating_mode import OperatingMode
 from leveret.model.errors import LeveretError, PreconditionFailed, StorageError
+from leveret.runtime.clients.maintenance import DrainCause
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.standby.pipeline_process import Event, ask
 from leveret.runtime.standby.returning_node import (
@@ -139,14 +140,14 @@ class SiteRejoin:
 
     async def _turn_away(self) -> None:
         """Close and refuse clients, without moving leaders. A node in maintenance stays in maintenance afterwards."""
-        if not self._node.maintenance.is_draining:
+        if not self._is_closed:
             self._is_closed = True
-            await self._node.maintenance.drain(hands_over=False)
+            await self._node.maintenance.drain(cause=DrainCause.REJOIN, hands_over=False)
 
     async def _admit(self) -> None:
         if self._is_closed:
             self._is_closed = False
-            await self._node.maintenance.revive()
+            await self._node.maintenance.revive(cause=DrainCause.REJOIN)
 
     # -- the operator's command -------------------------------------------------------------------
 

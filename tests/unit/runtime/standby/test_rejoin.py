@@ -488,9 +488,10 @@ async def test_a_former_archive_that_cannot_be_put_away_leaves_an_upstream_as_be
     assert (site.node.standby.mode, site.contents()[-5:]) == ("upstream", later)
 
 
-async def test_once_it_has_begun_nobody_is_let_in_until_it_is_done(
+async def test_nobody_is_let_in_until_it_is_done_nor_then_to_a_node_that_its_operator_drained_meanwhile(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The end of the retries admitted clients to a node that its operator had drained meanwhile."""
     site = await old_upstream(directory, "q")
     promoted = Promoted(site, monkeypatch)
     await site.publish(3)
@@ -511,7 +512,16 @@ async def test_once_it_has_begun_nobody_is_let_in_until_it_is_done(
     assert node.maintenance.is_draining
     with pytest.raises(PreconditionFailed, match="coming back already"):
         await node.rejoin.rejoin()
+    await node.maintenance.drain()
+    await node.maintenance.revive()
+    assert node.maintenance.is_draining, "an operator does not admit clients before it is done"
+    await node.maintenance.drain()
     fails = False
+    await until(lambda: StateFile(node.data_dir / rejoin.STATE_FILE).load() == {})
+    async with node.rejoin._lock:
+        """The last try has ended."""
+    assert node.maintenance.is_draining, "neither does the end of the retries"
+    await node.maintenance.revive()
     await until(lambda: not node.maintenance.is_draining)
     assert (node.standby.mode, node.schema_sync.mode) == ("downstream", "downstream")
     assert StateFile(node.data_dir / rejoin.STATE_FILE).load() == {}

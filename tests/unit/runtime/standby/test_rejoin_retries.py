@@ -11,6 +11,7 @@ import pytest
 
 from leveret.core.replication.standby_site import SiteDecisions, SiteReturn
 from leveret.model.errors import PreconditionFailed, StorageError
+from leveret.runtime.clients.maintenance import DrainCause
 from leveret.runtime.standby import rejoin, site_rejoin
 from leveret.storage.state_file import StateFile
 
@@ -22,7 +23,8 @@ async def test_a_bug_in_one_try_of_a_node_ends_no_later_one(
 ) -> None:
     admitted, tries = asyncio.Event(), 0
 
-    async def revive() -> None:
+    async def revive(cause: DrainCause) -> None:
+        assert cause is DrainCause.REJOIN
         admitted.set()
 
     async def go_on() -> None:
