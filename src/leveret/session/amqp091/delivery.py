@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from struct import Struct
 from typing import Any, Final, Protocol
 
@@ -24,6 +25,8 @@ _pack_tag: Callable[[int], bytes] = Struct(">Q").pack
 UNLIMITED: Final = 1 << 30
 FEW: Final = 16
 """The most runs of deliveries, or consumers, that are handled in one step; more take several (settling)."""
+BLOCK_RUNS: Final = 512
+"""The most runs in a block of unsettled deliveries to which a run is added; splits may double it."""
 AROUND_MAX: Final = 1024
 """The most routes for which a consumer caches prepared octets."""
 
@@ -68,11 +71,15 @@ class Unacked:
 
 
 class UnackedRuns:
-    """A channel's unsettled deliveries in order of tag."""
+    """A channel's unsettled deliveries in order of tag.
+
+    The runs are in blocks of bounded length, none of them empty unless it is the only one. So an ack of a run in the
+    middle costs as much with 100,000 runs as with a thousand.
+    """
 
     def __init__(self) -> None:
         """Begin without deliveries."""
-        self._runs: deque[Unacked] = deque()
+        self._blocks: list[deque[Unacked]] = [deque()]
         self.count = 0
 
     def add(self, run: Unacked) -> None:
@@ -81,7 +88,8 @@ class UnackedRuns:
         So messages that were delivered together are returned together, even if they differ.
         """
         self.count += run.count
-        last = self._runs[-1] if self._runs else None
+        block = self._blocks[-1]
+        last = block[-1] if block else None
         if (
             last is not None
             and last.offset + last.count == run.offset
@@ -91,45 +99,49 @@ class UnackedRuns:
             and last.delivered_at_ms == run.delivered_at_ms
         ):
             last.count += run.count
+        elif len(block) < BLOCK_RUNS:
+            block.append(run)
         else:
-            self._runs.append(run)
+            self._blocks.append(deque((run,)))
 
     def take_up_to(self, tag: int) -> Collection[Unacked]:
         """Remove and return all deliveries with a tag of at most `tag`; 0 means all."""
-        runs = self._runs
-        if len(runs) > FEW and (not tag or runs[-1].tag + runs[-1].count - 1 <= tag):
-            # Constant cost for any number.
-            self._runs, self.count = deque(), 0
-            return runs
+        newest = self._blocks[-1]
+        is_few = len(self._blocks) == 1 and len(newest) <= FEW
+        if not is_few and (not tag or newest[-1].tag + newest[-1].count - 1 <= tag):
+            return self._replace(())
         taken: list[Unacked] = []
-        while runs and (not tag or runs[0].tag <= tag):
-            run = runs[0]
+        block = self._blocks[0]
+        while block and (not tag or block[0].tag <= tag):
+            run = block[0]
             if tag and run.tag + run.count - 1 > tag:
                 taken.append(_split_front(run, tag - run.tag + 1))
                 break
-            taken.append(runs.popleft())
+            taken.append(block.popleft())
+            block = block or self._next_block()
         self.count -= sum(run.count for run in taken)
         return taken
 
     def take_first(self, count: int) -> list[Unacked]:
         """Remove and return at most `count` runs from the front; empty if there is none."""
-        runs = self._runs
-        taken = [runs.popleft() for _ in range(min(count, len(runs)))]
+        taken: list[Unacked] = []
+        block = self._blocks[0]
+        while block and len(taken) < count:
+            taken.append(block.popleft())
+            block = block or self._next_block()
         self.count -= sum(run.count for run in taken)
         return taken
 
     def take_of(self, source: DeliverySource) -> list[Unacked]:
         """Remove and return all deliveries of one queue."""
-        taken = [run for run in self._runs if run.queue is source]
+        taken = [run for run in self if run.queue is source]
         if taken:
-            self._runs = deque(run for run in self._runs if run.queue is not source)
-            self.count -= sum(run.count for run in taken)
+            self._replace([run for run in self if run.queue is not source])
         return taken
 
     def put_back(self, runs: Collection[Unacked]) -> None:
         """Put removed runs back (a rolled back transaction): all in one call, because each call sorts."""
-        self._runs = deque(sorted([*self._runs, *runs], key=lambda run: run.tag))
-        self.count += sum(run.count for run in runs)
+        self._replace(sorted([*self, *runs], key=lambda run: run.tag))
 
     def take_one(self, tag: int) -> Unacked | None:
         """Remove and return one delivery, None if it is not there."""
@@ -140,58 +152,97 @@ class UnackedRuns:
 
         None if there is no such tag.
         """
-        runs = self._runs
-        index = self._index_of(tag)
-        if index < 0:
+        number = index = 0
+        block = self._blocks[0]
+        if not block:
             return None
-        run = runs[index]
+        run = block[0]
+        if not run.tag <= tag < run.tag + run.count:
+            number = self._block_of(tag)
+            block = self._blocks[number]
+            index = _index_in(block, tag)
+            if index < 0:
+                return None
+            run = block[index]
         before = tag - run.tag
         count = min(run.count - before, last - tag + 1)
         self.count -= count
         if count == run.count:
-            del runs[index]
+            del block[index]
+            if not block and len(self._blocks) > 1:
+                del self._blocks[number]
             return run
         if not before:
             return _split_front(run, count)
         taken = run.part(before, count)
         after = run.count - before - count
         if after:
-            runs.insert(index + 1, run.part(before + count, after))
+            block.insert(index + 1, run.part(before + count, after))
+            if len(block) > 2 * BLOCK_RUNS:
+                rest = deque(block.pop() for _ in range(BLOCK_RUNS))
+                rest.reverse()
+                self._blocks.insert(number + 1, rest)
         run.count = before
         return taken
 
     @property
     def oldest(self) -> Unacked | None:
         """The run with the lowest tags, None if nothing is unsettled."""
-        return self._runs[0] if self._runs else None
+        block = self._blocks[0]
+        return block[0] if block else None
 
     def __contains__(self, tag: int) -> bool:
         """Whether this delivery is unsettled."""
-        return self._index_of(tag) >= 0
-
-    def _index_of(self, tag: int) -> int:
-        """The index of the run that holds `tag`, -1 for none; the first run is checked first."""
-        runs = self._runs
-        if not runs or tag < runs[0].tag:
-            return -1
-        low, high = 0, len(runs)
-        if tag < runs[0].tag + runs[0].count:
-            high = 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            if runs[middle].tag <= tag:
-                low = middle
-            else:
-                high = middle
-        return low if tag < runs[low].tag + runs[low].count else -1
+        return _index_in(self._blocks[self._block_of(tag)], tag) >= 0
 
     def __len__(self) -> int:
         """The number of runs."""
-        return len(self._runs)
+        return sum(map(len, self._blocks))
 
     def __iter__(self) -> Iterator[Unacked]:
         """The runs, oldest first."""
-        return iter(self._runs)
+        return chain.from_iterable(self._blocks)
+
+    def _block_of(self, tag: int) -> int:
+        """The number of the only block that may hold `tag`; the first one is looked at first."""
+        blocks = self._blocks
+        if len(blocks) == 1 or tag < blocks[1][0].tag:
+            return 0
+        return bisect_right(blocks, tag, key=_first_tag) - 1
+
+    def _next_block(self) -> deque[Unacked]:
+        """Remove the first block, which is empty, and return the next one; the only block stays."""
+        if len(self._blocks) > 1:
+            del self._blocks[0]
+        return self._blocks[0]
+
+    def _replace(self, runs: Iterable[Unacked]) -> list[Unacked]:
+        """Hold these runs, and return all that were held."""
+        held = list(self)
+        left, self._blocks, self.count = iter(runs), [], 0
+        while block := deque(islice(left, BLOCK_RUNS)):
+            self._blocks.append(block)
+            self.count += sum(run.count for run in block)
+        self._blocks = self._blocks or [deque()]
+        return held
+
+
+def _first_tag(block: deque[Unacked]) -> int:
+    return block[0].tag
+
+
+def _index_in(runs: deque[Unacked], tag: int) -> int:
+    """The index of the run that holds `tag`, -1 for none."""
+    if not runs or tag < runs[0].tag:
+        return -1
+    low, high = 0, len(runs)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if runs[middle].tag <= tag:
+            low = middle
+        else:
+            high = middle
+    return low if tag < runs[low].tag + runs[low].count else -1
 
 
 def _split_front(run: Unacked, count: int) -> Unacked:

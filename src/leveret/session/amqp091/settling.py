@@ -7,7 +7,6 @@ at once. Many are handled in parts, some with each flush (core.broker.deferred_w
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -114,9 +113,9 @@ def _leaving(returning: _Returning, channels: Iterable[LeavingChannel]) -> Itera
 
 def in_parts(settle: Settle, runs: Collection[Unacked]) -> Iterator[None]:
     """Settle runs that were removed from their channel, in steps."""
-    left = deque(runs)
-    while left:
-        settle([left.popleft() for _ in range(min(PART_RUNS, len(left)))])
+    left = iter(runs)
+    while part := list(islice(left, PART_RUNS)):
+        settle(part)
         yield
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any, cast
 
 import pytest
@@ -13,6 +14,7 @@ from pamqp import commands, header
 from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.queue_settings import QueueSettings
+from leveret.session.amqp091 import delivery
 from leveret.session.amqp091.blocked import BlockedReason
 from leveret.session.amqp091.connection import ClientConnection
 from leveret.session.amqp091.connection_base import OUT_BYTES_MAX
@@ -68,6 +70,24 @@ class UnackedMachine(RuleBasedStateMachine):
             for each, place in places(run):
                 assert self.model.pop(each) == place
 
+    @rule(count=st.integers(1, 6))
+    def return_the_first(self, count: int) -> None:
+        for run in self.runs.take_first(count):
+            for each, place in places(run):
+                assert self.model.pop(each) == place
+                assert all(each < held for held in self.model)
+
+    @rule(queue=st.sampled_from(QUEUES), is_put_back=st.booleans())
+    def take_of(self, queue: Queue, is_put_back: bool) -> None:
+        taken = self.runs.take_of(queue)
+        assert {tag: place for run in taken for tag, place in places(run)} == {
+            tag: place for tag, place in self.model.items() if place[0] is queue
+        }
+        if is_put_back:
+            self.runs.put_back(taken)
+        else:
+            self.model = {tag: place for tag, place in self.model.items() if place[0] is not queue}
+
     @rule(tag=st.integers(0, 60))
     def settle_up_to(self, tag: int) -> None:
         taken = {tag: place for run in self.runs.take_up_to(tag) for tag, place in places(run)}
@@ -87,8 +107,27 @@ def places(run: Unacked) -> list[tuple[int, tuple[DeliverySource, int]]]:
     return [(run.tag + i, (run.queue, run.offset + i)) for i in range(run.count)]
 
 
+class SmallBlocksMachine(UnackedMachine):
+    """The same in blocks of two runs, of which there are many soon."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patched = pytest.MonkeyPatch()
+        self.patched.setattr(delivery, "BLOCK_RUNS", 2)
+
+    def teardown(self) -> None:
+        self.patched.undo()
+
+    @invariant()
+    def no_block_is_empty_or_long(self) -> None:
+        blocks = self.runs._blocks
+        assert blocks == [deque()] or all(1 <= len(block) <= 4 for block in blocks)
+
+
 TestUnackedRuns = UnackedMachine.TestCase
 TestUnackedRuns.settings = settings(max_examples=50, stateful_step_count=25)
+TestUnackedRunsInSmallBlocks = SmallBlocksMachine.TestCase
+TestUnackedRunsInSmallBlocks.settings = settings(max_examples=50, stateful_step_count=25)
 
 
 # -- deliveries as octets ---------------------------------------------------------------------
