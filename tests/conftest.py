@@ -129,7 +129,10 @@ def make_class_archive() -> None:
 
     The nodes of tests would each begin to, at the lowest priority, and be killed with their test before there is one.
     """
-    code = "import sys; from leveret.pipeline.transfer.warm import make_archive; make_archive(float(sys.argv[1]))"
+    code = (
+        "import sys; from leveret.pipeline.transfer.class_archive import make_archive; "
+        "make_archive(float(sys.argv[1]))"
+    )
     # Where there is no Java, the tests that need it say so.
     subprocess.run(
         [sys.executable, "-c", code, str(CLASS_ARCHIVE_TIMEOUT_S)], capture_output=True, check=False

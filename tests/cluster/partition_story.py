@@ -15,11 +15,11 @@ from itertools import chain, pairwise, product
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from leveret.testing.applications.applications import AppConsumer, AppPublisher, Taken, now_ms
+from leveret.testing.applications.applications import AppConsumer, AppPublisher, ReceivedMessage, now_ms
 from leveret.testing.applications.audit import FOREVER, Audit
 from leveret.testing.applications.books import Books, count_entries, read_book
-from leveret.testing.applications.parcels import declare, parcels
-from leveret.testing.sites.hosts import NetworkHost
+from leveret.testing.applications.mixed_messages import declare, mixed_messages
+from leveret.testing.sites.network_hosts import NetworkHost
 from leveret.testing.sites.network_site import NetworkNode, NetworkSite, Place
 from tests.cluster.torture_apps import CrewConsumer
 from tests.cluster.torture_stage import READS_MAX, disordered
@@ -103,7 +103,7 @@ class Applications(Site):
     def publisher_at(self, node: NetworkNode, queue: str) -> tuple[AppPublisher, Books]:
         """A publisher to one queue, and its books."""
         with self._lock:
-            mine = parcels([queue], ENDLESS, first=self._count, seed=self._seed)
+            mine = mixed_messages([queue], ENDLESS, first=self._count, seed=self._seed)
             self._count += ENDLESS
             books = self._new_books()
         return AppPublisher(
@@ -353,13 +353,13 @@ class Story:
         rows = [self.site.api("GET", f"queues/%2F/{queue}") for queue in QUEUES]
         return not any(row["messages_unacknowledged"] for row in rows)
 
-    def _found(self) -> dict[str, list[Taken]]:
+    def _found(self) -> dict[str, list[ReceivedMessage]]:
         """What is in the queues, and stays there.
 
         Read again if that was disturbed, by a node that is short of time and loses its lease. What is there twice is so
         each time.
         """
-        found: dict[str, list[Taken]] = {}
+        found: dict[str, list[ReceivedMessage]] = {}
 
         def is_read() -> bool:
             node = self.chance.choice(self.nodes)

@@ -2,8 +2,9 @@
 
     python -m tests.cluster.partitions FOLDER NODES ETCD_MEMBERS SEED SCENARIO...
 
-is run in a world of its own (leveret.testing.sites.hosts). After each scenario everything must be in order without
-anybody's hand: all queues are led, all mirrors synchronised, and the books balance (tests.cluster.partition_story).
+is run in a world of its own (leveret.testing.sites.network_hosts). After each scenario everything must be in order
+without anybody's hand: all queues are led, all mirrors synchronised, and the books balance
+(tests.cluster.partition_story).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from leveret.testing.applications.applications import now_ms
-from leveret.testing.sites.hosts import Network, NetworkLink
+from leveret.testing.sites.network_hosts import Network, NetworkLink
 from leveret.testing.sites.network_site import NetworkNode, NetworkSite
 from tests.cluster.partition_story import ALL, FIRST, Cut, Story
 from tests.cluster.torture_stage import CONFIG, LEASE_S

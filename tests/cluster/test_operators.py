@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from leveret.cli.ctl import _describe, build_app, common_options_first, wanted_command
-from leveret.cli.guides import operating
 from leveret.cli.program import run
+from leveret.cli.program_aliases import operator_arguments
 from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.sites import cluster_site
 from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
@@ -150,7 +150,7 @@ def test_the_lines_of_the_guide_to_mirroring_run_as_printed(
         if line in left:
             left.remove(line)
         program, *words = shlex.split(line)
-        status, out, err = ctl(at, *operating(f"/usr/local/sbin/{program}", words)[1])
+        status, out, err = ctl(at, *operator_arguments(f"/usr/local/sbin/{program}", words)[1])
         return status, out + err
 
     for policy in ("ha-two", "ha-all", "ha-nodes"):

@@ -16,8 +16,8 @@ from typing import Final
 import pytest
 
 from leveret.testing.sites import cluster_site
-from leveret.testing.sites import hosts as network
-from leveret.testing.sites.hosts import run_in_world
+from leveret.testing.sites import network_hosts as network
+from leveret.testing.sites.network_hosts import run_in_world
 from tests.cluster import partitions
 
 _WHY_NOT: Final = network.available() or cluster_site.available()

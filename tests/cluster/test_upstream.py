@@ -17,9 +17,9 @@ from typing import Any, Final
 
 import pytest
 
-from leveret.testing.applications.applications import Taken, TxConsumer
+from leveret.testing.applications.applications import ReceivedMessage, TxConsumer
 from leveret.testing.applications.audit import FOREVER, Audit
-from leveret.testing.applications.parcels import declare
+from leveret.testing.applications.mixed_messages import declare
 from leveret.testing.sites import cluster_site
 from leveret.testing.sites.cluster_site import SiteNode
 from leveret.testing.sites.cluster_standby import ClusterStandby
@@ -63,7 +63,7 @@ class Aftermath:
     forgotten: str = ""
     books: Audit | None = None
     again: Audit | None = None
-    found: dict[str, list[Taken]] = field(default_factory=dict)
+    found: dict[str, list[ReceivedMessage]] = field(default_factory=dict)
 
 
 class Story:

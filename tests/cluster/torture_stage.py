@@ -12,9 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from leveret.testing.applications.applications import AppConsumer, AppPublisher, Taken
+from leveret.testing.applications.applications import AppConsumer, AppPublisher, ReceivedMessage
 from leveret.testing.applications.audit import FOREVER, Account, Audit
-from leveret.testing.applications.parcels import declare
+from leveret.testing.applications.mixed_messages import declare
 from leveret.testing.network.ports import NotReady
 from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
 from leveret.testing.sites.mirror_cluster import QueuePlace
@@ -225,7 +225,7 @@ class Stage:
         except AssertionError as error:
             raise AssertionError(f"{self.reported}: {error}") from None
 
-    def _make_room(self, found: dict[str, list[Taken]]) -> None:
+    def _make_room(self, found: dict[str, list[ReceivedMessage]]) -> None:
         """What nobody consumes takes longer to read each time."""
         full = [queue for queue in QUEUES if len(found[queue]) > KEPT_MAX]
         for queue in full:
@@ -239,7 +239,7 @@ class Stage:
         if LOSSY in full:
             self._declare_lossy()
 
-    def _judge_quarantined(self, account: Account, found: Mapping[str, list[Taken]]) -> None:
+    def _judge_quarantined(self, account: Account, found: Mapping[str, list[ReceivedMessage]]) -> None:
         """What is confirmed and not in the queue that may lose messages is quarantined; then it counts no more."""
         published = [each for each in self._apps.published if each.queue == LOSSY]
         missing = {each.number for each in published if each.number in account.confirmed}
@@ -270,13 +270,13 @@ class Stage:
         except NotReady as late:
             raise AssertionError(f"what is drained takes {self._quiet.take_room()} octets; {late}") from None
 
-    def _found(self) -> dict[str, list[Taken]]:
+    def _found(self) -> dict[str, list[ReceivedMessage]]:
         """What is in the queues, and stays there.
 
         Read again if that was disturbed, by a node that is short of time and loses its lease: a queue that fails over
         while it is read delivers again what it had delivered. What is there twice is so each time.
         """
-        found: dict[str, list[Taken]] = {}
+        found: dict[str, list[ReceivedMessage]] = {}
         for _ in range(READS_MAX):
             self._done(
                 lambda node: found.update(drain_all(node, "/", QUEUES, keep=True)), "the queues to be read"
@@ -318,7 +318,7 @@ class Stage:
         }
 
 
-def disordered(taken: Sequence[Taken]) -> int:
+def disordered(taken: Sequence[ReceivedMessage]) -> int:
     """Messages behind a later one of the same publisher."""
     origins: dict[int, list[int]] = defaultdict(list)
     for message in taken:

@@ -22,7 +22,7 @@ def main(lease_id: str, ttl_s: str, cacertfile: str) -> None:
     )
     companion = LeaseCompanion(options, int(lease_id), float(ttl_s))
     while True:
-        companion.look()
+        companion.ensure_started()
         print(companion.pid, flush=True)
         if not sys.stdin.readline():
             return

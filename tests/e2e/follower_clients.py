@@ -10,7 +10,7 @@ from typing import Any, Final
 import pika
 
 from leveret.pipeline.upstream.stream_client import StreamClient, connect
-from leveret.testing.applications.applications import Taken, channel_of, parameters
+from leveret.testing.applications.applications import ReceivedMessage, channel_of, parameters
 from leveret.testing.applications.contents import number_of
 from leveret.testing.network.ports import LOOPBACK, wait_until
 from leveret.testing.sites.follower_site import PATIENCE_S, FollowerSiteNode
@@ -136,9 +136,9 @@ def count(port: int, queue: str) -> int:
         return int(connection.channel().queue_declare(queue, passive=True).method.message_count)
 
 
-def read_stream(port: int, stream: str) -> list[Taken]:
+def read_stream(port: int, stream: str) -> list[ReceivedMessage]:
     """All messages of a stream, from its begin: a mark is published behind the last, and left there."""
-    taken: list[Taken] = []
+    taken: list[ReceivedMessage] = []
     with pika.BlockingConnection(parameters(port, "/")) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
@@ -151,6 +151,6 @@ def read_stream(port: int, stream: str) -> list[Taken]:
             channel.basic_ack(method.delivery_tag)
             if not body.startswith(_MARK):
                 number = number_of(properties.message_id, body)
-                taken.append(Taken(number, method.exchange, method.routing_key, body, properties))
+                taken.append(ReceivedMessage(number, method.exchange, method.routing_key, body, properties))
         channel.cancel()
     return taken

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from leveret.testing.applications.applications import AppConsumer, AppPublisher, Taken
+from leveret.testing.applications.applications import AppConsumer, AppPublisher, ReceivedMessage
 from leveret.testing.applications.books import Books, read_book
-from leveret.testing.applications.parcels import Parcel, parcel
+from leveret.testing.applications.mixed_messages import MixedMessage, mixed_message
 from tests.e2e.site import PATIENCE_S
 
 SIDE_RATE: Final = 60
@@ -28,15 +28,15 @@ class Side:
         """The next publisher; not yet running."""
         return AppPublisher(port, "/", self._messages(), self._books, window=_WINDOW, rate=SIDE_RATE)
 
-    def _messages(self) -> Iterator[Parcel]:
+    def _messages(self) -> Iterator[MixedMessage]:
         while True:
             self._count += 1
             yield self._message(self._count)
 
-    def _message(self, number: int) -> Parcel:
-        return parcel(number, self._queue, seed=self._queue, exchange="")
+    def _message(self, number: int) -> MixedMessage:
+        return mixed_message(number, self._queue, seed=self._queue, exchange="")
 
-    def altered(self, found: Iterable[Taken], is_same: Callable[[Any, Any], bool]) -> list[int]:
+    def altered(self, found: Iterable[ReceivedMessage], is_same: Callable[[Any, Any], bool]) -> list[int]:
         """Numbers of those that are not as they were published, as `is_same` compares properties."""
         return [
             each.number

@@ -12,11 +12,11 @@ from typing import Any, Final
 import pika
 import pika.exceptions
 
-from leveret.testing.applications.applications import AppMessage, Taken, now_ms
+from leveret.testing.applications.applications import AppMessage, ReceivedMessage, now_ms
 from leveret.testing.applications.audit import FOREVER, Audit
 from leveret.testing.applications.compare import compare
 from leveret.testing.applications.contents import is_same, is_shown, is_streamed, shown_number
-from leveret.testing.applications.parcels import EXCHANGE
+from leveret.testing.applications.mixed_messages import EXCHANGE
 from leveret.testing.network.link_proxy import Direction
 from leveret.testing.network.ports import wait_until
 from leveret.testing.sites.follower_site import FollowerSite, FollowerSiteNode
@@ -520,7 +520,7 @@ EVENTS: Final[dict[str, Callable[[Story], None]]] = {
 }
 
 
-def without_delivery_counts(found: Iterable[Taken], published: Iterable[AppMessage]) -> None:
+def without_delivery_counts(found: Iterable[ReceivedMessage], published: Iterable[AppMessage]) -> None:
     """Take out what a quorum queue puts into the headers of what it delivers again."""
     bare = {message.number for message in published if message.properties.headers is None}
     for message in found:

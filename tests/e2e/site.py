@@ -15,7 +15,7 @@ from leveret.testing.applications.applications import (
     AppConsumer,
     AppMessage,
     AppPublisher,
-    Taken,
+    ReceivedMessage,
     channel_of,
     drain,
     now_ms,
@@ -23,7 +23,7 @@ from leveret.testing.applications.applications import (
 )
 from leveret.testing.applications.audit import Account, Audit, audit
 from leveret.testing.applications.books import Books, count_entries
-from leveret.testing.applications.parcels import parcels
+from leveret.testing.applications.mixed_messages import mixed_messages
 from leveret.testing.network.ports import wait_until
 
 PATIENCE_S: Final = 60.0
@@ -74,7 +74,7 @@ class Site:
         self, queues: Sequence[str], count: int = ENDLESS, *, rate: float = math.inf
     ) -> AppPublisher:
         """A publisher of the next `count` messages, so many a second at most; not yet running."""
-        mine = parcels(queues, count, first=self._count, seed=self._seed)
+        mine = mixed_messages(queues, count, first=self._count, seed=self._seed)
         self._count += count
         port, books = self._node.amqp_port, self._new_books()
         return AppPublisher(port, self._vhost, self._noted(mine), books, window=WINDOW, rate=rate)
@@ -115,7 +115,7 @@ class Site:
         self._forgotten |= dict.fromkeys(gone, now_ms())
         self.published = [message for message in self.published if message.queue != queue]
 
-    def turn_page(self, found: Mapping[str, Sequence[Taken]]) -> None:
+    def turn_page(self, found: Mapping[str, Sequence[ReceivedMessage]]) -> None:
         """What was found is all there is, and none of it may go; the books begin anew, all else is a stranger."""
         self._kept = {message.number for taken in found.values() for message in taken}
         self.published = [message for message in self.published if message.number in self._kept]
@@ -139,7 +139,7 @@ class Site:
 
     def audit(
         self,
-        found: Mapping[str, Sequence[Taken]],
+        found: Mapping[str, Sequence[ReceivedMessage]],
         covered_ms: Mapping[str, int],
         account: Account | None = None,
     ) -> Audit:
@@ -168,12 +168,14 @@ def background(*applications: AppPublisher | AppConsumer) -> Iterator[None]:
         assert not thread.is_alive()
 
 
-def drain_all(node: Door, vhost: str, queues: Collection[str], *, keep: bool) -> dict[str, list[Taken]]:
+def drain_all(
+    node: Door, vhost: str, queues: Collection[str], *, keep: bool
+) -> dict[str, list[ReceivedMessage]]:
     """Take everything out of these queues; with `keep` it goes back."""
     return {queue: drain(node.amqp_port, vhost, queue, keep=keep) for queue in queues}
 
 
-def as_published(site: Site, found: dict[str, list[Taken]]) -> dict[str, list[Taken]]:
+def as_published(site: Site, found: dict[str, list[ReceivedMessage]]) -> dict[str, list[ReceivedMessage]]:
     """What came through the recovery's exchange, which is all that it changes, as if through its own."""
     exchanges = {message.number: message.exchange for message in site.published}
     return {

@@ -18,9 +18,14 @@ import pika
 import pika.exceptions
 
 from leveret.pipeline.archive.manifest import Manifest
-from leveret.testing.applications.applications import Taken, parameters, publish_message, taken_of
+from leveret.testing.applications.applications import (
+    ReceivedMessage,
+    parameters,
+    publish_message,
+    received_message,
+)
 from leveret.testing.applications.contents import has_died
-from leveret.testing.applications.parcels import Parcel
+from leveret.testing.applications.mixed_messages import MixedMessage
 from leveret.testing.servers.broker import LeveretProcess
 from leveret.testing.sites.standby_cluster import StandbyCluster
 
@@ -95,7 +100,7 @@ class Graves:
                 channel = connection.channel()
                 channel.tx_select()
                 while (got := channel.basic_get(GRAVE))[0] is not None:
-                    number = taken_of(*got).number
+                    number = received_message(*got).number
                     if number in self.dead[vhost] and self._chance.random() < _ACKED:
                         channel.basic_ack(got[0].delivery_tag)
                         self.buried[vhost].add(number)
@@ -162,7 +167,7 @@ class Graves:
                     channel.basic_reject(method.delivery_tag, requeue=False)
         return numbers
 
-    def _next(self, queue: str) -> Parcel:
+    def _next(self, queue: str) -> MixedMessage:
         return self._sites.books.next(queue, transient=0.0)
 
     def _is_over(self, vhost: str) -> bool:
@@ -186,7 +191,7 @@ class Graves:
             own = {queue: self._sites.drained(node, vhost, queue) for queue in DYING}
             self._judge(vhost, own, self._sites.drained(node, vhost, GRAVE))
 
-    def _judge(self, vhost: str, own: dict[str, list[Taken]], grave: list[Taken]) -> None:
+    def _judge(self, vhost: str, own: dict[str, list[ReceivedMessage]], grave: list[ReceivedMessage]) -> None:
         books, where = self._sites.books, f"dead letters of {vhost}"
         altered = [
             text
@@ -229,13 +234,13 @@ class Graves:
     def _connection(self, node: LeveretProcess, vhost: str) -> pika.BlockingConnection:
         return pika.BlockingConnection(parameters(node.amqp_port, vhost))
 
-    def _look(self, node: LeveretProcess, vhost: str, queue: str) -> list[Taken]:
+    def _look(self, node: LeveretProcess, vhost: str, queue: str) -> list[ReceivedMessage]:
         """All messages of a queue, which stay there."""
         with self._connection(node, vhost) as connection:
             channel = connection.channel()
             found = []
             while (got := channel.basic_get(queue))[0] is not None:
-                found.append(taken_of(*got))
+                found.append(received_message(*got))
             return found
 
     def _counts(self, node: LeveretProcess, vhost: str, queues: Sequence[str]) -> set[int]:
@@ -244,7 +249,7 @@ class Graves:
             return {channel.queue_declare(queue, passive=True).method.message_count for queue in queues}
 
 
-def _is_of_its_queue(taken: Taken, published: Parcel) -> bool:
+def _is_of_its_queue(taken: ReceivedMessage, published: MixedMessage) -> bool:
     """Whether a dead letter says from which queue it came, and why it died."""
     if not has_died(vars(taken.properties)):
         return False

@@ -20,8 +20,8 @@ from pamqp import commands
 
 from leveret.model.errors import LeveretError
 from leveret.pipeline.upstream.stream_client import StreamClient
-from leveret.testing.applications.applications import Taken, drain
-from leveret.testing.applications.parcels import declare, parcels
+from leveret.testing.applications.applications import ReceivedMessage, drain
+from leveret.testing.applications.mixed_messages import declare, mixed_messages
 from leveret.testing.network.ports import LOOPBACK, free_port, wait_until
 from leveret.testing.servers.broker import LeveretProcess
 from leveret.testing.sites.standby_pair import get
@@ -48,7 +48,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretProcess]:
             channel = connection.channel()
             channel.confirm_delivery()
             declare(channel, [QUEUE])
-            for one in parcels([QUEUE], COUNT):
+            for one in mixed_messages([QUEUE], COUNT):
                 channel.basic_publish(one.exchange, one.routing_key, one.body, one.properties)
         yield node
 
@@ -64,7 +64,7 @@ def nothing_is_lost(node: LeveretProcess) -> Iterator[None]:
     assert "traceback=" not in node.log_text()
 
 
-def held(node: LeveretProcess) -> list[Taken]:
+def held(node: LeveretProcess) -> list[ReceivedMessage]:
     """What the queue holds; to have looked is what the flag of redelivery tells of."""
     return [each._replace(redelivered=False) for each in drain(node.amqp_port, "/", QUEUE, keep=True)]
 

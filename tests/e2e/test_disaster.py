@@ -17,10 +17,10 @@ from typing import Any, Final
 import pika
 import pytest
 
-from leveret.testing.applications.applications import Taken, now_ms
+from leveret.testing.applications.applications import ReceivedMessage, now_ms
 from leveret.testing.applications.audit import FOREVER, Audit, QueueBooks
 from leveret.testing.applications.contents import is_shown, shown_number
-from leveret.testing.applications.parcels import declare
+from leveret.testing.applications.mixed_messages import declare
 from leveret.testing.network.ports import wait_until
 from leveret.testing.sites.standby_pair import BEACON, PROMOTE_TIMEOUT_S, StandbyPair, get
 from tests.e2e.site import PATIENCE_S, Site, as_published, background, drain_all
@@ -65,8 +65,8 @@ class Aftermath:
     divergent: list[dict[str, Any]]
     altered: list[dict[str, Any]]
     after_rejoin: dict[str, int]
-    found: dict[str, list[Taken]]
-    found_later: dict[str, list[Taken]]
+    found: dict[str, list[ReceivedMessage]]
+    found_later: dict[str, list[ReceivedMessage]]
     had: dict[str, int]
     foretold: dict[str, Any]
     rehearsed: dict[str, Any]
@@ -329,7 +329,7 @@ def test_a_second_promotion_recovers_nothing_again(aftermath: Aftermath) -> None
     assert aftermath.displayed == aftermath.summary
 
 
-def as_if_never_seen(taken: Taken) -> Taken:
+def as_if_never_seen(taken: ReceivedMessage) -> ReceivedMessage:
     """The message without the flag and the count that say that it was handed out before."""
     properties = copy(taken.properties)
     properties.headers = {
@@ -338,7 +338,7 @@ def as_if_never_seen(taken: Taken) -> Taken:
     return taken._replace(properties=properties, redelivered=False)
 
 
-def unseen(found: dict[str, list[Taken]]) -> dict[str, list[Taken]]:
+def unseen(found: dict[str, list[ReceivedMessage]]) -> dict[str, list[ReceivedMessage]]:
     return {queue: [as_if_never_seen(each) for each in taken] for queue, taken in found.items()}
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 from leveret.testing.applications.applications import drain
-from leveret.testing.applications.parcels import declare
+from leveret.testing.applications.mixed_messages import declare
 from leveret.testing.network.ports import wait_until
 from leveret.testing.sites.standby_pair import StandbyPair, get
 from tests.e2e.site import PATIENCE_S, Site, background

@@ -18,10 +18,10 @@ import pika
 import pytest
 from pika.exceptions import AMQPError
 
-from leveret.testing.applications.applications import AppPublisher, Taken, parameters
+from leveret.testing.applications.applications import AppPublisher, ReceivedMessage, parameters
 from leveret.testing.applications.audit import Audit
 from leveret.testing.applications.books import Books, count_entries
-from leveret.testing.applications.parcels import Parcel, declare
+from leveret.testing.applications.mixed_messages import MixedMessage, declare
 from leveret.testing.network.ports import wait_until
 from leveret.testing.sites.standby_pair import PROMOTE_TIMEOUT_S, StandbyPair
 from tests.e2e.site import PATIENCE_S, Site, background, drain_all
@@ -57,7 +57,7 @@ class Aftermath:
     """How it ended."""
 
     books: Audit
-    bulk: dict[str, list[Taken]]
+    bulk: dict[str, list[ReceivedMessage]]
     recovery_killed: Attempt
     node_killed: Attempt
     last: subprocess.CompletedProcess[str]
@@ -141,10 +141,10 @@ def fill(pair: StandbyPair, books: Books) -> None:
     pair.wait_queues([*QUEUES, *BULK, "beacon"])
 
 
-def bulk() -> Iterator[Parcel]:
+def bulk() -> Iterator[MixedMessage]:
     for number in range(BULK_MESSAGES):
         properties = pika.BasicProperties(message_id=str(number), delivery_mode=2)
-        yield Parcel(number, BULK[0], "bulk", "", BULK_BODY, properties)
+        yield MixedMessage(number, BULK[0], "bulk", "", BULK_BODY, properties)
 
 
 def promoted(pair: StandbyPair, site: Site, drivers: list[int], disordered: int) -> Aftermath:

@@ -22,7 +22,7 @@ from pamqp import commands
 
 from leveret.session.amqp091.replies import NAMES
 from leveret.testing.applications.applications import drain
-from leveret.testing.applications.parcels import declare, parcels
+from leveret.testing.applications.mixed_messages import declare, mixed_messages
 from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.servers.broker import LeveretProcess
 from leveret.wire.amqp091 import FRAME_HEAD
@@ -53,7 +53,7 @@ def node(tmp_path: Path) -> Iterator[LeveretProcess]:
             channel = connection.channel()
             channel.confirm_delivery()
             declare(channel, [QUEUE])
-            for one in parcels([QUEUE], COUNT):
+            for one in mixed_messages([QUEUE], COUNT):
                 channel.basic_publish(one.exchange, one.routing_key, one.body, one.properties)
         yield node
 

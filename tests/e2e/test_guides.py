@@ -19,7 +19,7 @@ from typing import Final
 import pika
 import pytest
 
-from leveret.cli.guides import operating
+from leveret.cli.program_aliases import operator_arguments
 from leveret.testing.applications.applications import parameters
 from leveret.testing.network.ports import LOOPBACK, free_ports, wait_until
 from leveret.testing.servers.broker import LeveretProcess
@@ -67,7 +67,7 @@ class Guided:
             each for each in REPLICATION if containing in each
         ]
         program, *words = shlex.split(line)
-        _, arguments = operating(f"/usr/local/sbin/{program}", words)
+        _, arguments = operator_arguments(f"/usr/local/sbin/{program}", words)
         self.done[line] = node.ctl(*arguments, timeout_s=PROMOTE_TIMEOUT_S, check=False)
         assert self.done[line].returncode == 0, (line, self.done[line].stderr)
         return self.done[line].stdout

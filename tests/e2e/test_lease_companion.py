@@ -205,8 +205,8 @@ def test_two_companions_of_one_lease_are_as_good_as_one(holder: Holder, member: 
     options = EtcdOptions(endpoints=Endpoints().parse(member.url))
     second = LeaseCompanion(options, holder.lease_id, LONG_S)
     try:
-        second.look()
-        second.look()
+        second.ensure_started()
+        second.ensure_started()
         pid = second.pid
         wait_until(lambda: runs(pid), "the second companion", PATIENCE_S)
     finally:

@@ -357,16 +357,16 @@ async def test_who_is_not_to_follow_any_more_when_it_may_change_definitions_chan
         await entered.wait()
         await link.failed("is not the one that follows")
         assert link.downstream.schema() == before
-        sync.look()
+        sync.obey_decisions()
         await until(lambda: sync.status()["state"] == "disconnected", "the end of the link")
         assert (sync.follower, sync.status()["follower"]) == ("another", "another")
 
         del link.downstream.changing
         site.follower = "down"
-        sync.look()
+        sync.obey_decisions()
         await until(lambda: link.downstream.schema() == link.upstream.schema(), "the schema")
         site.decided = SchemaDecided(operating_mode=OperatingMode.UPSTREAM)
-        sync.look()
+        sync.obey_decisions()
         await until(lambda: sync.status()["state"] == "running", "the other side")
 
 

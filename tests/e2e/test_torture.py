@@ -22,9 +22,9 @@ import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker
 
-from leveret.testing.applications.applications import Taken, parameters
+from leveret.testing.applications.applications import ReceivedMessage, parameters
 from leveret.testing.applications.audit import FOREVER, Audit
-from leveret.testing.applications.parcels import declare
+from leveret.testing.applications.mixed_messages import declare
 from leveret.testing.servers.broker import LeveretProcess
 from leveret.testing.servers.rabbitmq import RabbitNode
 from leveret.testing.sites.standby_pair import BEACON, StandbyPair
@@ -195,7 +195,7 @@ def recover_into(pair: StandbyPair, rabbit: RabbitNode, chance: random.Random) -
     return story, sum(row["in_doubt"] for row in json.loads(ended.stdout))
 
 
-def drain_into_books(rabbit: RabbitNode, queues: Sequence[str]) -> dict[str, list[Taken]]:
+def drain_into_books(rabbit: RabbitNode, queues: Sequence[str]) -> dict[str, list[ReceivedMessage]]:
     """All that is in these queues of a RabbitMQ: nothing where a queue is missing, whatever it should have had."""
     there = [queue for queue in queues if is_there(rabbit, queue)]
     return {queue: [] for queue in queues} | drain_all(rabbit, "/", there, keep=False)

@@ -18,7 +18,7 @@ import pytest
 from leveret.pipeline.spark import worker_modules, workers
 from leveret.pipeline.spark.errors import SparkFailed
 from leveret.testing.applications.books import Books
-from leveret.testing.applications.parcels import declare
+from leveret.testing.applications.mixed_messages import declare
 from leveret.testing.network.ports import LOOPBACK, free_port, wait_until
 from leveret.testing.servers.spark_cluster import CONF, SparkCluster, python_without_us
 from leveret.testing.sites.standby_archive import transfer
@@ -185,7 +185,7 @@ def test_a_worker_needs_no_more_than_is_listed(tmp_path: Path) -> None:
         if each.is_symlink() and not is_of_a_wheel:
             each.unlink()
     code = f"import sys; sys.path.insert(0, {str(workers.pack(tmp_path))!r})\n"
-    code += "from leveret.pipeline.spark.worker_modules import look_around\nfound = look_around(None)\n"
+    code += "from leveret.pipeline.spark import worker_modules\nfound = worker_modules.find_missing_modules(None)\n"
     code += (
         "import leveret; assert '.zip' in leveret.__file__, leveret.__file__\nassert not found.missing, found"
     )
@@ -198,8 +198,8 @@ def test_a_worker_without_wheels_finds_out_what_it_lacks(tmp_path: Path) -> None
     """In a Python with nothing installed at all, which imports what the first task names."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
     code = f"import sys; sys.path.insert(0, {str(workers.pack(tmp_path))!r})\n"
-    code += f"from {worker_modules.look_around.__module__} import look_around\n"
-    code += "print(*look_around(None).missing, sep='\\n')\n"
+    code += f"from {worker_modules.find_missing_modules.__module__} import find_missing_modules\n"
+    code += "print(*find_missing_modules(None).missing, sep='\\n')\n"
     python = tmp_path / "bare" / "bin" / "python"
     done = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout.splitlines() == [f"the Python module {name}" for name in worker_modules.WHEELS], (

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from leveret.config import SETTINGS, Address, Config, build, gather, load, render, unknown_variables
 from leveret.config.example import example as example_file
 from leveret.config.example import lines_of
-from leveret.config.foreign import is_foreign_key
 from leveret.config.kinds import Bytes, Duration, Listener
 from leveret.config.reference import reference
 from leveret.config.settings import Setting, check_known
-from leveret.config.syntax import Given, parse_lines, render_line
+from leveret.config.syntax import SettingText, parse_lines, render_line
+from leveret.config.unsupported_keys import is_unsupported_key
 from leveret.model.durations import DURATION_MS_MAX
 from leveret.model.errors import ConfigError
 
@@ -146,8 +146,8 @@ def test_a_key_of_rabbitmq_that_is_not_served_is_refused_as_such(
 
 
 def test_a_key_that_is_served_is_known_though_rabbitmq_has_it_too() -> None:
-    served = {one.key.replace("$name", (*one.names, "a")[0]): Given("", "") for one in SETTINGS}
-    assert any(is_foreign_key(key) for key in served)
+    served = {one.key.replace("$name", (*one.names, "a")[0]): SettingText("", "") for one in SETTINGS}
+    assert any(is_unsupported_key(key) for key in served)
     check_known(served, SETTINGS)
 
 
@@ -296,7 +296,7 @@ def test_any_text_is_a_value_or_not_allowed_and_a_value_that_is_shown_is_read_ba
 ) -> None:
     key = one.key.replace("$name", (*one.names, "a")[0])
     try:
-        value = one.read({key: Given(text, "f:1")})
+        value = one.read({key: SettingText(text, "f:1")})
     except ConfigError:
         return
     assert one.is_family or one.kind.parse(one.kind.show(value)) == value

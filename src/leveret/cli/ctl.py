@@ -23,13 +23,13 @@ import leveret
 from leveret.cli import exits
 from leveret.cli.api import CtlError, connect
 from leveret.cli.command import CliCommand, Session
+from leveret.cli.completion import vhosts
 from leveret.cli.families import FAMILIES, NAMES
-from leveret.cli.guides import operating
-from leveret.cli.names import vhosts
 from leveret.cli.not_served import NOT_SERVED
 from leveret.cli.output.formatters import FORMATTERS
 from leveret.cli.output.grouped_help import GroupedHelp
 from leveret.cli.program import run
+from leveret.cli.program_aliases import operator_arguments
 from leveret.model.durations import DURATION_MS_MAX
 
 _VALUE_OPTIONS: Final = {
@@ -187,7 +187,7 @@ def wanted_command(arguments: list[str]) -> str | None:
 
 def main() -> None:
     """Entry point of the command."""
-    program, arguments = operating(sys.argv[0], sys.argv[1:])
+    program, arguments = operator_arguments(sys.argv[0], sys.argv[1:])
     arguments = common_options_first(arguments)
     wanted = wanted_command(arguments)
     if wanted == "help":

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
-    "helping": ("Help", ("autocomplete", "completion", "version")),
+    "leveretctl": ("Help", ("autocomplete", "completion", "version")),
     "nodes.plugins": ("Help", ("plugins",)),
     "nodes.nodes": (
         "Nodes",

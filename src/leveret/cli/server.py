@@ -25,12 +25,12 @@ import leveret
 from leveret.cli import exits
 from leveret.cli.console import console
 from leveret.cli.data_dir import DataDirBusy, DataDirError, claimed
-from leveret.cli.guides import SERVING, program_of, serving, valueless
 from leveret.cli.logs import Logs
 from leveret.cli.program import run
+from leveret.cli.program_aliases import SERVER_PROGRAMS, option_without_value, program_of, server_arguments
 from leveret.cli.service import ServiceManager, pid_file
 from leveret.config import Address, Config, build, config_files, gather, render, unknown_variables
-from leveret.config.syntax import Given
+from leveret.config.syntax import SettingText
 from leveret.model.errors import ConfigError, LeveretError, StorageError
 from leveret.storage.disk import free_disk_bytes
 from leveret.storage.reserve import Reserve
@@ -160,8 +160,8 @@ def _pairs(overrides: Sequence[str]) -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
-def _flags(values: Mapping[tuple[str, str], str | None]) -> dict[str, Given]:
-    return {key: Given(text, flag) for (flag, key), text in values.items() if text is not None}
+def _flags(values: Mapping[tuple[str, str], str | None]) -> dict[str, SettingText]:
+    return {key: SettingText(text, flag) for (flag, key), text in values.items() if text is not None}
 
 
 def _run_node(config: Config, data_dir: Path, logs: Logs) -> int:
@@ -301,9 +301,9 @@ def _describe(error: Exception) -> tuple[int, str] | None:
 
 def main() -> None:
     """Entry point of the command."""
-    program = program_of(sys.argv[0], "leveret", SERVING)
-    arguments = serving(sys.argv[1:])
-    if (option := valueless(arguments, _MISSING)) is not None:
+    program = program_of(sys.argv[0], "leveret", SERVER_PROGRAMS)
+    arguments = server_arguments(sys.argv[1:])
+    if (option := option_without_value(arguments, _MISSING)) is not None:
         print(f"{program}: {option}: {_MISSING[option]}", file=sys.stderr)
         sys.exit(exits.USAGE)
     sys.exit(run(app, program, _describe, arguments))

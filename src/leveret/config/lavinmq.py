@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from leveret.config.kinds import NONE
-from leveret.config.syntax import Given
+from leveret.config.syntax import SettingText
 from leveret.model.errors import ConfigError
 
 SUFFIX: Final = ".ini"
@@ -78,18 +78,18 @@ def is_lavinmq(name: str) -> bool:
     return name.endswith(SUFFIX)
 
 
-def parse_ini(text: str, name: str) -> dict[str, Given]:
+def parse_ini(text: str, name: str) -> dict[str, SettingText]:
     """Parse a file's text; `name` is the file's name, for errors.
 
     Raises:
         ConfigError: a line is no setting, lacks a value, or sets what Leveret does not have; the text names the line.
     """
     lines = _lines(text, name)
-    given: dict[str, Given] = {}
+    given: dict[str, SettingText] = {}
     for line in lines:
         target = _SAME[line.section].get(line.key)
         if target is not None:
-            given[target] = Given(_VALUES.get(target, {}).get(line.value, line.value), line.place)
+            given[target] = SettingText(_VALUES.get(target, {}).get(line.value, line.value), line.place)
         elif (line.section, line.key) != ("clustering", "enabled") and line.section != "amqp":
             raise _refused(line)
     _check_clustering(lines)
@@ -121,7 +121,7 @@ def _lines(text: str, name: str) -> list[Line]:
     return found
 
 
-def _listeners(lines: list[Line]) -> dict[str, Given]:
+def _listeners(lines: list[Line]) -> dict[str, SettingText]:
     """Make listeners from the ports and the one address of a section; refuse the other keys of the section."""
     bind = next((line for line in lines if line.key == "bind"), None)
     ports = [line for line in lines if line.key in _AMQP]
@@ -135,10 +135,10 @@ def _listeners(lines: list[Line]) -> dict[str, Given]:
     for line in ports:
         if line.value != _NOWHERE:
             address = f"[{host}]:{line.value}" if ":" in host else f"{host}:{line.value}"
-            found[_AMQP[line.key]] = Given(address, line.place)
+            found[_AMQP[line.key]] = SettingText(address, line.place)
         elif line.key == "port":
             # Without a word there would be Leveret's own default listener.
-            found["listeners.tcp"] = Given(NONE, line.place)
+            found["listeners.tcp"] = SettingText(NONE, line.place)
     return found
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, TypeVar, cast
 
-from leveret.config.foreign import foreign_advice, is_foreign_key
 from leveret.config.kinds import NONE, OptionalText, SettingKind, TextKind
-from leveret.config.syntax import Given
+from leveret.config.syntax import SettingText
+from leveret.config.unsupported_keys import is_unsupported_key, unsupported_key_advice
 from leveret.config.uris import ArchivePlace, Endpoints
 from leveret.model.errors import ConfigError
 from leveret.model.secrets import names_secret
@@ -93,7 +93,7 @@ class Setting:
         """Return whether a line with this key belongs to this setting."""
         return key == self.key or self.name_in(key) is not None
 
-    def read(self, given: Mapping[str, Given]) -> object:
+    def read(self, given: Mapping[str, SettingText]) -> object:
         """Return the value from all given texts.
 
         Raises:
@@ -107,7 +107,7 @@ class Setting:
             return self.standard()
         return self.collect(self._members(own))
 
-    def _members(self, own: Mapping[str, Given]) -> dict[str, Any]:
+    def _members(self, own: Mapping[str, SettingText]) -> dict[str, Any]:
         members: dict[str, Any] = {}
         for key, text in own.items():
             if key != self.prefix:
@@ -126,14 +126,14 @@ class Setting:
             return self.collect({name: self.kind.parse(text) for name, text in self.defaults.items()})
         return self.kind.parse(self.default)
 
-    def _parse(self, key: str, given: Given) -> object:
+    def _parse(self, key: str, given: SettingText) -> object:
         try:
             return cast(object, self.kind.parse(given.text))
         except ValueError:
             raise _malformed(key, given, self.allowed, is_hidden=self.hides(key, given.text)) from None
 
 
-def _malformed(key: str, given: Given, allowed: str, *, is_hidden: bool) -> ConfigError:
+def _malformed(key: str, given: SettingText, allowed: str, *, is_hidden: bool) -> ConfigError:
     value = "(secret)" if is_hidden else repr(given.text)
     return ConfigError(f"{given.origin}: {key} = {value} is not valid: expected {allowed}")
 
@@ -192,7 +192,7 @@ def _declared(field: dataclasses.Field[Any], prefix: str) -> Setting | None:
     return dataclasses.replace(declared, key=prefix + declared.key) if declared and prefix else declared
 
 
-def read_tree(tree: type[Tree], given: Mapping[str, Given], prefix: str = "") -> Tree:
+def read_tree(tree: type[Tree], given: Mapping[str, SettingText], prefix: str = "") -> Tree:
     """Build the tree from the given texts; see `Setting.read`."""
     return tree(
         **{
@@ -222,7 +222,7 @@ def _branch(field: dataclasses.Field[Any]) -> type[Any]:
     return cast(type[Any], field.default_factory)
 
 
-def check_known(given: Mapping[str, Given], known: list[Setting]) -> None:
+def check_known(given: Mapping[str, SettingText], known: list[Setting]) -> None:
     """Refuse an undeclared key.
 
     Raises:
@@ -237,14 +237,14 @@ def _advice(key: str, known: list[Setting]) -> str:
     for declared in known:
         if declared.names and key.startswith(declared.prefix + "."):
             return f"; after {declared.prefix}. comes one of {', '.join(declared.names)}"
-    foreign = foreign_advice(key)
+    foreign = unsupported_key_advice(key)
     near = _nearest(key, known, _ALIKE if foreign else _SIMILAR)
-    if near is not None and not is_foreign_key(key):
+    if near is not None and not is_unsupported_key(key):
         return f"; did you mean '{near}'?"
     return f"; {foreign or '`leveret serve --print-config` prints all settings'}"
 
 
-def contradiction(given: Mapping[str, Given], key: str, what: str) -> ConfigError:
+def contradiction(given: Mapping[str, SettingText], key: str, what: str) -> ConfigError:
     """Return the error of settings that contradict each other, without their values, which may be secret."""
     origin = given[key].origin if key in given else "default"
     return ConfigError(f"{origin}: {key} {what}")

@@ -15,7 +15,7 @@ from typing import Final
 from leveret.config import lavinmq
 from leveret.config.sections import cluster, etcd, followers
 from leveret.config.settings import Setting, check_known, read_tree
-from leveret.config.syntax import Given, parse_lines, render_line
+from leveret.config.syntax import SettingText, parse_lines, render_line
 from leveret.config.tree import SETTINGS, Config
 from leveret.model.errors import ConfigError
 
@@ -38,8 +38,8 @@ def gather(
     *paths: Path,
     environ: Mapping[str, str] | None = None,
     overrides: Mapping[str, str] | None = None,
-    flags: Mapping[str, Given] | None = None,
-) -> dict[str, Given]:
+    flags: Mapping[str, SettingText] | None = None,
+) -> dict[str, SettingText]:
     """Return all given texts with their places; the later source wins.
 
     Args:
@@ -51,7 +51,7 @@ def gather(
     Raises:
         ConfigError: a file cannot be read, a line is no setting, a key is unknown, or a secret is among `overrides`.
     """
-    given: dict[str, Given] = {}
+    given: dict[str, SettingText] = {}
     for path in paths:
         for file in _files_at(path):
             if lavinmq.is_lavinmq(file.name):
@@ -59,7 +59,7 @@ def gather(
             else:
                 given |= parse_lines(_text_of(file), str(file), partial(_text_beside, file), _joins)
     given |= _from_environment(environ or {})
-    given |= {key: Given(text, OVERRIDE) for key, text in (overrides or {}).items()}
+    given |= {key: SettingText(text, OVERRIDE) for key, text in (overrides or {}).items()}
     given |= flags or {}
     check_known(given, SETTINGS)
     _check_not_in_sight(given)
@@ -71,7 +71,7 @@ def config_files(*paths: Path) -> tuple[str, ...]:
     return tuple(str(file.absolute()) for path in paths for file in _files_at(path))
 
 
-def build(given: Mapping[str, Given], files: tuple[str, ...] = ()) -> Config:
+def build(given: Mapping[str, SettingText], files: tuple[str, ...] = ()) -> Config:
     """Build the tree from the texts of `gather`, read in `files` and elsewhere.
 
     Raises:
@@ -84,7 +84,7 @@ def build(given: Mapping[str, Given], files: tuple[str, ...] = ()) -> Config:
     return config
 
 
-def render(given: Mapping[str, Given]) -> str:
+def render(given: Mapping[str, SettingText]) -> str:
     """Return the settings in force as a configuration file; each line names its source. Secrets are left out."""
     return "".join(f"{line:<60} # {origin}\n" for one in SETTINGS for line, origin in _lines(one, given))
 
@@ -98,7 +98,7 @@ def unknown_variables(environ: Mapping[str, str], known: frozenset[str]) -> list
     )
 
 
-def _check_not_in_sight(given: Mapping[str, Given]) -> None:
+def _check_not_in_sight(given: Mapping[str, SettingText]) -> None:
     for key, text in given.items():
         one = next(each for each in SETTINGS if each.takes(key))
         if text.origin == OVERRIDE and one.hides(key, text.text):
@@ -131,12 +131,12 @@ def _text_of(path: Path) -> str:
         raise ConfigError(f"{path}: is not UTF-8 at byte {error.start}") from error
 
 
-def _from_environment(environ: Mapping[str, str]) -> dict[str, Given]:
+def _from_environment(environ: Mapping[str, str]) -> dict[str, SettingText]:
     pairs = ((_key_of(name), name) for name in sorted(environ))
-    return _logs(environ) | {key: Given(environ[name], name) for key, name in pairs if key}
+    return _logs(environ) | {key: SettingText(environ[name], name) for key, name in pairs if key}
 
 
-def _logs(environ: Mapping[str, str]) -> dict[str, Given]:
+def _logs(environ: Mapping[str, str]) -> dict[str, SettingText]:
     """Apply `RABBITMQ_LOGS` as RabbitMQ does: a log file, or `-` for standard output without a file."""
     place = environ.get(LOGS_VARIABLE)
     if place is None:
@@ -144,7 +144,7 @@ def _logs(environ: Mapping[str, str]) -> dict[str, Given]:
     meant = {"log.file": place}
     if place == "-":
         meant = {"log.file": "false", "log.console": "true", "log.console.stdio": "stdout"}
-    return {key: Given(text, LOGS_VARIABLE) for key, text in meant.items()}
+    return {key: SettingText(text, LOGS_VARIABLE) for key, text in meant.items()}
 
 
 def _key_of(variable: str) -> str | None:
@@ -163,11 +163,13 @@ def _variable_of(key: str) -> str:
     return ENVIRONMENT_PREFIX + key.upper().replace(".", "_")
 
 
-def _lines(one: Setting, given: Mapping[str, Given]) -> list[tuple[str, str]]:
+def _lines(one: Setting, given: Mapping[str, SettingText]) -> list[tuple[str, str]]:
     own = {key: text for key, text in given.items() if one.takes(key)}
     if not own:
         defaults = {f"{one.prefix}.{name}": text for name, text in one.defaults.items()}
-        own = {key: Given(text, "default") for key, text in (defaults or {one.key: one.default}).items()}
+        own = {
+            key: SettingText(text, "default") for key, text in (defaults or {one.key: one.default}).items()
+        }
     return [(_line(one, key, text.text), text.origin) for key, text in own.items()]
 
 

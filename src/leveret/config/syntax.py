@@ -27,7 +27,7 @@ _FROM_KEY: Final = re.compile(r"\$\([A-Za-z0-9_.-]+\)")
 _NEEDS_QUOTES: Final = re.compile(r"^\s|\s$|[#']|^$|^\$\(")
 
 
-class Given(NamedTuple):
+class SettingText(NamedTuple):
     """A setting's text and its place."""
 
     text: str
@@ -40,7 +40,7 @@ def _never(key: str) -> bool:
 
 def parse_lines(
     text: str, name: str, read: Callable[[str], str], joins: Callable[[str], bool] = _never
-) -> dict[str, Given]:
+) -> dict[str, SettingText]:
     """Parse a file's text; `name` is the file's name, for errors; `read` returns the text of a file that it names.
 
     The last line of a repeated key holds. The lines of a key that `joins` are regular expressions, and all of them
@@ -49,7 +49,7 @@ def parse_lines(
     Raises:
         ConfigError: a line is no setting. The text names the line and only its key, as its value may be secret.
     """
-    given: dict[str, Given] = {}
+    given: dict[str, SettingText] = {}
     for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
@@ -69,7 +69,7 @@ def parse_lines(
         before = given.get(key)
         if before is not None and before.text != value and joins(key):
             value, place = f"(?:{before.text})|(?:{value})", f"{before.origin}, {place}"
-        given[key] = Given(value, place)
+        given[key] = SettingText(value, place)
     return given
 
 

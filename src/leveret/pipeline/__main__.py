@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import msgspec
 
 from leveret.model.errors import LeveretError
-from leveret.pipeline.jobs.console import Console
 from leveret.pipeline.jobs.job import (
     BrowseJob,
     ContentsJob,
@@ -34,6 +33,7 @@ from leveret.pipeline.jobs.job import (
     RetireArchiveJob,
     TransferJob,
 )
+from leveret.pipeline.jobs.parent_channel import ParentChannel
 from leveret.pipeline.spark.errors import cause_of
 
 if TYPE_CHECKING:
@@ -69,30 +69,30 @@ def main() -> None:
     task = sys.argv[1] if len(sys.argv) == 2 else ""
     if task not in TASKS:
         sys.exit(USAGE)
-    carry_out(task, Console())
+    carry_out(task, ParentChannel())
 
 
-def carry_out(task: str, console: Console) -> NoReturn:
+def carry_out(task: str, parent: ParentChannel) -> NoReturn:
     """Run a task, report its failure, and end the process."""
     try:
-        run(task, console)
+        run(task, parent)
     except LeveretError as error:
-        console.say("failed", error=str(error))
-        console.leave(1)
+        parent.say("failed", error=str(error))
+        parent.leave(1)
     except msgspec.DecodeError as error:
-        console.say("failed", error=f"the job on standard input is malformed: {error}")
-        console.leave(1)
+        parent.say("failed", error=f"the job on standard input is malformed: {error}")
+        parent.leave(1)
     except OSError as error:
         # A directory that cannot be made, or a full disk, is reported without a stack trace.
-        console.say("failed", error=_of_a_file(error))
-        console.leave(1)
+        parent.say("failed", error=_of_a_file(error))
+        parent.leave(1)
     except Exception as error:
         # Reported before the stack trace, because the log may be on the full disk that failed.
-        console.say("failed", error=f"{type(error).__name__}: {cause_of(error)}")
+        parent.say("failed", error=f"{type(error).__name__}: {cause_of(error)}")
         with suppress(OSError):
             traceback.print_exc()
-        console.leave(1)
-    console.leave(0)
+        parent.leave(1)
+    parent.leave(0)
 
 
 def _of_a_file(error: OSError) -> str:
@@ -101,20 +101,20 @@ def _of_a_file(error: OSError) -> str:
     return f"{error.filename}: {error.strerror}; see standby.replication.downstream.data_dir"
 
 
-def run(task: str, console: Console) -> None:
+def run(task: str, parent: ParentChannel) -> None:
     """Run a task; Spark and Arrow are imported only by tasks that need them."""
     if task == "warm":
-        if console.read_line():
-            console.end_with_parent()
-        console.chatter_to(Path(os.devnull))
+        if parent.read_line():
+            parent.end_with_parent()
+        parent.redirect_output(Path(os.devnull))
         os.nice(19)  # a node that serves clients started this process
-        from leveret.pipeline.transfer.warm import make_archive
+        from leveret.pipeline.transfer.class_archive import make_archive
 
-        console.say("done", archive=str(make_archive()))
+        parent.say("done", archive=str(make_archive()))
     elif task in _WITH_SPARK:
-        _run_with_spark(task, console)
+        _run_with_spark(task, parent)
     else:
-        console.say("done", **_answer(task, console.read_line()))
+        parent.say("done", **_answer(task, parent.read_line()))
 
 
 def _answer(task: str, line: bytes) -> dict[str, Any]:
@@ -166,39 +166,39 @@ def _answer(task: str, line: bytes) -> dict[str, Any]:
     return {}
 
 
-def _run_with_spark(task: str, console: Console) -> None:
-    job = msgspec.json.decode(console.read_line(), type=_WITH_SPARK[task])
-    console.chatter_to(job.work / "spark" / f"{task}.log")
-    console.end_with_parent()
+def _run_with_spark(task: str, parent: ParentChannel) -> None:
+    job = msgspec.json.decode(parent.read_line(), type=_WITH_SPARK[task])
+    parent.redirect_output(job.work / "spark" / f"{task}.log")
+    parent.end_with_parent()
     if isinstance(job, TransferJob):
         from leveret.pipeline.transfer.driver import run_transfer
 
         # While Java starts: a promotion must not wait for it.
         Thread(target=import_module, args=[_RECOVERY], name="import", daemon=True).start()
-        spark = run_transfer(job, console)
-        _recover_on_command(console, spark)
+        spark = run_transfer(job, parent)
+        _recover_on_command(parent, spark)
     elif isinstance(job, RecoverJob):
         from leveret.pipeline.recovery.driver import run_recovery
 
-        run_recovery(job, console)
+        run_recovery(job, parent)
     elif isinstance(job, ExportJob):
         from leveret.pipeline.table.export import run_export
 
-        run_export(job, console)
+        run_export(job, parent)
     else:
         from leveret.pipeline.table.inspect import run_inspection
 
-        run_inspection(job, console)
+        run_inspection(job, parent)
 
 
-def _recover_on_command(console: Console, spark: SparkSession) -> None:
+def _recover_on_command(parent: ParentChannel, spark: SparkSession) -> None:
     """Wait for a promotion, which follows the end of the transfer and must start fast."""
     from leveret.pipeline.recovery.driver import run_recovery
 
-    command = console.next_command()
+    command = parent.next_command()
     while command.get("command") != "recover":
-        command = console.next_command()
-    run_recovery(msgspec.convert(command["job"], RecoverJob), console, spark)
+        command = parent.next_command()
+    run_recovery(msgspec.convert(command["job"], RecoverJob), parent, spark)
 
 
 if __name__ == "__main__":

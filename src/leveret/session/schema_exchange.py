@@ -38,7 +38,7 @@ def answer(digests: Digests, definitions: Definitions, request: SyncRequest, clu
     Raises:
         SchemaSyncError: the request asks for an impossible bucket.
     """
-    digests.look(definitions)
+    digests.update(definitions)
     own = digests.kinds()
     differing = [kind for kind, theirs in request.digests.items() if kind in own and own[kind] != theirs]
     buckets = {kind: digests.buckets(kind) for kind in differing}
@@ -89,7 +89,7 @@ class SchemaFollower:
 
     def digesting(self) -> Iterator[None]:
         """Digest the entities that the upstream is likely to have, in steps between other work, before a `begin`."""
-        return self._digests.looking(self.theirs)
+        return self._digests.updating(self.theirs)
 
     def begin(self) -> SyncRequest:
         """The first request of a sync."""
@@ -114,7 +114,7 @@ class SchemaFollower:
         else:
             self._state, self._has_moved = reply.state, False
             yield from self._take_buckets(reply)
-        yield from self._digests.looking(self.theirs)
+        yield from self._digests.updating(self.theirs)
         if self._due:
             return self._ask()
         # Entities that changed during the sync may not fit together; the number of comparisons is limited.
@@ -122,7 +122,7 @@ class SchemaFollower:
 
     def _compare(self) -> SyncRequest:
         self._compared += 1
-        self._digests.look(self.theirs)
+        self._digests.update(self.theirs)
         return SyncRequest(self._cluster, self._digests.kinds())
 
     def _take_buckets(self, reply: SyncReply) -> Iterator[None]:
@@ -136,7 +136,7 @@ class SchemaFollower:
             self._due |= {(kind, index): count for index in self._digests.differing(kind, octets)}
 
     def _ask(self) -> SyncRequest:
-        self._digests.look(self.theirs)
+        self._digests.update(self.theirs)
         asks: dict[str, Ask] = {}
         entities = 0
         self._whole.clear()

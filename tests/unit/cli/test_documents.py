@@ -13,7 +13,7 @@ import typer
 
 from leveret.cli.ctl import build_app, common_options_first, wanted_command
 from leveret.cli.families import NAMES
-from leveret.cli.guides import serving
+from leveret.cli.program_aliases import server_arguments
 from leveret.cli.server import app
 from leveret.config import load
 from leveret.console.settings import read_settings
@@ -92,7 +92,7 @@ def test_the_documents_have_command_lines() -> None:
 def test_a_command_line_is_understood(document: str, line: str) -> None:
     program, *arguments = shlex.split(line)
     if program == "leveret":
-        arguments = serving(arguments)
+        arguments = server_arguments(arguments)
         group = typer.main.get_command(app)
         given = [text for flag, text in itertools.pairwise(arguments) if flag == "--set"]
         load(None, dict(text.split("=", 1) for text in given))

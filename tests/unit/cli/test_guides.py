@@ -14,7 +14,14 @@ import typer
 from leveret.cli.commands.nodes.plugins import BUILT_IN
 from leveret.cli.ctl import build_app, common_options_first, wanted_command
 from leveret.cli.families import NAMES
-from leveret.cli.guides import OPERATING, PLUGINS, operating, program_of, serving, valueless
+from leveret.cli.program_aliases import (
+    OPERATOR_PROGRAMS,
+    PLUGINS,
+    operator_arguments,
+    option_without_value,
+    program_of,
+    server_arguments,
+)
 from leveret.cli.server import app
 from leveret.config import gather
 
@@ -71,7 +78,7 @@ rabbitmq-diagnostics inspect_local_data_available_for_standby_replication_recove
 def parsed(line: str) -> str:
     """The command of a line whose options and arguments are all known and allowed."""
     program, *words = shlex.split(line)
-    called, arguments = operating(f"/usr/sbin/{program}", words)
+    called, arguments = operator_arguments(f"/usr/sbin/{program}", words)
     assert called == program
     arguments = common_options_first(arguments)
     name = wanted_command(arguments)
@@ -142,7 +149,7 @@ def test_what_cannot_be_done_with_plugins_is_said(arguments: list[str], error: s
 
 
 def test_a_name_that_is_none_of_theirs_is_the_program_s_own() -> None:
-    assert program_of("/usr/bin/python", "leveretctl", OPERATING) == "leveretctl"
+    assert program_of("/usr/bin/python", "leveretctl", OPERATOR_PROGRAMS) == "leveretctl"
 
 
 @pytest.mark.parametrize(
@@ -156,7 +163,7 @@ def test_a_name_that_is_none_of_theirs_is_the_program_s_own() -> None:
     ],
 )
 def test_the_server_serves_where_nothing_else_is_said(line: str, meant: str) -> None:
-    assert serving(line.split()) == meant.split()
+    assert server_arguments(line.split()) == meant.split()
     assert app.registered_commands
 
 
@@ -170,7 +177,7 @@ def test_the_server_serves_where_nothing_else_is_said(line: str, meant: str) -> 
     ],
 )
 def test_an_option_without_its_value_is_noticed(line: str, option: str | None) -> None:
-    assert valueless(line.split(), {"--replication-bind", "--replication-port"}) == option
+    assert option_without_value(line.split(), {"--replication-bind", "--replication-port"}) == option
 
 
 def test_a_leader_of_the_guide_is_told_that_its_address_is_missing(tmp_path: Path) -> None:

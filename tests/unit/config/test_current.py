@@ -6,7 +6,7 @@ import pytest
 
 from leveret.config import build, gather, load, render
 from leveret.config.current import settings_in_force
-from leveret.config.syntax import Given
+from leveret.config.syntax import SettingText
 from leveret.model.errors import ConfigError
 
 
@@ -29,7 +29,7 @@ def test_every_setting_is_shown_as_a_line_that_the_file_takes(tmp_path: Path) ->
 def test_secrets_among_settings_of_spark_are_neither_shown_nor_taken_in_sight() -> None:
     hidden = "spark.conf.spark.hadoop.fs.s3a.secret.key"
     texts = {hidden: "hunter2", "spark.conf.spark.sql.shuffle.partitions": "4"}
-    given = gather(flags={key: Given(text, "a file") for key, text in texts.items()})
+    given = gather(flags={key: SettingText(text, "a file") for key, text in texts.items()})
     shown = [key for key, _ in settings_in_force(build(given)) if key.startswith("spark.conf")]
     assert shown == ["spark.conf.spark.sql.shuffle.partitions"]
     assert "hunter2" not in render(given)

@@ -245,13 +245,13 @@ def test_a_transient_queue_has_no_other_entity_digested_again(monkeypatch: pytes
         schema.apply(Put(Queue(vhost="/", name=f"q{number}")))
         schema.apply(Put(Binding(vhost="/", source="x", destination=f"q{number}")))
     digests = Digests()
-    digests.look(schema)
+    digests.update(schema)
     state = digests.state()
     digested: list[object] = []
-    assert most_at_once(digests.looking(schema), digested, monkeypatch) == 0
+    assert most_at_once(digests.updating(schema), digested, monkeypatch) == 0
     for change in (Put(Queue(vhost="/", name="reply", durable=False)), Delete("queues", ("/", "reply"))):
         schema.apply(change)
-        digests.look(schema)
+        digests.update(schema)
         assert (digested, digests.state()) == ([], state)
 
 
@@ -320,27 +320,27 @@ def test_digests_that_were_kept_up_to_date_are_those_made_anew(
     before: list[AnyEntity], steps: list[tuple[bool, list[AnyEntity]]]
 ) -> None:
     schema, digests = definitions(*before), Digests()
-    digests.look(schema)
+    digests.update(schema)
     for is_put, changed in steps:
         digests.buckets("queues")
         for entity in changed:
             schema.apply(Put(entity) if is_put else Delete(entity.kind, entity.key))
-        digests.look(schema)
+        digests.update(schema)
         anew = Digests()
-        anew.look(schema)
+        anew.update(schema)
         assert (digests.kinds(), digests.state()) == (anew.kinds(), anew.state())
         assert {kind: digests.buckets(kind) for kind in KINDS} == {kind: anew.buckets(kind) for kind in KINDS}
 
 
 def test_more_changes_than_are_remembered_are_seen_too() -> None:
     schema, digests = definitions(Vhost(name="/")), Digests()
-    digests.look(schema)
+    digests.update(schema)
     for number in range(RECENT_MAX + 1):
         schema.apply(Put(User(name=f"u{number}", password_hash="")))
     assert schema.changed_since(1) is None
-    digests.look(schema)
+    digests.update(schema)
     anew = Digests()
-    anew.look(schema)
+    anew.update(schema)
     assert digests.state() == anew.state()
 
 
@@ -422,9 +422,9 @@ def test_a_schema_that_changes_while_its_digests_are_prepared_is_digested_as_it_
             schema.apply(Put(Queue(vhost="/", name=f"meanwhile {number}")))
             schema.apply(Delete("queues", ("/", name(number // 5_000))))
         if number % 20_000 == 0:
-            digests.look(schema)
-    digests.look(schema)
+            digests.update(schema)
+    digests.update(schema)
     anew = Digests()
-    anew.look(schema)
+    anew.update(schema)
     assert (digests.kinds(), digests.state()) == (anew.kinds(), anew.state())
     assert digests.buckets("queues") == anew.buckets("queues")

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from leveret.testing.applications.applications import AppMessage, Taken
+from leveret.testing.applications.applications import AppMessage, ReceivedMessage
 from leveret.testing.applications.books import Book, Books
-from leveret.testing.applications.parcels import parcels
+from leveret.testing.applications.mixed_messages import mixed_messages
 from leveret.testing.demo.counts import Counts, counted
 
-PUBLISHED = list(parcels(["q"], 4))
+PUBLISHED = list(mixed_messages(["q"], 4))
 
 
 def books(folder: Path, **entries: list[tuple[int, int]]) -> Books:
@@ -21,9 +21,11 @@ def books(folder: Path, **entries: list[tuple[int, int]]) -> Books:
     return made
 
 
-def found(*numbers: int) -> dict[str, list[Taken]]:
-    def taken(message: AppMessage) -> Taken:
-        return Taken(message.number, message.exchange, message.routing_key, message.body, message.properties)
+def found(*numbers: int) -> dict[str, list[ReceivedMessage]]:
+    def taken(message: AppMessage) -> ReceivedMessage:
+        return ReceivedMessage(
+            message.number, message.exchange, message.routing_key, message.body, message.properties
+        )
 
     return {"q": [taken(PUBLISHED[number]) for number in numbers]}
 

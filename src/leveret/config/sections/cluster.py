@@ -15,7 +15,7 @@ from leveret.config.sections.followers import Followers
 from leveret.config.sections.replication import StandbySettings
 from leveret.config.sections.tls import TlsOptions
 from leveret.config.settings import branch, contradiction, setting
-from leveret.config.syntax import Given
+from leveret.config.syntax import SettingText
 from leveret.config.uris import ANYWHERE, CLUSTER_PORT, NodeUri, OptionalNodeUri
 from leveret.model.locators import QUEUE_LEADER_LOCATORS, QUEUE_MASTER_LOCATORS
 
@@ -124,7 +124,7 @@ class Cluster:
         return self.peer_discovery_backend == ETCD
 
 
-class Whole(Protocol):
+class CheckedSections(Protocol):
     """The part of the settings' tree that these checks read."""
 
     @property
@@ -144,7 +144,7 @@ class Whole(Protocol):
         """The settings of a standby; an archive in a store contradicts a cluster."""
 
 
-def check_together(config: Whole, given: Mapping[str, Given]) -> None:
+def check_together(config: CheckedSections, given: Mapping[str, SettingText]) -> None:
     """Refuse settings that are allowed one by one and contradict each other.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import Final
 
 from leveret.config.kinds import Duration, LocalPath, TextKind
 from leveret.config.settings import contradiction, setting
-from leveret.config.syntax import Given
+from leveret.config.syntax import SettingText
 from leveret.config.uris import Endpoints, EtcdEndpoint
 
 _SECOND_MS: Final = 1000
@@ -48,7 +48,7 @@ class EtcdOptions:
     )
 
 
-def check_together(etcd: EtcdOptions, given: Mapping[str, Given]) -> None:
+def check_together(etcd: EtcdOptions, given: Mapping[str, SettingText]) -> None:
     """Refuse settings that are allowed one by one and contradict each other.
 
     Raises:

@@ -18,7 +18,7 @@ from leveret.config.kinds import (
 )
 from leveret.config.sections.tls import TlsOptions
 from leveret.config.settings import branch, contradiction, setting
-from leveret.config.syntax import Given
+from leveret.config.syntax import SettingText
 from leveret.config.uris import ANYWHERE, REPLICATION_PORT, NodeUri, OptionalNodeUri
 
 _SECOND_MS: Final = 1000
@@ -126,7 +126,7 @@ class Followers:
     tls: TlsOptions = branch(TlsOptions, "replication.ssl_options")
 
 
-def check_together(followers: Followers, given: Mapping[str, Given], *, is_elected: bool) -> None:
+def check_together(followers: Followers, given: Mapping[str, SettingText], *, is_elected: bool) -> None:
     """Refuse settings that are allowed one by one and contradict each other.
 
     Args:

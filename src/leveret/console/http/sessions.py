@@ -104,7 +104,7 @@ class Sessions:
             if len(self._by_token) >= SESSIONS_MAX:
                 raise LoginFailed(f"{SESSIONS_MAX} sessions are open: log out elsewhere", is_refused=False)
         except BaseException:
-            await self._give_back(watches)
+            await self._release(watches)
             raise
         for watch, error in zip(watches, errors, strict=True):
             if not isinstance(error, SiteRefuses):
@@ -154,7 +154,7 @@ class Sessions:
         """End the session of a token, if there is one."""
         session = self._by_token.pop(token or "", None)
         if session is not None:
-            await self._give_back(list(session.watches.values()))
+            await self._release(list(session.watches.values()))
 
     async def end_old(self) -> None:
         """End the expired sessions."""
@@ -168,7 +168,7 @@ class Sessions:
         for token in list(self._by_token):
             await self.log_out(token)
 
-    async def _give_back(self, watches: Sequence[SiteWatch]) -> None:
+    async def _release(self, watches: Sequence[SiteWatch]) -> None:
         for watch in watches:
             await self._pool.release(watch)
 

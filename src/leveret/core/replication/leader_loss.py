@@ -17,7 +17,7 @@ WAITS: Final = "waits"
 DELETED: Final = "deleted"
 
 
-def fate(*, durable: bool, is_exclusive: bool, has_successor: bool) -> str:
+def outcome(*, durable: bool, is_exclusive: bool, has_successor: bool) -> str:
     """Return the fate of a queue if its leader's node is lost now.
 
     Args:

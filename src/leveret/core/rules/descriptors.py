@@ -96,7 +96,7 @@ def divide(limit: int) -> Budget:
     return Budget(limit, shares, part(_LOGS), part(_SYNCING))
 
 
-class Refused(StrEnum):
+class ListenerRefusal(StrEnum):
     """Why a connection is closed as it comes."""
 
     SHARE = "share"
@@ -134,10 +134,10 @@ class ConnectionTally:
     share: int
     per_address: int
     count: int = 0
-    refused: Counter[Refused] = field(default_factory=Counter)
+    refused: Counter[ListenerRefusal] = field(default_factory=Counter)
     _by_address: Counter[str] = field(default_factory=Counter)
 
-    def admit(self, address: str, listener_limits: ListenerLimits) -> Refused | None:
+    def admit(self, address: str, listener_limits: ListenerLimits) -> ListenerRefusal | None:
         """Count one more connection, which `release` ends; or tell why it is refused."""
         why = self._why_not(address, listener_limits)
         if why is not None:
@@ -148,15 +148,15 @@ class ConnectionTally:
             self._by_address[address] += 1
         return None
 
-    def _why_not(self, address: str, listener_limits: ListenerLimits) -> Refused | None:
+    def _why_not(self, address: str, listener_limits: ListenerLimits) -> ListenerRefusal | None:
         existing = self._by_address[address] if address else 0
         if listener_limits.total is not None and self.count >= listener_limits.total:
-            return Refused.SETTING
+            return ListenerRefusal.SETTING
         if listener_limits.per_address is not None and existing >= listener_limits.per_address:
-            return Refused.SETTING
+            return ListenerRefusal.SETTING
         if self.count >= self.share:
-            return Refused.SHARE
-        return Refused.ADDRESS if existing >= self.per_address else None
+            return ListenerRefusal.SHARE
+        return ListenerRefusal.ADDRESS if existing >= self.per_address else None
 
     def release(self, address: str) -> None:
         """A connection that was admitted is gone."""

@@ -39,7 +39,7 @@ class DigestEntry(NamedTuple):
 
 
 class Digests:
-    """The digests of one schema. Call `look` first, then ask. Unchanged entities are not digested again."""
+    """The digests of one schema. Call `update` first, then ask. Unchanged entities are not digested again."""
 
     def __init__(self) -> None:
         """Start with an empty schema."""
@@ -48,19 +48,19 @@ class Digests:
         self._kinds = {kind: _Kind() for kind in KINDS}
         self._state: bytes | None = None
 
-    def look(self, definitions: Definitions) -> None:
+    def update(self, definitions: Definitions) -> None:
         """Take the schema as it is now."""
-        for _ in self.looking(definitions):
+        for _ in self.updating(definitions):
             pass
 
     def preparing(self, definitions: Definitions) -> Iterator[None]:
-        """As `looking`, and make the digests of kinds and buckets as well: each answer after it is a short step."""
-        yield from self.looking(definitions)
+        """As `updating`, and make the digests of kinds and buckets as well: each answer after it is a short step."""
+        yield from self.updating(definitions)
         for existing in self._kinds.values():
             yield from existing.grouping(existing.bucket_count)
 
-    def looking(self, definitions: Definitions) -> Iterator[None]:
-        """As `look`, but yield to other work; the next `look` takes changes that happen meanwhile."""
+    def updating(self, definitions: Definitions) -> Iterator[None]:
+        """As `update`, but yield to other work; the next `update` takes changes that happen meanwhile."""
         # A look that fails half-way does not count: with digests of half a schema a downstream deletes the rest.
         seen, self._seen = self._seen, None
         version = definitions.version
@@ -75,7 +75,7 @@ class Digests:
         self._seen = definitions, version
 
     def due_count(self, definitions: Definitions) -> int:
-        """The number of entities that the next `look` digests, or at least looks at."""
+        """The number of entities that the next `update` digests, or at least looks at."""
         seen = self._seen
         changed = definitions.changed_since(seen[1]) if seen is not None and seen[0] is definitions else None
         return sum(map(len, definitions.by_kind.values())) if changed is None else len(changed)
@@ -87,7 +87,7 @@ class Digests:
         kinds = {kind: _Kind() for kind in KINDS}
         for kind, existing in kinds.items():
             known = self._kinds[kind].entries if kind not in anew else {}
-            yield from existing.look(definitions.by_kind[kind], transient, known)
+            yield from existing.update(definitions.by_kind[kind], transient, known)
         self._kinds, self._transient = kinds, transient
 
     def _look_at(self, definitions: Definitions, changed: set[tuple[str, Key]]) -> Iterator[None]:
@@ -165,7 +165,7 @@ class _Kind:
             count *= 2
         return count
 
-    def look(
+    def update(
         self, entities: Mapping[Key, AnyEntity], transient: set[Key], known: Mapping[Key, DigestEntry]
     ) -> Iterator[None]:
         """Take all entities; those that are `known` are not digested again."""

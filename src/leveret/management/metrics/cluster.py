@@ -61,7 +61,7 @@ class ClusterMetrics:
             return ()
         return (
             Family("cluster_nodes", _NODES, lambda vhosts: [Row((), self._nodes())]),
-            Family("cluster_node", _OWN, lambda vhosts: [Row((), self._own())]),
+            Family("cluster_node", _OWN, lambda vhosts: [Row((), self._own_node())]),
         )
 
     def mirror_families(self) -> tuple[Family, ...]:
@@ -81,7 +81,7 @@ class ClusterMetrics:
         unreachable = self._status["partitions"].get(self._cluster.name, ())
         return [len(self._cluster.members()), len(self._cluster.alive()), len(unreachable)]
 
-    def _own(self) -> list[Number | None]:
+    def _own_node(self) -> list[Number | None]:
         status = self._status
         is_up = status["etcd"] is not None and status["etcd"]["error"] is None
         return [int(status["has_pen"]), status["lease_s"], status["revision"], int(is_up)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from leveret.core.rules.descriptors import Refused
+from leveret.core.rules.descriptors import ListenerRefusal
 from leveret.management.metrics.text import Family, Metric, Row
 from leveret.management.node import ManagedNode
 from leveret.runtime.sockets.connection_budget import process_sockets
@@ -142,7 +142,7 @@ class LeveretMetrics:
         return [
             Row((("listener", kind), ("reason", reason)), (tally.refused[reason],))
             for kind, tally in process_sockets().tallies.items()
-            for reason in Refused
+            for reason in ListenerRefusal
         ]
 
     def _follows_not(self) -> bool:

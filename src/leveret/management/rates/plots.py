@@ -25,7 +25,7 @@ UNKNOWN: Final = -1
 Row = list[float | None]
 
 
-class Past(Protocol):
+class PastCounts(Protocol):
     """A history of counts."""
 
     def at(self, time_ms: int) -> Values:
@@ -48,7 +48,7 @@ class Gap(NamedTuple):
 
 
 def plot_rows(
-    sums: Past, columns: SummedColumns, own: Past, times: Sequence[int], gaps: Sequence[Gap]
+    sums: PastCounts, columns: SummedColumns, own: PastCounts, times: Sequence[int], gaps: Sequence[Gap]
 ) -> list[Row]:
     """A row for each moment: at_ms, then values in the order of `NAMES`; None for what is not known.
 

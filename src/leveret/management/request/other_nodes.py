@@ -101,7 +101,7 @@ def _too_large(limit: int) -> InvalidCommand:
     )
 
 
-class Part(NamedTuple):
+class NodeAnswer(NamedTuple):
     """The answer of one node: the JSON document, with the status."""
 
     node: str
@@ -134,7 +134,7 @@ async def parts(
     method: str = "GET",
     path: str | None = None,
     query: Iterable[tuple[str, str]] | None = None,
-) -> list[Part]:
+) -> list[NodeAnswer]:
     """The other running nodes' parts; empty for a single node, and for a node that asks for a part.
 
     Nodes that do not answer are noted in `call.unreachable`.
@@ -150,7 +150,7 @@ async def parts(
     nodes = [node for node in cluster.members() if node != cluster.name and node in cluster.alive()]
     asked = [_asked(call, node, about, PART_TIMEOUT_S) for node in nodes]
     answers = await asyncio.gather(*asked, return_exceptions=True)
-    found: list[Part] = []
+    found: list[NodeAnswer] = []
     for node, answer in zip(nodes, answers, strict=True):
         if isinstance(answer, LeveretError):
             call.unreachable.append(node)
@@ -158,7 +158,7 @@ async def parts(
             raise answer
         else:
             body = answer["body"]
-            found.append(Part(node, answer["status"], msgspec.json.decode(body) if body else None))
+            found.append(NodeAnswer(node, answer["status"], msgspec.json.decode(body) if body else None))
     return found
 
 
@@ -179,7 +179,7 @@ async def part_of(call: ClusterRequest, node: str, kind: type[T], *, query: Iter
     return msgspec.json.decode(answer["body"], type=kind)
 
 
-def rows_of(call: ClusterRequest, found: Iterable[Part]) -> list[Any]:
+def rows_of(call: ClusterRequest, found: Iterable[NodeAnswer]) -> list[Any]:
     """The documents of parts without errors; nodes that failed are noted in `call.unreachable`.
 
     Raises:

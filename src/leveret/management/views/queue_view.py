@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from leveret.core.queues.head import Head
 from leveret.core.queues.queue import Queue
-from leveret.core.replication.leader_loss import fate
+from leveret.core.replication.leader_loss import outcome
 from leveret.core.rules.mirror_policy import why_not_mirrored
 from leveret.core.rules.validation import CLASSIC, QUORUM, STREAM, queue_type
 from leveret.management.request.call import Call
@@ -87,7 +87,7 @@ def _lost_leader(call: Call, queue: Queue) -> Json:
         has_successor = call.has_follower_in_sync
     applied = call.broker.policies_of_queue(queue).definition
     kind, durable = queue_type(definition.arguments), definition.durable
-    at_loss = fate(durable=durable, is_exclusive=is_exclusive, has_successor=has_successor)
+    at_loss = outcome(durable=durable, is_exclusive=is_exclusive, has_successor=has_successor)
     why = why_not_mirrored(applied, durable=durable, is_exclusive=is_exclusive) if kind == CLASSIC else ""
     return {"on_leader_loss": at_loss, **({"not_mirrored": why} if why else {})}
 

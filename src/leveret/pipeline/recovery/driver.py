@@ -47,8 +47,8 @@ from leveret.pipeline.archive.recovery_plan import (
 from leveret.pipeline.archive.stored_positions import StoredPositions, stored_positions_at
 from leveret.pipeline.archive.sweep import RECOVERY_LOCK
 from leveret.pipeline.files.files import delete_tree, locked, make_directory
-from leveret.pipeline.jobs.console import Console
 from leveret.pipeline.jobs.job import RecoverJob
+from leveret.pipeline.jobs.parent_channel import ParentChannel
 from leveret.pipeline.jobs.progress import Inbox, report
 from leveret.pipeline.recovery.counting import FoundRange, with_unsettled
 from leveret.pipeline.recovery.dry_run import ReadTask, estimates, is_counted
@@ -101,7 +101,7 @@ _WRITTEN: Final = "segment_written"
 _BLOCKED: Final = "publishers_blocked"
 
 
-def run_recovery(job: RecoverJob, console: Console, spark: SparkSession | None = None) -> None:
+def run_recovery(job: RecoverJob, parent: ParentChannel, spark: SparkSession | None = None) -> None:
     """Recover and report `done`, with this session or with one that is started if there are messages.
 
     Raises:
@@ -109,23 +109,23 @@ def run_recovery(job: RecoverJob, console: Console, spark: SparkSession | None =
     """
     make_directory(job.root)
     with locked(job.work / RECOVERY_LOCK, LOCK_TIMEOUT_S, "recovering"), Inbox() as inbox:
-        RecoveryRun(job, console, inbox, spark).run()
+        RecoveryRun(job, parent, inbox, spark).run()
 
 
 class RecoveryRun:
     """One run of the driver."""
 
     def __init__(
-        self, job: RecoverJob, console: Console, inbox: Inbox, spark: SparkSession | None = None
+        self, job: RecoverJob, parent: ParentChannel, inbox: Inbox, spark: SparkSession | None = None
     ) -> None:
         self._job = job
-        self._console = console
+        self._parent = parent
         self._inbox = inbox
         self._manifest = Manifest(job.root)
         self._intakes: dict[str, SegmentIntake] = {}
         self._blocked: set[str] = set()
         """The tasks whose publishers another broker blocks."""
-        self._spark = SparkTasks(job, lambda: console.say("started"), self._pass_on, inbox.wake, spark)
+        self._spark = SparkTasks(job, lambda: parent.say("started"), self._pass_on, inbox.wake, spark)
 
     def run(self) -> None:
         """Finish earlier plans, then recover the new messages."""
@@ -157,7 +157,7 @@ class RecoveryRun:
             took_s = time.monotonic() - begun_s
             compared = self._compare(plans, outcomes) if job.compare is not None else None
             identities = UpstreamIdentities(job.root)
-            self._console.say(
+            self._parent.say(
                 "done",
                 summary=summarise(outcomes, vhosts),
                 queues=[row for outcome in outcomes for row in outcome.rows()],
@@ -312,11 +312,11 @@ class RecoveryRun:
         for _, plan in plans:
             self._say_planned(plan)
         if leaves_out(self._job):
-            self._console.say("left_out", vhosts=self._left_out())
+            self._parent.say("left_out", vhosts=self._left_out())
         return plans
 
     def _say_planned(self, plan: RecoveryPlan) -> None:
-        self._console.say("planned", vhost=plan.vhost, plan_id=plan.plan_id, queues=plan.queues)
+        self._parent.say("planned", vhost=plan.vhost, plan_id=plan.plan_id, queues=plan.queues)
 
     def _counted(
         self, found: dict[str, tuple[PlanDirectory, UnsettledMessages]]
@@ -533,7 +533,7 @@ class RecoveryRun:
         """Consume the recovered messages again, and compare them with the plans."""
         job, inbox = self._job, self._inbox.address
         totals = {each.plan_id: each.totals for each in outcomes}
-        self._console.say("comparing")
+        self._parent.say("comparing")
 
         def compare(task: PublishTask) -> int:
             def progress(count: int) -> None:
@@ -552,7 +552,7 @@ class RecoveryRun:
             if event["event"] == _BLOCKED:
                 self._note_blocked(event["task"], event["reason"])
             elif event["event"] != _WRITTEN:
-                self._console.pass_on(event)
+                self._parent.pass_on(event)
             elif intake := self._intakes.get(event["plan_id"]):
                 intake.offer(msgspec.convert(event["segment"], WrittenSegment))
 
@@ -562,7 +562,7 @@ class RecoveryRun:
         (self._blocked.add if reason else self._blocked.discard)(task)
         if self._job.to is not None and bool(self._blocked) != before:
             at = f"{self._job.to.host}:{self._job.to.port}"
-            self._console.say("blocked" if reason else "unblocked", target=at, reason=reason)
+            self._parent.say("blocked" if reason else "unblocked", target=at, reason=reason)
 
 
 def _complete(plan: RecoveryPlan, there: dict[str, int]) -> dict[str, QueueOutcome]:

@@ -117,7 +117,7 @@ class SegmentIntake:
         if segment.queue not in self._publishers:
             self._publishers[segment.queue] = self._client.declare_publisher(self._reference, stream)
         end = LogEnd.of(self._client.stats(stream))
-        base = seat(self._staging / segment.directory, segment, end, self._reference.encode())
+        base = move_behind(self._staging / segment.directory, segment, end, self._reference.encode())
         announced = StagedSegment(segment.directory, base, segment.first, segment.last, segment.body_bytes)
         self._publishers[segment.queue].publish(MessageRun.of(segment.last, [announced.encode()]))
 
@@ -125,7 +125,7 @@ class SegmentIntake:
         self._publishers[segment.queue].wait_confirmed(segment.last, self._timeout_s)
 
 
-def seat(directory: Path, segment: WrittenSegment, end: LogEnd, reference: bytes) -> int:
+def move_behind(directory: Path, segment: WrittenSegment, end: LogEnd, reference: bytes) -> int:
     """Give a segment the offsets behind `end`; return its new first offset, which names it.
 
     A segment whose first trailer has another length stays as it is; the node then appends its chunks.

@@ -16,7 +16,7 @@ import sys
 from importlib import import_module
 from typing import Final
 
-from leveret.pipeline.spark.worker import spare_modules
+from leveret.pipeline.spark.worker import freeze_modules
 
 WORKER: Final = "pyspark.worker"
 """The module that runs tasks; Spark's other processes run others."""
@@ -29,7 +29,7 @@ def main(worker: str) -> None:
     if worker == WORKER:
         for name in LOADED:
             import_module(name)
-        spare_modules()
+        freeze_modules()
     import_module("pyspark.daemon").manager()
 
 

@@ -7,7 +7,7 @@ from functools import cache
 
 
 @cache
-def spare_modules() -> None:
+def freeze_modules() -> None:
     """Exclude all present objects from garbage collection.
 
     Spark makes each process collect all garbage after every task, which takes longer than the task: Arrow, numpy and

@@ -30,7 +30,7 @@ class WorkerModules(NamedTuple):
     missing: list[str]
 
 
-def look_around(store: str | None) -> WorkerModules:
+def find_missing_modules(store: str | None) -> WorkerModules:
     """The modules that this worker's machine lacks."""
     missing = [f"the Python module {name}" for name in WHEELS if find_spec(name) is None]
     if not missing:

@@ -24,7 +24,7 @@ import leveret
 from leveret.model.host_port import host_and_port
 from leveret.pipeline.files.files import make_directory
 from leveret.pipeline.spark.errors import SparkFailed, cause_of
-from leveret.pipeline.spark.worker_modules import WorkerModules, look_around
+from leveret.pipeline.spark.worker_modules import WorkerModules, find_missing_modules
 
 CONNECT_TIMEOUT_S: Final = 5.0
 FIRST_TASK_TIMEOUT_S: Final = 120.0
@@ -96,7 +96,7 @@ def check_workers(context: SparkContext, store: Path | None) -> None:
     shown = None if store is None else str(store)
 
     def look(numbers: Iterable[int]) -> Iterator[WorkerModules]:
-        yield look_around(shown)
+        yield find_missing_modules(shown)
 
     with ThreadPoolExecutor(1) as threads:
         looking = threads.submit(

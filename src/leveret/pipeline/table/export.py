@@ -34,8 +34,8 @@ from leveret.pipeline.files.files import (
     write_durably,
     written_beside,
 )
-from leveret.pipeline.jobs.console import Console
 from leveret.pipeline.jobs.job import ExportJob
+from leveret.pipeline.jobs.parent_channel import ParentChannel
 from leveret.pipeline.jobs.progress import report
 from leveret.pipeline.spark.session import start_session
 from leveret.pipeline.table.columns import PENDING
@@ -49,7 +49,7 @@ COMPLETE: Final = "_export.json"
 _COUNTED: Final = ("vhost", "queue", "state")
 
 
-def run_export(job: ExportJob, console: Console) -> None:
+def run_export(job: ExportJob, parent: ParentChannel) -> None:
     """Export and report `done`.
 
     Raises:
@@ -64,9 +64,9 @@ def run_export(job: ExportJob, console: Console) -> None:
         plan_ranges(manifest, request_of(job.options))
         spark = start_session("export", job.spark, scratch, store=job.root)
         rows = with_progress(
-            console, "export", lambda inbox: export_messages(spark, manifest, target, job.options, inbox)
+            parent, "export", lambda inbox: export_messages(spark, manifest, target, job.options, inbox)
         )
-    console.say("done", rows=rows)
+    parent.say("done", rows=rows)
 
 
 def export_messages(

@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 from leveret.model.errors import StorageError
 from leveret.pipeline.archive.manifest import Manifest, StoredFile
 from leveret.pipeline.files.files import make_directory
-from leveret.pipeline.jobs.console import Console
 from leveret.pipeline.jobs.job import InspectJob
+from leveret.pipeline.jobs.parent_channel import ParentChannel
 from leveret.pipeline.jobs.progress import report
 from leveret.pipeline.spark.session import start_session
 from leveret.pipeline.table.plan import FileRange, plan_ranges
@@ -29,7 +29,7 @@ COUNTED: Final = ("vhost", "queue", "exchange", "routing_key")
 _MERGED_ROWS: Final = 262_144
 
 
-def run_inspection(job: InspectJob, console: Console) -> None:
+def run_inspection(job: InspectJob, parent: ParentChannel) -> None:
     """Count and report `done`; Spark is not started without messages.
 
     Raises:
@@ -37,14 +37,14 @@ def run_inspection(job: InspectJob, console: Console) -> None:
     """
     manifest = Manifest(job.root)
     if not manifest.files():
-        console.say("done", rows=[])
+        parent.say("done", rows=[])
         return
     scratch = job.work / "spark" / "inspect"
     shutil.rmtree(scratch, ignore_errors=True)
     make_directory(scratch)
     spark = start_session("inspect", job.spark, scratch, store=job.root)
-    rows = with_progress(console, "inspect", lambda inbox: count_messages(spark, manifest, inbox))
-    console.say("done", rows=rows)
+    rows = with_progress(parent, "inspect", lambda inbox: count_messages(spark, manifest, inbox))
+    parent.say("done", rows=rows)
 
 
 def count_messages(spark: SparkSession, manifest: Manifest, inbox: str = "") -> list[dict[str, Any]]:

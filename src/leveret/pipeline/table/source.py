@@ -42,7 +42,7 @@ from pyspark.sql.types import StructType
 
 from leveret.model.errors import InvalidCommand, LeveretError
 from leveret.pipeline.archive.manifest import Manifest, uncollected
-from leveret.pipeline.spark.worker import spare_modules
+from leveret.pipeline.spark.worker import freeze_modules
 from leveret.pipeline.spark.workers import pack
 from leveret.pipeline.table.columns import STATES, schema_of
 from leveret.pipeline.table.plan import FileRange, dealt, open_archive, plan_ranges
@@ -233,7 +233,7 @@ def _struct(columns: tuple[str, ...]) -> StructType:
 
 
 def _rows(partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    spare_modules()
+    freeze_modules()
     if isinstance(partition, RangePartition):
         # Without any range Spark asks once, for nothing.
         with _in_a_sentence():

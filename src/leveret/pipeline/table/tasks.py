@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from leveret.model.errors import StorageError
-from leveret.pipeline.jobs.console import Console
+from leveret.pipeline.jobs.parent_channel import ParentChannel
 from leveret.pipeline.jobs.progress import Inbox
 from leveret.pipeline.spark.errors import SparkFailed, cause_of
 from leveret.pipeline.table.plan import FileRange, dealt
@@ -58,13 +58,13 @@ def run_tasks(
     return [msgspec.msgpack.decode(bytes(result)) for result, _ in found]
 
 
-def with_progress(console: Console, name: str, job: Callable[[str], Any]) -> Any:
+def with_progress(parent: ParentChannel, name: str, job: Callable[[str], Any]) -> Any:
     """The result of a job, which gets the address for its tasks' reports; these go to the console meanwhile."""
     with Inbox() as inbox, ThreadPoolExecutor(1, name) as pool:
         running = pool.submit(job, inbox.address)
         while not running.done():
             for event in inbox.wait(_POLL_S):
-                console.pass_on(event)
+                parent.pass_on(event)
         return running.result()
 
 

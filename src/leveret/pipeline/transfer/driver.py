@@ -28,8 +28,8 @@ from leveret.pipeline.archive.ownership import claim
 from leveret.pipeline.archive.sweep import sweep
 from leveret.pipeline.files.files import locked, make_directory
 from leveret.pipeline.files.objects import StoreFailed
-from leveret.pipeline.jobs.console import Console
 from leveret.pipeline.jobs.job import TransferJob
+from leveret.pipeline.jobs.parent_channel import ParentChannel
 from leveret.pipeline.jobs.progress import Event, Inbox
 from leveret.pipeline.spark.errors import cause_of
 from leveret.pipeline.spark.session import start_session
@@ -47,7 +47,7 @@ HOLD_MAX_S: Final = 60.0
 _POLL_S: Final = 0.1
 
 
-def run_transfer(job: TransferJob, console: Console) -> SparkSession:
+def run_transfer(job: TransferJob, parent: ParentChannel) -> SparkSession:
     """Transfer until a command drains it; the session keeps running.
 
     Raises:
@@ -60,21 +60,21 @@ def run_transfer(job: TransferJob, console: Console) -> SparkSession:
         shutil.rmtree(scratch, ignore_errors=True)
         make_directory(scratch)
         # Before Spark starts, which may take long or fail: the archived data are there in any case.
-        say_archived(Manifest(job.root), job.vhosts, console)
+        say_archived(Manifest(job.root), job.vhosts, parent)
         spark = start_session("transfer", job.spark, scratch, store=job.root)
         spark.dataSource.register(UpstreamSource)
         spark.dataSource.register(StoreSink)
-        console.say("started", is_local=(spark.sparkContext.master or "").startswith("local"))
-        Transfer(job, spark, inbox, console).run()
+        parent.say("started", is_local=(spark.sparkContext.master or "").startswith("local"))
+        Transfer(job, spark, inbox, parent).run()
         return spark
 
 
-def say_archived(manifest: Manifest, vhosts: Iterable[str], console: Console) -> None:
+def say_archived(manifest: Manifest, vhosts: Iterable[str], parent: ParentChannel) -> None:
     """Report the archived data of these vhosts, log by log: their age is the lag until new data come."""
     for vhost in vhosts:
         for log in manifest.logs_of(vhost) or [vhost]:
             files = manifest.files_of_log(log)
-            console.say(
+            parent.say(
                 "archived",
                 vhost=vhost,
                 node=node_of(label_of(log)),
@@ -106,11 +106,11 @@ class UntransferredRecords(NamedTuple):
 class Transfer:
     """One run of the driver."""
 
-    def __init__(self, job: TransferJob, spark: SparkSession, inbox: Inbox, console: Console) -> None:
+    def __init__(self, job: TransferJob, spark: SparkSession, inbox: Inbox, parent: ParentChannel) -> None:
         self._job = job
         self._spark = spark
         self._inbox = inbox
-        self._console = console
+        self._parent = parent
         self._checkpoint = job.work / "spark" / "transfer" / "checkpoint"
         self._compaction = Compaction(spark)
         self._stored: dict[str, int] = {}
@@ -133,11 +133,11 @@ class Transfer:
                 continue
             if time.monotonic() - started_s > BACKOFF_MAX_S:
                 backoff_s = BACKOFF_MIN_S
-            self._console.say("restarting", error=cause_of(error), after_ms=int(backoff_s * 1000))
+            self._parent.say("restarting", error=cause_of(error), after_ms=int(backoff_s * 1000))
             self._pause(backoff_s)
             backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
         self._compaction.stop()
-        self._console.say("drained", complete=self._has_all())
+        self._parent.say("drained", complete=self._has_all())
 
     def _run_query(self) -> Exception | None:
         """Start the query, and run it until there is another task; return its error if it failed."""
@@ -163,7 +163,7 @@ class Transfer:
             claim(manifest, self._job.terms)
         sweep(manifest, self._job.work, self._job.terms)
         self._stored = dict(manifest.next_by_log)
-        say_archived(manifest, self._job.vhosts, self._console)
+        say_archived(manifest, self._job.vhosts, self._parent)
         shutil.rmtree(self._checkpoint, ignore_errors=True)
         options = spark_options(
             TransferOptions(
@@ -188,10 +188,10 @@ class Transfer:
     def _compact(self) -> None:
         try:
             for row in self._compaction.turn(self._job):
-                self._console.say("compaction_failed" if "error" in row else "compacted", **row)
+                self._parent.say("compaction_failed" if "error" in row else "compacted", **row)
         except (LeveretError, OSError) as error:
             # Such as a full disk, on which the transfer may go on.
-            self._console.say("compaction_failed", error=str(error))
+            self._parent.say("compaction_failed", error=str(error))
 
     def _pause(self, seconds: float) -> None:
         until_s = time.monotonic() + seconds
@@ -211,11 +211,11 @@ class Transfer:
                 case "cut":
                     before = self._troubles.get(event["log"])
                     self._troubles[event["log"]] = UntransferredRecords.next(before, event, time.monotonic())
-            self._console.pass_on(event)
+            self._parent.pass_on(event)
         self._obey()
 
     def _obey(self) -> None:
-        for command in self._console.commands():
+        for command in self._parent.commands():
             match command.get("command"):
                 case "drain":
                     self._drain_from_s = time.monotonic()

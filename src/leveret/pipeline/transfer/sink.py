@@ -25,7 +25,7 @@ from leveret.pipeline.archive.manifest import Manifest, StoredFile
 from leveret.pipeline.archive.store import store_range
 from leveret.pipeline.files.files import Place
 from leveret.pipeline.jobs.progress import report
-from leveret.pipeline.spark.worker import spare_modules
+from leveret.pipeline.spark.worker import freeze_modules
 from leveret.pipeline.transfer.source import DESCRIPTOR, TransferOptions, read_options, recorded_address
 from leveret.pipeline.upstream.link import NEEDS_OPERATOR, UpstreamLink, link_of, state_of
 from leveret.pipeline.upstream.stream_client import UpstreamUnreachable
@@ -54,7 +54,7 @@ class StoreSink(DataSource):
 
     def streamWriter(self, schema: object, overwrite: bool) -> StoreWriter:
         """The writer."""
-        spare_modules()
+        freeze_modules()
         return StoreWriter(read_options(self.options))
 
 
@@ -88,7 +88,7 @@ class StoreWriter(DataSourceStreamArrowWriter):
         If no endpoint answers any more, all other slices of that node are cut too: each would wait for the same
         endpoints, while the received records wait to be recorded.
         """
-        spare_modules()
+        freeze_modules()
         stored = Stored([], [])
         errors: dict[str, tuple[str, Exception]] = {}
         for row in (row for batch in iterator for row in batch.to_pylist()):
@@ -116,7 +116,7 @@ class StoreWriter(DataSourceStreamArrowWriter):
         Raises:
             TransferCut, TransferGap: the batch is incomplete; the driver starts the query anew.
         """
-        spare_modules()
+        freeze_modules()
         parts = [message for message in messages if isinstance(message, Stored)]
         cuts = [cut for part in parts for cut in part.cuts]
         files = [file for part in parts for file in part.files]

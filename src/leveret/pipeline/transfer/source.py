@@ -29,7 +29,7 @@ from leveret.pipeline.archive.identities import UpstreamIdentities
 from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.jobs.job import TransferJob
 from leveret.pipeline.jobs.progress import Inbox, report
-from leveret.pipeline.spark.worker import spare_modules
+from leveret.pipeline.spark.worker import freeze_modules
 from leveret.pipeline.transfer.order import SiteOrder
 from leveret.pipeline.transfer.upstream_logs import UpstreamLog, UpstreamLogs
 from leveret.pipeline.upstream.link import NEEDS_OPERATOR, UpstreamLink, state_of
@@ -176,7 +176,7 @@ class UpstreamReader(DataSourceStreamReader):
         While publishers wait for confirms of this site, batches follow each other at once, and none grows. A batch of
         much data is followed sooner than others.
         """
-        spare_modules()
+        freeze_modules()
         with self._using_links:
             self._acknowledge()
             if self._manifest is not None and self._manifest.waiting:
@@ -246,7 +246,7 @@ class UpstreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The descriptors of a task."""
-        spare_modules()
+        freeze_modules()
         assert isinstance(partition, Slices)
         rows = [dict(zip(_DESCRIPTORS.names, piece, strict=True)) for piece in partition.slices]
         yield pa.RecordBatch.from_pylist(rows, schema=_DESCRIPTORS)

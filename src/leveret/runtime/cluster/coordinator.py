@@ -125,7 +125,7 @@ class Coordinator:
             await asyncio.sleep(_TICK_S)
             self._parts.sources.cut()
             self._node.commits.keep()
-            self._member.definitions_lock.look()
+            self._member.definitions_lock.check()
             self._parts.port.tick()
 
     async def stop(self) -> None:
@@ -162,9 +162,9 @@ class Coordinator:
         for change in changes:
             match change:
                 case StandbyChanged():
-                    self._parts.standby_site.look()
+                    self._parts.standby_site.check_owners()
                 case AliveChanged(name, presence):
-                    self._parts.standby_site.look()
+                    self._parts.standby_site.check_owners()
                     self._parts.links.know(self._member.state.alive)
                     self._parts.sources.runs(name, presence.incarnation if presence is not None else "")
                     self._parts.placement_controller.node_changed(name)
@@ -184,7 +184,7 @@ class Coordinator:
         if any(isinstance(each, DefinitionChanged) and _is_vhost(each.change) for each in changes):
             # A tag alone changes no queue: without queues here, nothing else opens or removes the vhost's outgoing log.
             self._node.upstream.follow_tags()
-        self._node.schema_sync.look()
+        self._node.schema_sync.obey_decisions()
         self._node.engine.touch()
 
     def _apply(self, changes: list[Changed]) -> None:

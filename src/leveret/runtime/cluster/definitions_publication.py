@@ -91,7 +91,7 @@ class DefinitionsPublication:
             self._member.lost(f"definitions could not be shared: {error}")
             return
         self._task = None
-        self._member.definitions_lock.look()
+        self._member.definitions_lock.check()
 
     async def _write(self, changes: list[d.Change]) -> int | None:
         """Write the changes; return the revision of the last one, or None if this node lost the lock."""

@@ -1,7 +1,7 @@
 """A companion of a lease: a small process that ends the lease in etcd the moment this process is gone.
 
     companion = LeaseCompanion(config.etcd, lease_id, ttl_s)
-    companion.look()                                         # starts it; later, starts it again if it has ended
+    companion.ensure_started()                               # starts it; later, starts it again if it has ended
     companion.release()                                      # the lease is over, or given back
 
 Without it a lease outlasts its holder by up to its whole time, and no other node leads meanwhile, although the kernel
@@ -53,7 +53,7 @@ class LeaseCompanion:
         """The companion's process id; 0 while it does not run."""
         return self._process.pid if self._process is not None else 0
 
-    def look(self) -> None:
+    def ensure_started(self) -> None:
         """Start the companion if it does not run; a failure is only logged, because the lease works without it."""
         process = self._process
         if process is not None:

@@ -191,9 +191,9 @@ class Election:
             return ElectionLost("other nodes campaign at the same time")
         finally:
             if lease is not None and term is None:
-                self._spawn(self._give_back(lease))
+                self._spawn(self._revoke(lease))
 
-    async def _give_back(self, lease: KeptLease) -> None:
+    async def _revoke(self, lease: KeptLease) -> None:
         """Revoke a lease that no node relies on, until etcd answers: a restart of etcd would renew it."""
         is_over = await lease.revoke()
         while not is_over:
@@ -324,7 +324,7 @@ class Election:
         logger.warning("leader_deposed epoch=%d reason=%s", term.leader.epoch, reason)
         asyncio.get_running_loop().call_soon(self._on_deposed, reason)
         # This node promises nothing any more, so the others need not wait for the lease's end.
-        self._spawn(self._give_back(term.lease))
+        self._spawn(self._revoke(term.lease))
 
     def _note(self, error: str) -> None:
         self._last_error = error

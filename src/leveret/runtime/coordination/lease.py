@@ -173,7 +173,7 @@ class KeptLease:
     async def _keep(self) -> None:
         while self._on_lost is not None:
             if self._companion is not None:
-                self._companion.look()
+                self._companion.ensure_started()
             await asyncio.sleep(max(0.0, self._lease.keepalive_s - self._clock_s()))
             sent_s = self._clock_s()
             try:

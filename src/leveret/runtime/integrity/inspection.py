@@ -19,7 +19,7 @@ from leveret.model.errors import LeveretError, NotFound, PreconditionFailed, Sto
 from leveret.runtime.integrity.answers import Answers
 from leveret.runtime.integrity.divergent import DivergentParts, divergent_messages, divergent_reports
 from leveret.runtime.integrity.log_copies import CopyRole, LogCopy, copy_at, copy_of
-from leveret.runtime.integrity.peers import Side
+from leveret.runtime.integrity.peers import InspectedPeer
 from leveret.runtime.integrity.scrubbing import CopyDamaged, Pace, Scrubbed, Scrubber, Stopped
 from leveret.runtime.integrity.verifying import Verification
 from leveret.storage.quarantine.count import contents
@@ -39,15 +39,15 @@ _LOOK_AGAIN_S: Final = 3600.0
 """The interval of checks: an operator may set the clock by which a scrub is due."""
 
 
-class _Past(msgspec.Struct):
+class _ScrubTimes(msgspec.Struct):
     """Stored times: the schedule of the first scrub, and the end of the last one."""
 
     since_ms: int = 0
     last_at_ms: int | None = None
 
-    def not_after(self, now_ms: int) -> _Past:
+    def not_after(self, now_ms: int) -> _ScrubTimes:
         """The same without the future: a clock that was ahead does not put the next scrub off by the difference."""
-        return _Past(min(self.since_ms, now_ms), self.last_at_ms and min(self.last_at_ms, now_ms))
+        return _ScrubTimes(min(self.since_ms, now_ms), self.last_at_ms and min(self.last_at_ms, now_ms))
 
 
 class _Comparing(NamedTuple):
@@ -70,7 +70,7 @@ class Inspection:
         state: Callable[[], str],
         queue_of: Callable[[str], tuple[str, str] | None],
         is_down: Callable[[str, str], bool],
-        sides: Callable[[], Iterable[Side]],
+        sides: Callable[[], Iterable[InspectedPeer]],
         copy_damaged: CopyDamaged,
         clock_ms: Callable[[], int],
         interval_ms: int | None,
@@ -161,7 +161,7 @@ class Inspection:
     def _stored_octets(self) -> int:
         return sum(log.size_bytes for log in list(self._tree().logs.values()))
 
-    def _follower(self, side: Side) -> tuple[str, str]:
+    def _follower(self, side: InspectedPeer) -> tuple[str, str]:
         """Return name and id of the follower of the two nodes."""
         return (self._name, self._node_id) if side.is_leader else (side.name, side.node_id)
 
@@ -176,7 +176,7 @@ class Inspection:
         if self._interval_ms is None:
             return
         if not self._past.since_ms:
-            await self._remember(_Past(self._clock_ms(), self._past.last_at_ms))
+            await self._remember(_ScrubTimes(self._clock_ms(), self._past.last_at_ms))
         while not self._stops:
             due_s = self._due_ms(self._interval_ms) / 1000
             if due_s > 0:
@@ -245,7 +245,7 @@ class Inspection:
             asyncio.get_running_loop().time() - began_s,
         )
         if names is None:
-            await self._remember(_Past(self._past.since_ms, self._clock_ms()))
+            await self._remember(_ScrubTimes(self._past.since_ms, self._clock_ms()))
         return scrubbed
 
     def scrub_status(self) -> dict[str, Any]:
@@ -264,16 +264,16 @@ class Inspection:
             "error": self._error,
         }
 
-    def _load(self) -> _Past:
+    def _load(self) -> _ScrubTimes:
         try:
-            past = msgspec.convert(self._file.load(), _Past)
+            past = msgspec.convert(self._file.load(), _ScrubTimes)
         except (StorageError, msgspec.ValidationError) as error:
             # The file holds only the time of the next scrub, so its damage must not stop a start.
             logger.warning("scrub_time_forgotten error=%s", error)
-            return _Past()
+            return _ScrubTimes()
         return past.not_after(self._clock_ms())
 
-    async def _remember(self, past: _Past) -> None:
+    async def _remember(self, past: _ScrubTimes) -> None:
         self._past = past
         try:
             await asyncio.to_thread(self._file.save, msgspec.to_builtins(past))

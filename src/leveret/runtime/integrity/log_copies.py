@@ -8,7 +8,7 @@ import msgspec
 
 from leveret.model.errors import LeveretError
 from leveret.runtime.integrity.answers import LogEntry, need_list
-from leveret.runtime.integrity.peers import Side
+from leveret.runtime.integrity.peers import InspectedPeer
 from leveret.storage.quarantine.report import DivergentLog
 
 
@@ -60,7 +60,7 @@ def copy_of(node: str, role: CopyRole, found: DivergentLog | None, *, is_damaged
     return LogCopy(node, role, state, found.unsettled, found.octets, found.from_offset, found.next_offset)
 
 
-async def copy_at(side: Side, path: str) -> LogCopy:
+async def copy_at(side: InspectedPeer, path: str) -> LogCopy:
     """Return the copy at the other side of a replication link, by its offsets."""
     try:
         found = await side.ask("bounds", {"path": path})

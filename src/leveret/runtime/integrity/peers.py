@@ -16,7 +16,7 @@ JOINED: Final = IN_STEP | {"fenced"}
 """States of a node whose logs were compared with its leader's and truncated to them: from then on they only grow."""
 
 
-class Side(Protocol):
+class InspectedPeer(Protocol):
     """See the module."""
 
     @property
@@ -47,7 +47,7 @@ class Side(Protocol):
         """
 
 
-class LeaderSide:
+class LeaderPeer:
     """The leader that this node follows."""
 
     is_leader = True
@@ -74,7 +74,7 @@ class LeaderSide:
         return await self._inbound.ask(what, about)
 
 
-class FollowerSide:
+class FollowerPeer:
     """A node that follows this one."""
 
     is_leader = False
@@ -100,7 +100,9 @@ class FollowerSide:
         return await self._outbound.questions.ask(self._outbound.peer, what, about)
 
 
-def sides_of(inbound: Inbound | None, listener: ReplicationListener | None) -> list[Side]:
+def peers_of(inbound: Inbound | None, listener: ReplicationListener | None) -> list[InspectedPeer]:
     """Return the nodes that can be asked: the leader first, then the followers."""
-    leaders: list[Side] = [LeaderSide(inbound)] if inbound is not None and inbound.is_connected else []
-    return [*leaders, *(map(FollowerSide, listener.followers) if listener is not None else ())]
+    leaders: list[InspectedPeer] = (
+        [LeaderPeer(inbound)] if inbound is not None and inbound.is_connected else []
+    )
+    return [*leaders, *(map(FollowerPeer, listener.followers) if listener is not None else ())]

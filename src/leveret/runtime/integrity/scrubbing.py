@@ -26,7 +26,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from leveret.model.errors import Corrupt, LeveretError, StorageError
 from leveret.runtime.integrity.answers import CHUNKS_BYTES_MAX, need
-from leveret.runtime.integrity.peers import JOINED, Side
+from leveret.runtime.integrity.peers import JOINED, InspectedPeer
 from leveret.storage.inspection.scrub import Scrub, repair
 from leveret.storage.inspection.walk import Damage
 from leveret.storage.log import Log
@@ -120,7 +120,7 @@ class Scrubber:
         state: Callable[[], str],
         queue_of: Callable[[str], tuple[str, str] | None],
         is_down: Callable[[str, str], bool],
-        sides: Callable[[], Iterable[Side]],
+        sides: Callable[[], Iterable[InspectedPeer]],
         copy_damaged: CopyDamaged,
     ) -> None:
         """Read nothing yet. `state` is the state of this node; `queue_of` returns vhost and queue of a log."""
@@ -257,7 +257,7 @@ class Scrubber:
                 return None
         return reasons or ["no other node is connected that has it"]
 
-    async def _fetch(self, side: Side, name: str, damage: Damage) -> bytes:
+    async def _fetch(self, side: InspectedPeer, name: str, damage: Damage) -> bytes:
         """Return all chunks of the damaged range from the other side.
 
         Raises:

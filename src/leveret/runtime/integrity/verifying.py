@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from leveret.model.errors import LeveretError
 from leveret.runtime.integrity.answers import Answers, FileEntry, Found, LogEntry, need, need_list
-from leveret.runtime.integrity.peers import IN_STEP, Side
+from leveret.runtime.integrity.peers import IN_STEP, InspectedPeer
 
 Row: TypeAlias = dict[str, Any]
 About: TypeAlias = dict[str, str | int | bool]
@@ -37,7 +37,7 @@ class _Compared(NamedTuple):
     note: str = ""
 
 
-class _Both(NamedTuple):
+class _LeaderAndFollower(NamedTuple):
     """The data of leader and follower."""
 
     leader: Found
@@ -54,7 +54,7 @@ class Verification:
     def __init__(
         self,
         answers: Answers,
-        side: Side,
+        side: InspectedPeer,
         name: str,
         queue_of: Callable[[str], tuple[str, str] | None],
         *,
@@ -116,17 +116,17 @@ class Verification:
     async def _here(self, what: str, about: About) -> Found:
         return await asyncio.to_thread(self._answers.answer, what, about)
 
-    async def _ask(self, what: str, about: About) -> _Both:
+    async def _ask(self, what: str, about: About) -> _LeaderAndFollower:
         """Ask the leader first: a follower in step answers after it has applied all that the leader had then."""
         leader = await self._ask_leader(what, about)
         if self._side.is_leader:
-            return _Both(leader, await self._here(what, about))
-        return _Both(leader, await self._side.ask(what, about))
+            return _LeaderAndFollower(leader, await self._here(what, about))
+        return _LeaderAndFollower(leader, await self._side.ask(what, about))
 
     async def _ask_leader(self, what: str, about: About) -> Found:
         return await (self._side.ask if self._side.is_leader else self._here)(what, about)
 
-    def _is_in_step(self, both: _Both) -> bool:
+    def _is_in_step(self, both: _LeaderAndFollower) -> bool:
         return self._side.state in IN_STEP and both.follower.get("state") in IN_STEP
 
     async def _names(self) -> set[str]:
@@ -157,7 +157,7 @@ class Verification:
             return compared
         return await self._digests(name, compared)
 
-    async def _bounds(self, name: str, both: _Both, due: int) -> _Compared | None:
+    async def _bounds(self, name: str, both: _LeaderAndFollower, due: int) -> _Compared | None:
         """Return the range to compare, if the bounds agree; `due` is the end that a follower in step must have."""
         leader, follower = _log_of(both.leader), _log_of(both.follower)
         if leader is None or follower is None:
@@ -178,7 +178,9 @@ class Verification:
             return found._replace(difference=ends)
         return found._replace(note=ends if follower.next_offset < leader.next_offset else "")
 
-    def _one_sided(self, both: _Both, leader: LogEntry | None, follower: LogEntry | None) -> _Compared | None:
+    def _one_sided(
+        self, both: _LeaderAndFollower, leader: LogEntry | None, follower: LogEntry | None
+    ) -> _Compared | None:
         for found, log, node in (
             (both.leader, leader, self._leader),
             (both.follower, follower, self._follower),
@@ -248,7 +250,7 @@ class Verification:
             await asyncio.sleep(pause_s)
         return compared
 
-    def _compare_files(self, both: _Both) -> dict[str, _Compared]:
+    def _compare_files(self, both: _LeaderAndFollower) -> dict[str, _Compared]:
         leader = {file.name: file for file in need_list(both.leader, "files", FileEntry)}
         follower = {file.name: file for file in need_list(both.follower, "files", FileEntry)}
         compared = {}

@@ -15,7 +15,7 @@ from leveret.runtime.collecting.shared_incarnations import SharedIncarnations
 from leveret.runtime.logs.commit import ReplicationBarrier
 from leveret.runtime.logs.log_store import QueueStoring
 from leveret.runtime.logs.ports import ReplicationPort
-from leveret.runtime.schema_sync.decisions import Deciding
+from leveret.runtime.schema_sync.decisions import SchemaDecisionStore
 from leveret.runtime.standby.site import StandbySite
 from leveret.session.amqp091.remote_queues import Leaders
 from leveret.session.stream.types import UpstreamSite
@@ -57,7 +57,7 @@ class ClusterSide:
     replication_port: ReplicationPort
     barrier: ReplicationBarrier
     copy_gone: Callable[[Log, Corrupt], bool]
-    schema_decisions: Deciding
+    schema_decisions: SchemaDecisionStore
     standby_site: StandbySite
     recovery_port: RecoveryPort
     on_draining: Callable[[bool], Awaitable[None]]

@@ -44,7 +44,7 @@ class Garbage:
             self._beats = 0
             self._collect(_YOUNG)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Visit all objects if memory has doubled since they were last visited."""
         if self._used_bytes() - self._kept_bytes >= max(GROWTH_BYTES_MIN, self._kept_bytes):
             self._collect(2)

@@ -131,7 +131,7 @@ class LoopWatch:
                 interval_ends_s = now_s + _INTERVAL_S
                 self._report_patterns()
                 if self._garbage is not None:
-                    self._garbage.look()
+                    self._garbage.check()
             if self._untold is not None and now_s - self._reported_at_s >= _REPORT_EVERY_S:
                 self._report(now_s)
             self._choose_pace(cpu_s, work)

@@ -41,13 +41,13 @@ from leveret.session.link_handshake import ProvenLeader
 from leveret.storage.delayed.index import (
     KEPT,
     NEVER_MS,
-    Base,
     DelayIndex,
+    EntryKind,
     FrameGroup,
     FramePart,
-    Noted,
-    NotedFrame,
-    NotedKind,
+    IndexBase,
+    IndexedFrame,
+    IndexEntry,
     synced,
 )
 from leveret.storage.delayed.spool import Spool
@@ -68,10 +68,10 @@ _REMOVALS: Final = 60
 """The most removals for good within one delay: each of them writes the ends of all logs to disk."""
 _WITH_MESSAGES: Final = ("queues/", "streams/")
 _NOTED_AS: Final = {
-    ChangeKind.BEGIN: NotedKind.DELETED,
-    ChangeKind.DELETE: NotedKind.DELETED,
-    ChangeKind.QUARANTINE: NotedKind.QUARANTINED,
-    ChangeKind.CUT: NotedKind.CUT,
+    ChangeKind.BEGIN: EntryKind.DELETED,
+    ChangeKind.DELETE: EntryKind.DELETED,
+    ChangeKind.QUARANTINE: EntryKind.QUARANTINED,
+    ChangeKind.CUT: EntryKind.CUT,
 }
 
 
@@ -124,7 +124,7 @@ class Delaying:
         self._commits = commits
         self._delays = has_joined
         self._clock_ms = clock_ms
-        self._base = Base()
+        self._base = IndexBase()
         """The present begin of the window; the one on disk may be older."""
         self._amount = _Amount()
         self._error = ""
@@ -178,7 +178,7 @@ class Delaying:
 
     def _begin(self, at_ms: int) -> None:
         ends = {name: log.next_offset for name, log in self._tree.logs.items()}
-        self._base = Base(0, at_ms, self.apply_delay_ms, ends)
+        self._base = IndexBase(0, at_ms, self.apply_delay_ms, ends)
         self._index.begin(self._base)
         self._durable = self._oldest_ms = self._newest_ms = 0
         self._amount, self._is_in_join, self._delays = _Amount(), False, True
@@ -189,7 +189,7 @@ class Delaying:
     def _recover(self) -> None:
         """Read the window, and find the logs whose ends differ from the noted ones."""
         base = self._base
-        ends = Base(base.offset, base.at_ms, base.delay_ms, dict(base.ends))
+        ends = IndexBase(base.offset, base.at_ms, base.delay_ms, dict(base.ends))
         for group in self._index.groups(base.offset):
             ends.follow(group)
             self._count(group)
@@ -215,9 +215,9 @@ class Delaying:
                     self._kept_at[each.name] = at
                     self._dropping.pop(each.name, None)
                     self._begins.pop(each.name, None)
-                elif each.kind is NotedKind.DROP:
+                elif each.kind is EntryKind.DROP:
                     self._dropping[each.name] = max(each.offset, self._dropping.get(each.name, 0))
-                elif each.kind is NotedKind.BEGINS:
+                elif each.kind is EntryKind.BEGINS:
                     self._dropping[each.name] = min(each.offset, self._dropping.get(each.name, 0))
                     self._begins.setdefault(each.name, []).append((at, each.offset))
 
@@ -361,7 +361,7 @@ class Delaying:
             self._commits.when_durable(lambda: self._begin_to_delay(leader))
         elif (lines := self._ended_by_join()) or self._is_in_join:
             at_ms = self._received_at_ms or self._clock_ms()
-            self._record(NotedFrame(FramePart.END_OF_JOIN, lines), at_ms)
+            self._record(IndexedFrame(FramePart.END_OF_JOIN, lines), at_ms)
 
     def _begin_to_delay(self, leader: ProvenLeader | None) -> None:
         if leader is self._leader and not self._delays:
@@ -397,7 +397,7 @@ class Delaying:
             if kind is ChangeKind.DROP:
                 self._leader_begins[name] = change.offset
                 if change.offset > self._dropping.get(name, 0):
-                    lines.append(Noted(NotedKind.DROP, name, change.offset))
+                    lines.append(IndexEntry(EntryKind.DROP, name, change.offset))
             elif kind is ChangeKind.APPEND and change.chunk is not None:
                 ends[name] = change.chunk.header.next_offset
             elif kind is ChangeKind.HEAD and change.chunk is not None:
@@ -405,21 +405,25 @@ class Delaying:
             elif kind in _NOTED_AS:
                 if log is not None and name not in kept:
                     kept[name] = log, change.offset if kind is ChangeKind.CUT else None
-                    lines.append(Noted(_NOTED_AS[kind], name, change.offset))
+                    lines.append(IndexEntry(_NOTED_AS[kind], name, change.offset))
                     lines += self._drop_again(name, change)
                 ends[name] = change.offset if kind in (ChangeKind.BEGIN, ChangeKind.CUT) else None
         for name, end in ends.items():
-            lines.append(Noted(NotedKind.GONE, name) if end is None else Noted(NotedKind.END, name, end))
+            lines.append(
+                IndexEntry(EntryKind.GONE, name) if end is None else IndexEntry(EntryKind.END, name, end)
+            )
         if not lines:
             return
         if kept and self._linked != (self._index.end, {name: cut_at for name, (_, cut_at) in kept.items()}):
             self._index.keep((name, log, cut_at) for name, (log, cut_at) in kept.items())
         is_of_join = self._is_in_join or self._begins_join
-        frame = NotedFrame(FramePart.OF_JOIN if is_of_join else FramePart.WHOLE, lines, *_amount_of(changes))
+        frame = IndexedFrame(
+            FramePart.OF_JOIN if is_of_join else FramePart.WHOLE, lines, *_amount_of(changes)
+        )
         self._record(frame, at_ms)
         self._unsure.clear()
 
-    def _begins_earlier(self, name: str, offset: int) -> list[Noted]:
+    def _begins_earlier(self, name: str, offset: int) -> list[IndexEntry]:
         """Return a note that the leader has a segment that it had dropped, or lacked while it was synchronised itself.
 
         This node still has the segment if the drop waits. So the drop must not remove it once the delay has passed.
@@ -427,14 +431,14 @@ class Delaying:
         for drops in (self._leader_begins, self._due_drops):
             if name in drops:
                 drops[name] = min(drops[name], offset)
-        return [Noted(NotedKind.BEGINS, name, offset)] if offset < self._dropping.get(name, 0) else []
+        return [IndexEntry(EntryKind.BEGINS, name, offset)] if offset < self._dropping.get(name, 0) else []
 
-    def _ended_by_join(self) -> list[Noted]:
+    def _ended_by_join(self) -> list[IndexEntry]:
         """Return notes of waiting drops that end earlier: the leader has dropped each log that begins later there."""
         begins = {each: self._leader_begins.get(each, 0) for each in {*self._dropping, *self._due_drops}}
         return [note for name, begin in begins.items() for note in self._begins_earlier(name, begin)]
 
-    def _drop_again(self, name: str, change: LogChange) -> list[Noted]:
+    def _drop_again(self, name: str, change: LogChange) -> list[IndexEntry]:
         """Return a note that the leader's last drop of a log applies to the log as this change leaves it.
 
         Records that the truncation removed may have settled what an earlier leader dropped, so its drops are left out.
@@ -443,25 +447,25 @@ class Delaying:
         if begin is None or change.kind is not ChangeKind.CUT or begin > change.offset:
             return []
         self._leader_begins[name] = begin
-        return [Noted(NotedKind.DROP, name, begin)]
+        return [IndexEntry(EntryKind.DROP, name, begin)]
 
-    def _file(self, change: LogChange) -> list[Noted]:
+    def _file(self, change: LogChange) -> list[IndexEntry]:
         """Return a note with the previous content of a state file, if the frame changes it."""
         before = self._tree.file(self._tree.path_of(change.name)).octets()
         after = bytes(change.octets) if change.kind is ChangeKind.FILE else None
-        return [Noted(NotedKind.FILE, change.name, 0, before)] if before != after else []
+        return [IndexEntry(EntryKind.FILE, change.name, 0, before)] if before != after else []
 
-    def _ends_of(self, names: Iterable[str]) -> list[Noted]:
+    def _ends_of(self, names: Iterable[str]) -> list[IndexEntry]:
         """Return notes of the present ends of these logs, or of their absence."""
         logs = self._tree.logs
         return [
-            Noted(NotedKind.END, name, logs[name].next_offset)
+            IndexEntry(EntryKind.END, name, logs[name].next_offset)
             if name in logs
-            else Noted(NotedKind.GONE, name)
+            else IndexEntry(EntryKind.GONE, name)
             for name in names
         ]
 
-    def _record(self, frame: NotedFrame, at_ms: int) -> None:
+    def _record(self, frame: IndexedFrame, at_ms: int) -> None:
         at = self._index.end
         self._index.append(frame, at_ms)
         self._count(FrameGroup(at_ms, at_ms, at, at + 1, [(at, frame)]))
@@ -505,13 +509,13 @@ class Delaying:
         for at, frame in group.frames:
             for each in frame.noted:
                 kept_at = self._kept_at.get(each.name, -1)
-                if each.kind is NotedKind.DROP and kept_at < at:
+                if each.kind is EntryKind.DROP and kept_at < at:
                     later = [begin for begun, begin in self._begins.get(each.name, ()) if begun > at]
                     offset = min([each.offset, *later])
                     self._due_drops[each.name] = max(offset, self._due_drops.get(each.name, 0))
                     if self._dropping.get(each.name, 0) <= offset:
                         self._dropping.pop(each.name, None)
-                elif each.kind is NotedKind.BEGINS:
+                elif each.kind is EntryKind.BEGINS:
                     left = [begun for begun in self._begins.pop(each.name, ()) if begun[0] > at]
                     if left:
                         self._begins[each.name] = left

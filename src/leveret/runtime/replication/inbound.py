@@ -56,7 +56,7 @@ _EXTENTS_AT_ONCE: Final = 4096
 _SLICE_S: Final = 0.01
 
 
-class Followed(Protocol):
+class FollowingNode(Protocol):
     """The following node, as the link sees it."""
 
     def files(self) -> Iterable[str]:
@@ -113,7 +113,7 @@ class Inbound:
         *,
         data: FollowerData,
         commits: GroupCommit,
-        followed: Followed,
+        followed: FollowingNode,
         clock_ms: Callable[[], int],
         answer: Callable[[str, dict[str, Any]], dict[str, Any]],
         repaired: Callable[[], Awaitable[None]],

@@ -13,7 +13,7 @@ from leveret.runtime.link.heartbeat import LinkHeartbeat
 from leveret.runtime.link.listening import LinkListener, accept_passed_on
 from leveret.runtime.link.peer import LinkPeer
 from leveret.runtime.replication.outbound import Outbound
-from leveret.runtime.replication.sent_node import Leading
+from leveret.runtime.replication.sent_node import LeaderState
 from leveret.session.link_handshake import REPLICATION, LeaderHandshake, ProvenFollower, refusal
 from leveret.wire.link import LinkError
 
@@ -33,7 +33,7 @@ class ReplicationListener(LinkListener):
         followers: the links of followers that have proven the secret.
     """
 
-    def __init__(self, leading: Leading) -> None:
+    def __init__(self, leading: LeaderState) -> None:
         """Start without a socket."""
         super().__init__(
             ListenerKind.REPLICATION,

@@ -20,7 +20,7 @@ from leveret.core.replication.sender import WHOLE_NODE, SendPhase
 from leveret.runtime.link.peer import LinkPeer
 from leveret.runtime.link.questions import Questions, in_thread
 from leveret.runtime.replication.sending_link import SendingLink
-from leveret.runtime.replication.sent_node import Leading, SentNode
+from leveret.runtime.replication.sent_node import LeaderState, SentNode
 from leveret.session.link_handshake import ProvenFollower
 from leveret.wire import link
 from leveret.wire.link import LinkError, Type, decode, pack
@@ -37,7 +37,7 @@ class Outbound(SendingLink):
 
     def __init__(
         self,
-        leading: Leading,
+        leading: LeaderState,
         peer: LinkPeer,
         follower: ProvenFollower,
         on_ended: Callable[[Outbound], None],

@@ -15,7 +15,15 @@ from typing import Final, NamedTuple
 
 from leveret.model.errors import PreconditionFailed
 from leveret.runtime.replication.applier import Applier, QuarantineFactory
-from leveret.storage.delayed.index import KEPT, NEVER_MS, Base, DelayIndex, FrameGroup, Noted, NotedKind
+from leveret.storage.delayed.index import (
+    KEPT,
+    NEVER_MS,
+    DelayIndex,
+    EntryKind,
+    FrameGroup,
+    IndexBase,
+    IndexEntry,
+)
 from leveret.storage.delayed.spool import Spool
 from leveret.storage.tree import Tree
 from leveret.wire.link import ChangeKind, LogChange
@@ -30,7 +38,7 @@ class _KeptLog(NamedTuple):
     """The kept files of a log that a frame destroyed; they are stored under the frame's offset `at`."""
 
     at: int
-    noted: Noted
+    noted: IndexEntry
 
 
 @dataclass(slots=True)
@@ -54,12 +62,12 @@ class PastLogs:
             for each in frame.noted:
                 if each.kind in KEPT:
                     self.drops.pop(each.name, None)
-                elif each.kind is NotedKind.DROP:
+                elif each.kind is EntryKind.DROP:
                     self.drops[each.name] = each.offset
-                elif each.kind is NotedKind.BEGINS:
+                elif each.kind is EntryKind.BEGINS:
                     self._begins(each)
 
-    def _begins(self, noted: Noted) -> None:
+    def _begins(self, noted: IndexEntry) -> None:
         """Keep the segments that the leader got again, also those that it got after the time."""
         if noted.name in self.drops:
             self.drops[noted.name] = min(self.drops[noted.name], noted.offset)
@@ -69,19 +77,19 @@ class PastLogs:
             for each in frame.noted:
                 if each.kind in KEPT:
                     self.kept.setdefault(each.name, []).append(_KeptLog(at, each))
-                elif each.kind is NotedKind.BEGINS and each.name not in self.kept:
+                elif each.kind is EntryKind.BEGINS and each.name not in self.kept:
                     self._begins(each)
-                elif each.kind is NotedKind.FILE:
+                elif each.kind is EntryKind.FILE:
                     self.files.setdefault(each.name, each.octets)
 
 
-def past(index: DelayIndex, base: Base, until_ms: int) -> PastLogs:
+def past(index: DelayIndex, base: IndexBase, until_ms: int) -> PastLogs:
     """Return the state after the leader's changes up to a time; the window begins with `base`.
 
     Raises:
         StorageError: the index cannot be read.
     """
-    then = Base(base.offset, base.at_ms, base.delay_ms, dict(base.ends))
+    then = IndexBase(base.offset, base.at_ms, base.delay_ms, dict(base.ends))
     found, is_after = PastLogs(then.ends), False
     for group in index.groups(base.offset):
         is_after |= group.at_ms > until_ms
@@ -121,7 +129,7 @@ def missing_log(then: PastLogs, index: DelayIndex) -> str | None:
 
 def _stays(kept: list[_KeptLog], end: int) -> bool:
     """Whether all destructions were truncations behind the log's end at that time."""
-    return all(each.kind is NotedKind.CUT and end <= each.offset for _, each in kept)
+    return all(each.kind is EntryKind.CUT and end <= each.offset for _, each in kept)
 
 
 async def go_back(then: PastLogs, index: DelayIndex, applier: Applier, quarantine: QuarantineFactory) -> None:
@@ -165,23 +173,25 @@ def _restore(name: str, kept: list[_KeptLog], end: int | None, index: DelayIndex
             # Also for a log that had no file. If files are gone, `missing_log` has told of it before any change.
             logger.warning("no_kept_files log=%s frame=%d", name, at)
             continue
-        if name in tree.logs and noted.kind is NotedKind.CUT and tree.logs[name].next_offset > noted.offset:
+        if name in tree.logs and noted.kind is EntryKind.CUT and tree.logs[name].next_offset > noted.offset:
             applier.apply(LogChange(ChangeKind.CUT, name, noted.offset))
         if name in tree.logs:
-            is_common = noted.kind is NotedKind.CUT
+            is_common = noted.kind is EntryKind.CUT
             applier.apply(LogChange(ChangeKind.DELETE if is_common else ChangeKind.QUARANTINE, name))
         index.restore(at, name, tree.path_of(name))
         log = tree.log(tree.path_of(name)).open(with_messages=False)
-        if noted.kind is not NotedKind.DELETED:
+        if noted.kind is not EntryKind.DELETED:
             _cut_quarantined(log.next_offset, end, name, noted, applier)
 
 
-def _cut_quarantined(next_offset: int, end: int | None, name: str, noted: Noted, applier: Applier) -> None:
+def _cut_quarantined(
+    next_offset: int, end: int | None, name: str, noted: IndexEntry, applier: Applier
+) -> None:
     """Truncate the records that are in quarantine since the leader had the log truncated, or quarantined."""
-    if noted.kind is NotedKind.QUARANTINED and end is None:
+    if noted.kind is EntryKind.QUARANTINED and end is None:
         applier.apply(LogChange(ChangeKind.DELETE, name))
         return
-    end = max(noted.offset if noted.kind is NotedKind.CUT else 0, end or 0)
+    end = max(noted.offset if noted.kind is EntryKind.CUT else 0, end or 0)
     if end < next_offset:
         applier.remove_divergent(LogChange(ChangeKind.CUT, name, end))
 

@@ -39,7 +39,7 @@ FINAL_LOGS: Final = 256
 
 
 @dataclass(slots=True)
-class Leading:
+class LeaderState:
     """The state that all followers of a node share.
 
     Attributes:
@@ -77,7 +77,7 @@ class SentNode(SentLogs):
         skipped: logs that were closed during its join: once one of them is open again, it has to join again.
     """
 
-    def __init__(self, link: SendingLink, leading: Leading, follower: ProvenFollower) -> None:
+    def __init__(self, link: SendingLink, leading: LeaderState, follower: ProvenFollower) -> None:
         """Begin; the follower reports its logs next."""
         self.follower = follower
         self.apply_delay_ms = 0

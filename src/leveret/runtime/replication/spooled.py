@@ -16,7 +16,7 @@ import msgspec
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.replication.applier import Applier
 from leveret.session.link_handshake import ProvenLeader
-from leveret.storage.delayed.spool import JOINED, JOINING, Note, Spool, SpoolEntry
+from leveret.storage.delayed.spool import JOINED, JOINING, AppliedPosition, Spool, SpoolEntry
 from leveret.wire.chunk import decode_chunk
 from leveret.wire.link import ChangeKind, FrameHead, LogChange
 
@@ -24,7 +24,7 @@ _NOTED: Final = frozenset({JOINING, JOINED, ChangeKind.CUT, ChangeKind.QUARANTIN
 _ALONE: Final = _NOTED | {ChangeKind.BEGIN, ChangeKind.DELETE}
 
 
-class FrameTaker(Protocol):
+class FrameReceiver(Protocol):
     """A taker of frames with their times: a Delaying."""
 
     def joining(self, leader: ProvenLeader) -> None:
@@ -37,7 +37,7 @@ class FrameTaker(Protocol):
         """End the join: this node has received all records of the leader."""
 
 
-async def take_over(spool: Spool, taker: FrameTaker, applier: Applier, commits: GroupCommit) -> None:
+async def take_over(spool: Spool, taker: FrameReceiver, applier: Applier, commits: GroupCommit) -> None:
     """Apply all waiting changes of a spool, and remove it.
 
     Raises:
@@ -62,7 +62,7 @@ async def take_over(spool: Spool, taker: FrameTaker, applier: Applier, commits: 
             if entries[0].kind in _NOTED:
                 await commits.all_durable()
                 applier.drop_due()
-                spool.save(Note(at, waiting.at_ms, joining))
+                spool.save(AppliedPosition(at, waiting.at_ms, joining))
         commits.begin()
         await asyncio.sleep(0)
     await commits.all_durable()
@@ -83,7 +83,7 @@ def _parts(entries: list[SpoolEntry]) -> Iterable[list[SpoolEntry]]:
 
 
 def _apply(
-    entries: list[SpoolEntry], at_ms: int, taker: FrameTaker, applier: Applier, *, is_in_join: bool
+    entries: list[SpoolEntry], at_ms: int, taker: FrameReceiver, applier: Applier, *, is_in_join: bool
 ) -> None:
     ends: dict[str, int | None] = {}
     changes: list[LogChange] = []

@@ -15,7 +15,7 @@ from leveret.core.replication.cluster import ClusterKeys, ClusterState
 from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.coordinator import Coordinator
 from leveret.runtime.cluster.membership.member import ClusterMember
-from leveret.runtime.cluster.suspended import Suspended
+from leveret.runtime.cluster.suspended_commands import SuspendedCommands
 from leveret.runtime.cluster.wiring import enter_cluster
 from leveret.runtime.coordination.etcd import EtcdError
 from leveret.runtime.coordination.etcd_outages import EtcdOutages
@@ -167,10 +167,10 @@ class Clustered:
         if member is not None:
             await member.leave()
 
-    def suspended(self) -> Suspended:
+    def suspended(self) -> SuspendedCommands:
         """The view of the cluster while this node serves no client."""
         state = self._member.state if self._member is not None else ClusterState(ClusterKeys.under(""))
-        return Suspended(self._config.node_name, self._config.etcd, state)
+        return SuspendedCommands(self._config.node_name, self._config.etcd, state)
 
     async def hand_over(self) -> None:
         """Hand over the node's queues before an orderly stop."""

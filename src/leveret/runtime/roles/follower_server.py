@@ -24,13 +24,13 @@ from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.replication.feed import Feed
 from leveret.runtime.replication.identity import LinkEnd
 from leveret.runtime.replication.listener import ReplicationListener
-from leveret.runtime.replication.sent_node import Leading
+from leveret.runtime.replication.sent_node import LeaderState
 from leveret.runtime.sockets.tls import server_context
 from leveret.session.link_handshake import ProvenFollower
 from leveret.storage.open_segments import OutOfDescriptors
 
 if TYPE_CHECKING:
-    from leveret.runtime.coordination.elected import Elected
+    from leveret.runtime.coordination.elected_node import ElectedNode
 
 TLS: Final = "replication.ssl_options"
 
@@ -50,7 +50,7 @@ class FollowerServer:
         *,
         leads: bool,
         own: LinkEnd,
-        elected: Elected | None,
+        elected: ElectedNode | None,
         recorded: frozenset[str],
         unreadable: set[str],
         met: Callable[[ProvenFollower], bool],
@@ -83,7 +83,7 @@ class FollowerServer:
         self._is_closed = False
         served = node()
         self.feed = served.commits.replication_barrier = self._begin_feed(served, recorded)
-        leading = Leading(
+        leading = LeaderState(
             tree=served.tree,
             feed=self.feed,
             commits=served.commits,

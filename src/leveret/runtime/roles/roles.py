@@ -38,7 +38,7 @@ from leveret.model.errors import Corrupt, LeveretError, PreconditionFailed, Stor
 from leveret.runtime.cluster.membership.listener import TLS_PREFIX as CLUSTER_TLS
 from leveret.runtime.cluster.membership.membership_file import MembershipFile
 from leveret.runtime.integrity.inspection import Inspection
-from leveret.runtime.integrity.peers import sides_of
+from leveret.runtime.integrity.peers import peers_of
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.node.node import Node
 from leveret.runtime.process.clock import clock_ms
@@ -68,7 +68,7 @@ from leveret.storage.tree import Tree
 
 if TYPE_CHECKING:
     from leveret.runtime.cluster.coordinator import Coordinator
-    from leveret.runtime.coordination.elected import Elected
+    from leveret.runtime.coordination.elected_node import ElectedNode
     from leveret.runtime.roles.clustered import Clustered
 
 logger = logging.getLogger(__name__)
@@ -126,12 +126,12 @@ class Roles:
         self.proxy: ClientProxy | None = None
         if config.followers.proxy:
             self.proxy = ClientProxy(config, self._proxy_end, self._leader_uris)
-        self.elected: Elected | None = None
+        self.elected: ElectedNode | None = None
         if config.is_elected:
             # Importing an HTTP client takes a tenth of a second, which a start without etcd saves.
-            from leveret.runtime.coordination.elected import Elected
+            from leveret.runtime.coordination.elected_node import ElectedNode
 
-            self.elected = Elected(config.etcd, self)
+            self.elected = ElectedNode(config.etcd, self)
         self._clustered: Clustered | None = None
         if config.cluster.is_member:
             from leveret.runtime.roles.clustered import Clustered
@@ -152,7 +152,7 @@ class Roles:
             state=lambda: self.state,
             queue_of=lambda name: self.node.queue_of(name),
             is_down=self._is_down,
-            sides=lambda: sides_of(self.inbound, self.listener),
+            sides=lambda: peers_of(self.inbound, self.listener),
             copy_damaged=self._lacks_segment,
             clock_ms=clock_ms,
             interval_ms=config.followers.scrub_interval_ms,

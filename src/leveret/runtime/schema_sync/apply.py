@@ -96,7 +96,7 @@ class SyncHistory:
         return rows
 
 
-class Holding:
+class QueuesWithMessages:
     """The keys of the queues that hold messages or may hold some. Only the queues in question are examined."""
 
     def __init__(self, broker: Broker) -> None:

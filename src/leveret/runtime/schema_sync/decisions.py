@@ -13,7 +13,7 @@ from leveret.model.errors import InvalidCommand
 from leveret.storage.state_file import StateFile
 
 
-class Deciding(Protocol):
+class SchemaDecisionStore(Protocol):
     """The common decisions of all nodes of a site; `NodeSchemaDecisions`, or runtime.cluster.sites.schema_decisions."""
 
     @property

@@ -28,7 +28,7 @@ from leveret.model.errors import InvalidCommand, LeveretError, Refusal, Resource
 from leveret.runtime.schema_sync.apply import (
     AppliedDelta,
     DeltaOutcome,
-    Holding,
+    QueuesWithMessages,
     SyncHistory,
     apply,
     delta_here,
@@ -420,7 +420,7 @@ class SchemaDownstream:
 
     def _holding(self, wanted: Sequence[_Wanted]) -> Container[Key]:
         """Return the queues that a sync keeps because of their messages."""
-        return frozenset() if _is_forced(wanted) else Holding(self._node.broker)
+        return frozenset() if _is_forced(wanted) else QueuesWithMessages(self._node.broker)
 
     async def _delta(self, holding: Container[Key]) -> Delta:
         return await delta_here(self._node.broker, self._theirs, self._locals, holding)

@@ -33,8 +33,8 @@ from leveret.model.errors import (
     PreconditionFailed,
 )
 from leveret.runtime.process.work_slices import in_slices
-from leveret.runtime.schema_sync.apply import Holding, SyncHistory, delta_here, rows_of
-from leveret.runtime.schema_sync.decisions import Deciding, NodeSchemaDecisions
+from leveret.runtime.schema_sync.apply import QueuesWithMessages, SyncHistory, delta_here, rows_of
+from leveret.runtime.schema_sync.decisions import NodeSchemaDecisions, SchemaDecisionStore
 from leveret.runtime.schema_sync.downstream import (
     SchemaDownstream,
     SchemaNode,
@@ -101,7 +101,7 @@ class SchemaSync:
             StorageError: one of the two files is damaged.
             InvalidCommand: the content of a file is invalid.
         """
-        self.deciding: Deciding = NodeSchemaDecisions(state_file, node.config.node_name)
+        self.deciding: SchemaDecisionStore = NodeSchemaDecisions(state_file, node.config.node_name)
         self._node = node
         self._timing = timing or Timing()
         self._history = SyncHistory(history)
@@ -155,7 +155,7 @@ class SchemaSync:
             self._progress = self._downstream.progress
             self._task = asyncio.create_task(self._downstream.run(), name="schema downstream")
 
-    def look(self) -> None:
+    def obey_decisions(self) -> None:
         """Handle a change of the site's decisions: this node may have to begin to follow, or to end."""
         if self._is_open and self._looking is None and self.follows != (self._task is not None):
             self._looking = asyncio.create_task(self._look())
@@ -173,7 +173,7 @@ class SchemaSync:
                         self._progress = SyncProgress()
         finally:
             self._looking = None
-        self.look()
+        self.obey_decisions()
 
     async def close(self) -> None:
         """End the link for good, as the node stops."""
@@ -315,7 +315,7 @@ class SchemaSync:
         except (PeerError, ConfigError) as error:
             raise PreconditionFailed(str(error)) from None
         locals_ = LocalEntities(node.config.schema_sync.locals_)
-        found = await delta_here(node.broker, theirs, locals_, Holding(node.broker))
+        found = await delta_here(node.broker, theirs, locals_, QueuesWithMessages(node.broker))
         return [row async for row in in_slices(rows_of(found, definitions, unreadable))]
 
     def history(self) -> list[dict[str, Any]]:
@@ -401,7 +401,7 @@ class SchemaSync:
             return b""
         began_s = monotonic()
         if began_s >= self._look_again_at_s and self.is_ready():
-            self._digests.look(self._node.broker.definitions)
+            self._digests.update(self._node.broker.definitions)
             self._state = self._digests.state()
             ended_s = monotonic()
             self._look_again_at_s = ended_s + (ended_s - began_s) / LOOK_SHARE_MAX

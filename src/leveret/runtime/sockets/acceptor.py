@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from leveret.core.rules.descriptors import NO_LISTENER_LIMITS, ListenerKind, ListenerLimits
-from leveret.runtime.sockets.connection_budget import ConnectionSlot, Sockets, process_sockets
+from leveret.runtime.sockets.connection_budget import ConnectionBudget, ConnectionSlot, process_sockets
 from leveret.runtime.sockets.tls import handshake_failure
 from leveret.wire.proxy_protocol import Proxied, ProxyError, missing, parse
 
@@ -61,7 +61,7 @@ class Acceptor:
         proxied: bool = False,
         timeout_s: float,
         listener_limits: ListenerLimits = NO_LISTENER_LIMITS,
-        sockets: Sockets | None = None,
+        sockets: ConnectionBudget | None = None,
         detour: Callable[[Accepted], asyncio.BaseProtocol | None] = lambda accepted: None,
     ) -> None:
         """Accept from now on, from a listening socket that does not block.

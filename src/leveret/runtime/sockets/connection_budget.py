@@ -1,7 +1,7 @@
 """Counts the process's connections by kind of listener, and refuses those beyond the budget.
 
-The limit of open files is the process's, so there is one `Sockets` a process, which `process_sockets` gives. Every
-listener accepts through `runtime.sockets.acceptor`, which asks here.
+The limit of open files is the process's, so there is one `ConnectionBudget` a process, which `process_sockets` gives.
+Every listener accepts through `runtime.sockets.acceptor`, which asks here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from leveret.core.rules.descriptors import (
     ConnectionTally,
     ListenerKind,
     ListenerLimits,
-    Refused,
+    ListenerRefusal,
     divide,
 )
 from leveret.model.errors import LeveretError
@@ -37,7 +37,7 @@ _REPORT_EVERY_S: Final = 10.0
 class ConnectionSlot:
     """The place of one connection in a tally: taken when it is admitted, and released once."""
 
-    def __init__(self, sockets: Sockets, tally: ConnectionTally, address: str) -> None:
+    def __init__(self, sockets: ConnectionBudget, tally: ConnectionTally, address: str) -> None:
         """Stand for a connection that the tally has counted."""
         self._sockets = sockets
         self._tally: ConnectionTally | None = tally
@@ -58,7 +58,7 @@ class ConnectionSlot:
         return True
 
 
-class Sockets:
+class ConnectionBudget:
     """The counts and refusals of the process's connections.
 
     Attributes:
@@ -77,7 +77,7 @@ class Sockets:
         self.is_short = False
         self._clock_s = clock_s
         self._refused_at_s = 0.0
-        self._reported_at_s: dict[tuple[ListenerKind, Refused], float] = {}
+        self._reported_at_s: dict[tuple[ListenerKind, ListenerRefusal], float] = {}
 
     def admit(self, kind: ListenerKind, address: str, listener_limits: ListenerLimits) -> bool:
         """Count a connection from that address, and return whether it may stay; `ConnectionTally.release` ends it."""
@@ -99,10 +99,10 @@ class Sockets:
 
     def system_refused(self, kind: ListenerKind) -> None:
         """Note that the system has no descriptor left: other code uses more than the budget assumes."""
-        self.tallies[kind].refused[Refused.SYSTEM] += 1
-        self._refused(kind, Refused.SYSTEM, "")
+        self.tallies[kind].refused[ListenerRefusal.SYSTEM] += 1
+        self._refused(kind, ListenerRefusal.SYSTEM, "")
 
-    def _refused(self, kind: ListenerKind, why: Refused, address: str) -> None:
+    def _refused(self, kind: ListenerKind, why: ListenerRefusal, address: str) -> None:
         now_s = self._clock_s()
         reported_at_s = self._reported_at_s.get((kind, why))
         if reported_at_s is None or now_s - reported_at_s >= _REPORT_EVERY_S:
@@ -119,7 +119,7 @@ class Sockets:
                 tally.refused.total(),
                 self.budget.limit,
             )
-        if why is not Refused.SETTING:
+        if why is not ListenerRefusal.SETTING:
             self._refused_at_s = now_s
             if not self.is_short:
                 self.is_short = True
@@ -139,7 +139,7 @@ class Sockets:
 
 
 @cache
-def process_sockets() -> Sockets:
+def process_sockets() -> ConnectionBudget:
     """The counts of this process, whose limit of open files is raised to the most that the system allows.
 
     Raises:
@@ -154,4 +154,4 @@ def process_sockets() -> Sockets:
             f"this process may have {limit} files open (ulimit -Hn), and a node needs at least {LEAST}: "
             "raise the limit with ulimit -n, or LimitNOFILE= of the systemd unit"
         )
-    return Sockets(divide(limit))
+    return ConnectionBudget(divide(limit))

@@ -540,11 +540,11 @@ class StandbyDownstream:
                 "standby.replication.operating_mode"
             )
 
-    def _changing(self, what: str) -> _Alone:
-        return _Alone(self._lock, what)
+    def _changing(self, what: str) -> _OneCommandAtATime:
+        return _OneCommandAtATime(self._lock, what)
 
 
-class _Alone:
+class _OneCommandAtATime:
     """Runs one operator's command at a time; a second one is refused, not queued."""
 
     def __init__(self, lock: asyncio.Lock, what: str) -> None:

@@ -41,7 +41,7 @@ class FoundArchive:
             self._found_id and self._found_id == self._decided.site.archive_id
         )
 
-    async def look(self) -> None:
+    async def find(self) -> None:
         """Look unless the archive is found; the first node of the cluster to look gives the archive its id.
 
         Raises:

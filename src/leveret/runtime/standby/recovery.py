@@ -285,7 +285,7 @@ class Recoveries:
     async def _rehearse(self, wanted: RecoveryRequest, report: Progress) -> dict[str, Any]:
         stream = own_endpoint(self._node, "stream")
         host, _, port = own_endpoint(self._node, "amqp").rpartition(":")
-        available = self._own(await self._archive.list_vhosts_available())
+        available = self._recovered_here(await self._archive.list_vhosts_available())
         if not available:
             raise PreconditionFailed(
                 "nothing was transferred to this node, so there is nothing to rehearse; see standby_replication_status"
@@ -336,7 +336,7 @@ class Recoveries:
                 self._node.broker.apply(Delete("vhosts", (vhost,)))
             await self._node.commit()
 
-    def _own(self, vhosts: list[str]) -> list[str]:
+    def _recovered_here(self, vhosts: list[str]) -> list[str]:
         """Return those of these vhosts that this node recovers."""
         own = self._vhosts()
         return vhosts if own is None else [vhost for vhost in vhosts if vhost in own]

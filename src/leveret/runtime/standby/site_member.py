@@ -178,7 +178,7 @@ class SiteMember:
             await self._end_left_suspension()
             if not self._suspended:
                 if self._own.is_to_follow:
-                    await self._found.look()
+                    await self._found.find()
                 await self._claim()
                 await self._own.follow()
                 await self._note_whole()
@@ -310,7 +310,7 @@ class SiteMember:
         running = self.site.running
         try:
             await self.site.all_know()
-            await self._found.look()
+            await self._found.find()
             part, left_out = await self._own.promotion.recover(attempt, vhosts, self._take)
             await self._own.decided.decide(
                 lambda site: self._finished(with_part(site, attempt, part, left_out))

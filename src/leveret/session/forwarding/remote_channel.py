@@ -96,7 +96,7 @@ class _SettledWaiter:
         self.key = key
         self._notify: Callable[[bool], None] | None = notify
 
-    def tell(self, *, ok: bool) -> None:
+    def report(self, *, ok: bool) -> None:
         """Report whether they are on the leader's disk; False if that is unknown."""
         notify, self._notify = self._notify, None
         if notify is not None:
@@ -281,7 +281,7 @@ class RemoteChannel:
         self._send(forwarding.settle(self.number), (forwarding.SETTLE_OK,), self._are_settled)
 
     def _are_settled(self, _: bytes) -> None:
-        self._settled.pop(0).tell(ok=True)
+        self._settled.pop(0).report(ok=True)
 
     def _doubt(self, key: Key | None) -> None:
         """Note that a leader took deliveries of a queue (None: of some queue) back: settlements in flight may be late.
@@ -290,7 +290,7 @@ class RemoteChannel:
         """
         for each in self._settled:
             if key is None or each.key == key:
-                each.tell(ok=False)
+                each.report(ok=False)
 
     def settle(self, kind: int, first: int, end: int) -> None:
         """Settle deliveries with these tags; the leader gets that with the next octets."""
@@ -542,7 +542,7 @@ class RemoteChannel:
         self._undelivered.clear()
         settled, self._settled = self._settled, []
         for each in settled:
-            each.tell(ok=False)
+            each.report(ok=False)
         self._registry.ended(self)
         if self.channel.remote_channels.get(self._link.leader) is self:
             del self.channel.remote_channels[self._link.leader]

@@ -1,11 +1,11 @@
 """Where each log ended at each time of the delay, and what was destroyed since: a delayed follower's way back.
 
-    delayed/base.json                      where all logs ended when the window of the delay begins; see `Base`
+    delayed/base.json                      where all logs ended when the window of the delay begins; see `IndexBase`
     delayed/index/<offset>.segment         a chunk a frame of the leader, its time when the leader cut the frame
     delayed/kept/<offset>/<log>.<file>     files of logs that the frame with this offset cut or deleted, as they were
 
-A frame's chunk holds one `NotedFrame`, in MessagePack. So the ends of all logs at a time are those of the base, changed
-by all frames up to that time. What a log holds beyond its end came later, whatever it is.
+A frame's chunk holds one `IndexedFrame`, in MessagePack. So the ends of all logs at a time are those of the base,
+changed by all frames up to that time. What a log holds beyond its end came later, whatever it is.
 
 **Order.** `keep` and `append` come before the change itself. An end need not be durable before the log is: after a loss
 of power a log may be longer than its last end here, and a start notes that. All else that is noted cannot be found out
@@ -43,7 +43,7 @@ NEVER_MS: Final = 1 << 62
 _READ_BYTES: Final = 256 * 1024
 
 
-class NotedKind(IntEnum):
+class EntryKind(IntEnum):
     """What is noted of a log or state file."""
 
     END = 0
@@ -64,14 +64,14 @@ class NotedKind(IntEnum):
     """The leader got earlier segments again: its log begins at this offset, or before; earlier drops end there."""
 
 
-KEPT: Final = frozenset({NotedKind.CUT, NotedKind.DELETED, NotedKind.QUARANTINED})
-_DESTRUCTIVE: Final = KEPT | {NotedKind.FILE}
+KEPT: Final = frozenset({EntryKind.CUT, EntryKind.DELETED, EntryKind.QUARANTINED})
+_DESTRUCTIVE: Final = KEPT | {EntryKind.FILE}
 
 
-class Noted(msgspec.Struct, frozen=True, array_like=True):
-    """One line of a frame, see NotedKind."""
+class IndexEntry(msgspec.Struct, frozen=True, array_like=True):
+    """One line of a frame, see EntryKind."""
 
-    kind: NotedKind
+    kind: EntryKind
     name: str
     offset: int = 0
     octets: bytes | None = None
@@ -85,11 +85,11 @@ class FramePart(IntEnum):
     END_OF_JOIN = 2
 
 
-class NotedFrame(msgspec.Struct, frozen=True, array_like=True):
+class IndexedFrame(msgspec.Struct, frozen=True, array_like=True):
     """One frame of the leader: what is noted of it, and how much it brought."""
 
     part: FramePart
-    noted: list[Noted]
+    noted: list[IndexEntry]
     messages: int = 0
     records: int = 0
     octets: int = 0
@@ -107,10 +107,10 @@ class FrameGroup(NamedTuple):
     begun_ms: int
     first: int
     end: int
-    frames: list[tuple[int, NotedFrame]]
+    frames: list[tuple[int, IndexedFrame]]
 
 
-class Base(msgspec.Struct):
+class IndexBase(msgspec.Struct):
     """Where the window begins.
 
     Attributes:
@@ -129,9 +129,9 @@ class Base(msgspec.Struct):
         """Change the ends as a group of frames did, and begin behind it."""
         for _, frame in group.frames:
             for each in frame.noted:
-                if each.kind in (NotedKind.END, NotedKind.CUT):
+                if each.kind in (EntryKind.END, EntryKind.CUT):
                     self.ends[each.name] = each.offset
-                elif each.kind in (NotedKind.GONE, NotedKind.DELETED, NotedKind.QUARANTINED):
+                elif each.kind in (EntryKind.GONE, EntryKind.DELETED, EntryKind.QUARANTINED):
                     self.ends.pop(each.name, None)
         self.offset = group.end
         if group.at_ms != NEVER_MS:
@@ -175,7 +175,7 @@ class DelayIndex:
 
     # -- life ---------------------------------------------------------------------------------
 
-    def begin(self, base: Base) -> None:
+    def begin(self, base: IndexBase) -> None:
         """Begin with an empty window.
 
         Raises:
@@ -201,7 +201,7 @@ class DelayIndex:
             remove=self._removed.remove,
         )
 
-    def open(self) -> Base:
+    def open(self) -> IndexBase:
         """Recover what is there; the base.
 
         Raises:
@@ -209,7 +209,7 @@ class DelayIndex:
             StorageError: the disk refused it, or `base.json` is damaged.
         """
         try:
-            base = msgspec.convert(self._file.load(), Base)
+            base = msgspec.convert(self._file.load(), IndexBase)
         except msgspec.ValidationError as error:
             raise StorageError(f"{self._file.path}: {error}; restore it from a copy") from error
         directory = self.log.directory
@@ -236,7 +236,7 @@ class DelayIndex:
         self.close()
         put_log_away(self.directory, to / DIRECTORY)
 
-    def save(self, base: Base) -> None:
+    def save(self, base: IndexBase) -> None:
         """Have the base on disk.
 
         Raises:
@@ -244,7 +244,7 @@ class DelayIndex:
         """
         self.write(self.encoded(base))
 
-    def encoded(self, base: Base) -> bytes:
+    def encoded(self, base: IndexBase) -> bytes:
         """The base for `write`."""
         return msgspec.json.encode(base)
 
@@ -298,7 +298,7 @@ class DelayIndex:
 
     # -- frames -------------------------------------------------------------------------------
 
-    def append(self, frame: NotedFrame, at_ms: int) -> None:
+    def append(self, frame: IndexedFrame, at_ms: int) -> None:
         """Note a frame before it is applied; on disk when this returns if it is destructive.
 
         Raises:
@@ -315,7 +315,7 @@ class DelayIndex:
         Raises:
             Corrupt: they cannot be read back.
         """
-        begun_ms, join = 0, list[tuple[int, NotedFrame]]()
+        begun_ms, join = 0, list[tuple[int, IndexedFrame]]()
         for at, at_ms, frame in self._frames(offset):
             if frame.part is FramePart.WHOLE and not join:
                 yield FrameGroup(at_ms, at_ms, at, at + 1, [(at, frame)])
@@ -328,15 +328,15 @@ class DelayIndex:
         if join:
             yield FrameGroup(NEVER_MS, begun_ms, join[0][0], join[-1][0] + 1, join)
 
-    def _frames(self, offset: int) -> Iterator[tuple[int, int, NotedFrame]]:
+    def _frames(self, offset: int) -> Iterator[tuple[int, int, IndexedFrame]]:
         while offset < self.end:
             for chunk in list(self.log.read(offset, _READ_BYTES, check=True)):
                 offset = chunk.header.next_offset
                 yield chunk.header.chunk_id, chunk.header.timestamp_ms, self._decoded(chunk)
 
-    def _decoded(self, chunk: Chunk) -> NotedFrame:
+    def _decoded(self, chunk: Chunk) -> IndexedFrame:
         try:
-            return msgspec.msgpack.decode(chunk.data, type=NotedFrame)
+            return msgspec.msgpack.decode(chunk.data, type=IndexedFrame)
         except msgspec.DecodeError as error:
             what = f"it holds no frame of a leader: {error}"
             raise Corrupt(str(self.log.directory), "", chunk.header.chunk_id, -1, what) from None

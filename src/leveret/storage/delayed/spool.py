@@ -1,7 +1,7 @@
 """What an older Leveret's delayed follower had received and not applied: it is read, applied, and gone.
 
     delayed/<offset>.segment    a chunk a frame of the leader, its timestamp when the leader cut the frame
-    delayed/applied.json        the offset before which everything is applied, durably; see `Note`
+    delayed/applied.json        the offset before which everything is applied, durably; see `AppliedPosition`
 
 A record is one change, so changes have offsets. Its entry, big endian; names are spelled out:
 
@@ -45,7 +45,7 @@ class SpoolEntry(NamedTuple):
     octets: memoryview
 
 
-class Waiting(NamedTuple):
+class WaitingFrame(NamedTuple):
     """Changes of one frame, which the leader cut at `at_ms` by its own clock; the first has offset `first`."""
 
     at_ms: int
@@ -53,7 +53,7 @@ class Waiting(NamedTuple):
     entries: list[SpoolEntry]
 
 
-class Note(msgspec.Struct, frozen=True):
+class AppliedPosition(msgspec.Struct, frozen=True):
     """How far was applied.
 
     Attributes:
@@ -77,7 +77,7 @@ class Spool:
     def __init__(self, data_dir: Path) -> None:
         """Of the node with this data directory; call `open` before anything else."""
         self.directory = data_dir / DIRECTORY
-        self.note = Note()
+        self.note = AppliedPosition()
         self._log = Log(self.directory, epoch=1)
         self._file = StateFile(self.directory / "applied.json")
 
@@ -94,7 +94,7 @@ class Spool:
             StorageError: the disk refused it, or `applied.json` is damaged.
         """
         try:
-            self.note = msgspec.convert(self._file.load(), Note)
+            self.note = msgspec.convert(self._file.load(), AppliedPosition)
         except msgspec.ValidationError as error:
             raise StorageError(f"{self._file.path}: {error}; restore it from a copy") from error
         self._log.open(first_offset=self.note.applied)
@@ -104,7 +104,7 @@ class Spool:
         """Whether anything is not applied."""
         return self.note.applied < self._log.next_offset
 
-    def waiting(self) -> Iterator[Waiting]:
+    def waiting(self) -> Iterator[WaitingFrame]:
         """All that is not applied, frame by frame.
 
         Raises:
@@ -116,7 +116,7 @@ class Spool:
                 yield self._since(chunk, offset)
                 offset = chunk.header.next_offset
 
-    def _since(self, chunk: Chunk, offset: int) -> Waiting:
+    def _since(self, chunk: Chunk, offset: int) -> WaitingFrame:
         """The changes of a chunk, without those before an offset."""
         header = chunk.header
         try:
@@ -127,9 +127,9 @@ class Spool:
             what = f"it holds no changes of a leader: {error}"
             raise Corrupt(str(self.directory), "", header.chunk_id, -1, what) from None
         skipped = max(0, offset - header.chunk_id)
-        return Waiting(header.timestamp_ms, header.chunk_id + skipped, entries[skipped:])
+        return WaitingFrame(header.timestamp_ms, header.chunk_id + skipped, entries[skipped:])
 
-    def save(self, note: Note) -> None:
+    def save(self, note: AppliedPosition) -> None:
         """Have the note on disk: what it says must be durable where it was applied.
 
         Raises:
@@ -149,7 +149,7 @@ class Spool:
             StorageError: the disk refuses it.
         """
         # After a removal that is broken off, nothing of it is to be applied any more.
-        self.save(Note(self._log.next_offset))
+        self.save(AppliedPosition(self._log.next_offset))
         self.close()
         try:
             for path in self.directory.glob("*.segment*"):

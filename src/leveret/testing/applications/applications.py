@@ -70,7 +70,7 @@ class DirectMessage(NamedTuple):
         return pika.BasicProperties(**properties_of(self.number))
 
 
-class Taken(NamedTuple):
+class ReceivedMessage(NamedTuple):
     """A message as a consumer received it; number -1 if it has none."""
 
     number: int
@@ -328,17 +328,17 @@ class TxConsumer(AppConsumer):
         return not self._ending.is_set()
 
 
-def drain(port: int, vhost: str, queue: str, *, keep: bool = False) -> list[Taken]:
+def drain(port: int, vhost: str, queue: str, *, keep: bool = False) -> list[ReceivedMessage]:
     """Take all messages out of a queue, in its order; with `keep` all of them are requeued afterwards."""
     connection = pika.BlockingConnection(parameters(port, vhost))
     channel = connection.channel()
     if not keep:
         channel.basic_qos(prefetch_count=1000)
-    taken: list[Taken] = []
+    taken: list[ReceivedMessage] = []
     while count := channel.queue_declare(queue, passive=True).method.message_count:
         expected = len(taken) + count
         for method, properties, body in channel.consume(queue):
-            taken.append(taken_of(method, properties, body))
+            taken.append(received_message(method, properties, body))
             is_last = len(taken) == expected
             if not keep and (is_last or len(taken) % 500 == 0):
                 channel.basic_ack(method.delivery_tag, multiple=True)
@@ -359,10 +359,10 @@ def publish_message(channel: Any, message: AppMessage) -> None:
     )
 
 
-def taken_of(method: Any, properties: pika.BasicProperties, body: bytes) -> Taken:
+def received_message(method: Any, properties: pika.BasicProperties, body: bytes) -> ReceivedMessage:
     """Return a delivery of pika as a message."""
     number = number_of(properties.message_id, body)
-    return Taken(number, method.exchange, method.routing_key, body, properties, method.redelivered)
+    return ReceivedMessage(number, method.exchange, method.routing_key, body, properties, method.redelivered)
 
 
 def now_ms() -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Final, Self
 
-from leveret.testing.applications.applications import AppMessage, Taken
+from leveret.testing.applications.applications import AppMessage, ReceivedMessage
 from leveret.testing.applications.books import Books, read_book
 from leveret.testing.applications.contents import is_same
 
@@ -111,7 +111,7 @@ class Account:
 def audit(
     published: Iterable[AppMessage],
     account: Account,
-    found: Mapping[str, Sequence[Taken]],
+    found: Mapping[str, Sequence[ReceivedMessage]],
     covered_ms: Mapping[str, int],
     transferred: Mapping[str, int] | None = None,
 ) -> Audit:
@@ -137,7 +137,7 @@ def audit(
 
 def _judge_found(
     line: QueueBooks,
-    taken: Sequence[Taken],
+    taken: Sequence[ReceivedMessage],
     messages: Mapping[int, AppMessage],
     account: Account,
     covered_ms: int,
@@ -156,7 +156,7 @@ def _judge_found(
                 line.acked_in_lag += 1
 
 
-def _same(taken: Taken, published: AppMessage | None, queue: str) -> bool:
+def _same(taken: ReceivedMessage, published: AppMessage | None, queue: str) -> bool:
     if published is None or queue != published.queue:
         return False
     way = (taken.exchange, taken.routing_key, taken.body)

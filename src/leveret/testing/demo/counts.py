@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from leveret.testing.applications.applications import AppMessage, Taken
+from leveret.testing.applications.applications import AppMessage, ReceivedMessage
 from leveret.testing.applications.audit import FOREVER, Account, Audit, audit
 from leveret.testing.applications.books import Books, read_book
 
@@ -28,7 +28,7 @@ class Counts(NamedTuple):
 
 
 def counted(
-    published: Sequence[AppMessage], groups: Iterable[Books], found: Mapping[str, Sequence[Taken]]
+    published: Sequence[AppMessage], groups: Iterable[Books], found: Mapping[str, Sequence[ReceivedMessage]]
 ) -> Counts:
     """Judge the books of all applications, and the messages left in the queues at the end."""
     groups = list(groups)

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from leveret.testing.applications.applications import Taken, drain
+from leveret.testing.applications.applications import ReceivedMessage, drain
 from leveret.testing.applications.books import read_book
 from leveret.testing.demo.flights import EXCHANGE, QUEUES, declare
 from leveret.testing.demo.processes import Applications
@@ -180,7 +180,7 @@ class DemoNodes:
             ]
         return max(pauses, key=lambda pause: pause.lasted_ms, default=None)
 
-    def drain(self) -> dict[str, list[Taken]]:
+    def drain(self) -> dict[str, list[ReceivedMessage]]:
         """Empty all queues at a running node together, after messages of ended consumers have come back."""
         self.site.wait(self._holds_nothing, "what the consumers held to come back")
         port = self.site.running[0].amqp_port

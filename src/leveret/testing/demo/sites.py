@@ -12,7 +12,7 @@ from typing import Final, Self
 
 import pika
 
-from leveret.testing.applications.applications import Taken, drain, parameters
+from leveret.testing.applications.applications import ReceivedMessage, drain, parameters
 from leveret.testing.demo.flights import QUEUES, declare
 from leveret.testing.demo.processes import Applications
 from leveret.testing.demo.report import Bar
@@ -96,7 +96,7 @@ class Sites:
         """Return the summary of a promotion that has ended, as the operator sees it."""
         return self.pair.downstream.ctl("display_standby_promotion_summary").stdout
 
-    def drain(self) -> dict[str, list[Taken]]:
+    def drain(self) -> dict[str, list[ReceivedMessage]]:
         """Empty the downstream's queues, all at the same time."""
         port = self.pair.downstream.amqp_port
         with ThreadPoolExecutor(len(QUEUES)) as pool:

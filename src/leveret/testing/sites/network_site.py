@@ -22,8 +22,8 @@ from typing import Any, Final, TypeAlias
 import pika
 
 from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
-from leveret.testing.sites.hosts import Network, NetworkHost
 from leveret.testing.sites.mirror_cluster import ClusterNode
+from leveret.testing.sites.network_hosts import Network, NetworkHost
 
 CLIENTS: Final = "clients-"
 ETCD: Final = "etcd-"

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any, Final
 
-from leveret.testing.applications.applications import Taken
+from leveret.testing.applications.applications import ReceivedMessage
 from leveret.testing.applications.contents import PERSISTENT, is_same, is_shown, shown_number
-from leveret.testing.applications.parcels import Parcel, parcel
+from leveret.testing.applications.mixed_messages import MixedMessage, mixed_message
 
 Place = tuple[str, str]
 """A vhost and a queue."""
@@ -34,23 +34,25 @@ class StandbyBooks:
         """Begin without messages; their contents follow from the seed."""
         self.expected: dict[Place, list[int]] = {}
         self.unsure: set[int] = set()
-        self.published: dict[int, Parcel] = {}
+        self.published: dict[int, MixedMessage] = {}
         self._seed = seed
         self._numbers = count(1)
 
-    def next(self, queue: str, *, transient: float = _TRANSIENT, exchange: str = "") -> Parcel:
+    def next(self, queue: str, *, transient: float = _TRANSIENT, exchange: str = "") -> MixedMessage:
         """Return the next message to publish to a queue; it is unsure until `confirm`."""
-        message = parcel(next(self._numbers), queue, seed=self._seed, transient=transient, exchange=exchange)
+        message = mixed_message(
+            next(self._numbers), queue, seed=self._seed, transient=transient, exchange=exchange
+        )
         self.published[message.number] = message
         self.unsure.add(message.number)
         return message
 
-    def confirm(self, place: Place, message: Parcel) -> None:
+    def confirm(self, place: Place, message: MixedMessage) -> None:
         """Note the answer to a publish."""
         self.unsure.discard(message.number)
         self.expected.setdefault(place, []).append(message.number)
 
-    def look(self, place: Place, found: Sequence[Taken], settled: Iterable[int]) -> None:
+    def look(self, place: Place, found: Sequence[ReceivedMessage], settled: Iterable[int]) -> None:
         """Note all messages of a queue, as a consumer at the upstream found them, and which of them it settled.
 
         Raises:
@@ -75,7 +77,7 @@ class StandbyBooks:
     def check(
         self,
         place: Place,
-        found: Sequence[Taken],
+        found: Sequence[ReceivedMessage],
         wanted: Sequence[int] | None = None,
         *,
         has_own_exchange: bool = True,
@@ -96,13 +98,15 @@ class StandbyBooks:
         assert (len(lost), len(more)) == (0, 0), f"{books}: {sorted(lost)[:5]} {more[:5]}"
         assert sure == [*numbers], f"{_named(place)} is not in order"
 
-    def _check_contents(self, place: Place, found: Sequence[Taken], *, has_own_exchange: bool = True) -> None:
+    def _check_contents(
+        self, place: Place, found: Sequence[ReceivedMessage], *, has_own_exchange: bool = True
+    ) -> None:
         doubled = [number for number, times in Counter(taken.number for taken in found).items() if times > 1]
         assert not doubled, f"{_named(place)}: {doubled[:5]} are doubled"
         altered = [text for taken in found if (text := self._difference(place[1], taken, has_own_exchange))]
         assert not altered, f"{_named(place)}: {len(altered)} messages are altered, the first: {altered[0]}"
 
-    def _difference(self, queue: str, taken: Taken, has_own_exchange: bool) -> str:
+    def _difference(self, queue: str, taken: ReceivedMessage, has_own_exchange: bool) -> str:
         """Return what is wrong with a message of a queue; empty if it is as it was published."""
         wanted = self.published.get(taken.number)
         if wanted is None or wanted.queue != queue:
@@ -115,7 +119,7 @@ class StandbyBooks:
             )
         return self.changed(taken)
 
-    def changed(self, taken: Taken) -> str:
+    def changed(self, taken: ReceivedMessage) -> str:
         """Return how the content of a message differs from the published one, wherever it is; empty if in nothing."""
         wanted = self.published[taken.number]
         if not is_same(vars(wanted.properties), vars(taken.properties)):

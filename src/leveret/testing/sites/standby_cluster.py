@@ -27,13 +27,13 @@ import pika
 import pika.exceptions
 
 from leveret.testing.applications.applications import (
-    Taken,
+    ReceivedMessage,
     now_ms,
     parameters,
     publish_message,
-    taken_of,
+    received_message,
 )
-from leveret.testing.applications.parcels import EXCHANGE, declare
+from leveret.testing.applications.mixed_messages import EXCHANGE, declare
 from leveret.testing.network.ports import LOOPBACK, wait_until
 from leveret.testing.servers.broker import LeveretProcess
 from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
@@ -256,13 +256,13 @@ class StandbyCluster:
                 message = self.books.next(queue, exchange=EXCHANGE)
                 publish_message(channel, message)
                 self.books.confirm(place, message)
-            found: list[Taken] = []
+            found: list[ReceivedMessage] = []
             gone: set[int] = set()
             while len(found) < len(unsettled) + len(self.books.unsure):
                 method, properties, body = channel.basic_get(queue)
                 if method is None:
                     break
-                found.append(taken_of(method, properties, body))
+                found.append(received_message(method, properties, body))
                 if self._random.random() < acked:
                     channel.basic_ack(method.delivery_tag)
                     gone.add(found[-1].number)
@@ -271,12 +271,12 @@ class StandbyCluster:
         if acked:
             self.books.look(place, found, gone)
 
-    def drained(self, at: LeveretProcess, vhost: str, queue: str) -> list[Taken]:
+    def drained(self, at: LeveretProcess, vhost: str, queue: str) -> list[ReceivedMessage]:
         """Consume all messages of a queue at one node, and return them.
 
         While the queue's leader is not known, as after a lost lease, a get closes the channel and takes no message.
         """
-        found: list[Taken] = []
+        found: list[ReceivedMessage] = []
         deadline_s = time.monotonic() + _LED_WITHIN_S
         with pika.BlockingConnection(parameters(at.amqp_port, vhost)) as connection:
             channel = connection.channel()
@@ -291,7 +291,7 @@ class StandbyCluster:
                     continue
                 if method is None:
                     return found
-                found.append(taken_of(method, properties, body))
+                found.append(received_message(method, properties, body))
 
     def check_recovered(self) -> None:
         """Check that each queue of the promoted site has its expected messages, once, in order and unaltered."""

@@ -10,7 +10,7 @@ from leveret.config import build, gather, load, render
 from leveret.config.current import settings_in_force
 from leveret.config.sections.etcd import EtcdOptions
 from leveret.config.sections.followers import Followers
-from leveret.config.syntax import Given
+from leveret.config.syntax import SettingText
 from leveret.config.uris import EtcdEndpoint, NodeUri
 from leveret.model.errors import ConfigError
 
@@ -198,7 +198,7 @@ def test_a_flag_wins_over_every_other_source_and_is_named(tmp_path: Path) -> Non
         path,
         environ={"LEVERET_REPLICATION_PORT": "2"},
         overrides={"replication.port": "3"},
-        flags={"replication.port": Given("4", "--replication-port")},
+        flags={"replication.port": SettingText("4", "--replication-port")},
     )
     assert build(given).followers.port == 4
     assert given["replication.port"].origin == "--replication-port"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.core.replication.leader_loss import DELETED, PROMOTED, WAITS, fate
+from leveret.core.replication.leader_loss import DELETED, PROMOTED, WAITS, outcome
 
 
 @pytest.mark.parametrize(
@@ -19,4 +19,4 @@ from leveret.core.replication.leader_loss import DELETED, PROMOTED, WAITS, fate
 def test_a_queue_is_promoted_waits_or_is_deleted(
     durable: bool, exclusive: bool, has_successor: bool, expected: str
 ) -> None:
-    assert fate(durable=durable, is_exclusive=exclusive, has_successor=has_successor) == expected
+    assert outcome(durable=durable, is_exclusive=exclusive, has_successor=has_successor) == expected

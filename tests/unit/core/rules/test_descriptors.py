@@ -11,7 +11,7 @@ from leveret.core.rules.descriptors import (
     ConnectionTally,
     ListenerKind,
     ListenerLimits,
-    Refused,
+    ListenerRefusal,
     divide,
 )
 
@@ -42,9 +42,9 @@ def test_without_a_limit_there_is_a_budget_too() -> None:
 
 def test_one_address_leaves_room_for_others() -> None:
     tally = ConnectionTally(share=10, per_address=9)
-    assert [tally.admit("a", FREE) for _ in range(10)] == [None] * 9 + [Refused.ADDRESS]
+    assert [tally.admit("a", FREE) for _ in range(10)] == [None] * 9 + [ListenerRefusal.ADDRESS]
     assert tally.admit("b", FREE) is None
-    assert tally.admit("c", FREE) is Refused.SHARE
+    assert tally.admit("c", FREE) is ListenerRefusal.SHARE
     tally.release("a")
     assert tally.admit("a", FREE) is None
     assert (tally.count, tally.refused.total()) == (10, 2)
@@ -52,7 +52,7 @@ def test_one_address_leaves_room_for_others() -> None:
 
 def test_connections_without_an_address_have_the_whole_share() -> None:
     tally = ConnectionTally(share=3, per_address=1)
-    assert [tally.admit("", FREE) for _ in range(4)] == [None] * 3 + [Refused.SHARE]
+    assert [tally.admit("", FREE) for _ in range(4)] == [None] * 3 + [ListenerRefusal.SHARE]
     for _ in range(3):
         tally.release("")
     assert tally.count == 0
@@ -61,6 +61,6 @@ def test_connections_without_an_address_have_the_whole_share() -> None:
 def test_settings_allow_less_than_the_budget() -> None:
     tally = ConnectionTally(share=10, per_address=9)
     assert tally.admit("a", ListenerLimits(total=2, per_address=1)) is None
-    assert tally.admit("a", ListenerLimits(total=2, per_address=1)) is Refused.SETTING
+    assert tally.admit("a", ListenerLimits(total=2, per_address=1)) is ListenerRefusal.SETTING
     assert tally.admit("b", ListenerLimits(total=2, per_address=1)) is None
-    assert tally.admit("c", ListenerLimits(total=2, per_address=1)) is Refused.SETTING
+    assert tally.admit("c", ListenerLimits(total=2, per_address=1)) is ListenerRefusal.SETTING

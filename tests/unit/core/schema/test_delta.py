@@ -78,7 +78,7 @@ def delta(
 
 def digests_of(definitions: Definitions) -> dict[str, bytes]:
     digests = Digests()
-    digests.look(definitions)
+    digests.update(definitions)
     return digests.kinds()
 
 
@@ -323,20 +323,20 @@ def test_what_changes_while_a_schema_is_digested_is_in_the_digests_of_the_next_l
     assert digests.due_count(made) == len(made.entities())
     if changed:
         # Then only what has changed is digested, in slices too.
-        digests.look(made)
+        digests.update(made)
         for entity in [left.pop() for _ in range(min(changed, len(left)))]:
             known = entity.key in made.by_kind[entity.kind]
             made.apply(Delete(entity.kind, entity.key) if known else Put(entity))
         assert digests.due_count(made) <= changed
-    for number, _ in enumerate(digests.looking(made)):
+    for number, _ in enumerate(digests.updating(made)):
         if left and not number % every:
             entity = left.pop()
             known = entity.key in made.by_kind[entity.kind]
             made.apply(Delete(entity.kind, entity.key) if known else Put(entity))
             if looks:
-                digests.look(made)
+                digests.update(made)
                 assert digests.kinds() == digests_of(made)
-    digests.look(made)
+    digests.update(made)
     assert digests.kinds() == digests_of(made)
 
 

@@ -14,7 +14,7 @@ from leveret.pipeline.jobs.progress import Inbox, report
 pytestmark = pytest.mark.process
 
 TASK = """
-from leveret.pipeline.jobs.console import Console
+from leveret.pipeline.jobs.parent_channel import Console
 from leveret.pipeline.jobs.progress import Inbox
 
 console = Console()

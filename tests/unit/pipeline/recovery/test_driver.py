@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 
 from leveret.pipeline.archive.recovery_plan import PlanDirectory
-from leveret.pipeline.jobs.console import Console
 from leveret.pipeline.jobs.job import LoginCredentials, RecoverJob
+from leveret.pipeline.jobs.parent_channel import ParentChannel
 from leveret.pipeline.jobs.progress import Inbox
 from leveret.pipeline.recovery import driver
 from leveret.pipeline.recovery.driver import RecoveryRun
@@ -87,7 +87,7 @@ def run_of(standby: Standby, inbox: Inbox, **more: Any) -> RecoveryRun:
         staging=str(standby.data_dir),
         **more,
     )
-    run = RecoveryRun(job, cast(Console, SimpleNamespace(say=lambda *said, **more: None)), inbox)
+    run = RecoveryRun(job, cast(ParentChannel, SimpleNamespace(say=lambda *said, **more: None)), inbox)
     run._spark = cast(Any, InTurn())
     return run
 

@@ -22,8 +22,8 @@ from leveret.pipeline.archive.sweep import RECOVERY_LOCK, sweep
 from leveret.pipeline.files import files
 from leveret.pipeline.files.files import Place, locked, matching, name_in
 from leveret.pipeline.files.objects import ObjectPath
-from leveret.pipeline.jobs.console import Console
 from leveret.pipeline.jobs.job import AmqpTarget, LoginCredentials, RecoverJob
+from leveret.pipeline.jobs.parent_channel import ParentChannel
 from leveret.pipeline.jobs.progress import Inbox
 from leveret.pipeline.recovery import forget
 from leveret.pipeline.recovery.driver import RecoveryRun
@@ -80,7 +80,7 @@ def left_of_exports(data_dir: Place, work: Path) -> list[PlanDirectory]:
     """What the next recovery into the other broker would go on with."""
     job = RecoverJob(data_dir=str(data_dir), work_dir=str(work), endpoint="", credentials=NOBODY, to=TARGET)
     with Inbox() as inbox:
-        return RecoveryRun(job, cast(Console, None), inbox)._left()
+        return RecoveryRun(job, cast(ParentChannel, None), inbox)._left()
 
 
 def killed(work: Callable[[], object], step: int) -> bool:

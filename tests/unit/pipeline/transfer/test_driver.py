@@ -14,7 +14,7 @@ from leveret.pipeline.transfer.driver import Transfer
 from leveret.wire.log_name import log_name
 
 
-class Console:
+class ParentChannel:
     """Keeps what is passed on, and hands out commands."""
 
     def __init__(self) -> None:
@@ -37,18 +37,18 @@ class Inbox:
 
 
 @pytest.fixture
-def console() -> Console:
-    return Console()
+def parent() -> ParentChannel:
+    return ParentChannel()
 
 
 @pytest.fixture
-def driver(tmp_path: Path, console: Console) -> Transfer:
+def driver(tmp_path: Path, parent: ParentChannel) -> Transfer:
     nobody = LoginCredentials(username="", password="")
     job = TransferJob(
         data_dir=str(tmp_path), reference="eu.2", endpoints=[], credentials=nobody, vhosts=["/"]
     )
     spark: Any = None
-    stand_ins: Any = Inbox(), console
+    stand_ins: Any = Inbox(), parent
     return Transfer(job, spark, *stand_ins)
 
 
@@ -56,25 +56,27 @@ def link(log: str, state: str = "connected", transferred: int = 0, **details: An
     return {"event": "link", "vhost": "/", "log": log, "state": state, "transferred": transferred} | details
 
 
-def drain(driver: Transfer, console: Console) -> None:
-    console.to_send.append({"command": "drain", "timeout_ms": 3_600_000})
+def drain(driver: Transfer, parent: ParentChannel) -> None:
+    parent.to_send.append({"command": "drain", "timeout_ms": 3_600_000})
     driver._pass_on([])
     assert not driver._is_drained()
 
 
-def test_all_is_here_also_if_the_report_of_the_last_file_was_lost(driver: Transfer, console: Console) -> None:
+def test_all_is_here_also_if_the_report_of_the_last_file_was_lost(
+    driver: Transfer, parent: ParentChannel
+) -> None:
     """Such as that of the eleventh vhost of a batch: its lag was shown until its next record (2026-11-29)."""
     driver._pass_on([{"event": "stored", "log": "/", "next": 7}])
-    drain(driver, console)
+    drain(driver, parent)
     driver._pass_on([link("/", transferred=10, committed=10)])
     assert driver._has_all()
     driver._pass_on([{"event": "stored", "log": "/", "next": 12}, link("/", transferred=10, committed=12)])
     assert driver._has_all(), "the source had not read the manifest again"
-    assert console.events[-1]["transferred"] == 12
+    assert parent.events[-1]["transferred"] == 12
 
 
 def test_a_log_of_an_earlier_query_that_no_later_one_knows_is_not_waited_for(
-    driver: Transfer, console: Console, monkeypatch: pytest.MonkeyPatch
+    driver: Transfer, parent: ParentChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The name of an upstream that did not answer yet, for instance: each promotion took 20 s longer (2026-11-29)."""
 
@@ -84,6 +86,6 @@ def test_a_log_of_an_earlier_query_that_no_later_one_knows_is_not_waited_for(
     driver._pass_on([link("/", "connecting", error="no endpoint answers")])
     monkeypatch.setattr(driver, "_start", fail)
     driver._run_query()
-    drain(driver, console)
+    drain(driver, parent)
     driver._pass_on([link(log_name("/", "n1"), transferred=10, committed=10)])
     assert driver._is_drained()

@@ -71,7 +71,7 @@ async def test_a_process_that_gets_another_lease_has_the_companion_of_that_one_o
         def __init__(self, options: EtcdOptions, lease_id: int, ttl_s: float) -> None:
             self._lease_id = lease_id
 
-        def look(self) -> None:
+        def ensure_started(self) -> None:
             started.append(self._lease_id)
             running.add(self._lease_id)
 

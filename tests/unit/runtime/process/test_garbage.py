@@ -77,13 +77,13 @@ def test_all_objects_are_visited_when_memory_has_doubled_and_not_before() -> Non
         (GROWTH_BYTES_MIN * 8, 2),
     ):
         used[0] = size
-        watched.look()
+        watched.check()
         assert visits == [2] * expected
     small = Garbage(lambda: used[0], collect)
     used[0] = 1000
     small._kept_bytes = 1000
     used[0] = GROWTH_BYTES_MIN
-    small.look()
+    small.check()
     assert len(visits) == 2, "a small node may grow"
 
 
@@ -107,7 +107,7 @@ def test_old_garbage_is_freed_once_memory_has_doubled() -> None:
         watched.beat()
     assert is_there() is not None, "it was old: the young are visited without it"
     used[0] = GROWTH_BYTES_MIN
-    watched.look()
+    watched.check()
     assert is_there() is None
 
 

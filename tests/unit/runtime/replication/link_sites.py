@@ -22,7 +22,7 @@ from leveret.runtime.replication.feed import Feed
 from leveret.runtime.replication.identity import IdentityFile, LinkEnd
 from leveret.runtime.replication.inbound import Inbound
 from leveret.runtime.replication.listener import ReplicationListener
-from leveret.runtime.replication.sent_node import Leading
+from leveret.runtime.replication.sent_node import LeaderState
 from leveret.session.link_handshake import ProvenLeader
 from leveret.storage.log import Log
 from leveret.storage.quarantine.quarantine import Quarantine
@@ -78,7 +78,7 @@ class LeaderSite:
         )
         self.commits.replication_barrier = self.feed
         self.damaged: set[str] = set()
-        leading = Leading(
+        leading = LeaderState(
             tree=self.tree,
             feed=self.feed,
             commits=self.commits,

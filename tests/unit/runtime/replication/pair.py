@@ -12,7 +12,7 @@ import pytest
 
 from leveret.model.errors import LeveretError
 from leveret.runtime.integrity.inspection import Inspection
-from leveret.runtime.integrity.peers import Side
+from leveret.runtime.integrity.peers import InspectedPeer
 from leveret.runtime.link.questions import Unanswered
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
@@ -104,7 +104,7 @@ class PairedNode:
         self.node_id = f"id-of-{name}"
         self.state = state
         self.tree = Tree(directory, epoch=4)
-        self.sides: list[Side] = []
+        self.sides: list[InspectedPeer] = []
         self.down: set[tuple[str, str]] = set()
         self.now_ms = 1_000_000
         self.interval_ms = interval_ms

@@ -18,7 +18,14 @@ from leveret.runtime.replication import delaying, sending_link, sent_node
 from leveret.runtime.replication.applier import Applier, WaitingChanges
 from leveret.runtime.replication.delaying import ALL_MS, follower_data
 from leveret.runtime.replication.point_in_time import refuse_to_lead
-from leveret.storage.delayed.index import Base, DelayIndex, FramePart, Noted, NotedFrame, NotedKind
+from leveret.storage.delayed.index import (
+    DelayIndex,
+    EntryKind,
+    FramePart,
+    IndexBase,
+    IndexedFrame,
+    IndexEntry,
+)
 from leveret.storage.log import Log
 from leveret.testing.applications.compare import compare
 from leveret.testing.network.waiting import until
@@ -390,14 +397,14 @@ async def test_what_a_damaged_index_had_noted_holds_up_no_drop_of_the_next(
     log.close()
     assert not alone.tree.open_all()
     damaged = DelayIndex(tmp_path)
-    damaged.begin(Base(ends={QUEUE: 3}))
+    damaged.begin(IndexBase(ends={QUEUE: 3}))
     noted = {
-        ChangeKind.DROP: NotedKind.DROP,
-        ChangeKind.CUT: NotedKind.CUT,
-        ChangeKind.DELETE: NotedKind.DELETED,
+        ChangeKind.DROP: EntryKind.DROP,
+        ChangeKind.CUT: EntryKind.CUT,
+        ChangeKind.DELETE: EntryKind.DELETED,
     }
     for _ in range(5):
-        damaged.append(NotedFrame(FramePart.WHOLE, [Noted(noted[kind], QUEUE, 3)]), 1)
+        damaged.append(IndexedFrame(FramePart.WHOLE, [IndexEntry(noted[kind], QUEUE, 3)]), 1)
     damaged.log.append(ChunkType.USER, 1, 1, b"no frame", 1)
     damaged.close()
     delaying = delaying_of(tmp_path, alone.applier, alone.commits)

@@ -11,8 +11,8 @@ from leveret.config import load
 from leveret.config.uris import NodeUri, parse_node_uri
 from leveret.core.replication.election import ElectedLeader
 from leveret.model.errors import PreconditionFailed, StorageError
-from leveret.runtime.coordination import elected as elected_module
-from leveret.runtime.coordination.elected import Elected
+from leveret.runtime.coordination import elected_node as elected_module
+from leveret.runtime.coordination.elected_node import ElectedNode
 from leveret.runtime.roles.roles import Roles
 from leveret.session.link_handshake import ProvenLeader
 from leveret.testing.network.waiting import until
@@ -71,7 +71,7 @@ async def test_an_elected_leader_that_cannot_step_down_ends_the_process() -> Non
 
     settings = load(None, ETCD).etcd
     candidate: Any = Candidate()
-    Elected(settings, candidate)._deposed("its lease is over")
+    ElectedNode(settings, candidate)._deposed("its lease is over")
     async with asyncio.timeout(60):
         await candidate.failed.wait()
 
@@ -97,7 +97,7 @@ async def test_a_leader_that_a_node_failed_to_follow_is_followed_once_the_disk_h
 
     monkeypatch.setattr(elected_module, "_RETRY_S", 0.001)
     candidate: Any = Candidate()
-    elected = Elected(load(None, ETCD).etcd, candidate)
+    elected = ElectedNode(load(None, ETCD).etcd, candidate)
     monkeypatch.setattr(elected._election, "start", lambda: None)
     running = asyncio.create_task(elected.run())
     elected._election._report(ElectedLeader("other", "tcp://10.0.0.1:5679", 2))

@@ -28,7 +28,7 @@ from leveret.runtime.logs.log_home import take_down
 from leveret.runtime.schema_sync.apply import (
     CHANGES_PER_SLICE,
     DeltaOutcome,
-    Holding,
+    QueuesWithMessages,
     apply,
     exclusive_in,
     rows_of,
@@ -49,12 +49,12 @@ def definitions(*entities: AnyEntity) -> Definitions:
 def found_by(site: Site, *theirs: AnyEntity, force: bool = False) -> Delta:
     broker, reported = site.node.broker, definitions(*theirs)
     wanted = {kind: reported.by_kind[kind] for kind in ("exchanges", "queues", "bindings")}
-    holding: Container[Key] = frozenset() if force else Holding(broker)
+    holding: Container[Key] = frozenset() if force else QueuesWithMessages(broker)
     return delta(broker.definitions, wanted, LocalEntities(), holding, exclusive_in(broker))
 
 
 async def follow(site: Site, *theirs: AnyEntity, force: bool = False) -> DeltaOutcome:
-    holding: Container[Key] = frozenset() if force else Holding(site.node.broker)
+    holding: Container[Key] = frozenset() if force else QueuesWithMessages(site.node.broker)
     done = await apply(site.node.broker, found_by(site, *theirs, force=force), holding, site.node.flush)
     await site.settle()
     return done
@@ -71,7 +71,7 @@ async def test_what_is_published_while_a_delta_is_applied_stays_with_its_queue(d
     found = found_by(site, *(Queue(vhost="v", name=name, arguments=CHANGED) for name in names))
     assert found.conflicts == []
     publishing = asyncio.ensure_future(site.publish(3))
-    done = await apply(site.node.broker, found, Holding(site.node.broker), site.node.flush)
+    done = await apply(site.node.broker, found, QueuesWithMessages(site.node.broker), site.node.flush)
     bodies = await publishing
     assert (done.puts, done.deletes, done.conflicts) == (len(names) - 1, len(names) - 1, [CONFLICT])
     await site.settle()
@@ -139,7 +139,7 @@ async def test_no_message_is_lost_to_a_limit_that_never_was_in_force_at_the_upst
     reported = definitions(limit("a", length=100, priority=0), *others).by_kind
     wanted = {kind: reported[kind] for kind in ("users", "policies")}
     found = delta(broker.definitions, wanted, LocalEntities())
-    applying = asyncio.ensure_future(apply(broker, found, Holding(broker), site.node.flush))
+    applying = asyncio.ensure_future(apply(broker, found, QueuesWithMessages(broker), site.node.flush))
     while not applying.done():
         await asyncio.sleep(0)
         site.node.engine.flush()
@@ -189,7 +189,7 @@ async def test_what_a_connection_bound_while_a_delta_was_applied_is_bound_to_the
         broker.bind(Binding(vhost="v", source="amq.topic", destination="x", destination_type="exchange"))
 
     asyncio.get_running_loop().call_soon(bind)
-    assert (await apply(broker, found, Holding(broker), site.node.flush)).refused == []
+    assert (await apply(broker, found, QueuesWithMessages(broker), site.node.flush)).refused == []
     assert broker.exchange("v", "x").type == "topic"
     assert [queue.key for queue in broker.route("v", "x", "k", dict)] == [("v", "own")]
     assert len(broker.topology("v").bindings_into("exchange", "x")) == 1

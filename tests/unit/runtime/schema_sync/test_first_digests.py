@@ -64,15 +64,15 @@ async def test_a_downstream_digests_what_the_last_sync_brought_in_slices_before_
     await source.fetch(theirs)
     assert len(theirs.by_kind["queues"]) == 6 * DIGESTED_AT_ONCE
     due: list[int] = []
-    look = Digests.look
+    update = Digests.update
 
     def looked(digests: Digests, definitions: Definitions) -> None:
         if definitions is theirs:
             due.append(digests.due_count(definitions))
-        look(digests, definitions)
+        update(digests, definitions)
 
     for queue in cast("list[Queue]", list(theirs.by_kind["queues"].values())):
         theirs.apply(Put(msgspec.structs.replace(queue, epoch=queue.epoch + 1)))
-    monkeypatch.setattr(Digests, "look", looked)
+    monkeypatch.setattr(Digests, "update", looked)
     await source.fetch(theirs)
     assert due[0] == 0, "all are digested by then"

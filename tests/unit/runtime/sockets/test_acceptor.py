@@ -18,7 +18,7 @@ import uvloop
 from leveret.core.rules.descriptors import LEAST, NO_LISTENER_LIMITS, ListenerKind, divide
 from leveret.runtime.sockets import acceptor
 from leveret.runtime.sockets.acceptor import Acceptor, listen
-from leveret.runtime.sockets.connection_budget import ALARM_S, Sockets
+from leveret.runtime.sockets.connection_budget import ALARM_S, ConnectionBudget
 from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.network.waiting import until
 from leveret.testing.servers.certificates import CertificateAuthority, available
@@ -164,7 +164,7 @@ def test_who_is_gone_is_not_counted_however_it_went(
     run: Callable[[Coroutine[None, None, None]], None],
 ) -> None:
     async def visit() -> None:
-        sockets = Sockets(divide(LEAST))
+        sockets = ConnectionBudget(divide(LEAST))
         tally = sockets.tallies[ListenerKind.STREAM]
         listening = listen(LOOPBACK, 0)
         follower_server = Acceptor(
@@ -195,7 +195,7 @@ def test_who_meets_a_bug_is_not_counted() -> None:
         raise RuntimeError("a bug")
 
     async def visit() -> None:
-        sockets = Sockets(divide(LEAST))
+        sockets = ConnectionBudget(divide(LEAST))
         tally = sockets.tallies[ListenerKind.STREAM]
         listening = listen(LOOPBACK, 0)
         server = Acceptor(listening, make, ListenerKind.STREAM, timeout_s=10, sockets=sockets)
@@ -214,7 +214,7 @@ def test_who_fails_at_tls_is_not_counted(tmp_path: Path) -> None:
     issued = CertificateAuthority(tmp_path).issue("server")
 
     async def visit() -> None:
-        sockets = Sockets(divide(LEAST))
+        sockets = ConnectionBudget(divide(LEAST))
         tally = sockets.tallies[ListenerKind.AMQP]
         listening = listen(LOOPBACK, 0)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -279,7 +279,7 @@ def test_a_protocol_that_has_its_connection_as_the_listener_closes_learns_of_the
 
 
 def test_a_connection_moves_to_another_kind_only_if_that_has_room_and_is_counted_once() -> None:
-    sockets = Sockets(divide(LEAST))
+    sockets = ConnectionBudget(divide(LEAST))
     share = sockets.budget.shares[ListenerKind.HTTP]
     slots = [sockets.take(ListenerKind.REPLICATION, "", NO_LISTENER_LIMITS) for _ in range(2)]
     first, second = [slot for slot in slots if slot is not None]
@@ -297,7 +297,7 @@ def test_a_connection_moves_to_another_kind_only_if_that_has_room_and_is_counted
 
 def test_the_alarm_ends_when_nobody_was_refused_for_a_while() -> None:
     now_s = 100.0
-    sockets = Sockets(divide(LEAST), clock_s=lambda: now_s)
+    sockets = ConnectionBudget(divide(LEAST), clock_s=lambda: now_s)
     share = sockets.budget.shares[ListenerKind.CONTROL]
     assert [sockets.admit(ListenerKind.CONTROL, "", NO_LISTENER_LIMITS) for _ in range(share + 1)] == [
         True

@@ -51,11 +51,11 @@ async def test_the_first_node_gives_the_archive_and_the_others_find_it(tmp_path:
     cluster = Cluster()
     first, second = node(cluster, "n1", tmp_path), node(cluster, "n2", tmp_path)
     assert [each.is_found for each in (first, second)] == [False, False]
-    await first.look()
-    await second.look()
+    await first.find()
+    await second.find()
     assert [each.is_found for each in (first, second)] == [True, True]
     assert cluster.decided.archive_id == "a1"
-    await first.look()
+    await first.find()
     assert cluster.looks == 2, "a node looks once"
 
 
@@ -63,17 +63,17 @@ async def test_a_node_at_another_place_writes_nothing_and_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = Cluster()
-    await node(cluster, "n1", tmp_path).look()
+    await node(cluster, "n1", tmp_path).find()
     lost = node(cluster, "n2", tmp_path)
     cluster.there = "a2"
     for _ in range(2):
         with pytest.raises(PipelineFailed, match="another archive"):
-            await lost.look()
+            await lost.find()
     assert (lost.is_found, lost.error, cluster.decided.misplaced) == (False, "another archive", ["n2"])
     assert cluster.looks == 2, "a look costs a process: the next one waits"
     cluster.there = "a1"
     monkeypatch.setattr(found_archive, "AGAIN_S", 0.0)
-    await lost.look()
+    await lost.find()
     assert (lost.is_found, lost.error, cluster.decided.misplaced) == (True, "", [])
 
 
@@ -82,7 +82,7 @@ async def test_an_archive_of_the_nodes_own_needs_no_look(tmp_path: Path) -> None
     cluster.decided = SiteDecisions()
     found = node(cluster, "n1", tmp_path, is_shared=False)
     assert found.is_found
-    await found.look()
+    await found.find()
     assert cluster.looks == 0
 
 

@@ -10,12 +10,12 @@ import pytest
 from leveret.model.errors import Corrupt, StorageError
 from leveret.storage.delayed.index import (
     NEVER_MS,
-    Base,
     DelayIndex,
+    EntryKind,
     FramePart,
-    Noted,
-    NotedFrame,
-    NotedKind,
+    IndexBase,
+    IndexedFrame,
+    IndexEntry,
 )
 from leveret.storage.log import Log
 from leveret.storage.removed import RemovedFiles
@@ -26,16 +26,16 @@ NAME = "queues/0000000000000001"
 
 def begun(directory: Path) -> DelayIndex:
     index = DelayIndex(directory, segment_bytes_max=200)
-    index.begin(Base(0, 10, 1000, {NAME: 5}))
+    index.begin(IndexBase(0, 10, 1000, {NAME: 5}))
     return index
 
 
-def frame(part: FramePart, *noted: Noted) -> NotedFrame:
-    return NotedFrame(part, list(noted), 1, 2, 3)
+def frame(part: FramePart, *noted: IndexEntry) -> IndexedFrame:
+    return IndexedFrame(part, list(noted), 1, 2, 3)
 
 
-def end(offset: int, name: str = NAME) -> Noted:
-    return Noted(NotedKind.END, name, offset)
+def end(offset: int, name: str = NAME) -> IndexEntry:
+    return IndexEntry(EntryKind.END, name, offset)
 
 
 def queue_log(directory: Path, chunks: int) -> Log:
@@ -65,7 +65,7 @@ def test_a_join_counts_as_one_at_its_end(tmp_path: Path) -> None:
     index.close()
     index = DelayIndex(tmp_path)
     base = index.open()
-    assert base == Base(0, 10, 1000, {NAME: 5})
+    assert base == IndexBase(0, 10, 1000, {NAME: 5})
     groups = list(index.groups(0))
     assert [each[:4] for each in groups] == [
         (20, 20, 0, 1),
@@ -84,11 +84,16 @@ def test_a_join_counts_as_one_at_its_end(tmp_path: Path) -> None:
 
 def test_ends_follow_what_becomes_of_logs(tmp_path: Path) -> None:
     index = begun(tmp_path)
-    index.append(frame(FramePart.WHOLE, Noted(NotedKind.CUT, NAME, 3), end(4), end(1, "a"), end(2, "b")), 20)
-    index.append(frame(FramePart.WHOLE, Noted(NotedKind.GONE, "a"), Noted(NotedKind.DROP, NAME, 2)), 21)
-    index.append(frame(FramePart.WHOLE, Noted(NotedKind.DELETED, NAME), end(9)), 22)
-    index.append(frame(FramePart.WHOLE, Noted(NotedKind.QUARANTINED, "b")), 23)
-    base, found = Base(), []
+    index.append(
+        frame(FramePart.WHOLE, IndexEntry(EntryKind.CUT, NAME, 3), end(4), end(1, "a"), end(2, "b")), 20
+    )
+    index.append(
+        frame(FramePart.WHOLE, IndexEntry(EntryKind.GONE, "a"), IndexEntry(EntryKind.DROP, NAME, 2)),
+        21,
+    )
+    index.append(frame(FramePart.WHOLE, IndexEntry(EntryKind.DELETED, NAME), end(9)), 22)
+    index.append(frame(FramePart.WHOLE, IndexEntry(EntryKind.QUARANTINED, "b")), 23)
+    base, found = IndexBase(), []
     for group in index.groups(0):
         base.follow(group)
         found.append(dict(base.ends))
@@ -98,9 +103,9 @@ def test_ends_follow_what_becomes_of_logs(tmp_path: Path) -> None:
 
 def test_what_destroys_is_on_disk_before_it_is_done(tmp_path: Path) -> None:
     index = begun(tmp_path)
-    index.append(frame(FramePart.WHOLE, end(6), Noted(NotedKind.DROP, NAME, 2)), 20)
+    index.append(frame(FramePart.WHOLE, end(6), IndexEntry(EntryKind.DROP, NAME, 2)), 20)
     assert index.log.synced_offset == 0
-    index.append(frame(FramePart.WHOLE, Noted(NotedKind.FILE, "a.json", 0, b"{}")), 21)
+    index.append(frame(FramePart.WHOLE, IndexEntry(EntryKind.FILE, "a.json", 0, b"{}")), 21)
     assert index.log.synced_offset == 2
     index.close()
 
@@ -111,7 +116,7 @@ def test_a_log_that_is_deleted_or_cut_comes_back_as_it_was(tmp_path: Path) -> No
     segments = sorted(name for name in before if name.endswith("segment"))
     assert len(segments) > 2
     index.keep([(NAME, log, 4)])
-    index.append(frame(FramePart.WHOLE, Noted(NotedKind.CUT, NAME, 4)), 20)
+    index.append(frame(FramePart.WHOLE, IndexEntry(EntryKind.CUT, NAME, 4)), 20)
     # The log goes on in the segment before the cut, in its own file.
     for name in segments[1:3]:
         with (log.directory / name).open("r+b") as file:
@@ -147,12 +152,12 @@ def test_the_caller_never_waits_until_what_was_kept_is_freed(tmp_path: Path) -> 
     removed, left = RemovedFiles(tmp_path), list[Path]()
     removed.free = left.append
     index, log = DelayIndex(tmp_path, removed=removed), queue_log(tmp_path, 3)
-    index.begin(Base(0, 10, 1000, {NAME: 3}))
+    index.begin(IndexBase(0, 10, 1000, {NAME: 3}))
     index.keep([(NAME, log, None)])
-    index.append(frame(FramePart.WHOLE, Noted(NotedKind.DELETED, NAME)), 1)
+    index.append(frame(FramePart.WHOLE, IndexEntry(EntryKind.DELETED, NAME)), 1)
     octets = sorted(path.read_bytes() for path in log.directory.iterdir())
     log.delete()
-    index.save(Base(1, 1))
+    index.save(IndexBase(1, 1))
     index.forget_before(1)
     assert [sorted(path.read_bytes() for path in kept.iterdir()) for kept in left] == [octets]
     index.remove()
@@ -169,7 +174,7 @@ def test_what_no_frame_needs_is_removed(tmp_path: Path) -> None:
     index.log.sync()
     assert not index.has_waste(0)
     assert index.has_waste(4)
-    index.save(Base(18, 18))
+    index.save(IndexBase(18, 18))
     index.forget_before(18)
     assert 0 < index.log.first_offset <= 18
     assert not index.has_kept(3, NAME)
@@ -186,7 +191,7 @@ def test_an_index_with_less_than_its_base_needs_is_damaged(tmp_path: Path) -> No
     index = begun(tmp_path)
     index.append(frame(FramePart.WHOLE, end(6)), 20)
     index.log.sync()
-    index.save(Base(2, 20))
+    index.save(IndexBase(2, 20))
     index.close()
     with pytest.raises(Corrupt, match="frames 0 to 1, and the delay begins at 2"):
         DelayIndex(tmp_path).open()

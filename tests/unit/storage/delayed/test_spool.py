@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from leveret.model.errors import Corrupt, StorageError
-from leveret.storage.delayed.spool import JOINED, JOINING, Note, Spool
+from leveret.storage.delayed.spool import JOINED, JOINING, AppliedPosition, Spool
 from leveret.wire.chunk import ChunkType, encode_entry
 from leveret.wire.link import ChangeKind
 from tests.unit.storage.delayed.old_spool import OldEntry, OldSpool
@@ -47,7 +47,7 @@ def test_what_was_applied_is_passed_over(tmp_path: Path) -> None:
     filled(tmp_path)
     spool = Spool(tmp_path)
     spool.open()
-    spool.save(Note(61, 1030))
+    spool.save(AppliedPosition(61, 1030))
     spool.close()
     spool = Spool(tmp_path)
     spool.open()

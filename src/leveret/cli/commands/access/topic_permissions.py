@@ -12,7 +12,7 @@ from leveret.cli.api import NotFoundByApi
 from leveret.cli.checks import need_user, need_vhost, refused_as
 from leveret.cli.command import Session, command
 from leveret.cli.commands.access.users import Username
-from leveret.cli.names import exchanges
+from leveret.cli.completion import exchanges
 from leveret.cli.output.values import Table
 
 _COLUMNS: Final = ("exchange", "write", "read")

@@ -11,9 +11,9 @@ from leveret.cli.api import CtlError
 from leveret.cli.checks import json_of, json_text, need_user, refused_as
 from leveret.cli.command import Session, command
 from leveret.cli.commands.access.users import Username, change_user
-from leveret.cli.names import users
+from leveret.cli.completion import users
 from leveret.cli.output.values import MessageLine, Table
-from leveret.cli.rewriting import Fields
+from leveret.cli.read_modify_write import Fields
 
 LIMITS = ("max-connections", "max-channels")
 

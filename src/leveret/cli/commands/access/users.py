@@ -14,9 +14,9 @@ from leveret.cli import exits
 from leveret.cli.api import CtlError, EditConflict, NotFoundByApi
 from leveret.cli.checks import need_user, refused_as
 from leveret.cli.command import Session, command
-from leveret.cli.names import users
+from leveret.cli.completion import users
 from leveret.cli.output.values import MessageLine, Table
-from leveret.cli.rewriting import Fields, rewrite
+from leveret.cli.read_modify_write import Fields, read_modify_write
 from leveret.cli.secrets import password_of
 
 Username = Annotated[str, Argument(help="Name of the user.", autocompletion=users)]
@@ -130,6 +130,6 @@ def change_user(
         CtlError: there is none (with the status `missing`), or the node refuses the change.
     """
     try:
-        rewrite(ctl.api, "users", name, change=change)
+        read_modify_write(ctl.api, "users", name, change=change)
     except NotFoundByApi:
         raise CtlError(missing, f'User "{name}" does not exist') from None

@@ -13,7 +13,7 @@ from leveret.cli.api import CtlError, NotFoundByApi
 from leveret.cli.checks import listed
 from leveret.cli.command import Session, command
 from leveret.cli.commands.columns import chosen
-from leveret.cli.names import users
+from leveret.cli.completion import users
 from leveret.cli.output.values import MessageLine, Table
 from leveret.cli.pids import pid
 

@@ -11,7 +11,7 @@ from leveret.cli import exits
 from leveret.cli.api import CtlError, NotFoundByApi
 from leveret.cli.checks import json_of, json_text, listed, need_vhost, refused_as
 from leveret.cli.command import Session, command
-from leveret.cli.names import policies
+from leveret.cli.completion import policies
 from leveret.cli.output.values import Table
 from leveret.model.patterns import stored
 

@@ -11,7 +11,7 @@ from leveret.cli.api import CtlError, NotFoundByApi, TimedOut
 from leveret.cli.checks import listed, refused_as
 from leveret.cli.command import Session, command
 from leveret.cli.commands.columns import chosen
-from leveret.cli.names import queues
+from leveret.cli.completion import queues
 from leveret.cli.output.values import MessageLine, ReportLines, Table
 from leveret.cli.pids import pid
 

@@ -12,7 +12,7 @@ from leveret.cli.api import CtlError, EditConflict, NotFoundByApi
 from leveret.cli.checks import listed, need_vhost, refused_as
 from leveret.cli.command import Session, command
 from leveret.cli.commands.columns import chosen
-from leveret.cli.names import queues
+from leveret.cli.completion import queues
 from leveret.cli.output.values import MessageLine, Table
 from leveret.core.rules.super_streams import PARTITION_ORDER, SUPER_STREAM, is_super_stream
 

@@ -11,7 +11,7 @@ from leveret.cli.api import CtlError
 from leveret.cli.checks import need_vhost, refused_as
 from leveret.cli.command import Session, command
 from leveret.cli.commands.columns import chosen
-from leveret.cli.names import vhosts
+from leveret.cli.completion import vhosts
 from leveret.cli.output.values import MessageLine, Table
 
 Name = Annotated[str, Argument(help="Name of the virtual host.", autocompletion=vhosts)]

@@ -16,10 +16,10 @@ from leveret.cli.checks import refused_as
 from leveret.cli.command import Session, command
 from leveret.cli.commands.broker.policies import policy_table
 from leveret.cli.commands.nodes.health import passed
-from leveret.cli.names import queues
+from leveret.cli.completion import queues
 from leveret.cli.output.progress_bar import ProgressBar
 from leveret.cli.output.values import MessageLine, Table
-from leveret.cli.rewriting import Fields, rewrite
+from leveret.cli.read_modify_write import Fields, read_modify_write
 
 Name = Annotated[str, Argument(help="Name of the queue.", autocompletion=queues)]
 
@@ -124,7 +124,7 @@ def remove_classic_queue_mirroring_from_policies(ctl: Session) -> None:
         for policy in _mirroring(ctl, path):
             # A policy that somebody deletes meanwhile mirrors nothing any more.
             with refused_as(exits.UNAVAILABLE), suppress(NotFoundByApi):
-                rewrite(ctl.api, path, policy["vhost"], policy["name"], change=_without_mirroring)
+                read_modify_write(ctl.api, path, policy["vhost"], policy["name"], change=_without_mirroring)
 
 
 def _without_mirroring(policy: Fields) -> Fields | None:

@@ -10,7 +10,7 @@ from leveret.cli import exits
 from leveret.cli.api import CtlError
 from leveret.cli.command import Session, command
 from leveret.cli.output.values import Table
-from leveret.config.foreign import plugin_reason
+from leveret.config.unsupported_keys import plugin_reason
 
 BUILT_IN: Final = (
     "rabbitmq_auth_mechanism_ssl",

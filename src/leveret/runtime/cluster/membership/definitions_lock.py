@@ -73,7 +73,7 @@ class DefinitionsLockHolder:
         self._wants = True
         self._wake.set()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check again: the holder, the requests of other nodes, or whether this node is busy may have changed."""
         self._arrive_if_due()
         self._wake.set()
@@ -99,7 +99,7 @@ class DefinitionsLockHolder:
             yield
         finally:
             self._pins -= 1
-            self.look()
+            self.check()
 
     async def run(self) -> None:
         """Acquire the lock and hand it over, for ever."""

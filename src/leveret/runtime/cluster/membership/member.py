@@ -346,7 +346,7 @@ class ClusterMember:
         self._changed.set()
         if self._taker is not None:
             self._hand_on(self._taker)
-        self.definitions_lock.look()
+        self.definitions_lock.check()
 
     def take_with(self, taker: Callable[[list[Changed]], None]) -> None:
         """Pass changes to `taker` from now on, beginning with those since the last call of `pending`."""

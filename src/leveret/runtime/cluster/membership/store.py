@@ -140,7 +140,7 @@ class ClusterStore:
         except BaseException:
             self._lease = None
             lease.end()
-            await self._give_back(lease)
+            await self._revoke(lease)
             raise
         logger.info("cluster_lease ttl_s=%g endpoint=%s", self._ttl_s, self._etcd.endpoint)
 
@@ -191,7 +191,7 @@ class ClusterStore:
             await asyncio.gather(following, return_exceptions=True)
         if lease is not None:
             lease.end()
-            await self._give_back(lease)
+            await self._revoke(lease)
         if self._revoking is not None:
             await self._revoking
         await self._etcd.close()
@@ -220,9 +220,9 @@ class ClusterStore:
         loop.call_soon(self._on_lost, reason)
         if lease is not None:
             # This node promises nothing any more, so the others need not wait for the lease's end.
-            self._revoking = loop.create_task(self._give_back(lease))
+            self._revoking = loop.create_task(self._revoke(lease))
 
-    async def _give_back(self, lease: KeptLease) -> None:
+    async def _revoke(self, lease: KeptLease) -> None:
         """Revoke a lease on which this node relies no more, now or at the next start."""
         self._former.add(lease.id)
         if await lease.revoke():

@@ -25,9 +25,9 @@ class DueQueues:
     def follow(self, key: QueueKey) -> None:
         """Follow the record of a queue, and look at the queue after that."""
         self.records[key] = None
-        self.look([key])
+        self.add([key])
 
-    def look(self, keys: Iterable[QueueKey]) -> None:
+    def add(self, keys: Iterable[QueueKey]) -> None:
         """Look at these queues again."""
         self.looks.update(dict.fromkeys(keys))
         self.again()

@@ -28,7 +28,7 @@ class MirrorGracePeriod:
         """Start the grace of these mirrors: this node leads the queue, whose record has them as synchronised."""
         loop = asyncio.get_running_loop()
         self._expected[key] = set(nodes), loop.time() + _GRACE_PERIOD_S
-        loop.call_later(_GRACE_PERIOD_S + 0.01, self._due.look, [key])
+        loop.call_later(_GRACE_PERIOD_S + 0.01, self._due.add, [key])
 
     def expected(self, key: QueueKey) -> frozenset[str]:
         """Return the mirrors that have not connected yet, while they still have time."""
@@ -46,4 +46,4 @@ class MirrorGracePeriod:
             if state in (MirrorState.GONE, MirrorState.UNSYNCHRONISED):
                 nodes, _ = self._expected.get(key, (set(), 0.0))
                 nodes.discard(node)
-            self._due.look([key])
+            self._due.add([key])

@@ -137,7 +137,7 @@ class PlacementController:
     def node_changed(self, name: str) -> None:
         """Look at all queues that a node has, or that are led here, because the node came or went."""
         me = self._cluster_view().me
-        self._due.look(
+        self._due.add(
             key
             for key, (placement, _) in self._state.placements.items()
             if placement.leader in (me, name) or name in placement.mirrors
@@ -158,7 +158,7 @@ class PlacementController:
                 self._vhost_changed(key[0])
 
     def _vhost_changed(self, vhost: str) -> None:
-        self._due.look(key for key in self._state.placements if key[0] == vhost)
+        self._due.add(key for key in self._state.placements if key[0] == vhost)
 
     async def run(self) -> None:
         """Handle due queues, and move others, for ever."""
@@ -316,7 +316,7 @@ class PlacementController:
         if is_first or loop.time() - since_s >= _FIRST_LISTED_S:
             del self._patient_since_s[key]
             return True
-        loop.call_later(_FIRST_LISTED_S, self._due.look, [key])
+        loop.call_later(_FIRST_LISTED_S, self._due.add, [key])
         return False
 
     def _follow_on(
@@ -380,7 +380,7 @@ class PlacementController:
 
         def fulfilled() -> None:
             self._fulfilled[key] = found.waits
-            self._due.look([key])
+            self._due.add([key])
 
         self._local_queues.lead_by(key, policy, found.waits, fulfilled if found.is_open else None)
         return found.placement
@@ -433,7 +433,7 @@ class PlacementController:
                 await self._write_some([write])
         else:
             # The newer record has not arrived yet.
-            asyncio.get_running_loop().call_later(_RETRY_S, self._due.look, [writes[0].key])
+            asyncio.get_running_loop().call_later(_RETRY_S, self._due.add, [writes[0].key])
 
     def _tell_led_on(self, writes: Sequence[RecordWrite], me: str) -> None:
         taken = Counter(
@@ -526,7 +526,7 @@ class PlacementController:
             self._wrote(key, revision)
         else:
             self._local_queues.take_back(key)
-            self._due.look([key])
+            self._due.add([key])
 
     def _movable(self, key: QueueKey, to: str, *, loses: bool) -> StoredPlacement | None:
         """Return the record of a queue that can be handed over to a node now, else None."""
@@ -560,7 +560,7 @@ class PlacementController:
             revision = await self._gathered.transact(StoreTransaction(conditions, (write,)))
         finally:
             self._moving.discard(key)
-            self._due.look([key])
+            self._due.add([key])
         if revision is None:
             raise busy
         self._wrote(key, revision)

@@ -17,7 +17,7 @@ from leveret.core.replication.election import PutKey, StoreTransaction
 from leveret.core.schema.decisions import SchemaDecided
 from leveret.model.errors import ResourceLocked, StorageError
 from leveret.runtime.cluster.membership.member import ClusterMember
-from leveret.runtime.schema_sync.decisions import Deciding
+from leveret.runtime.schema_sync.decisions import SchemaDecisionStore
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 class ClusterSchemaDecisions:
     """See the module; schema_sync.decisions.Deciding."""
 
-    def __init__(self, member: ClusterMember, own: Deciding) -> None:
+    def __init__(self, member: ClusterMember, own: SchemaDecisionStore) -> None:
         """Serve this member, with `own` as its copy; a cluster that it founds begins with those decisions."""
         self._member = member
         self._own = own

@@ -192,7 +192,7 @@ class ClusterStandbySite:
         except TimeoutError:
             return
 
-    def look(self) -> None:
+    def check_owners(self) -> None:
         """Check the owners again."""
         self._changed.set()
         self._look.set()

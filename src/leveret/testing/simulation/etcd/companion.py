@@ -30,7 +30,7 @@ class SimulatedCompanion:
         self._watcher: _CompanionProcess | None = None
         self._starts = 0
 
-    def look(self) -> None:
+    def ensure_started(self) -> None:
         """See LeaseCompanion."""
         if (self._watcher is not None and self._watcher.is_alive) or self._starts == STARTS_MAX:
             return

@@ -89,7 +89,7 @@ def simulated_pipelines(segments_min: int, compact_s: float) -> Iterator[None]:
         for variable in _VARIABLES:
             replace(variable, _OwnVariable(variable))
         for module in ("leveret.pipeline.transfer.source", "leveret.pipeline.transfer.sink"):
-            replace(f"{module}.spare_modules", lambda: None)
+            replace(f"{module}.freeze_modules", lambda: None)
         replace("leveret.pipeline.jobs.progress.Inbox.wait", _wait_for_reports)
         for name in _SEGMENTS_MIN:
             replace(name, segments_min)

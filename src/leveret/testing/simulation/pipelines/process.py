@@ -26,8 +26,8 @@ class _Left(BaseException):
     """The process has ended itself, with a status."""
 
 
-class SimulatedConsole:
-    """Replaces pipeline.jobs.console.Console.
+class SimulatedParentChannel:
+    """Replaces pipeline.jobs.parent_channel.Console.
 
     Attributes:
         input: the lines that the parent has written.
@@ -43,7 +43,7 @@ class SimulatedConsole:
         line: bytes = self.input.get()
         return line
 
-    def chatter_to(self, log_file: object) -> None:
+    def redirect_output(self, log_file: object) -> None:
         """See Console; nothing else is printed."""
 
     def end_with_parent(self) -> None:
@@ -76,8 +76,8 @@ class SimulatedConsole:
 class _Input:
     """The parent's end of the process's standard input."""
 
-    def __init__(self, console: SimulatedConsole, close: Callable[[], None]) -> None:
-        self._console = console
+    def __init__(self, parent: SimulatedParentChannel, close: Callable[[], None]) -> None:
+        self._parent = parent
         self.close = close
         self._line = b""
 
@@ -85,7 +85,7 @@ class _Input:
         """See asyncio.StreamWriter."""
         *lines, self._line = (self._line + octets).split(b"\n")
         for line in lines:
-            self._console.input.put(line)
+            self._parent.input.put(line)
 
     async def drain(self) -> None:
         """See asyncio.StreamWriter."""
@@ -109,17 +109,17 @@ class SimulatedSubprocess:
         self.returncode: int | None = None
         self.stdout = asyncio.StreamReader(limit=limit, loop=virtual_loop()._self)
         self._end: asyncio.Future[None] = virtual_loop().create_future()
-        self._console = SimulatedConsole(self.stdout)
+        self._parent = SimulatedParentChannel(self.stdout)
         # The end of its input ends the process.
-        self.stdin = _Input(self._console, partial(self.process.end, 0))
+        self.stdin = _Input(self._parent, partial(self.process.end, 0))
         BlockingThread(partial(self._run, task), self.process)
 
     def _run(self, task: str) -> None:
         status = 1
         sleep(STARTS_S * virtual_loop().random.random())
         try:
-            console: Any = self._console
-            carry_out(task, console)
+            parent: Any = self._parent
+            carry_out(task, parent)
         except _Left as left:
             status = left.args[0]
         self.process.end(status)

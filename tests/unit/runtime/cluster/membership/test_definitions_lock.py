@@ -54,12 +54,12 @@ async def test_a_node_keeps_the_lock_while_its_changes_are_on_their_way_and_give
     )
     state.definitions_lock_wanted = frozenset({"b"})
     for _ in range(3):
-        holder.look()
+        holder.check()
         await asyncio.sleep(0.01)
     assert (lock.is_here, len(store.done)) == (True, 1)
     is_busy = False
     with holder.pinned():
-        holder.look()
+        holder.check()
         await asyncio.sleep(0.01)
         assert (lock.is_here, len(store.done)) == (True, 1)
     await until(lambda: len(store.done) == 2)
@@ -77,7 +77,7 @@ async def test_a_lock_that_etcd_refused_to_take_back_is_handed_over_once_it_does
     await asyncio.wait_for(holder.fetched(), 5)
     store.refused = 2
     state.definitions_lock_wanted = frozenset({"b"})
-    holder.look()
+    holder.check()
     await until(lambda: state.definitions_lock is None)
     assert (store.refused, lock.is_here, holder.is_here) == (0, False, False)
     running.cancel()

@@ -320,7 +320,7 @@ async def test_a_record_is_followed_before_anything_is_decided_by_it(monkeypatch
     await world.rest()
     followed = world.hands.followed
     mine = placed("bcd", "bcd", term=4)
-    world.due.look([first, Q])
+    world.due.add([first, Q])
     await asyncio.sleep(0)
     # It is looking at the first one.
     world.records(mine)
@@ -335,7 +335,7 @@ async def test_what_was_replaced_is_not_followed_any_more() -> None:
     await begun(world)
     await world.rest()
     world.hands.ready_ones[Q] = "b"
-    world.due.look([Q])
+    world.due.add([Q])
     await world.rest()
     then = world.hands.then[Q]
     assert then is not None
@@ -370,7 +370,7 @@ async def test_what_somebody_else_wrote_and_was_not_seen_yet_is_not_replaced() -
 async def ready(world: World, nodes: str) -> Callable[[], None]:
     """These mirrors have what there is; what is to be called when they have what was promised, too."""
     world.hands.ready_ones[Q] = nodes
-    world.due.look([Q])
+    world.due.add([Q])
     await world.rest()
     then = world.hands.then[Q]
     assert then is not None
@@ -418,7 +418,7 @@ async def test_who_is_gone_is_waited_for_until_the_record_says_so() -> None:
     await all_synchronised(world)
     world.hands.ready_ones[Q] = "bc"
     world.store.is_answering.clear()
-    world.due.look([Q])
+    world.due.add([Q])
     await world.rest(hears=False)
     assert world.hands.waits[Q].sets == (frozenset("bcd"),)
     world.store.is_answering.set()
@@ -431,12 +431,12 @@ async def test_nothing_is_decided_before_what_was_written_is_seen() -> None:
     world = World()
     await all_synchronised(world)
     world.hands.ready_ones[Q] = "bc"
-    world.due.look([Q])
+    world.due.add([Q])
     await world.rest(hears=False)
     assert world.recorded().synchronised == ("b", "c")
     waits = world.hands.waits[Q]
     world.hands.ready_ones[Q] = "bcd"
-    world.due.look([Q])
+    world.due.add([Q])
     await world.rest(hears=False)
     assert world.hands.waits[Q] is waits
 
@@ -590,7 +590,7 @@ async def test_it_is_not_given_away_while_its_record_is_written_nor_recorded_whi
     await all_synchronised(world)
     world.hands.ready_ones[Q] = "bc"
     world.store.is_answering.clear()
-    world.due.look([Q])
+    world.due.add([Q])
     for _ in range(9):
         await asyncio.sleep(0)
     moving = asyncio.create_task(world.placement_controller.move(Q, "b"))
@@ -603,7 +603,7 @@ async def test_it_is_not_given_away_while_its_record_is_written_nor_recorded_whi
 
     def lacks() -> None:
         world.hands.ready_ones[Q] = "b"
-        world.due.look([Q])
+        world.due.add([Q])
 
     world.hands.giving = lacks
     await world.rest()

@@ -88,7 +88,7 @@ async def test_a_queue_stays_if_its_policy_changes_while_the_next_leader_gets_re
     async def prepare(key: QueueKey, node: str) -> None:
         prepared.append(node)
         world.policy = ALL
-        world.due.look([Q])
+        world.due.add([Q])
         for _ in range(20):
             await asyncio.sleep(0)
 

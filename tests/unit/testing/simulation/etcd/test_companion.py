@@ -39,7 +39,7 @@ class Scene:
         self.lease_id = self.etcd.grant(TTL_S).id
         self.etcd.transact(StoreTransaction((), (PutKey("k", b"v", leased=True),)), self.lease_id)
         self.companion = self.process.context().run(SimulatedCompanion, OPTIONS, self.lease_id, TTL_S)
-        self.companion.look()
+        self.companion.ensure_started()
 
     def kill(self) -> None:
         self.process.kill()
@@ -67,14 +67,14 @@ def killed_after_companion(scene: Scene) -> None:
 
 def killed_with_companion_started_again(scene: Scene) -> None:
     kill_companions(scene.process)
-    scene.companion.look()
+    scene.companion.ensure_started()
     scene.kill()
 
 
 def killed_with_companion_started_too_often(scene: Scene) -> None:
     for _ in range(STARTS_MAX):
         kill_companions(scene.process)
-        scene.companion.look()
+        scene.companion.ensure_started()
     scene.kill()
 
 

@@ -13,7 +13,7 @@ from leveret.testing.applications.contents import content_of
 EXCHANGE: Final = "parcels"
 
 
-class Parcel(NamedTuple):
+class MixedMessage(NamedTuple):
     """A message (leveret.testing.applications.applications.AppMessage)."""
 
     number: int
@@ -24,14 +24,14 @@ class Parcel(NamedTuple):
     properties: pika.BasicProperties
 
 
-def parcel(
+def mixed_message(
     number: int, queue: str, *, seed: object = 0, transient: float = 0.0, exchange: str = EXCHANGE
-) -> Parcel:
+) -> MixedMessage:
     """Return one message for a queue, through the default exchange or through a topic exchange."""
     chance = random.Random(f"way {seed} {number}")
     straight = not exchange or chance.random() < 0.2
     content = content_of(number, seed, transient=transient)
-    return Parcel(
+    return MixedMessage(
         number,
         queue,
         "" if straight else exchange,
@@ -41,10 +41,12 @@ def parcel(
     )
 
 
-def parcels(queues: Sequence[str], count: int, *, first: int = 0, seed: int = 0) -> Iterator[Parcel]:
+def mixed_messages(
+    queues: Sequence[str], count: int, *, first: int = 0, seed: int = 0
+) -> Iterator[MixedMessage]:
     """Return the persistent messages `first` to `first + count - 1`, distributed over the queues at random."""
     for number in range(first, first + count):
-        yield parcel(number, random.Random(f"queue {seed} {number}").choice(queues), seed=seed)
+        yield mixed_message(number, random.Random(f"queue {seed} {number}").choice(queues), seed=seed)
 
 
 def declare(channel: Any, queues: Sequence[str], arguments: Mapping[str, Any] | None = None) -> None:

@@ -12,7 +12,7 @@ _ATTEMPTS_MAX: Final = 20
 """Each but the last one failed because another operator succeeded."""
 
 
-def rewrite(api: Api, *path: str, change: Callable[[Fields], Fields | None]) -> None:
+def read_modify_write(api: Api, *path: str, change: Callable[[Fields], Fields | None]) -> None:
     """Replace a definition by what `change` makes of it, or delete it if that is None.
 
     If somebody changes it between the read and the write, it is read and changed anew: no change is lost, and a

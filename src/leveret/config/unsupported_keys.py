@@ -117,12 +117,12 @@ def plugin_reason(name: str) -> str:
     return known or "Leveret has neither this plugin nor a replacement"
 
 
-def is_foreign_key(key: str) -> bool:
+def is_unsupported_key(key: str) -> bool:
     """Return whether the key is certainly RabbitMQ's: one of its keys, or a key of a plugin that Leveret lacks."""
     return key in _KEYS or key.rpartition(".")[0] in _FAMILIES or key.partition(".")[0] in _PLUGINS
 
 
-def foreign_advice(key: str) -> str | None:
+def unsupported_key_advice(key: str) -> str | None:
     """Return the advice for an undeclared key, if the key or a prefix of it is RabbitMQ's; otherwise None."""
     plugin = key.partition(".")[0]
     if plugin in _PLUGINS:

@@ -16,7 +16,7 @@ from leveret.pipeline.files.files import make_directory
 from leveret.pipeline.jobs.progress import Event, remove_addresses
 
 
-class Console:
+class ParentChannel:
     """Exchanges lines with the parent process, and ends with it."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Console:
         """The first line of input: the job."""
         return self._in.readline()
 
-    def chatter_to(self, log_file: Path) -> None:
+    def redirect_output(self, log_file: Path) -> None:
         """Send all other output, also Java's, to a file."""
         make_directory(log_file.parent)
         log = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -44,7 +44,7 @@ class Console:
 
     def end_with_parent(self) -> None:
         """Collect commands from now on, and end this process at once when the input ends."""
-        threading.Thread(target=self._listen, name="console", daemon=True).start()
+        threading.Thread(target=self._listen, name="parent", daemon=True).start()
 
     def commands(self) -> list[Event]:
         """The commands since the last call."""

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from pathlib import PurePath
 from typing import Final
 
-OPERATING: Final = frozenset(
+OPERATOR_PROGRAMS: Final = frozenset(
     {
         "lavinmqctl",
         "rabbitmq-diagnostics",
@@ -22,7 +22,7 @@ OPERATING: Final = frozenset(
 )
 """The programs whose commands all belong to `leveretctl`."""
 PLUGINS: Final = "rabbitmq-plugins"
-SERVING: Final = frozenset({"lavinmq"})
+SERVER_PROGRAMS: Final = frozenset({"lavinmq"})
 
 
 def program_of(argv0: str, own: str, others: Collection[str]) -> str:
@@ -31,15 +31,15 @@ def program_of(argv0: str, own: str, others: Collection[str]) -> str:
     return name if name in others else own
 
 
-def operating(argv0: str, arguments: Sequence[str]) -> tuple[str, list[str]]:
+def operator_arguments(argv0: str, arguments: Sequence[str]) -> tuple[str, list[str]]:
     """The name at the begin of the operator program's errors, and its arguments."""
-    program = program_of(argv0, "leveretctl", {*OPERATING, PLUGINS})
+    program = program_of(argv0, "leveretctl", {*OPERATOR_PROGRAMS, PLUGINS})
     if program == PLUGINS and arguments and "plugins" not in arguments:
         return program, ["plugins", *arguments]
     return program, list(arguments)
 
 
-def serving(arguments: Sequence[str]) -> list[str]:
+def server_arguments(arguments: Sequence[str]) -> list[str]:
     """The server's arguments, with the implied command."""
     first = arguments[0] if arguments else ""
     if first.startswith("-") and "serve" not in arguments and not {"--version", "--help"} & set(arguments):
@@ -47,7 +47,7 @@ def serving(arguments: Sequence[str]) -> list[str]:
     return list(arguments)
 
 
-def valueless(arguments: Sequence[str], options: Collection[str]) -> str | None:
+def option_without_value(arguments: Sequence[str], options: Collection[str]) -> str | None:
     """The first of these options without a value; None if there is none.
 
     Without this check the next option would count as its value, and that one's value as an argument.

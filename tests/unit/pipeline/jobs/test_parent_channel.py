@@ -16,7 +16,7 @@ pytestmark = pytest.mark.process
 
 PIPE_BYTES = 65_536
 TASK = """
-from leveret.pipeline.jobs.console import Console
+from leveret.pipeline.jobs.parent_channel import Console
 
 Console().say("planned", queues="q" * 1_000_000)
 """

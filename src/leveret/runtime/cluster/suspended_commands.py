@@ -14,7 +14,7 @@ from leveret.model.errors import PreconditionFailed
 DOWN: Final = "down"
 
 
-class Suspended:
+class SuspendedCommands:
     """See the module. The running nodes and the present leaders are unknown."""
 
     is_member: Final = True

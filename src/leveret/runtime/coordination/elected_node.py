@@ -47,7 +47,7 @@ class ElectionCandidate(Protocol):
         """Stop serving."""
 
 
-class Elected:
+class ElectedNode:
     """See the module."""
 
     def __init__(self, settings: EtcdOptions, candidate: ElectionCandidate) -> None:
