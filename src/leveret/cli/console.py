@@ -55,7 +55,7 @@ def console(
         bool, typer.Option("--end-with-stdin", hidden=True, help="End when standard input does; for a node.")
     ] = False,
 ) -> int:
-    """Show all sites, what would be lost now, and how they do, on one page in a browser.
+    """Show the state of all sites, and the loss that is possible now, on one page in a browser.
 
     The console is a program of its own, which speaks only to the HTTP API of each site. Log in at the page as a user
     that a site knows. It stores nothing, and ends on SIGTERM or SIGINT.

@@ -17,10 +17,10 @@ from leveret.cli.not_served import NOT_SERVED
 _HEAD: Final = """\
 # Commands
 
-`leveretctl` has the commands of `rabbitmqctl`, `rabbitmq-diagnostics`, `rabbitmq-queues`, `rabbitmq-streams` and
-`rabbitmq-plugins` that have a counterpart, and Leveret's own. `leveretctl COMMAND --help` explains the arguments and
-options of a command, and gives an example. Options of `leveretctl` itself, such as `--data-dir`, `-p VHOST` and
-`--formatter json`, may stand before or behind the command; `leveretctl help` lists them.
+`leveretctl` has the commands of `rabbitmqctl`, `rabbitmq-diagnostics`, `rabbitmq-queues`, `rabbitmq-streams`,
+`rabbitmq-upgrade` and `rabbitmq-plugins` that have a counterpart, and Leveret's own. `leveretctl COMMAND --help`
+explains the arguments and options of a command, and gives an example. Options of `leveretctl` itself, such as
+`--data-dir`, `-p VHOST` and `--formatter json`, may stand before or behind the command; `leveretctl help` lists them.
 
 This page is generated from the commands themselves, by `python -m leveret.cli.reference`.
 """
