@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import random
 from functools import partial
 
+import httpx
 import pytest
 
 from leveret.config import build, gather
+from leveret.config.uris import Endpoints
 from leveret.core.replication.cluster import AliveChanged, Presence, encode
 from leveret.core.replication.election import DeleteKey, PutKey, StoreTransaction, UnreadableState
+from leveret.runtime.cluster.membership import store
 from leveret.runtime.cluster.membership.store import ClusterStore, LeaseLost, NameTaken
+from leveret.runtime.coordination.etcd import Etcd
 from leveret.testing.network.link_proxy import LinkProxy
 from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.network.waiting import until
@@ -116,6 +121,55 @@ async def test_what_etcd_has_forgotten_meanwhile_is_told_as_differences(shared_e
             last = await a.put("after")
             await until(lambda: a.store.revision == b.store.revision == last)
             assert b.keys_now == a.keys_now
+
+
+async def test_old_revisions_are_forgotten_before_etcd_is_full_and_one_node_is_enough(
+    shared_etcd: EtcdCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An etcd that keeps all of them refuses every write once it has 2 GB, after a million exclusive queues."""
+    monkeypatch.setattr(store, "COMPACT_S", 0.2)
+    monkeypatch.setattr(store, "COMPACT_REVISIONS", 5)
+    async with (
+        node("a", shared_etcd.setting, "history") as a,
+        node("b", shared_etcd.setting, "history") as b,
+    ):
+        first = await a.put("x")
+        assert first is not None
+        async with asyncio.timeout(PATIENCE_S):
+            while await is_kept(shared_etcd.members[0], first):
+                last = await a.put("x")
+                await asyncio.sleep(0.05)
+        await until(lambda: a.store.revision == b.store.revision == last)
+        assert (a.losses, b.losses) == ([], [])
+        client = Etcd(Endpoints().parse(shared_etcd.setting), 10.0)
+        await client.compact(first)  # as a node does that comes second
+        await client.close()
+
+
+async def is_kept(member: EtcdMember, revision: int) -> bool:
+    """Whether etcd has a revision."""
+    try:
+        await asyncio.to_thread(
+            member.ask, "kv/range", key=base64.b64encode(b"k").decode(), revision=str(revision)
+        )
+    except httpx.HTTPStatusError as error:
+        if "compacted" not in error.response.text:
+            raise
+        return False
+    return True
+
+
+async def test_an_error_of_etcd_is_shown_until_the_lease_was_renewed_after_it(
+    shared_etcd: EtcdCluster,
+) -> None:
+    """A quiet cluster has no other request: its etcd counted as away for good after one lost answer."""
+    with LinkProxy(shared_etcd.members[0].port) as link:
+        async with node("a", f"http://{LOOPBACK}:{link.port}", "shown", ttl_ms=5_000) as a:
+            link.refuse()
+            await until(lambda: a.store.status()["last_error"] is not None)
+            link.allow()
+            await until(lambda: a.store.status()["last_error"] is None)
+            assert a.losses == []
 
 
 async def test_what_nobody_can_follow_ends_the_lease_and_is_named(shared_etcd: EtcdCluster) -> None:

@@ -31,6 +31,7 @@ from leveret.runtime.coordination.etcd_wire import (
     EtcdUnreachable,
     Granted,
     GrantedLease,
+    HistoryCompacted,
     LoggedIn,
     Ranged,
     Renewed,
@@ -201,6 +202,18 @@ class Etcd:
             await self._call("lease/revoke", {"ID": lease_id}, Revoked)
         except EtcdRefused as error:
             if error.code != _NOT_FOUND:
+                raise
+
+    async def compact(self, revision: int) -> None:
+        """Have etcd forget the revisions before one; does nothing if it has forgotten them.
+
+        Raises:
+            EtcdError: etcd may keep them.
+        """
+        try:
+            await self._call("kv/compaction", {"revision": revision}, HistoryCompacted)
+        except EtcdRefused as error:
+            if error.code != _OUT_OF_RANGE:
                 raise
 
     async def watch(self, prefix: str, revision: int) -> AsyncGenerator[WatchEvents, None]:

@@ -156,6 +156,12 @@ class Revoked(msgspec.Struct):
     header: ResponseHeader
 
 
+class HistoryCompacted(msgspec.Struct):
+    """Earlier revisions are forgotten."""
+
+    header: ResponseHeader
+
+
 class LoggedIn(msgspec.Struct):
     """The token that authenticates later requests."""
 

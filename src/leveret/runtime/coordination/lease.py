@@ -58,6 +58,7 @@ class KeptLease:
         lease: core.LeaseClock,
         *,
         on_error: Callable[[str], None],
+        on_renewed: Callable[[], None],
         clock_s: Callable[[], float],
         companion: LeaseCompanion | None,
     ) -> None:
@@ -68,6 +69,7 @@ class KeptLease:
         self._etcd = etcd
         self._lease = lease
         self._on_error = on_error
+        self._on_renewed = on_renewed
         self._clock_s = clock_s
         self._on_lost: Callable[[str], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -80,6 +82,7 @@ class KeptLease:
         ttl_s: float,
         *,
         on_error: Callable[[str], None],
+        on_renewed: Callable[[], None] = lambda: None,
         clock_s: Callable[[], float] = boot_clock_s,
         options: EtcdOptions | None = None,
     ) -> Self:
@@ -89,6 +92,7 @@ class KeptLease:
             etcd: the client for all requests.
             ttl_s: the time of the lease without a keepalive, rounded to whole seconds.
             on_error: receives the text of each failed request about the lease.
+            on_renewed: called after each renewal of the lease.
             clock_s: a clock in seconds that goes on while the machine sleeps.
             options: etcd's addresses for a companion, which ends the lease if this process is killed; None for no
                 companion.
@@ -100,7 +104,15 @@ class KeptLease:
         lease_id, granted_s = await etcd.grant(round(ttl_s))
         clock = core.LeaseClock(granted_s, sent_s)
         companion = LeaseCompanion(options, lease_id, granted_s) if options is not None else None
-        return cls(etcd, lease_id, clock, on_error=on_error, clock_s=clock_s, companion=companion)
+        return cls(
+            etcd,
+            lease_id,
+            clock,
+            on_error=on_error,
+            on_renewed=on_renewed,
+            clock_s=clock_s,
+            companion=companion,
+        )
 
     @property
     def left_s(self) -> float:
@@ -184,6 +196,7 @@ class KeptLease:
                 continue
             if ttl_s > 0:
                 self._lease.renewed(ttl_s, sent_s, self._clock_s())
+                self._on_renewed()
             else:
                 self.lose("etcd has ended the lease")
 

@@ -15,6 +15,9 @@ revision. If etcd does not have that revision yet, it was restored from an older
 also writes the turn key of this node, which is bound to the lease, on condition that the key is as the last
 transaction left it. So an attempt whose answer was lost may be repeated, and a late attempt fails because its turn
 is over.
+
+**The history** of etcd is forgotten once it is ten minutes old. By default etcd keeps it for ever, and refuses all
+writes when its file has 2 GB: then no queue can be declared, and none gets another leader.
 """
 
 from __future__ import annotations
@@ -48,6 +51,10 @@ LOOK_S: Final = 0.25
 """The interval of checks that the watch is at the endpoint that answers, and not behind."""
 STUCK_ATTEMPTS: Final = 2
 """A watch that stays behind a known revision for the time of this many attempts is replaced."""
+COMPACT_S: Final = 600.0
+"""The age of the revisions that etcd may forget; a node that is so far behind reads all keys again."""
+COMPACT_REVISIONS: Final = 1_000
+"""So many old revisions are worth a compaction."""
 _NO_LEASE: Final = 5
 
 
@@ -109,6 +116,7 @@ class ClusterStore:
         self._outages = outages or EtcdOutages(logger, clock_s)
         self._known: dict[str, int] = {}
         self._following: asyncio.Task[None] | None = None
+        self._compacting: asyncio.Task[None] | None = None
         self._revoking: asyncio.Task[None] | None = None
         self._former = set() if former is None else former
         self._expected = 0
@@ -131,7 +139,12 @@ class ClusterStore:
             await self._etcd.revoke(lease_id)
             self._former.discard(lease_id)
         lease = await KeptLease.granted(
-            self._etcd, self._ttl_s, on_error=self._note, clock_s=self._clock_s, options=self._options
+            self._etcd,
+            self._ttl_s,
+            on_error=self._note,
+            on_renewed=self._renewed,
+            clock_s=self._clock_s,
+            options=self._options,
         )
         lease.keep(self._lost)
         self._lease, self._turn, self._turn_modified = lease, self.keys.turn(lease.id), 0
@@ -180,15 +193,19 @@ class ClusterStore:
         if self._following is None:
             # Until the announcement, others could take over this node's queues: older state does not count.
             await self._look_surely()
-            self._following = asyncio.get_running_loop().create_task(self._follow())
+            loop = asyncio.get_running_loop()
+            self._following = loop.create_task(self._follow())
+            self._compacting = loop.create_task(self._compact_history())
 
     async def stop(self) -> None:
         """End the lease, the keys bound to it, and all connections; without etcd the lease ends by itself."""
         lease, self._lease = self._lease, None
         following, self._following = self._following, None
-        if following is not None:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
+        compacting, self._compacting = self._compacting, None
+        for task in (following, compacting):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         if lease is not None:
             lease.end()
             await self._revoke(lease)
@@ -232,11 +249,15 @@ class ClusterStore:
         self._outages.failed("etcd_unreachable", error)
         self._last_error = error
 
+    def _renewed(self) -> None:
+        # The latest error would be shown for ever otherwise: a quiet cluster has no other request.
+        self._last_error = ""
+
     def status(self) -> dict[str, Any]:
         """Return the state of the connection to etcd.
 
         endpoints (without passwords), endpoint (that gets the next request first), holds_lease, lease_ttl_ms,
-        lease_left_ms or null, revision, last_error or null
+        lease_left_ms or null, revision, last_error (null once the lease was renewed after it)
         """
         holds = self.holds_lease_now()
         return {
@@ -395,6 +416,19 @@ class ClusterStore:
             finally:
                 watching.cancel()
                 await asyncio.gather(watching, return_exceptions=True)
+
+    async def _compact_history(self) -> None:
+        """Have etcd forget old revisions, for as long as there is a lease; each node does so, and one is enough."""
+        forgotten = old = self.revision
+        while self._lease is not None:
+            await asyncio.sleep(COMPACT_S)
+            if old - forgotten >= COMPACT_REVISIONS:
+                forgotten = old
+                try:
+                    await self._etcd.compact(old)
+                except EtcdError as error:
+                    logger.warning("etcd_not_compacted error=%s", error)
+            old = self.revision
 
     def _is_stuck(self) -> bool:
         return self._expected > self.revision and self._clock_s() - self._moved_at_s > self._stuck_s

@@ -72,6 +72,10 @@ class SimulatedEtcdClient:
             if error.code != NOT_FOUND:
                 raise
 
+    async def compact(self, revision: int) -> None:
+        """Have etcd forget the revisions before one."""
+        await self._call(lambda: self._etcd.compact(revision))
+
     async def watch(self, prefix: str, revision: int) -> AsyncGenerator[WatchEvents, None]:
         """Yield the events of keys under `prefix` after `revision`, in order and without gaps, for ever."""
         endpoint = self.endpoint
