@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -133,6 +134,29 @@ async def test_a_leader_that_lost_its_key_is_told_though_its_lease_lasts(shared_
         await until(lambda: a.deposed)
         assert a.deposed == ["etcd has ended the lease"]
         assert await a.win(1) == ElectionWon(2, frozenset())
+
+
+async def test_a_leader_records_again_who_may_win_when_etcd_was_restored_from_an_older_copy(
+    own_etcd: EtcdCluster, tmp_path: Path
+) -> None:
+    """The copy names a node that lacks what was confirmed without it since, and has the leader's lease, too."""
+    [member] = own_etcd.members
+    async with node("a", own_etcd.setting, "older") as a:
+        await a.win()
+        await a.election.record_in_sync(frozenset("b"))
+        await asyncio.to_thread(member.stop)
+        shutil.copytree(member.data_dir, tmp_path / "copy")
+        await asyncio.to_thread(member.restart)
+        await a.election.record_in_sync(frozenset())
+        await asyncio.to_thread(member.kill9)
+        member.lose_data()
+        shutil.copytree(tmp_path / "copy", member.data_dir)
+        await asyncio.to_thread(member.restart)
+        async with node("b", own_etcd.setting, "older") as b:
+            await until(lambda: b.election.status()["in_sync"] == ["a"])
+        assert a.deposed == []
+        await a.election.record_in_sync(frozenset("c"))
+        assert a.election.holds_lease_now()
 
 
 # Many at once.

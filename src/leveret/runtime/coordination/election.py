@@ -35,7 +35,7 @@ from leveret.config.uris import EtcdEndpoint
 from leveret.core.replication import election as core
 from leveret.core.replication.election import ElectedLeader
 from leveret.model.errors import LeveretError
-from leveret.runtime.coordination.etcd import Etcd, EtcdError, EtcdUnreachable
+from leveret.runtime.coordination.etcd import Etcd, EtcdError, EtcdRefused, EtcdUnreachable
 from leveret.runtime.coordination.lease import RETRY_S, KeptLease, attempt_timeout_s, boot_clock_s
 
 logger = logging.getLogger(__name__)
@@ -228,21 +228,36 @@ class Election:
             EtcdRefused: etcd declines, for instance because its disk is full or the user may not write.
         """
         async with self._writing:
-            while True:
-                term = self._current()
-                in_sync = followers | {term.leader.node_id}
-                transaction = core.record(self._keys, term.leader, term.modified, in_sync)
-                try:
-                    revision = await self._etcd.transact(transaction)
-                    if revision is None:
-                        term.modified = (await self._read()).unchanged(self._keys.in_sync).modified
-                except EtcdUnreachable as error:
-                    self._last_error = str(error)
-                    await asyncio.sleep(RETRY_S)
-                    continue
-                if revision is not None and self._current() is term:
-                    term.in_sync, term.modified = in_sync, revision
-                    return
+            await self._record(lambda term: followers | {term.leader.node_id})
+
+    async def _record(self, in_sync_of: Callable[[_Term], frozenset[str]]) -> None:
+        while True:
+            term = self._current()
+            in_sync = in_sync_of(term)
+            transaction = core.record(self._keys, term.leader, term.modified, in_sync)
+            try:
+                revision = await self._etcd.transact(transaction)
+                if revision is None:
+                    term.modified = (await self._read()).unchanged(self._keys.in_sync).modified
+            except EtcdUnreachable as error:
+                self._last_error = str(error)
+                await asyncio.sleep(RETRY_S)
+                continue
+            if revision is not None and self._current() is term:
+                term.in_sync, term.modified = in_sync, revision
+                return
+
+    async def _record_again(self) -> None:
+        """Write the record of this term once more: etcd has an earlier one, from an older copy of its data.
+
+        That one may name nodes without which promises were kept since, and one of them could win.
+        """
+        logger.warning("etcd_restored_from_older_copy action=record_in_sync_again")
+        try:
+            async with self._writing:
+                await self._record(lambda term: term.in_sync)
+        except (NotLeader, EtcdRefused) as error:
+            logger.warning("in_sync_not_recorded_again error=%s", error)
 
     async def resign(self) -> None:
         """Let the next node lead at once: for a graceful stop, when this node promises nothing any more.
@@ -336,6 +351,7 @@ class Election:
         while True:
             self._bell.clear()
             term = self._term
+            modified = term.modified if term is not None else 0
             try:
                 observed = await self._read()
             except Exception as error:
@@ -344,6 +360,8 @@ class Election:
                 continue
             if self._term is not term:
                 continue  # What was read may be from before.
+            if observed.unchanged(self._keys.in_sync).modified < modified:
+                await self._record_again()
             self._report(observed.leader)
             self._listen()
             with suppress(TimeoutError):
