@@ -179,7 +179,7 @@ class BlockingLock:
 
     def __enter__(self) -> None:
         while self._is_held:
-            self._wakes.append(virtual_loop().create_future())
+            self._wakes.append(_awaitable())
             wait(self._wakes[-1])
         self._is_held = True
 
@@ -210,7 +210,7 @@ class BlockingQueue:
     def get(self) -> Any:
         """Block until there is an item; return the first one."""
         while not self._items:
-            self._wakes.append(virtual_loop().create_future())
+            self._wakes.append(_awaitable())
             wait(self._wakes[-1])
         return self._items.pop(0)
 
@@ -233,10 +233,10 @@ def blocking_process() -> BlockingProcess:
 
 def wait(future: asyncio.Future[Any], timeout_s: float | None = None) -> bool:
     """Block the present thread until a future is done, at most `timeout_s`; return whether it is done."""
-    stack, process, loop = getcurrent(), blocking_process(), virtual_loop()
+    stack, process = getcurrent(), blocking_process()
     assert stack.parent is not None
-    if not process.is_alive:
-        raise GreenletExit
+    _end_with(process)
+    loop = virtual_loop()
     is_waiting = True
 
     def wake(*_: object) -> None:
@@ -248,8 +248,7 @@ def wait(future: asyncio.Future[Any], timeout_s: float | None = None) -> bool:
     future.add_done_callback(wake)
     timer = None if timeout_s is None else loop.call_later(timeout_s, wake)
     stack.parent.switch()
-    if not process.is_alive:
-        raise GreenletExit
+    _end_with(process)
     future.remove_done_callback(wake)
     if timer is not None:
         timer.cancel()
@@ -258,12 +257,14 @@ def wait(future: asyncio.Future[Any], timeout_s: float | None = None) -> bool:
 
 def sleep(seconds: float) -> None:
     """Block the present thread for this time."""
-    wait(virtual_loop().create_future(), max(0.0, seconds))
+    wait(_awaitable(), max(0.0, seconds))
 
 
 def step() -> None:
     """Pass a moment at which the present process may be interrupted or killed."""
-    process, loop = blocking_process(), virtual_loop()
+    process = blocking_process()
+    _end_with(process)
+    loop = virtual_loop()
     process.steps += 1
     if process.last_step is not None and process.steps >= process.last_step:
         loop.call_soon(partial(process.end, -9))
@@ -275,7 +276,19 @@ def step() -> None:
 def _never() -> NoReturn:
     """Block until the process is killed."""
     while True:
-        wait(virtual_loop().create_future())
+        wait(_awaitable())
+
+
+def _end_with(process: BlockingProcess) -> None:
+    """Unwind the present thread if its process has ended: the code of its `finally` blocks waits no more."""
+    if not process.is_alive:
+        raise GreenletExit
+
+
+def _awaitable() -> asyncio.Future[None]:
+    """Return what the present thread may wait for. Raises GreenletExit: its process has ended, perhaps the loop too."""
+    _end_with(blocking_process())
+    return virtual_loop().create_future()
 
 
 def _nothing(status: int) -> None:

@@ -108,7 +108,7 @@ class SimulatedSubprocess:
         self.pid = 0
         self.returncode: int | None = None
         self.stdout = asyncio.StreamReader(limit=limit, loop=virtual_loop()._self)
-        self._end: asyncio.Future[None] = virtual_loop().create_future()
+        self._end: asyncio.Future[int] = virtual_loop().create_future()
         self._parent = SimulatedParentChannel(self.stdout)
         # The end of its input ends the process.
         self.stdin = _Input(self._parent, partial(self.process.end, 0))
@@ -127,13 +127,15 @@ class SimulatedSubprocess:
     def _ended(self, status: int) -> None:
         self.returncode = status
         self.stdout.feed_eof()
-        self._end.set_result(None)
+        self._end.set_result(status)
 
-    async def wait(self) -> int:
-        """See asyncio.subprocess.Process."""
-        await asyncio.shield(self._end)
-        assert self.returncode is not None
-        return self.returncode
+    def wait(self) -> asyncio.Future[int]:
+        """See asyncio.subprocess.Process.
+
+        The result is no coroutine: the end of a run closes coroutines that wait for processes in a `finally`, and a
+        coroutine that is made there has no loop to run in.
+        """
+        return asyncio.shield(self._end)
 
 
 async def start_simulated(*command: str, limit: int = 2**16, **_: object) -> SimulatedSubprocess:

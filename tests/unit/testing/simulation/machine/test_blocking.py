@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from greenlet import GreenletExit
 
 from leveret.testing.simulation.machine.blocking import (
     BlockingPool,
@@ -129,3 +130,28 @@ def test_the_wait_for_a_future_ends_with_its_timeout() -> None:
         assert asyncio.get_running_loop().time() - began_s == pytest.approx(3.0)
 
     run(work)
+
+
+def test_a_thread_that_is_unwound_after_the_loop_has_ended_waits_no_more() -> None:
+    left: list[object] = []
+
+    def linger(process: BlockingProcess) -> None:
+        try:
+            sleep(1000)
+        finally:
+            for wait_again in (lambda: sleep(1), step, BlockingQueue().get):
+                try:
+                    wait_again()
+                except BaseException as end:
+                    left.append(type(end))
+
+    process = BlockingProcess(SimulatedProcess("host"), "worker")
+
+    async def play() -> None:
+        BlockingThread(lambda: linger(process), process)
+        await asyncio.sleep(1)
+        process.kill()
+
+    VirtualLoop(Random(1)).run_until_complete(play())
+    process.discard()
+    assert left == [GreenletExit] * 3
