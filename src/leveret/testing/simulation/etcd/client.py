@@ -54,6 +54,7 @@ class SimulatedEtcdClient:
 
     async def transact(self, transaction: StoreTransaction, lease_id: int = 0) -> int | None:
         """Carry out the writes if all conditions hold; return the revision, None if a condition did not hold."""
+        self._etcd.on_request(transaction)
         return await self._call(lambda: self._etcd.transact(transaction, lease_id))
 
     async def grant(self, ttl_s: int) -> GrantedLease:

@@ -60,6 +60,7 @@ class SimulatedEtcd:
         paths: the paths between etcd and its clients; `paths.delay_s_max` makes it slow.
         is_up: whether it runs; otherwise it refuses connections.
         is_stopped: whether it accepts connections, but carries out no request.
+        on_request: called with each transaction that a client asks for, before it is sent.
         on_change: called with each transaction that made a change, after it.
     """
 
@@ -70,6 +71,7 @@ class SimulatedEtcd:
         self.is_up = True
         self.is_stopped = False
         self._loop, self._rng = loop, rng
+        self.on_request: Callable[[StoreTransaction], None] = lambda transaction: None
         self.on_change: Callable[[StoreTransaction], None] = lambda transaction: None
         self._boot = 0
         self._waiting: list[Action] = []

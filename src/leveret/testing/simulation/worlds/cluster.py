@@ -13,6 +13,7 @@ import msgspec
 
 from leveret.core.queues.queue import Queue
 from leveret.core.replication.cluster import ClusterKeys, ClusterState, Placement, differences
+from leveret.core.replication.election import PutKey, StoreTransaction
 from leveret.runtime.cluster.operations import ClusterCommands
 from leveret.runtime.logs.log_home import directory_of
 from leveret.testing.applications.run_books import BooksFault
@@ -28,7 +29,7 @@ from leveret.testing.simulation.nodes.node import SimulatedNode
 from leveret.testing.simulation.worlds.leader_loss import LeaderLoss
 from leveret.testing.simulation.worlds.outside_follower import NAME as BEYOND
 from leveret.testing.simulation.worlds.outside_follower import OutsideFollower
-from leveret.testing.simulation.worlds.situations import SITUATIONS, ClusterSituations
+from leveret.testing.simulation.worlds.situations import ADDITION, SITUATIONS, ClusterSituations
 from leveret.testing.simulation.worlds.with_etcd import ETCD_SETTINGS, EtcdWorld
 from leveret.testing.simulation.worlds.world import START_TIMEOUT_S, PossibleFault
 
@@ -70,6 +71,11 @@ class ClusterWorld(EtcdWorld):
         self._situations = ClusterSituations(self)
         if not self.often and self._chance.random() < SITUATED:
             self.often = self._chance.choice(sorted(SITUATIONS))
+
+    def prepare(self) -> None:
+        """See SimulatedWorld."""
+        super().prepare()
+        self.etcd.on_request = self._asked_for
 
     async def set_up(self) -> None:
         """See SimulatedWorld."""
@@ -248,6 +254,15 @@ class ClusterWorld(EtcdWorld):
                         if leader not in ("", node.name):
                             text = f"two leaders: {node.name} serves queue {key[1]}, which {leader} leads"
                             self.fault = BooksFault(text)
+
+    def _asked_for(self, transaction: StoreTransaction) -> None:
+        """Note the moment at which a record that counts on another mirror is on its way to etcd."""
+        for write in transaction.writes:
+            if isinstance(write, PutKey) and write.key.startswith(PLACEMENTS):
+                recorded = self.etcd.state.entries.get(write.key)
+                before = _decoded(recorded.value).synchronised if recorded is not None else ()
+                if not set(_decoded(write.value).synchronised) <= set(before):
+                    self.moment(ADDITION)
 
     def busy(self) -> dict[tuple[str, str], Placement]:
         """See SituatedWorld."""

@@ -23,11 +23,14 @@ ALL: Final = {"ha-mode": "all"}
 MAJORITY: Final = {"ha-mode": "all", "ha-confirm": "majority"}
 BY_HAND: Final = {"ha-sync-mode": "manual"}
 TWO: Final = {"ha-mode": "exactly", "ha-params": 2}
+ADDITION: Final = "addition"
+"""The moment at which a record that counts on another mirror is on its way to etcd."""
 LATE_S: Final = 0.3
 """The longest sync of a disk that is late."""
 _POLICY_S: Final = 4.0
 _DROPPED_S: Final = 5.0
 _MOMENT_S: Final = 1.0
+_RETURNED_S: Final = 3.0
 _TAKEN_OVER_S: Final = 1.5
 
 
@@ -170,16 +173,19 @@ class ClusterSituations:
     async def moved_while_recorded(self) -> None:
         """Queues move while the record of a mirror that is late and comes back is on its way to a slow etcd."""
         await self._under(self._random.choice((ALL, MAJORITY)))
-        self._world.etcd.paths.delay_s_max = 0.3
+        self._world.etcd.paths.delay_s_max = self._random.choice((0.3, 0.6))
         for _ in range(4):
             groups = self._groups(mirrors=1)
             if groups:
                 group = self._random.choice(groups)
                 others = [each for each in self._world.nodes if each is not group.leader]
                 late, to = self._random.sample(others, 2)
-                late.disk_delay_s = 0.1
+                late.disk_delay_s = self._random.choice((0.1, 2 * LATE_S))
                 self._world.network.reset(group.leader.name, late.name)
-                await self._pause(1.0)
+                if self._random.random() < 0.5:
+                    await self._pause(1.0)
+                else:
+                    await self._world.until_moment(_RETURNED_S, ADDITION)
                 self._move_all(group.leader, to)
                 await self._pause(0.5)
 
