@@ -110,6 +110,7 @@ def _summary(options: argparse.Namespace, first: int, runs: Sequence[RunOutcome]
         "cpu_s": round(sum(run.cpu_s for run in runs), 1),
         "confirmed": sum(report.confirmed for report in reports),
         "settled": sum(report.settled for report in reports),
+        "decisions": sum(report.decisions for report in reports),
         "faults": faults,
     }
     if options.formatter == "json":
@@ -117,7 +118,8 @@ def _summary(options: argparse.Namespace, first: int, runs: Sequence[RunOutcome]
     kinds = ", ".join(f"{times} {kind}" for kind, times in sorted(faults.items()))
     return (
         f"{row['world']}: {row['runs']} runs from seed {first}, {row['failed']} failed; {row['cluster_hours']} h in "
-        f"{row['cpu_s']} s of processor time; {row['confirmed']} confirmed, {row['settled']} settled; {kinds}"
+        f"{row['cpu_s']} s of processor time; {row['confirmed']} confirmed, {row['settled']} settled, "
+        f"{row['decisions']} decisions; {kinds}"
     )
 
 

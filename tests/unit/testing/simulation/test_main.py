@@ -28,14 +28,14 @@ def test_runs_that_are_broken_off_are_counted_and_each_has_a_line(
     def play(world: str, seed: int, seconds: float, *, often: str) -> RunOutcome:
         if seed == 9:
             signal.raise_signal(signal.SIGTERM)
-        report = RunReport(seed, 50.0, 1000, 10, 4, 6, {"kill": 1})
+        report = RunReport(seed, 50.0, 1000, 10, 4, 6, {"kill": 1}, 5)
         return RunOutcome(seed, report, None, 1.5)
 
     monkeypatch.setattr(command, "play", play)
     assert command.main(["--world", "followers", "--seed", "7", "--runs", "100"]) == 0
     told = capsys.readouterr()
     assert "followers: 2 runs from seed 7, 0 failed" in told.out
-    assert "20 confirmed, 8 settled; 2 kill" in told.out
+    assert "20 confirmed, 8 settled, 10 decisions; 2 kill" in told.out
     assert [line for line in told.err.splitlines() if line] == [
         "followers: seed 7, 10 confirmed, 1.5 s of processor time",
         "followers: seed 8, 10 confirmed, 1.5 s of processor time",

@@ -76,7 +76,17 @@ class DefinitionsLockHolder:
     def check(self) -> None:
         """Check again: the holder, the requests of other nodes, or whether this node is busy may have changed."""
         self._arrive_if_due()
-        self._wake.set()
+        if self._is_asked_for() or self._is_missing():
+            # Else the task would find nothing to do, twenty times a second.
+            self._wake.set()
+
+    def _is_asked_for(self) -> bool:
+        """Whether this node has the lock and another one wants it."""
+        return self.is_here and bool(self._state.definitions_lock_wanted - {self._me})
+
+    def _is_missing(self) -> bool:
+        """Whether this node wants the lock and has not taken it."""
+        return not self.is_here and self._wants and not self._taken_at
 
     @property
     def lock_condition(self) -> Unchanged:
@@ -114,10 +124,10 @@ class DefinitionsLockHolder:
                 self._wake.set()
 
     async def _step(self) -> None:
-        if self.is_here:
-            if self._state.definitions_lock_wanted - {self._me} and not self._pins and not self._is_busy():
+        if self._is_asked_for():
+            if not self._pins and not self._is_busy():
                 await self._hand_over()
-        elif self._wants and not self._taken_at:
+        elif self._is_missing():
             if self._state.definitions_lock is None:
                 await self._take()
             elif self._me not in self._state.definitions_lock_wanted:

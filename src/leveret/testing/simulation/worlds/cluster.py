@@ -29,7 +29,12 @@ from leveret.testing.simulation.nodes.node import SimulatedNode
 from leveret.testing.simulation.worlds.leader_loss import LeaderLoss
 from leveret.testing.simulation.worlds.outside_follower import NAME as BEYOND
 from leveret.testing.simulation.worlds.outside_follower import OutsideFollower
-from leveret.testing.simulation.worlds.situations import ADDITION, SITUATIONS, ClusterSituations
+from leveret.testing.simulation.worlds.situations import (
+    ADDITION,
+    SITUATIONS,
+    STOPPED_IN_TURN,
+    ClusterSituations,
+)
 from leveret.testing.simulation.worlds.with_etcd import ETCD_SETTINGS, EtcdWorld
 from leveret.testing.simulation.worlds.world import START_TIMEOUT_S, PossibleFault
 
@@ -159,13 +164,17 @@ class ClusterWorld(EtcdWorld):
         if self.often:
             # Few applications, so a run is short: there are promises at each moment, and one queue is mostly at rest.
             busy = users.publisher(("m1", "m3", "quorum", "alone"), PublishingPace(0.03))
-            at_rest = users.publisher(("m2",), in_bursts)
+            resting = PublishingPace(0.005, 5, 15.0) if self.often == STOPPED_IN_TURN else in_bursts
+            at_rest = users.publisher(("m2",), resting)
             self.applications += [
                 busy,
                 at_rest,
                 users.consumer("m3", drains),
                 users.consumer("m1", small),
             ]
+            if self.often == STOPPED_IN_TURN:
+                # Mirrors begin at a queue that is drained, and nothing comes before they stop.
+                self.applications.append(users.consumer("m2", drains))
         else:
             self.employ(crews)
         if self._passes_on:

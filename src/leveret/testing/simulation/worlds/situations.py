@@ -25,6 +25,7 @@ BY_HAND: Final = {"ha-sync-mode": "manual"}
 TWO: Final = {"ha-mode": "exactly", "ha-params": 2}
 ADDITION: Final = "addition"
 """The moment at which a record that counts on another mirror is on its way to etcd."""
+STOPPED_IN_TURN: Final = "stopped in turn"
 LATE_S: Final = 0.3
 """The longest sync of a disk that is late."""
 _POLICY_S: Final = 4.0
@@ -323,7 +324,11 @@ class ClusterSituations:
     async def stopped_in_turn(self) -> None:
         """A mirror begins where a drained queue ends; then all nodes stop and start in turn."""
         self._world.set_mirrors(TWO)
-        await self._pause(1.0)
+        await self._pause(4.0)
+        if self._random.random() < 0.5:
+            # The mirror is sent nothing of what is there, so it begins at the end.
+            await self._under({**ALL, **BY_HAND}, 1)
+            await asyncio.sleep(1.0)
         await self._under(ALL)
         await self._world.restart_in_turn()
 

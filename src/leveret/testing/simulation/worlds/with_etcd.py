@@ -239,6 +239,7 @@ class EtcdWorld(SimulatedWorld):
 
     def _recorded(self, transaction: StoreTransaction) -> None:
         """Check, after a change of a record in etcd, that the nodes that it counts on have all confirmed messages."""
+        self.decisions += 1
         self.moment("record")
         self._judge_turns(transaction)
         since, self._judged_revision = self._judged_revision, self.etcd.state.revision

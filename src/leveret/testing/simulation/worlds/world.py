@@ -73,7 +73,17 @@ class RunFailure(Exception):
 
 
 class RunReport(NamedTuple):
-    """The counts of a run."""
+    """The counts of a run.
+
+    Attributes:
+        seed: its seed.
+        seconds: its virtual time.
+        steps: the callbacks of all processes.
+        confirmed, settled: the messages that nodes confirmed, and that consumers settled.
+        found: the messages left at the end.
+        faults: the counts of faults, by kind.
+        decisions: the changes of etcd's records: presence, elections, leaders and mirrors of queues, hand-overs.
+    """
 
     seed: int
     seconds: float
@@ -82,6 +92,7 @@ class RunReport(NamedTuple):
     settled: int
     found: int
     faults: dict[str, int]
+    decisions: int
 
 
 class PossibleFault(NamedTuple):
@@ -102,6 +113,7 @@ class SimulatedWorld:
         queues: the names of the queues that are counted at the end.
         streams: the books of the streams.
         faults: the counts of faults, by kind.
+        decisions: see RunReport.
         disk: the disks of all nodes.
         disks: the size limits of these disks.
         audit: the audit of confirmed messages.
@@ -143,6 +155,7 @@ class SimulatedWorld:
         self.queues: list[str] = []
         self.streams: list[StreamBooks] = []
         self.faults: dict[str, int] = {}
+        self.decisions = 0
         self.count = 0
         self.disk = SimulatedDisk(folder)
         self.disks = LimitedDisks()
@@ -221,6 +234,7 @@ class SimulatedWorld:
             self.books.settled,
             found,
             self.faults,
+            self.decisions,
         )
 
     def all_nodes(self) -> list[SimulatedNode]:

@@ -81,3 +81,15 @@ async def test_a_lock_that_etcd_refused_to_take_back_is_handed_over_once_it_does
     await until(lambda: state.definitions_lock is None)
     assert (store.refused, lock.is_here, holder.is_here) == (0, False, False)
     running.cancel()
+
+
+async def test_a_check_wakes_nobody_while_there_is_nothing_to_take_or_to_hand_over() -> None:
+    """Each node checks twenty times a second."""
+    state = ClusterState(KEYS)
+    holder = DefinitionsLockHolder(cast(Any, Store(state)), state, "a")
+    holder.check()
+    assert not holder._wake.is_set()
+    holder.want()
+    holder._wake.clear()
+    holder.check()
+    assert holder._wake.is_set()

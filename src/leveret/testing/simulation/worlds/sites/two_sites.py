@@ -19,6 +19,7 @@ from random import Random
 from typing import Any, Final, NamedTuple, cast
 
 from leveret.core.replication.cluster import Placement
+from leveret.core.replication.election import StoreTransaction
 from leveret.model import definitions as d
 from leveret.runtime.standby.downstream import UPSTREAM_PARAMETER
 from leveret.testing.applications.run_books import BooksFault, RunBooks
@@ -110,6 +111,7 @@ class SitesWorld(SimulatedWorld):
         """See SimulatedWorld."""
         self.books.clock = self.loop.time
         self.etcd = SimulatedEtcd(cast("asyncio.AbstractEventLoop", self.loop), Random(f"etcd {self.seed}"))
+        self.etcd.on_change = self._recorded
         self.etcd.use_here()
         self.moments_covered: list[CoveredMoment] = []
         self.chance = Random(f"disaster {self.seed}")
@@ -122,6 +124,9 @@ class SitesWorld(SimulatedWorld):
             self._serving, self.network, self.books, Random(f"operator {self.seed}")
         )
         self._operator = self.operator.process
+
+    def _recorded(self, transaction: StoreTransaction) -> None:
+        self.decisions += 1
 
     async def _play(self, seconds: float) -> int:
         segments_min, compact_s = self.habits.choice((20, 2000)), self.habits.choice((3.0, 60.0))
