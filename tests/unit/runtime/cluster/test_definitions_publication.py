@@ -42,7 +42,7 @@ def shared(*changes: d.Change, refused: int = 0) -> list[StoreTransaction]:
 
     async def scenario() -> None:
         idle, reported = asyncio.Event(), asyncio.Event()
-        lock = SimpleNamespace(lock_condition=Unchanged(KEYS.definitions_lock, 3), look=idle.set)
+        lock = SimpleNamespace(lock_condition=Unchanged(KEYS.definitions_lock, 3), check=idle.set)
         member: Any = SimpleNamespace(
             store=Store(), state=ClusterState(KEYS), definitions_lock=lock, all_have=all_have
         )
