@@ -87,6 +87,37 @@ def test_a_message_without_properties_has_an_empty_list_of_them(publish: Publish
     assert get()[0]["properties"] == []
 
 
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"headers": {"a": 0.1, "b": 1e308, "c": -(2**63), "d": 2**63 - 1, "": True, "e": [[], {}]}},
+        {"headers": {}},
+        {"app_id": "", "correlation_id": ""},
+        {"timestamp": 0},
+        {"timestamp": 2**63 - 1},
+        {"timestamp": 2**64 - 1, "priority": 255},
+    ],
+)
+def test_values_at_their_limits_come_out_as_they_went_in(
+    publish: Publish, get: Get, properties: dict[str, Any]
+) -> None:
+    assert publish(properties=properties).json() == {"routed": True}
+    assert [each["properties"] for each in get()] == [properties]
+
+
+def test_an_empty_list_stands_for_no_headers(publish: Publish, get: Get) -> None:
+    """PHP writes an empty object so."""
+    publish(properties={"headers": []})
+    assert [each["properties"] for each in get()] == [{"headers": {}}]
+
+
+def test_consumers_get_numbers_of_64_bits(publish: Publish, channel: Any, queue: str) -> None:
+    publish(properties={"headers": {"a": 1, "b": 2**40, "c": -1}})
+    _, found, _ = channel.basic_get(queue, auto_ack=True)
+    assert found.headers == {"a": 1, "b": 2**40, "c": -1}
+    assert {type(each).__name__ for each in found.headers.values()} == {"long"}
+
+
 def test_a_payload_that_is_no_text_is_given_in_base64(publish: Publish, get: Get) -> None:
     publish("//8=", payload_encoding="base64")
     publish("aGk=", payload_encoding="base64")
@@ -206,6 +237,9 @@ def test_copies_go_where_the_headers_say(publish: Publish, get: Get, queue: str)
         ({"properties": {"priority": 1.5}}, "not_int"),
         ({"properties": {"priority": True}}, "not_int"),
         ({"properties": {"timestamp": None}}, "not_int"),
+        ({"properties": {"headers": {"a": None}}}, "null_not_allowed"),
+        ({"properties": {"headers": {"a": [None]}}}, "null_not_allowed"),
+        ({"properties": {"headers": {"a": {"b": None}}}}, "null_not_allowed"),
     ],
 )
 def test_a_message_that_makes_no_sense_is_refused(

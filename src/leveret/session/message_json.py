@@ -7,24 +7,24 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
 
-from leveret.wire.properties import SyntaxFault, decode
+from leveret.wire import properties as props
 
-_SHOWN: Final = (
-    "type",
-    "message_id",
-    "app_id",
-    "user_id",
-    "timestamp",
-    "expiration",
-    "reply_to",
-    "correlation_id",
-    "priority",
-    "delivery_mode",
-    "headers",
-    "content_encoding",
-    "content_type",
-    "cluster_id",
-)
+_SHOWN: Final = {
+    "type": props.TYPE,
+    "message_id": props.MESSAGE_ID,
+    "app_id": props.APP_ID,
+    "user_id": props.USER_ID,
+    "timestamp": props.TIMESTAMP,
+    "expiration": props.EXPIRATION,
+    "reply_to": props.REPLY_TO,
+    "correlation_id": props.CORRELATION_ID,
+    "priority": props.PRIORITY,
+    "delivery_mode": props.DELIVERY_MODE,
+    "headers": props.HEADERS,
+    "content_encoding": props.CONTENT_ENCODING,
+    "content_type": props.CONTENT_TYPE,
+    "cluster_id": props.CLUSTER_ID,
+}
 _PAMQP: Final = {"type": "message_type"}
 """The names that pamqp changed."""
 
@@ -32,11 +32,19 @@ _PAMQP: Final = {"type": "message_type"}
 def properties_json(header: bytes) -> dict[str, Any] | list[Any]:
     """The properties that are set; an empty list if none is, as in RabbitMQ."""
     try:
-        properties = decode(header)
-    except SyntaxFault:
+        found = props.split(header)
+        # No date has the largest numbers.
+        timestamp = found.pop(props.TIMESTAMP, None)
+        properties = props.decode(props.join(found, 0))
+    except props.SyntaxFault:
         return []
-    shown = {name: getattr(properties, _PAMQP.get(name, name)) for name in _SHOWN}
-    return {name: _plain(value) for name, value in shown.items() if value not in (None, "")} or []
+    shown: dict[str, Any] = {}
+    for name, flag in _SHOWN.items():
+        if flag in found:
+            shown[name] = _plain(getattr(properties, _PAMQP.get(name, name)))
+        elif flag == props.TIMESTAMP and timestamp is not None:
+            shown[name] = int.from_bytes(timestamp)
+    return shown or []
 
 
 def payload_json(body: bytes, encoding: str = "auto") -> tuple[str, str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
-from pamqp import encode
 
 from leveret.model.errors import InvalidCommand
 from leveret.session.ingest import Fetched
@@ -35,11 +36,14 @@ KEY_BYTES_MAX: Final = 128
 
 
 class Properties(msgspec.Struct):
-    """The properties of a message to publish; null is no value of any. `header_of` checks the numbers."""
+    """The properties of a message to publish; null is no value of any. `header_of` checks numbers and headers.
+
+    An empty list stands for no headers: so PHP writes an empty object.
+    """
 
     content_type: str | UnsetType = UNSET
     content_encoding: str | UnsetType = UNSET
-    headers: dict[str, Any] | UnsetType = UNSET
+    headers: dict[str, Any] | list[Any] | UnsetType = UNSET
     delivery_mode: Any = UNSET
     priority: Any = UNSET
     correlation_id: str | UnsetType = UNSET
@@ -96,21 +100,46 @@ def message_json(fetched: Fetched, encoding: str, truncate: int | None) -> dict[
     }
 
 
-def _table(headers: dict[str, Any]) -> bytes:
+def _table(headers: dict[str, Any] | list[Any]) -> bytes:
     try:
-        _check_keys(headers)
-        return encode.field_table(headers)[4:]
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        if not isinstance(headers, list):
+            return _entries(headers)
+        if headers:
+            raise ValueError("they should be an object")
+        return b""
+    except (ValueError, RecursionError) as error:
         raise InvalidCommand(f"properties.headers: {error}") from None
 
 
-def _check_keys(value: Any) -> None:
-    """Refuse keys that are too long."""
-    if isinstance(value, dict):
-        for key, each in value.items():
-            if len(key.encode()) > KEY_BYTES_MAX:
-                raise ValueError(f"a key is longer than {KEY_BYTES_MAX} bytes: '{key[:20]}...'")
-            _check_keys(each)
-    elif isinstance(value, list):
-        for each in value:
-            _check_keys(each)
+def _entries(table: Mapping[str, Any]) -> bytes:
+    pieces: list[bytes] = []
+    for key, value in table.items():
+        name = key.encode()
+        if len(name) > KEY_BYTES_MAX:
+            raise ValueError(f"a key is longer than {KEY_BYTES_MAX} bytes: '{key[:20]}...'")
+        pieces += (props.shortstr(name), _field(value))
+    return b"".join(pieces)
+
+
+def _field(value: Any) -> bytes:
+    """A value with its type, as RabbitMQ encodes JSON: numbers have 64 bits."""
+    match value:
+        case bool():
+            return b"t" + bytes((value,))
+        case int():
+            if not -1 << 63 <= value < 1 << 63:
+                raise ValueError(f"{value} has more than 64 bits")
+            return b"l" + value.to_bytes(8, "big", signed=True)
+        case float():
+            return b"d" + struct.pack(">d", value)
+        case str():
+            return b"S" + _long(value.encode())
+        case list():
+            return b"A" + _long(b"".join(map(_field, value)))
+        case dict():
+            return b"F" + _long(_entries(value))
+    raise ValueError("null_not_allowed")
+
+
+def _long(octets: bytes) -> bytes:
+    return len(octets).to_bytes(4, "big") + octets

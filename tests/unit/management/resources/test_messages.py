@@ -26,6 +26,28 @@ def test_the_operator_publishes_and_gets_without_permissions(operator: Client) -
     assert operator.post("/api/queues/%2F/q/get", **wish()).json() == []
 
 
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"priority": 256},
+        {"priority": -1},
+        {"timestamp": -1},
+        {"timestamp": 2**64},
+        {"headers": {"a": 2**63}},
+        {"headers": {"a": -(2**63) - 1}},
+        {"headers": [1]},
+        {"headers": {"k" * 129: 1}},
+        {"headers": {"a": [{"k" * 129: 1}]}},
+    ],
+)
+def test_a_property_that_amqp_cannot_hold_is_refused(admin: Client, properties: dict[str, Any]) -> None:
+    admin.put("/api/queues/%2F/q")
+    refused = admin.post("/api/exchanges/%2F/amq.default/publish", **message(properties=properties))
+    [name] = properties
+    assert (refused.status_code, f"properties.{name}" in refused.json()["reason"]) == (400, True)
+    assert admin.post("/api/queues/%2F/q/get", **wish()).json() == []
+
+
 def test_a_message_that_a_full_queue_refuses_is_an_error(admin: Client) -> None:
     admin.put("/api/queues/%2F/q", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
     assert admin.post("/api/exchanges/%2F/amq.default/publish", **message()).status_code == 200
