@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,30 @@ def test_a_log_takes_in_segment_after_segment_and_is_whole_after_every_crash(tmp
     append(log, 50)
     assert opened_again(log, tmp_path) == contents(log)
     assert log.drop_before(log.newest_segment) >= len(starts) - 1
+
+
+def test_a_segment_is_on_disk_before_it_has_a_name_in_the_log_and_the_name_before_it_is_promised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, staged, starts = staged_by(tmp_path)
+    log = named(tmp_path / "log").open(defer_names=True)
+    log.take_in(staged.read("s", starts[0])[0])
+    log.sync()
+    synced: list[str] = []
+    for name in ("fsync", "fdatasync"):
+        call = getattr(os, name)
+
+        def sync(descriptor: int, call: Callable[[int], None] = call) -> None:
+            synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+            call(descriptor)
+
+        monkeypatch.setattr(os, name, sync)
+    segment, _ = staged.read("s", starts[1])
+    assert synced == [f"{starts[1]:020d}.segment"]
+    log.take_in(segment)
+    synced.clear()
+    log.sync()
+    assert log.directory.name in synced
 
 
 def test_a_segment_goes_with_the_torn_tail_of_the_one_before_it_and_can_be_written_again(

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from leveret.pipeline.archive import manifest_storage
 from leveret.pipeline.archive.compact import compact
-from leveret.pipeline.archive.manifest import StoredFile
+from leveret.pipeline.archive.manifest import Manifest, StoredFile
 from leveret.pipeline.archive.ownership import identify
-from leveret.pipeline.files.files import move, write_durably
+from leveret.pipeline.files.files import move, sync_directory, write_durably
 from leveret.testing.sites.standby_archive import freeze_plan
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 from tests.unit.pipeline.recovery.test_unsettled import QUEUES, VHOST, Standby
@@ -102,3 +103,62 @@ def test_the_mark_of_an_archive_is_on_disk_when_its_cluster_writes_there(
     disk = Disk(monkeypatch)
     identify(tmp_path / "archive", "c1", "")
     assert not disk.lacks(tmp_path / "archive")
+
+
+def test_a_torn_line_is_gone_from_the_disk_before_another_log_of_the_manifest_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind another log such a line would be damage."""
+    disk, archive = Disk(monkeypatch), tmp_path / "archive"
+    upstream, standby = StandbyUpstream(), Standby(archive)
+    upstream.publish(VHOST, QUEUES[0], [stored_message(b"a")])
+    standby.transfer(upstream)
+    [log] = archive.rglob("*.log")
+    with log.open("ab") as file:
+        file.write(b"pages that never came: \0\0\n")
+        file.flush()
+        os.fdatasync(file.fileno())
+    monkeypatch.setattr(manifest_storage, "LOG_BYTES_MAX", -10_000)
+
+    def sync(directory: Path) -> None:
+        assert log.name not in disk.lacks(directory)
+        sync_directory(directory)
+
+    monkeypatch.setattr(manifest_storage, "sync_directory", sync)
+    upstream.publish(VHOST, QUEUES[0], [stored_message(b"b")])
+    standby.transfer(upstream)
+    assert not log.exists()
+    assert not disk.lacks(archive)
+
+
+def test_logs_of_a_manifest_go_one_after_the_other_and_the_newest_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that a killed writer began is a sequel of the one before it, and nothing without it."""
+    archive = tmp_path / "archive"
+    upstream, standby = StandbyUpstream(), Standby(archive)
+
+    def transfer() -> None:
+        upstream.publish(VHOST, QUEUES[0], [stored_message(b"a")])
+        standby.transfer(upstream)
+
+    transfer()
+    [oldest] = archive.rglob("*.log")
+    (oldest.parent / f"{2:020}.log").write_bytes(b"{")
+    standby.manifest = Manifest(archive)
+    transfer()
+    assert len(list(archive.rglob("*.log"))) == 2
+    whole = Manifest(archive).next_by_log
+    monkeypatch.setattr(manifest_storage, "LOG_BYTES_MAX", -10_000)
+    left: list[list[str]] = []
+
+    def sync(directory: Path) -> None:
+        left.append(sorted(log.name[18:20] for log in directory.glob("*.log")))
+        assert whole.items() <= Manifest(archive).next_by_log.items()
+        sync_directory(directory)
+
+    monkeypatch.setattr(manifest_storage, "sync_directory", sync)
+    transfer()
+    assert left == [["01", "02", "03"], ["01", "03"], ["03"]], (
+        "each is gone for good before the next one goes"
+    )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hdfs_native import Client
+from hdfs_native import Client, FileWriter
 
 from leveret.pipeline.files import hdfs as module
 from leveret.pipeline.files.hdfs import WRITING, HdfsStore
@@ -149,3 +149,28 @@ def test_a_name_that_is_no_services_is_a_machines_with_hadoops_port(monkeypatch:
     with pytest.raises(OSError):  # noqa: PT011 # whatever is, or is not, at that port of this machine
         HdfsStore("hdfs://127.0.0.1/archive").read("x", None)
     assert asked == ["hdfs://127.0.0.1", "hdfs://127.0.0.1:8020"]
+
+
+def test_a_file_is_on_the_datanodes_disks_before_it_is_closed_and_renamed(
+    hdfs: Hdfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+
+    def noted(kind: type, name: str) -> None:
+        call = getattr(kind, name)
+
+        def step(self: Any, *arguments: Any, **options: Any) -> Any:
+            steps.append(name)
+            return call(self, *arguments, **options)
+
+        monkeypatch.setattr(kind, name, step)
+
+    for name in ("write", "hsync", "close"):
+        noted(FileWriter, name)
+    noted(Client, "rename")
+    store = HdfsStore(hdfs.new_place())
+    store.put("first", b"1")
+    assert list(dict.fromkeys(steps)) == ["write", "hsync", "close", "rename"]
+    steps.clear()
+    assert store.create("entry", b"1")
+    assert list(dict.fromkeys(steps)) == ["write", "hsync", "close", "rename"]

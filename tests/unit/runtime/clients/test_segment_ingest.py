@@ -156,6 +156,25 @@ async def test_a_segment_behind_what_the_queue_holds_is_renamed_and_read_like_an
     assert site.contents() == held_after[4:]
 
 
+@pytest.mark.parametrize("fits", [True, False])
+async def test_a_recovery_is_told_of_a_segment_once_the_log_is_on_disk_as_far_as_its_end(
+    directory: Path, fits: bool
+) -> None:
+    site = await site_with(directory)
+    announced = stage(site, range(1, 40))
+    if not fits:
+        await site.publish(1)
+    ended = asyncio.get_running_loop().create_future()
+
+    def done() -> None:
+        log = site.node.log_store.log(site.queue())
+        ended.set_result((log.synced_offset, log.next_offset))
+
+    ingest_of(site).take_in(REFERENCE, announced, done, ended.set_exception)
+    synced, end = await asyncio.wait_for(ended, 30)
+    assert synced == end >= 39
+
+
 async def test_a_segment_that_no_longer_fits_is_appended_message_for_message(directory: Path) -> None:
     site = await site_with(directory)
     early, late = await site.publish(4), stage(site, range(1, 20))

@@ -1,0 +1,40 @@
+"""An export is complete when its last file has its name: then everything that the file lists is on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from leveret.pipeline.files.files import Place, write_durably
+from leveret.pipeline.table import export
+from leveret.pipeline.table.export import COMPLETE, export_messages
+from leveret.pipeline.table.plan import open_archive
+from leveret.testing.sites.standby_archive import transfer
+from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
+from tests.unit.pipeline.archive.test_durable import Disk
+
+
+def test_all_files_of_an_export_are_on_disk_before_it_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive, target = tmp_path / "archive", tmp_path / "export"
+    upstream, disk = StandbyUpstream(), Disk(monkeypatch)
+    upstream.publish("/", "q", [stored_message(b"%d" % number) for number in range(5)])
+    transfer(upstream, archive)
+    target.mkdir()
+
+    def write(place: Place, octets: bytes) -> None:
+        assert [each.name for each in target.iterdir()] == ["messages-000000.parquet"]
+        assert not disk.lacks(target), "and has its name"
+        write_durably(place, octets)
+
+    monkeypatch.setattr(export, "run_tasks", lambda spark, ranges, work: [work(0, ranges)])
+    monkeypatch.setattr(export, "write_durably", write)
+    options = {"path": str(archive)}
+    rows = export_messages(cast(Any, None), open_archive(str(archive)), target, options)
+    assert rows == [{"vhost": "/", "queue": "q", "messages": 5, "pending": 5}]
+    assert msgspec.json.decode((target / COMPLETE).read_bytes())["files"] == ["messages-000000.parquet"]
+    assert not disk.lacks(target)
