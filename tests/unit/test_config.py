@@ -132,6 +132,10 @@ def test_an_unknown_kind_of_local_names_those_that_are_known(tmp_path: Path) -> 
         ("mqtt.listeners.tcp.default = 1883", "MQTT is not served"),
         ("hipe_compile = true", "it is a setting of RabbitMQ that Leveret does not support"),
         ("net_ticktime = 60", "it is a setting of RabbitMQ that Leveret does not support"),
+        *(
+            (f"ssl_options.{name} = true", "it is a setting of RabbitMQ that Leveret does not support")
+            for name in ("depth", "honor_ecc_order", "secure_renegotiate", "reuse_sessions")
+        ),
         ("log.syslog.ip = 10.0.0.1", "it is a setting of RabbitMQ that Leveret does not support"),
         ("raft.wal_max_size_bytes = 1", "it is a setting of RabbitMQ that Leveret does not support"),
         ("definitions.local.pth = /d", "did you mean 'definitions.local.path'?"),
