@@ -77,8 +77,10 @@ class HeaderReader:
 
     def read(self, header: bytes, position: int, flags: int) -> Traits:
         """See `read_traits`."""
-        first = header[position] if position < len(header) else 0
-        number = len(header) << 24 | first << 16 | flags
+        try:
+            number = len(header) << 24 | header[position] << 16 | flags
+        except IndexError:
+            return read_traits(header, position, flags)
         kind = self._kinds.get(number)
         if kind is not None:
             for layout in kind.layouts:

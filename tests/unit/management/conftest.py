@@ -368,9 +368,8 @@ class FakeNode:
     def add_messages(self, queue: Queue, count: int) -> None:
         """Let the queue hold `count` ready messages."""
         head = Head(b"", b"", b"", 1, True)
-        queue.gather(alike(head, [b"x"] * count))
-        queue.appended(queue.next_offset, queue.gathered)
-        queue.gathered.clear()
+        queue.gathered.add(alike(head, [b"x"] * count))
+        queue.appended(queue.next_offset, queue.gathered.take())
 
 
 class Client:

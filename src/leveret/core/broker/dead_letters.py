@@ -137,7 +137,7 @@ def route_dead_letters(broker: Broker, queue: Queue, letters: DeadLetters, now_s
                 taken = bodies[: target.room(head.body_bytes)]
                 if taken and target not in letters.done:
                     takers.add(target)
-                    target.gather(alike(head, taken))
+                    target.gathered.add(alike(head, taken))
                     broker.dirty[target] = None
     return takers
 

@@ -170,11 +170,12 @@ class Confirms:
         batch.refused = True
         self.end_batch()
 
-    def end_batch(self) -> None:
-        """End the open batch, so that it is confirmed by itself."""
-        if self._open is not None:
-            self._closed.append(self._open)
-            self._open = None
+    def end_batch(self) -> ConfirmBatch | None:
+        """End the open batch, so that it is confirmed by itself; return it, None without one."""
+        ended, self._open = self._open, None
+        if ended is not None:
+            self._closed.append(ended)
+        return ended
 
     def close_batches(self) -> list[ConfirmBatch]:
         """End this flush; return its batches, in order."""

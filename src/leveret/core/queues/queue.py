@@ -3,9 +3,9 @@
 The queue keeps no message for its backlog (`core.queues.backlog`); messages travel in runs (`core.queues.head`). A
 message that was taken and is neither settled nor returned is unacked.
 
-Events are the methods. Effects are `gathered` (runs to append), `settling` (ranges to log), `dead_lettering` (messages
-to publish elsewhere before they are settled here), `wait_ms` (the time until the next `dispatch` if no other event
-comes first), and calls of `QueueConsumer.deliver`. Nothing here waits, and time is an argument of `dispatch`.
+Events are the methods. Effects are `gathered` (messages to append), `settling` (ranges to log), `dead_lettering`
+(messages to publish elsewhere before they are settled here), `wait_ms` (the time until the next `dispatch` if no other
+event comes first), and calls of `QueueConsumer.deliver`. Nothing here waits, and time is an argument of `dispatch`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from leveret.core.queues.chunk_epochs import ChunkEpochs
 from leveret.core.queues.consumers import Consumers, QueueConsumer
 from leveret.core.queues.counters import Counters, RemoteConfirms
 from leveret.core.queues.dead_lettering import DEAD_AT_ONCE, NOT_STORED, DeadLettering, DeadLetters
-from leveret.core.queues.messages import MESSAGE_OVERHEAD_BYTES, Messages, Run, bytes_of, count_of, joined
+from leveret.core.queues.gathered import Gathered
+from leveret.core.queues.messages import MESSAGE_OVERHEAD_BYTES, Messages, Run, bytes_of, count_of
 from leveret.core.queues.queue_settings import DROP_HEAD, QueueSettings
 from leveret.core.queues.relocated import Relocated
 from leveret.core.queues.return_counts import ReturnCounts
@@ -96,9 +97,7 @@ class Queue:
         self.ready_bytes = 0
         self.unacked_bytes = 0
         self.consumers = Consumers(single_active=definition.arguments.get("x-single-active-consumer") is True)
-        self.gathered: list[Messages] = []
-        self.gathered_count = 0
-        self.gathered_bytes = 0
+        self.gathered = Gathered()
         self.settling: list[list[int]] = []
         self.dead_lettering = DeadLettering()
         self.return_counts = ReturnCounts()
@@ -174,7 +173,7 @@ class Queue:
     @property
     def may_hold_messages(self) -> bool:
         """Whether deleting the queue could lose messages, also ones not appended yet or unreadable."""
-        return self.damage is not None or self.gathered_count > 0 or self.message_count > 0
+        return self.damage is not None or bool(self.gathered) or self.message_count > 0
 
     @property
     def message_bytes(self) -> int:
@@ -192,7 +191,7 @@ class Queue:
     @property
     def window_bytes(self) -> int:
         """The octets of messages in memory, about: those to be delivered soon, and those to be appended."""
-        return self.backlog.window_bytes + self.gathered_bytes
+        return self.backlog.window_bytes + self.gathered.body_bytes
 
     @property
     def consumer_count(self) -> int:
@@ -236,27 +235,15 @@ class Queue:
         Its last `count` messages were gathered last, numbered without gaps: if they go into several chunks, each
         chunk has the number of its own last one. With 0 the last chunk of the flush has the number.
         """
-        self.sequences.advance(NumberedRun(self.gathered_count, count, reference, sequence))
-
-    def gather(self, messages: Messages) -> None:
-        """Gather messages for the next flush; queues may share them."""
-        self.gathered.append(messages)
-        self.gathered_count += len(messages.bodies)
-        self.gathered_bytes += messages.body_bytes
+        self.sequences.advance(NumberedRun(len(self.gathered), count, reference, sequence))
 
     def gathered_again(self) -> None:
         """Mark the gathered messages as redelivered, because a lost leader may have delivered them."""
-        self._gathered_again = self.gathered_count
+        self._gathered_again = len(self.gathered)
 
-    def take_gathered(self) -> list[Messages]:
-        """The messages to append, once, in as few parts as possible."""
-        gathered, self.gathered = self.gathered, []
-        self.gathered_count = self.gathered_bytes = 0
-        return joined(gathered)
-
-    def must_keep(self, messages: Messages) -> bool:
-        """Whether a confirm of such messages waits for the disk."""
-        return self.definition.durable and messages.is_persistent
+    def must_keep(self, is_persistent: bool) -> bool:
+        """Whether a confirm of messages waits for the disk if any of them is persistent, or none."""
+        return self.definition.durable and is_persistent
 
     def room(self, body_bytes: int) -> int:
         """The number of further messages of a size that may be published; UNBOUNDED unless overflow rejects publishes.
@@ -266,11 +253,11 @@ class Queue:
         settings = self.settings
         if settings.overflow == DROP_HEAD:
             return UNBOUNDED
-        ready, room = self.ready_count + self.gathered_count, UNBOUNDED
+        ready, room = self.ready_count + len(self.gathered), UNBOUNDED
         if settings.max_length is not None:
             room = settings.max_length - ready
         if settings.max_length_bytes is not None:
-            left = settings.max_length_bytes - self.ready_bytes - self.gathered_bytes
+            left = settings.max_length_bytes - self.ready_bytes - self.gathered.body_bytes
             room = min(room, left // body_bytes if body_bytes else UNBOUNDED if left >= 0 else 0)
         if room <= 0 and self.consumers:
             active = self.consumers.is_active

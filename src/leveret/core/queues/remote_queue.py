@@ -46,7 +46,7 @@ class RemoteQueue(Queue):
     @property
     def place(self) -> int:
         """The number of messages ever gathered, which is the place of the last one in the order of all of them."""
-        return self.published_total + self.gathered_count
+        return self.published_total + len(self.gathered)
 
     # -- counts -------------------------------------------------------------------------------
 
@@ -83,7 +83,7 @@ class RemoteQueue(Queue):
     @property
     def window_bytes(self) -> int:
         """The octets of messages on their way to the leader."""
-        return self.gathered_bytes
+        return self.gathered.body_bytes
 
     # -- what its leader does -----------------------------------------------------------------
 
@@ -91,7 +91,7 @@ class RemoteQueue(Queue):
         """Take settings, which say whether publishes may be rejected; the leader applies them."""
         self.settings = settings
 
-    def must_keep(self, messages: Messages) -> bool:
+    def must_keep(self, is_persistent: bool) -> bool:
         """Always false: nothing waits for this node's disk."""
         return False
 

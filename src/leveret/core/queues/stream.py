@@ -17,7 +17,7 @@ from itertools import islice, pairwise
 from typing import Any, Final, Protocol, cast
 
 from leveret.core.queues.consumers import QueueConsumer
-from leveret.core.queues.messages import Messages, Run, count_of
+from leveret.core.queues.messages import Run, count_of
 from leveret.core.queues.queue import DEALT_AT_ONCE, Queue, Reader
 from leveret.core.queues.queue_settings import QueueSettings
 from leveret.core.queues.sequences import Sequences
@@ -238,7 +238,7 @@ class Stream(Queue):
 
     # -- publishing ---------------------------------------------------------------------------
 
-    def must_keep(self, messages: Messages) -> bool:
+    def must_keep(self, is_persistent: bool) -> bool:
         """Always true: messages are read only from disk, whatever their delivery mode."""
         return True
 

@@ -204,7 +204,7 @@ class RecoveryIngest:
             # chunk.
             self._engine.append_now(queue)
         for each in new:
-            queue.gather(each.taken())
+            queue.gathered.add(each.taken())
         if last > before:
             queue.advance_sequence(name, last)
             self._flush(queue, name, last)

@@ -330,7 +330,7 @@ class QueueStore:
         Raises:
             StorageError: the disk refused them; they are dropped, to be nacked.
         """
-        gathered = queue.take_gathered()
+        gathered = queue.gathered.take()
         numbered = queue.sequences.take_numbered()
         if not gathered:
             return

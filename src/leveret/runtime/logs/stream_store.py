@@ -258,7 +258,7 @@ class StreamStore:
             StorageError: the disk refused them; they are dropped, and their publishers are notified.
         """
         batches, stream.incoming = stream.incoming, []
-        gathered = stream.take_gathered()
+        gathered = stream.gathered.take()
         sequences = stream.sequences.unlogged
         numbered = stream.sequences.take_numbered()
         # Times of arrival are not stored: in RabbitMQ's streams a message has its chunk's time.

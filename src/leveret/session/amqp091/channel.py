@@ -361,6 +361,7 @@ class Channel(ChannelBase):
             raise PreconditionFailed("cannot switch from tx to confirm mode")
         if self.confirms is None:
             self.confirms = Confirms()
+            self.publisher.forget()
         if not method.nowait:
             self.reply(commands.Confirm.SelectOk())
 
@@ -369,6 +370,7 @@ class Channel(ChannelBase):
             raise PreconditionFailed("cannot switch from confirm to tx mode")
         if self.transaction is None:
             self.transaction = ChannelTransaction()
+            self.publisher.forget()
         self.reply(commands.Tx.SelectOk())
 
     def _transaction(self) -> ChannelTransaction:

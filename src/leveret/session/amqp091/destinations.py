@@ -20,16 +20,31 @@ FEW_QUEUES: Final = 100
 """The most queues that get messages in one step: up to 3 ms if they have logs, 16 ms if each makes its log."""
 
 
+class Source:
+    """A channel and an exchange: messages that come through both are counted together."""
+
+    __slots__ = ("channel", "exchange")
+
+    def __init__(self, channel: ChannelBase, exchange: Counters) -> None:
+        """See the class."""
+        self.channel = channel
+        self.exchange = exchange
+
+
 class Destination:
-    """The target queues of a channel's messages; gathers the messages of one read by columns for them.
+    """The target queues of a channel's messages, and the columns for messages to them.
+
+    Messages to one queue are mostly gathered at the queue, together with those of other publishers
+    (core.queues.gathered). Other destinations gather the messages of one read by themselves.
 
     Attributes:
+        source: whose messages are gathered at the one queue; None for a destination that gathers by itself.
         guarded: whether any of the queues may refuse messages.
         is_wide: whether the queues are so many that they get messages in several steps.
         is_alone: whether nothing is gathered beside it, so that refused and returned messages keep their order.
         traits: the traits of the last gathered message, None without any; all have its time to live and priority.
-        is_persistent: whether any gathered message is persistent. routes, headers, bodies: the gathered messages; see
-            core.queues.messages.
+        is_persistent: whether any gathered message is persistent.
+        routes, headers, bodies: the gathered messages (core.queues.messages).
     """
 
     __slots__ = (
@@ -45,6 +60,7 @@ class Destination:
         "queues",
         "replies",
         "routes",
+        "source",
         "traits",
     )
 
@@ -56,9 +72,11 @@ class Destination:
         replies: tuple[DirectReply, ...] = (),
         *,
         mandatory: bool = False,
+        source: Source | None = None,
     ) -> None:
         """Begin without messages."""
         self.channel = channel
+        self.source = source
         self.queues = queues
         self.exchange = exchange
         self.replies = replies
@@ -103,10 +121,21 @@ class PublishRoute:
 
     Attributes:
         octets: exchange and routing key as two short strings.
+        header_head: the first octets of the header frame behind the method, up to its size.
+        body_head: the end of that frame, and the first octets of the body frame behind it, up to its size.
         destination: None if it depends on each message's headers.
     """
 
-    __slots__ = ("channel", "destination", "exchange", "mandatory", "number", "octets", "routing_key")
+    __slots__ = (
+        "body_head",
+        "channel",
+        "destination",
+        "exchange",
+        "header_head",
+        "mandatory",
+        "octets",
+        "routing_key",
+    )
 
     def __init__(
         self,
@@ -119,7 +148,9 @@ class PublishRoute:
     ) -> None:
         """See the class."""
         self.channel = channel
-        self.number = channel.number
+        number = channel.number.to_bytes(2, "big")
+        self.header_head = bytes((wire.FRAME_HEADER,)) + number
+        self.body_head = bytes((wire.FRAME_END, wire.FRAME_BODY)) + number
         self.exchange = exchange
         self.routing_key = routing_key
         self.octets = shortstr(exchange) + shortstr(routing_key)

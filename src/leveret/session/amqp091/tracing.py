@@ -83,7 +83,7 @@ def _trace(
     for queue in queues:
         taken = bodies[: queue.room(head.body_bytes)]
         if taken:
-            queue.gather(alike(copy, taken))
+            queue.gathered.add(alike(copy, taken))
             broker.dirty[queue] = None
 
 

@@ -391,7 +391,9 @@ def _client(notify: object) -> ForwardedConsumer | None:
 
 
 class _Publisher(Publisher):
-    """Publishes on target channels into their queues only."""
+    """Publishes on target channels into their queues only; each message has a number, so none is gathered unseen."""
+
+    gathers_at_queues = False
 
     def resolve(self, channel: ChannelBase, exchange: bytes, routing_key: bytes, header: bytes) -> Resolved:
         """See Publisher; the client's node has checked and routed the message.

@@ -92,9 +92,9 @@ class Publication:
     def publish(self) -> None:
         """Number the queue's gathered messages, and send them if there is a leader."""
         queue = self.queue
-        queue.published_total += queue.gathered_count
+        queue.published_total += len(queue.gathered)
         self._note_overflow()
-        for messages in queue.take_gathered():
+        for messages in queue.gathered.take():
             self.unconfirmed.add(messages)
             self._kept.add(self, messages.body_bytes, len(messages))
             if self.outlet is not None:

@@ -66,9 +66,8 @@ def kinds(changes: Sequence[d.Change]) -> list[tuple[str, str]]:
 
 
 def fill(held: Queue, count: int) -> None:
-    held.gather(alike(HEAD, [b"x"] * count))
-    held.appended(held.next_offset, held.gathered)
-    held.gathered = []
+    held.gathered.add(alike(HEAD, [b"x"] * count))
+    held.appended(held.next_offset, held.gathered.take())
 
 
 class Client:

@@ -81,7 +81,7 @@ def test_a_message_goes_round_to_where_it_died_only_if_somebody_rejects_it_on_th
     assert route_dead_letters(broker, queue, DeadLetters([Run(0, alike(once, [b"abc"]))], reason), 8) == (
         {queue} if comes_back else set()
     )
-    assert queue.gathered_count == comes_back
+    assert len(queue.gathered) == comes_back
 
 
 def test_a_message_dies_while_its_exchange_is_deleted_step_by_step() -> None:

@@ -177,8 +177,8 @@ def test_all_who_delete_a_queue_on_a_condition_hear_of_its_end() -> None:
 def test_a_condition_that_does_not_hold_changes_nothing() -> None:
     broker = make_broker()
     queue = bound(broker, MANY)
-    queue.gather(alike(make_head(b"", b"q", b"\x00\x3c" + bytes(12)), [b"x"]))
-    queue.appended(0, queue.take_gathered())
+    queue.gathered.add(alike(make_head(b"", b"q", b"\x00\x3c" + bytes(12)), [b"x"]))
+    queue.appended(0, queue.gathered.take())
     with pytest.raises(PreconditionFailed, match="not empty"):
         Actor(broker, "guest", "/").delete_queue_in_turns(queue, lambda count: None, if_empty=True)
     assert len(broker.topology("/").bindings_into("queue", "q")) == MANY

@@ -34,7 +34,7 @@ def test_turns_go_on_where_the_last_dispatch_ended(flushes: list[int]) -> None:
     published = 0
     for count in flushes:
         new = range(published, published + count)
-        queue.gather(alike(HEADS[0], [body(number, HEADS[0]) for number in new]))
+        queue.gathered.add(alike(HEADS[0], [body(number, HEADS[0]) for number in new]))
         published += count
         log.flush(queue)
         queue.dispatch()
@@ -77,7 +77,7 @@ class Counting(Sink):
 
 def publish(log: Log, queue: Queue, first: int, count: int) -> None:
     """Messages with these numbers, offered at once."""
-    queue.gather(alike(HEADS[0], [body(number, HEADS[0]) for number in range(first, first + count)]))
+    queue.gathered.add(alike(HEADS[0], [body(number, HEADS[0]) for number in range(first, first + count)]))
     log.flush(queue)
     queue.dispatch()
 

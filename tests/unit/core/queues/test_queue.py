@@ -74,7 +74,7 @@ class QueueMachine(RuleBasedStateMachine):
     def publish(self, count: int, head: Head, again: bool) -> None:
         new = list(range(self.published, self.published + count))
         self.published += count
-        self.queue.gather(alike(head, [body(number, head) for number in new]))
+        self.queue.gathered.add(alike(head, [body(number, head) for number in new]))
         self.model.gathered += new
         if again:
             self.queue.gathered_again()
@@ -178,7 +178,7 @@ def take_all(queue: Queue, got: list[int]) -> None:
 def filled(count: int, head: Head = HEADS[0]) -> tuple[Log, Queue]:
     log = Log()
     queue = log.recover()
-    queue.gather(alike(head, [body(number, head) for number in range(count)]))
+    queue.gathered.add(alike(head, [body(number, head) for number in range(count)]))
     log.flush(queue)
     return log, queue
 
@@ -260,7 +260,7 @@ def test_a_consumer_that_keeps_up_never_reads_the_log() -> None:
     sink = Sink(10**6)
     queue.add_consumer(sink)
     for number in range(50):
-        queue.gather(alike(HEADS[1], [body(number, HEADS[1])]))
+        queue.gathered.add(alike(HEADS[1], [body(number, HEADS[1])]))
         log.flush(queue)
         queue.dispatch()
         _, offset, _ = sink.got[-1]
@@ -274,7 +274,7 @@ def test_a_consumer_that_keeps_up_never_reads_the_log() -> None:
 def test_a_backlog_is_not_kept_in_memory() -> None:
     log, queue = filled(0)
     for number in range(200):
-        queue.gather(alike(HEADS[1], [body(number, HEADS[1])]))
+        queue.gathered.add(alike(HEADS[1], [body(number, HEADS[1])]))
         log.flush(queue)
     held = sum(len(run.bodies) for run in queue.backlog._window)
     assert 0 < held * (20 + 64) <= SMALL["WINDOW_IDLE_BYTES_MAX"] + 84
@@ -293,7 +293,7 @@ def fat(number: int, octets: int) -> Head:
 def publish_fat(queue: Queue, count: int, octets: int) -> None:
     """Each unlike the others, as messages of one read are gathered: by columns."""
     heads = [fat(number, octets) for number in range(count)]
-    queue.gather(
+    queue.gathered.add(
         Messages(
             [head.route for head in heads],
             [head.sized_header for head in heads],
@@ -355,7 +355,7 @@ def test_headers_count_for_what_dies_at_once(is_fat: bool, death: str) -> None:
 def test_a_log_that_cannot_be_read_for_a_while_loses_no_message(came_back: bool) -> None:
     log, queue = filled(0)
     for number in range(40):
-        queue.gather(alike(HEADS[0], [body(number, HEADS[0])]))
+        queue.gathered.add(alike(HEADS[0], [body(number, HEADS[0])]))
         log.flush(queue)
     if came_back:
         for _ in range(30):
@@ -383,10 +383,10 @@ def test_publisher_sequences_wait_for_the_flush() -> None:
 def test_messages_gathered_together_are_appended_together_and_the_callers_list_is_left_alone() -> None:
     queue = Log().recover()
     first: list[Any] = [b"0001"]
-    queue.gather(alike(HEADS[0], first))
-    queue.gather(alike(HEADS[0], [b"0002"]))
-    queue.gather(alike(HEADS[1], [b"0003"]))
-    (together,) = queue.take_gathered()
+    queue.gathered.add(alike(HEADS[0], first))
+    queue.gathered.add(alike(HEADS[0], [b"0002"]))
+    queue.gathered.add(alike(HEADS[1], [b"0003"]))
+    (together,) = queue.gathered.take()
     assert together.bodies == [b"0001", b"0002", b"0003"]
     assert [head.entry for head, bodies in together.by_head() for _ in bodies] == [
         HEADS[at].entry for at in (0, 0, 1)
@@ -405,7 +405,7 @@ def test_a_long_backlog_is_handed_out_a_part_in_each_dispatch(
     log = Log(**kind)
     queue = log.recover()
     for number in range(100):
-        queue.gather(alike(heads[number % 2], [body(number, heads[number % 2])]))
+        queue.gathered.add(alike(heads[number % 2], [body(number, heads[number % 2])]))
     log.flush(queue)
     consumer = Sink(prefetch=1000)
     queue.add_consumer(consumer)
@@ -428,7 +428,7 @@ def test_what_was_not_offered_yet_is_neither_too_old_nor_too_much(monkeypatch: p
     consumer = Sink(prefetch=1000)
     queue.add_consumer(consumer)
     for number in range(20):
-        queue.gather(alike(HEADS[number % 2], [body(number, HEADS[number % 2])]))
+        queue.gathered.add(alike(HEADS[number % 2], [body(number, HEADS[number % 2])]))
     log.flush(queue, 7)
     for _ in range(20):
         queue.dispatch(7)

@@ -23,7 +23,7 @@ def filled(count: int, *, own_ttl_ms: int | None = None, **settings: Any) -> tup
     queue = log.recover()
     queue.configure(QueueSettings(**settings))
     head = Head(b"", b"", b"", HEAD.body_bytes, True, own_ttl_ms)
-    queue.gather(alike(head, [body(number, head) for number in range(count)]))
+    queue.gathered.add(alike(head, [body(number, head) for number in range(count)]))
     flush(queue, log, 0)
     return queue, log
 
@@ -98,4 +98,4 @@ def test_a_confirm_waits_for_the_disk_if_the_message_and_the_queue_are_to_outliv
     durable: bool, persistent: bool
 ) -> None:
     queue = Queue(Definition(name="q", vhost="v", durable=durable), lambda queue, offset: [])
-    assert queue.must_keep(alike(Head(b"", b"", b"", 4, persistent), [b"body"])) is (durable and persistent)
+    assert queue.must_keep(persistent) is (durable and persistent)

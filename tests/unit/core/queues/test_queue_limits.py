@@ -74,7 +74,7 @@ class LimitsMachine(RuleBasedStateMachine):
         assert room >= 0
         count = min(count, room)
         if count:
-            self.queue.gather(alike(head, [body(self.published + i, head) for i in range(count)]))
+            self.queue.gathered.add(alike(head, [body(self.published + i, head) for i in range(count)]))
             self.published += count
             self.is_fresh = True
 
@@ -255,7 +255,7 @@ def test_a_backlog_that_a_new_policy_ends_goes_in_turns_and_nobody_gets_of_it(
     monkeypatch.setattr(queue_module, "DEAD_AT_ONCE", 20)
     log = Log()
     queue = log.recover()
-    queue.gather(alike(HEADS[0], [body(number, HEADS[0]) for number in range(1_000)]))
+    queue.gathered.add(alike(HEADS[0], [body(number, HEADS[0]) for number in range(1_000)]))
     log.flush(queue, 0)
     queue.dispatch(0)
     queue.configure(limits)

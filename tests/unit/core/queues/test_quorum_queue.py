@@ -24,7 +24,7 @@ def filled(count: int, **settings: Any) -> tuple[Log, QuorumQueue]:
     queue = log.recover()
     assert isinstance(queue, QuorumQueue)
     queue.configure(QueueSettings(**settings))
-    queue.gather(alike(HEAD, [b"%04d" % number for number in range(count)]))
+    queue.gathered.add(alike(HEAD, [b"%04d" % number for number in range(count)]))
     log.flush(queue)
     return log, queue
 

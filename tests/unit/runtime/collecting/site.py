@@ -119,7 +119,7 @@ class Site:
             route = b"%c" % (97 + number % 26), b"%c" % (97 + number // 26 % 26)
             head = make_head(*route, content_header(b"\x10\x00\x02", BODY_BYTES))
             self._entries[body] = head.entry[_SIZE_BYTES:] + body
-            self.queue(name).gather(alike(head, [body]))
+            self.queue(name).gathered.add(alike(head, [body]))
         self.published += count
         await self.touched(name)
         return bodies

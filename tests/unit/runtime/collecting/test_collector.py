@@ -192,7 +192,7 @@ async def test_a_queue_that_is_published_to_without_a_pause_is_caught_up_with(di
     site.node.upstream.follow_tags()
     collector, held = site.node.collector, site.queue()
     for number in range(3000):
-        held.gather(alike(HEAD, [b"%08d" % number]))
+        held.gathered.add(alike(HEAD, [b"%08d" % number]))
         site.node.broker.dirty[held] = None
         site.node.engine.flush()
         await asyncio.sleep(0)
@@ -431,7 +431,7 @@ async def test_a_vhost_that_is_deleted_while_the_disk_is_full_ends_no_node(
     disk = FullDisk(monkeypatch, "definitions")
 
     site = await replicating(directory, "q")
-    site.queue().gather(alike(HEAD, [b"%08d" % 1]))
+    site.queue().gathered.add(alike(HEAD, [b"%08d" % 1]))
     site.node.broker.dirty[site.queue()] = None
     site.node.engine.flush()
     disk.is_full = True

@@ -74,7 +74,7 @@ async def test_a_stream_is_collected_as_its_publishers_sent_it(directory: Path) 
     await site.start()
     await site.apply(d.Put(TAGGED), d.Put(STREAM))
     await publish(site, RAW, BATCH)
-    stream_of(site).gather(alike(HEAD, [b"by 0-9-1"]))
+    stream_of(site).gathered.add(alike(HEAD, [b"by 0-9-1"]))
     await site.touched("qs")
     await site.apply(d.Put(POLICY))
     assert stream_of(site).replicated

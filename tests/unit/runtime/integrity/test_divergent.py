@@ -40,10 +40,10 @@ def data_dir(tmp_path: Path) -> Path:
     queue = Queue(Definition(name="q", vhost="v", epoch=7), stores.read)
     stream = Stream(Definition(name="s", vhost="v", epoch=8), stores.read)
     for body in (b"one", b"two", b"three", b"four", b"\xff"):
-        queue.gather(alike(head_of(len(body)), [body]))
+        queue.gathered.add(alike(head_of(len(body)), [body]))
         stores.append_messages(queue)
         if len(body) <= 3:
-            stream.gather(alike(head_of(len(body)), [body]))
+            stream.gathered.add(alike(head_of(len(body)), [body]))
             stores.append_messages(stream)
     for offset in (1, 3):
         queue.settle(offset, 1)

@@ -58,7 +58,7 @@ class Store:
 
     def publish(self, count: int) -> None:
         for _ in range(count):
-            self.queue.gather(alike(head_of(len(BODY)), [BODY]))
+            self.queue.gathered.add(alike(head_of(len(BODY)), [BODY]))
             self.store.append_messages(self.queue)
 
     def consume(self, count: int) -> None:

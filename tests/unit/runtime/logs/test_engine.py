@@ -121,7 +121,7 @@ async def test_a_publish_that_the_disk_refuses_is_nacked(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(queue: Queue) -> None:
-        queue.take_gathered()
+        queue.gathered.take()
         raise StorageError("no space left on device")
 
     site = Site(directory)
@@ -223,7 +223,7 @@ async def test_what_reaches_very_many_queues_is_appended_in_turns_and_confirmed_
 
     def counted(queue: Queue) -> None:
         if queue.gathered and refused is not None and queue.key[1] == names[refused]:
-            queue.take_gathered()
+            queue.gathered.take()
             raise StorageError("no space left on device")
         appended[-1] += bool(queue.gathered)
         append(queue)
@@ -387,13 +387,13 @@ async def test_one_flush_serves_reads_of_several_turns_while_publishers_send_muc
             client.publish(name)
         client.engine.published(client.session, 2)
         await asyncio.sleep(0)
-        assert (queue.gathered_count, queue.next_offset) == (turn + 1, 0)
+        assert (len(queue.gathered), queue.next_offset) == (turn + 1, 0)
     await asyncio.sleep(0)
-    assert (queue.gathered_count, queue.next_offset) == (0, 3)
+    assert (len(queue.gathered), queue.next_offset) == (0, 3)
     client.publish("q")
     client.engine.published(client.session, 1)
     await asyncio.sleep(0)
-    assert (queue.gathered_count, queue.next_offset) == (0, 4)
+    assert (len(queue.gathered), queue.next_offset) == (0, 4)
 
 
 async def test_a_purge_is_answered_when_the_disk_has_it_and_not_when_it_refuses_it(tmp_path: Path) -> None:

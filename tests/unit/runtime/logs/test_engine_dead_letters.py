@@ -110,7 +110,7 @@ async def test_strange_headers_stop_nobody_and_lose_nothing(
 ) -> None:
     site = await dying_site(directory)
     await site.apply(d.Put(dying("strange", queue_type=kind)))
-    site.queue("strange").gather(
+    site.queue("strange").gathered.add(
         alike(make_head(b"", b"strange", _header({props.HEADERS: headers}, 3)), [b"abc"])
     )
     await site.touched("strange")
@@ -122,7 +122,7 @@ async def test_strange_headers_stop_nobody_and_lose_nothing(
 async def test_a_routing_key_that_is_no_text_stops_nobody(directory: Path) -> None:
     site = await dying_site(directory)
     await site.apply(d.Put(queue("own-key", dead_letter_exchange="")))
-    site.queue("own-key").gather(alike(make_head(b"", b"\xff\xfe", _header({}, 3)), [b"abc"]))
+    site.queue("own-key").gathered.add(alike(make_head(b"", b"\xff\xfe", _header({}, 3)), [b"abc"]))
     await site.touched("own-key")
     await reject(site, "own-key")
     assert site.queue("own-key").message_count == 0
@@ -142,7 +142,7 @@ async def test_a_dead_letter_routing_key_longer_than_a_short_string_stops_nobody
 def test_any_headers_at_all_stop_nobody(headers: bytes) -> None:
     async def play(directory: Path) -> None:
         site = await dying_site(directory)
-        site.queue().gather(alike(make_head(b"", b"q", _header({props.HEADERS: headers}, 3)), [b"abc"]))
+        site.queue().gathered.add(alike(make_head(b"", b"q", _header({props.HEADERS: headers}, 3)), [b"abc"]))
         await site.touched()
         await reject(site)
         assert site.contents("grave") == [b"abc"]
@@ -163,7 +163,7 @@ async def test_a_death_whose_grave_the_disk_refuses_happens_once_the_disk_takes_
 
     def refuse(queue: Queue) -> None:
         if queue.key[1] == "grave" and queue.gathered:
-            refused.append(queue.take_gathered())
+            refused.append(queue.gathered.take())
             raise StorageError("no space left on device")
         append(queue)
 

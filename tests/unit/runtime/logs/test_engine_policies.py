@@ -104,7 +104,7 @@ async def test_what_is_published_while_tags_and_policies_come_and_go_is_all_coll
                 await asyncio.sleep(0)
             case _:
                 queue = site.queue(chance.choice(NAMES))
-                queue.gather(alike(HEAD, [b"%08d" % site.published]))
+                queue.gathered.add(alike(HEAD, [b"%08d" % site.published]))
                 site.published += 1
                 site.node.broker.dirty[queue] = None
         if chance.random() < 0.01:
@@ -131,7 +131,7 @@ async def test_a_queue_whose_collection_is_to_end_is_not_copied_meanwhile(
     site.node.broker.refresh_policies()
     site.node.engine.flush()
     queue = site.queue("q9")
-    queue.gather(alike(HEAD, [b"between."]))
+    queue.gathered.add(alike(HEAD, [b"between."]))
     site.node.broker.dirty[queue] = None
     site.node.engine.flush()
     monkeypatch.setattr(Collector, "unfollow", unfollow)

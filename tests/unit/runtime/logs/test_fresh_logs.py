@@ -86,7 +86,7 @@ async def publish(site: Site, names: list[str], confirmed: set[str]) -> None:
             batch = StreamBatch(b"", range(1, 2), [b"\0\0\0\3raw"], 1, None)
             queue.publish(batch)
         else:
-            queue.gather(alike(HEAD, [b"%08d" % len(name)]))
+            queue.gathered.add(alike(HEAD, [b"%08d" % len(name)]))
         site.node.broker.dirty[queue] = None
     site.node.engine.flush()
     site.node.commits.when_confirmable(lambda: confirmed.update(names))

@@ -58,7 +58,7 @@ class Store:
 
     def publish(self, *bodies: bytes) -> None:
         for body in bodies:
-            self.queue.gather(alike(head_of(len(body)), [body]))
+            self.queue.gathered.add(alike(head_of(len(body)), [body]))
         self.store.append_messages(self.queue)
 
     def take(self, count: int) -> list[tuple[int, bytes]]:
@@ -185,7 +185,7 @@ def test_a_deleted_queue_leaves_nothing_and_orphans_go_at_start(store: Store) ->
     store.publish(b"a")
     gone, orphan, refused = store.queue, store.another(8), store.another(9)
     for queue in (orphan, refused):
-        queue.gather(alike(HEAD, [b"12345678"]))
+        queue.gathered.add(alike(HEAD, [b"12345678"]))
         store.store.append_messages(queue)
     store.store.delete(gone)
     store.store.delete(store.another(10))
@@ -225,12 +225,12 @@ def test_a_damaged_log_takes_its_queue_down_and_no_other_and_stays_as_it_is(stor
     assert store.queue.damage is not None
     for part in (str(first.parent), first.name, "byte 0", "offset 0"):
         assert part in store.queue.damage
-    store.queue.gather(alike(HEAD, [b"12345678"]))
+    store.queue.gathered.add(alike(HEAD, [b"12345678"]))
     with pytest.raises(StorageError, match="queue 'q7' is down"):
         store.store.append_messages(store.queue)
     other = store.another(8)
     store.store.recover(other)
-    other.gather(alike(HEAD, [b"12345678"]))
+    other.gathered.add(alike(HEAD, [b"12345678"]))
     store.store.append_messages(other)
     assert other.ready_count == 1
     assert first.read_bytes() == octets
@@ -301,7 +301,7 @@ def test_a_full_disk_refuses_messages_and_keeps_settlements_for_later(
             store.publish(b"b")
         with pytest.raises(StorageError, match="No space left"):
             store.ack(offset)
-    assert store.queue.gathered == []
+    assert not store.queue.gathered
     store.publish(b"c")
     store.ack()
     store.restart()
@@ -326,7 +326,7 @@ def test_a_flush_of_any_size_is_split_into_chunks_that_are_not_too_large(
         for size, count in sizes:
             bodies = [(b"%d." % (len(expected) + i)).ljust(size, b"x")[:size] for i in range(count)]
             expected += bodies
-            store.queue.gather(alike(head_of(size), bodies))
+            store.queue.gathered.add(alike(head_of(size), bodies))
         store.queue.advance_sequence(b"plan", 5)
         store.store.append_messages(store.queue)
         chunks = store.chunks()
@@ -567,7 +567,7 @@ async def test_other_peoples_messages_never_share_a_chunk_with_recovered_ones(di
     site.node.authority.internal["job"] = "secret"
     held = site.node.broker.declare_queue(Definition(name="q", vhost="/"))
     queue = site.node.stream_server.recovery_queue("job", "/", "q")
-    held.gather(alike(HEAD, [b"ordinary"]))
+    held.gathered.add(alike(HEAD, [b"ordinary"]))
     queue.append("plan", [MessageRun.of(1, [recovered(1)])], lambda: None)
     log: Log = site.node._queues.log(held)
     found = [
@@ -583,7 +583,7 @@ async def test_a_queue_whose_definition_is_refused_at_start_keeps_its_log(direct
     broker = site.node.broker
     for entity in (Definition(name="q", vhost="/"), Definition(name="later", vhost="/")):
         held = broker.declare_queue(entity)
-        held.gather(alike(HEAD, [b"12345678"]))
+        held.gathered.add(alike(HEAD, [b"12345678"]))
         broker.dirty[held] = None
     await site.settle()
     with pytest.MonkeyPatch.context() as patch:

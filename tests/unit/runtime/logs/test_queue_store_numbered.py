@@ -39,11 +39,11 @@ def test_after_any_chunk_the_numbers_are_those_of_the_messages_that_are_there(
         for flush in flushes:
             for reference, count, head in flush:
                 if reference is None:
-                    store.queue.gather(alike(heads[head], [b"?    0"] * count))
+                    store.queue.gathered.add(alike(heads[head], [b"?    0"] * count))
                     continue
                 first, numbers[reference] = numbers[reference] + 1, numbers[reference] + count
                 bodies = [b"%s%5d" % (reference, number) for number in range(first, first + count)]
-                store.queue.gather(alike(heads[head], bodies))
+                store.queue.gathered.add(alike(heads[head], bodies))
                 store.queue.advance_sequence(reference, numbers[reference], count)
                 assert store.queue.last_sequence(reference) == numbers[reference]
             store.store.append_messages(store.queue)
@@ -66,7 +66,7 @@ def test_publishers_that_have_not_published_for_longest_are_forgotten() -> None:
     with scratch() as directory:
         store = Store(directory)
         for number in [*range(SEQUENCES_MAX), 0, SEQUENCES_MAX]:
-            store.queue.gather(alike(head_of(1), [b"x"]))
+            store.queue.gathered.add(alike(head_of(1), [b"x"]))
             store.queue.advance_sequence(b"%d" % number, number + 1, 1)
             store.store.append_messages(store.queue)
         for _ in range(2):
@@ -83,7 +83,7 @@ def test_how_far_a_recovery_came_is_never_forgotten() -> None:
         store = Store(directory)
         recovery = f"{RECOVERY_REFERENCE_PREFIX}1".encode()
         for reference in [recovery, *(b"%d" % number for number in range(SEQUENCES_MAX + 5))]:
-            store.queue.gather(alike(head_of(1), [b"x"]))
+            store.queue.gathered.add(alike(head_of(1), [b"x"]))
             store.queue.advance_sequence(reference, 7, 1)
             store.store.append_messages(store.queue)
         for _ in range(2):

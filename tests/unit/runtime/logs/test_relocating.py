@@ -64,7 +64,7 @@ def begin_of(store: Store) -> tuple[int, bool]:
 def publish(store: Store, bodies: list[bytes]) -> list[int]:
     """In one chunk; their offsets."""
     for body in bodies:
-        store.queue.gather(alike(head_of(len(body)), [body]))
+        store.queue.gathered.add(alike(head_of(len(body)), [body]))
     first = store.store.log(store.queue).next_offset
     store.store.append_messages(store.queue)
     return list(range(first, first + len(bodies)))

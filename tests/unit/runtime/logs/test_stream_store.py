@@ -234,7 +234,7 @@ def test_after_any_chunk_the_sequences_are_those_of_the_messages_that_are_there(
                 if reference in (b"a", b"b"):
                     store.publish(*published, reference=reference.decode(), first_id=first)
                     continue
-                store.stream.gather(alike(head_of(6), published))
+                store.stream.gathered.add(alike(head_of(6), published))
                 if reference:
                     store.stream.advance_sequence(reference, last[reference], count)
             store.flush()
@@ -327,7 +327,7 @@ def test_orphans_are_removed_and_known_streams_are_not(store: Store) -> None:
 
 def test_messages_of_both_protocols_are_read_in_their_order(store: Store) -> None:
     store.publish(bytes(AMQPMessage(body=b"first")), b"raw octets")
-    store.stream.gather(alike(HEAD, [b"x" * HEAD.body_bytes]))
+    store.stream.gathered.add(alike(HEAD, [b"x" * HEAD.body_bytes]))
     store.flush()
     store.commit_now()
     runs = store.store.read(store.stream, 0)

@@ -85,7 +85,7 @@ async def test_what_waits_for_the_flush_stays_with_its_queue_until_it_is_forced(
     site = Site(directory)
     await site.start()
     await site.apply(Put(Vhost(name="v")), Put(Queue(vhost="v", name="q")))
-    site.queue().gather(alike(HEAD, [b"%08d" % 1]))
+    site.queue().gathered.add(alike(HEAD, [b"%08d" % 1]))
     site.node.broker.dirty[site.queue()] = None
     wanted = Queue(vhost="v", name="q", arguments=CHANGED)
     done = await follow(site, wanted)

@@ -85,7 +85,7 @@ class FakeNode:
         ]
 
     def append_now(self, queue: Queue) -> None:
-        gathered = queue.take_gathered()
+        gathered = queue.gathered.take()
         log = self.logs.setdefault(queue, [])
         if gathered:
             first = len(log)

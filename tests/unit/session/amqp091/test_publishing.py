@@ -180,24 +180,25 @@ def test_messages_that_differ_are_in_each_queue_in_the_order_of_their_publishes(
 def test_publishes_that_are_alike_are_gathered_under_one_head() -> None:
     node, session = broker()
     session.receive(b"".join(chain.from_iterable(publish(b"%03d" % n) for n in range(50))), 0)
-    gathered = node.queue("q").gathered
-    assert [len(each) for each in gathered] == [3, 47]
     session.receive(b"".join(publish(b"050")), 0)
-    assert gathered[1].head is gathered[2].head is not None
+    gathered = node.queue("q").gathered.take()
+    assert [len(each) for each in gathered] == [3, 48]
+    assert gathered[1].head is not None
     assert [body for each in gathered for body in each.bodies] == [b"%03d" % n for n in range(51)]
 
 
+@pytest.mark.parametrize("exchange", ["", "amq.fanout"], ids=["one queue", "two queues"])
 @pytest.mark.parametrize(
     ("modes", "needs_sync"),
     [((1, 2), True), ((2, 1), True), ((1, 1, 2, 1), True), ((1, 1), False)],
     ids=str,
 )
 def test_a_confirm_waits_for_the_disk_if_any_message_of_a_read_is_persistent(
-    modes: tuple[int, ...], needs_sync: bool
+    modes: tuple[int, ...], needs_sync: bool, exchange: str
 ) -> None:
     """Messages that differ are gathered together, whichever of them comes first."""
     _, session = broker()
-    read = [publish(b"%d" % number, delivery_mode=mode) for number, mode in enumerate(modes)]
+    read = [publish(b"%d" % number, "q", exchange, delivery_mode=mode) for number, mode in enumerate(modes)]
     session.receive(b"".join(chain.from_iterable(read)), 0)
     [batch] = session.channels[1].close_batches()
     assert (batch.count, batch.needs_sync) == (len(modes), needs_sync)

@@ -107,7 +107,7 @@ class RelayNode(FakeNode):
             return
         numbered = queue.sequences.take_numbered()
         if self.refuses_messages and queue.gathered:
-            queue.take_gathered()
+            queue.gathered.take()
             self._refused.add(queue)
             return
         super().append_now(queue)

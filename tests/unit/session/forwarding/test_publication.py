@@ -23,7 +23,7 @@ def made(kept: RetransmitBuffer, name: str = "q") -> Publication:
 
 
 def publish(publication: Publication, count: int) -> None:
-    publication.queue.gather(alike(HEAD, [b"0123456789"] * count))
+    publication.queue.gathered.add(alike(HEAD, [b"0123456789"] * count))
     publication.publish()
 
 

@@ -53,7 +53,7 @@ class PriorityMachine(RuleBasedStateMachine):
     def publish(self, count: int, head: Head, again: bool) -> None:
         new = list(range(len(self.priority), len(self.priority) + count))
         self.priority |= dict.fromkeys(new, min(head.priority, TOP))
-        self.queue.gather(alike(head, [body(number, head) for number in new]))
+        self.queue.gathered.add(alike(head, [body(number, head) for number in new]))
         self.gathered += new
         if again:
             self.queue.gathered_again()
@@ -223,7 +223,7 @@ def a_backlog_of_many_priorities(monkeypatch: pytest.MonkeyPatch, count: int) ->
     log = Log(**{"x-max-priority": TOP})
     queue: Queue = log.recover()
     for number in range(count):
-        queue.gather(alike(HEADS[number % 3], [body(number, HEADS[number % 3])]))
+        queue.gathered.add(alike(HEADS[number % 3], [body(number, HEADS[number % 3])]))
     log.flush(queue)
     return log, log.recover()
 
