@@ -421,14 +421,15 @@ class Node:
         elif not stored.by_kind["users"] and not stored.by_kind["vhosts"]:
             seed(self.broker, self.config.access)
 
-    def show(self, expected_logs: Callable[[], Set[str] | None]) -> None:
+    def show(self, expected_logs: Callable[[], Set[str] | None], *, in_turns: bool = False) -> None:
         """Recover everything for the read-only view, instead of `start`: another node leads these data.
 
         From now on, the caller reports each chunk appended to the tree's logs to `read_only_view`. `expected_logs`
-        returns the logs that are a loss if they are missing; None for all that the definitions mark.
+        returns the logs that are a loss if they are missing; None for all that the definitions mark. `in_turns`: see
+        ReadOnlyView.begin.
         """
         self._expected_logs = expected_logs
-        self.read_only_view.begin(expected_logs())
+        self.read_only_view.begin(expected_logs(), in_turns=in_turns)
         self.alarms.probe()
 
     async def stop(self) -> None:

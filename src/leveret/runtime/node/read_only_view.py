@@ -7,7 +7,7 @@ The view serves no client and starts no change. The component that appends to th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from typing import Final
 
 from leveret.core.broker.broker import Broker
@@ -23,7 +23,7 @@ from leveret.runtime.logs.definitions_store import (
 )
 from leveret.runtime.logs.log_home import take_down
 from leveret.runtime.logs.log_store import LogStore, log_name
-from leveret.runtime.process.work_slices import time_slice
+from leveret.runtime.process.work_slices import in_slices, others_first, time_slice
 from leveret.storage.log import Log
 from leveret.storage.open_segments import OutOfDescriptors
 from leveret.storage.tree import Tree
@@ -31,6 +31,8 @@ from leveret.wire.chunk import Chunk
 
 _PART_BYTES: Final = 256 * 1024
 _READ_AGAIN_S: Final = 1.0
+_BEGIN_S: Final = 0.02
+"""The duration of the first step: all queues of most nodes are read in it."""
 
 
 class ReadOnlyView:
@@ -45,19 +47,45 @@ class ReadOnlyView:
         self._queues: dict[str, Queue] = {}
         self._again: set[str] = set()
         self._reading: asyncio.Task[None] | None = None
+        self._beginning: asyncio.Task[None] | None = None
 
-    def begin(self, expected: Set[str] | None) -> None:
-        """Read all stored data; `expected` are the logs that are a loss if they are missing, None for all."""
+    def begin(self, expected: Set[str] | None, *, in_turns: bool = False) -> None:
+        """Read all stored data; `expected` are the logs that are a loss if they are missing, None for all.
+
+        With `in_turns`, thousands of queues take several turns of the loop: the leader's confirms may wait for acks of
+        this node. A queue that was not read yet is shown without messages.
+        """
         self._stores.show(expected)
         self._definitions.restore(self._broker)
-        for queue in self._broker.queues.values():
-            try:
-                self._stores.recover(queue)
-            except OutOfDescriptors as error:
-                # What is shown is read again after the next join.
-                take_down(queue, error)
-            self._queues[log_name(queue)] = queue
-        refresh_policies(self._broker, lambda: False, policy_failed)
+        left = iter(list(self._broker.queues.values()))
+        is_over = time_slice(_BEGIN_S) if in_turns else bool
+        for queue in left:
+            self._recover(queue)
+            if is_over():
+                self._beginning = asyncio.get_running_loop().create_task(self._recover_all(left))
+                break
+        if in_turns:
+            self._refresh_policies()
+        else:
+            refresh_policies(self._broker, lambda: False, policy_failed)
+            self._quieten()
+
+    async def _recover_all(self, queues: Iterator[Queue]) -> None:
+        await others_first()
+        async for queue in in_slices(queues):
+            self._recover(queue)
+
+    def _recover(self, queue: Queue) -> None:
+        """Read a queue's log, up to its present end; `replayed` takes what is appended from then on."""
+        name = log_name(queue)
+        if name in self._queues or self._broker.queues.get(queue.key) is not queue:
+            return
+        try:
+            self._stores.recover(queue)
+        except OutOfDescriptors as error:
+            # What is shown is read again after the next join.
+            take_down(queue, error)
+        self._queues[name] = queue
         self._quieten()
 
     def queue_of(self, name: str) -> Queue | None:
@@ -86,8 +114,9 @@ class ReadOnlyView:
 
     def close(self) -> None:
         """Read nothing any more."""
-        if self._reading is not None:
-            self._reading.cancel()
+        for task in (self._beginning, self._reading):
+            if task is not None:
+                task.cancel()
 
     async def _read_again(self) -> None:
         while self._again:

@@ -247,11 +247,13 @@ class FollowerRole:
 
     def _show_anew(self) -> None:
         """Build the node anew, because the earlier view may show chunks that are gone, or lack what came since."""
+        self.node.read_only_view.close()
         self.node = passive_node.build_anew(self.node)
         self.node.loop_watch = self._loop_watch
         self._took(self.node)
         is_in_cluster = bool(self._identity.identity.cluster)
-        self.node.show(partial(passive_node.expected_logs, self.node.tree, is_in_cluster=is_in_cluster))
+        expected_logs = partial(passive_node.expected_logs, self.node.tree, is_in_cluster=is_in_cluster)
+        self.node.show(expected_logs, in_turns=True)
 
     # -- to be promoted -----------------------------------------------------------------------
 

@@ -49,3 +49,49 @@ async def test_a_log_that_came_before_the_definition_of_its_queue_is_read_in_par
     await until(lambda: node.broker.queues["v", "q"].message_count == 200)
     assert max(asked) <= 1000
     node.close()
+
+
+async def test_at_the_end_of_a_join_queues_are_read_in_turns_of_the_loop_and_each_record_is_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """10,000 queues were one step of 0.7 s, and the leader's confirms waited for the acks of this node."""
+    leader = Site(tmp_path / "leader")
+    await leader.start()
+    names = [f"q{number}" for number in range(6)]
+    await leader.apply(d.Put(d.Vhost(name="v")), *(d.Put(d.Queue(vhost="v", name=name)) for name in names))
+    for name in names:
+        await leader.publish(3, name)
+    node = Node(load(None, {}), tmp_path / "follower", tree=Tree(tmp_path / "follower"))
+    view, sent = node.read_only_view, dict[str, int]()
+
+    def receive(view: read_only_view.ReadOnlyView | None) -> None:
+        """All that the leader has by now; `definitions` come last, as in a flush."""
+        for name in sorted(leader.node.tree.logs, key="definitions".__eq__):
+            log = node.tree.logs.get(name) or node.tree.log(node.tree.path_of(name)).open()
+            for segment, header, octets in list(
+                leader.node.tree.logs[name].read_segments(sent.get(name, 0), 1 << 30)
+            ):
+                if header.chunk_id >= sent.get(name, 0):
+                    log.append_raw(header, octets, segment)
+                    sent[name] = header.next_offset
+                    if view is not None:
+                        view.replayed(name, log, decode_chunk(octets))
+
+    receive(None)
+    node = Node(load(None, {}), node.data_dir, tree=node.tree)
+    view = node.read_only_view
+    monkeypatch.setattr(read_only_view, "_BEGIN_S", 0.0)
+    node.show(lambda: None, in_turns=True)
+    shown = node.broker.queues
+    assert sorted(queue.message_count for queue in shown.values()) == [0, 0, 0, 0, 0, 3], "one at once"
+    for name in names:
+        await leader.publish(2, name)
+    await leader.apply(d.Delete("queues", ("v", "q5")), d.Put(d.Queue(vhost="v", name="new")))
+    await leader.publish(1, "new")
+    receive(view)
+    await until(lambda: all(shown["v", name].message_count == 5 for name in names[:5]))
+    assert shown["v", "new"].message_count == 1
+    assert len(shown) == 6
+    view.close()
+    node.close()
+    await leader.stop()
