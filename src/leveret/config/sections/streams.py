@@ -25,7 +25,8 @@ class Streams:
         "stream.advertised_host",
         OptionalText(),
         "none",
-        "Host name that stream clients receive as this node's address; none for the listener's address.",
+        "Host name that stream clients receive as this node's address; none for the listener's address, "
+        "or the machine's name if that is 0.0.0.0 or ::.",
     )
     advertised_port: int | None = setting(
         "stream.advertised_port",
@@ -37,7 +38,8 @@ class Streams:
         "stream.advertised_tls_host",
         OptionalText(),
         "none",
-        "Host name that stream clients with TLS receive as this node's address; none for the listener's address.",
+        "Host name that stream clients with TLS receive as this node's address; none for the listener's address, "
+        "or the machine's name if that is 0.0.0.0 or ::.",
     )
     advertised_tls_port: int | None = setting(
         "stream.advertised_tls_port",

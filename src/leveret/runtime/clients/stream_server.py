@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from leveret.config import Config
 from leveret.config.kinds import Address
+from leveret.config.uris import ANYWHERE
 from leveret.core.broker.actor import Actor
 from leveret.core.broker.alarms import Alarms
 from leveret.core.broker.broker import Broker
@@ -176,14 +178,16 @@ class StreamServer:
     def listening(self, address: Address) -> None:
         """Note a listener at this address."""
         config = self._config
-        self.advertised_host = config.advertised_host or address.ip
+        self.advertised_host = config.advertised_host or _reached_at(address)
         self.advertised_port = config.advertised_port or address.port
         self.on_listening()
 
     def listening_tls(self, address: Address) -> None:
         """Note a TLS listener at this address."""
         config = self._config
-        self.advertised_tls_host = config.advertised_tls_host or config.advertised_host or address.ip
+        self.advertised_tls_host = (
+            config.advertised_tls_host or config.advertised_host or _reached_at(address)
+        )
         self.advertised_tls_port = config.advertised_tls_port or address.port
         self.on_listening()
 
@@ -544,3 +548,8 @@ def _queue_arguments(given: Mapping[str, str]) -> dict[str, Any]:
         if name in given:
             arguments[f"x-{name}"] = given[name]
     return arguments
+
+
+def _reached_at(address: Address) -> str:
+    """Where clients on other machines reach a listener: one on all addresses at the machine's name, as RabbitMQ's."""
+    return socket.gethostname() if address.ip in ANYWHERE else address.ip

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
 import pytest
 
+from leveret.config.kinds import Address
 from leveret.core.queues.stream import StreamBatch
 from leveret.model import definitions as d
 from leveret.model.errors import AccessRefused, LeveretError, NotFound, PreconditionFailed
@@ -43,6 +45,26 @@ def on_a_node(script: Any) -> None:
 def batch(*bodies: bytes) -> StreamBatch:
     entries = [len(body).to_bytes(4, "big") + body for body in bodies]
     return StreamBatch(b"", range(len(bodies)), entries, len(bodies), None)
+
+
+@pytest.mark.parametrize(
+    ("ip", "host"),
+    [("0.0.0.0", "machine"), ("::", "machine"), ("10.0.0.1", "10.0.0.1"), ("fd00::1", "fd00::1")],
+)
+def test_clients_are_sent_to_an_address_at_which_they_reach_the_node(
+    ip: str, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At 0.0.0.0 a client reaches its own machine."""
+    monkeypatch.setattr(socket, "gethostname", lambda: "machine")
+
+    async def script(site: Site, server: StreamServer) -> None:
+        server.listening(Address(ip, 5552))
+        server.listening_tls(Address(ip, 5551))
+        assert server.create_stream("guest", "v", "s", {})
+        assert server.places_of("v", "s", tls=False).leader == (host, 5552)
+        assert server.places_of("v", "s", tls=True).leader == (host, 5551)
+
+    on_a_node(script)
 
 
 def test_a_partition_that_an_application_bound_has_some_place_whatever_its_arguments() -> None:
