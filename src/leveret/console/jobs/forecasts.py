@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from leveret.console.judging.counts import counted
-from leveret.console.judging.durations import duration_text
+from leveret.console.judging.amounts import counted, duration_text
 from leveret.console.sites.facts import SiteFacts
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from leveret.console.judging.counts import counted
+from leveret.console.judging.amounts import counted
 from leveret.console.judging.links import is_downstream
 from leveret.console.sites.documents import AppliedSchema, DivergentRow, PastOperation
 from leveret.console.sites.facts import SiteFacts

@@ -12,9 +12,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
+from leveret.console.judging.amounts import counted, duration_text
 from leveret.console.judging.conflicts import place_of, queues_in_conflict
-from leveret.console.judging.counts import counted
-from leveret.console.judging.durations import duration_text
 from leveret.console.judging.links import StandbyLink, is_downstream, standby_links, standbys_that_left
 from leveret.console.judging.retention import retention_warning
 from leveret.console.sites.documents import FollowerStatus, LeaderStatus, QueueStatus, TransferredVhost

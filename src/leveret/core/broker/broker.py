@@ -19,8 +19,7 @@ from leveret.core.broker.definitions_lock import DefinitionsLock
 from leveret.core.broker.deletions import Deletions, check_deletion
 from leveret.core.broker.direct_reply import DirectReply
 from leveret.core.broker.entities import check_shareable, with_stored_secrets
-from leveret.core.broker.epochs import Epochs
-from leveret.core.broker.incarnations import is_next_incarnation
+from leveret.core.broker.epochs import Epochs, is_next_incarnation
 from leveret.core.broker.limits import (
     Connection,
     ConnectionRegistry,

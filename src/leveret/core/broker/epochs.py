@@ -39,3 +39,10 @@ class Epochs:
 def _reserve_nothing(last: int) -> int:
     """Reserve nothing, because the epochs need not outlast the process."""
     return last
+
+
+def is_next_incarnation(wanted: Queue, existing: Queue) -> bool:
+    """Whether the wanted queue differs from the existing one in the epoch alone: an operator has it begin anew."""
+    return wanted.epoch not in (0, existing.epoch) and wanted == msgspec.structs.replace(
+        existing, epoch=wanted.epoch
+    )

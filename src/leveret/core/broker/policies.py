@@ -103,18 +103,18 @@ class VhostPolicies:
 
     def for_queue(self, name: str, queue_type: str) -> EffectivePolicy:
         """The policies that apply to a queue."""
-        return self._applied(name, queue_type)
+        return self._match(name, queue_type)
 
     def for_exchange(self, name: str) -> EffectivePolicy:
         """The policies that apply to an exchange."""
-        return self._applied(name, _EXCHANGES)
+        return self._match(name, _EXCHANGES)
 
     def _rules(self, entity: Policy | Parameter) -> list[_Rule]:
         return self._policies if isinstance(entity, Policy) else self._operator_policies
 
-    def _applied(self, name: str, kind: str) -> EffectivePolicy:
-        policy = _first(self._policies, name, kind)
-        operator = _first(self._operator_policies, name, kind)
+    def _match(self, name: str, kind: str) -> EffectivePolicy:
+        policy = _first_matching(self._policies, name, kind)
+        operator = _first_matching(self._operator_policies, name, kind)
         if policy is None and operator is None:
             return NOTHING_APPLIES
         names = (policy.name if policy else None, operator.name if operator else None)
@@ -127,7 +127,7 @@ class VhostPolicies:
         return found
 
 
-def _first(rules: Iterable[_Rule], name: str, kind: str) -> _Rule | None:
+def _first_matching(rules: Iterable[_Rule], name: str, kind: str) -> _Rule | None:
     for rule in rules:
         if kind in rule.kinds and rule.pattern.covers(name):
             return rule

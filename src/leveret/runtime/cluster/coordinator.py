@@ -13,7 +13,7 @@ from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.core.broker.broker import Broker
-from leveret.core.broker.incarnations import is_next_incarnation
+from leveret.core.broker.epochs import is_next_incarnation
 from leveret.core.replication.cluster import (
     AliveChanged,
     Changed,

@@ -73,7 +73,7 @@ class KeptLease:
         self._clock_s = clock_s
         self._on_lost: Callable[[str], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._keeper: asyncio.Task[None] | None = None
+        self._renewing: asyncio.Task[None] | None = None
 
     @classmethod
     async def granted(
@@ -137,7 +137,7 @@ class KeptLease:
         `on_lost` is called from within `is_held_now`, or from the event loop in its next turn.
         """
         self._on_lost = on_lost
-        self._keeper = asyncio.get_running_loop().create_task(self._keep())
+        self._renewing = asyncio.get_running_loop().create_task(self._renew())
         self._set_timer()
 
     def lose(self, reason: str) -> None:
@@ -171,8 +171,8 @@ class KeptLease:
             self._companion.release()
         if self._timer is not None:
             self._timer.cancel()
-        if self._keeper is not None and self._keeper is not asyncio.current_task():
-            self._keeper.cancel()
+        if self._renewing is not None and self._renewing is not asyncio.current_task():
+            self._renewing.cancel()
 
     def _set_timer(self) -> None:
         wait_s = max(TIMER_S_MIN, self.left_s)
@@ -182,7 +182,7 @@ class KeptLease:
         if self._on_lost is not None and self.is_held_now():
             self._set_timer()
 
-    async def _keep(self) -> None:
+    async def _renew(self) -> None:
         while self._on_lost is not None:
             if self._companion is not None:
                 self._companion.ensure_started()

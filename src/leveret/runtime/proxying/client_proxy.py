@@ -157,7 +157,7 @@ class ClientProxy:
 
     # -- what a client asks: proxied_client.LeaderAccess ----------------------------------
 
-    async def reach(self, client: ProxiedClient) -> tuple[asyncio.Transport, ConnectionSlot]:
+    async def connect_to_leader(self, client: ProxiedClient) -> tuple[asyncio.Transport, ConnectionSlot]:
         """See LeaderAccess."""
         try:
             passed_on = PassedOn(client.listener, header(client.addresses), client.hops)

@@ -30,7 +30,7 @@ _CLOSE_TIMEOUT_S: Final = 5.0
 class LeaderAccess(Protocol):
     """Makes connections to the leader: client_proxy."""
 
-    async def reach(self, client: ProxiedClient) -> tuple[asyncio.Transport, ConnectionSlot]:
+    async def connect_to_leader(self, client: ProxiedClient) -> tuple[asyncio.Transport, ConnectionSlot]:
         """A connection on which the leader serves this client, which is not read yet, and its place in the budget.
 
         Raises:
@@ -136,7 +136,7 @@ class ProxiedClient(asyncio.Protocol):
     async def _pass_on(self) -> None:
         try:
             async with asyncio.timeout(PASS_ON_TIMEOUT_S):
-                far, slot = await self._leader.reach(self)
+                far, slot = await self._leader.connect_to_leader(self)
         except (OSError, TimeoutError, LeveretError) as error:
             self._refuse(str(error) or f"the leader did not answer within {PASS_ON_TIMEOUT_S:.0f} s")
             return

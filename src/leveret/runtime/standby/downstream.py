@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -35,19 +35,17 @@ from leveret.core.schema.operating_mode import OperatingMode, operating_mode
 from leveret.model.definitions import GlobalParameter, Vhost
 from leveret.model.errors import InvalidCommand, NotAllowed, PreconditionFailed, StorageError
 from leveret.runtime.process.clock import clock_ms
-from leveret.runtime.schema_sync.schema_sync import SchemaSync
 from leveret.runtime.standby.archive import StandbyArchive
 from leveret.runtime.standby.decisions import StandbyDecided
-from leveret.runtime.standby.node_promotion import NodePromotion
+from leveret.runtime.standby.node_promotion import NodePromotion, StandbyNode
 from leveret.runtime.standby.pipeline_process import Event
-from leveret.runtime.standby.recovery import Recoveries, RecoveringNode, own_endpoint, reported_rows
+from leveret.runtime.standby.recovery import Recoveries, own_endpoint, reported_rows
 from leveret.runtime.standby.site import StandbySite
 from leveret.runtime.standby.site_archive import SiteArchive
 from leveret.runtime.standby.site_member import SiteMember, report_promotion, with_part
 from leveret.runtime.standby.site_recoveries import SiteRecoveries
 from leveret.runtime.standby.transfer import StandbyUpstreamParameter, TransferSupervisor, parse_upstream
 from leveret.storage.state_file import StateFile
-from leveret.storage.tree import Tree
 from leveret.wire.record import downstream_reference
 
 logger = logging.getLogger(__name__)
@@ -68,13 +66,6 @@ _LOSS: Final = (
 )
 """The fields of each vhost's row that are logged before a promotion."""
 Progress = Callable[[Event], None]
-
-
-class StandbyNode(RecoveringNode, Protocol):
-    """The node, as this module uses it."""
-
-    tree: Tree
-    schema_sync: SchemaSync
 
 
 class StandbyDownstream:

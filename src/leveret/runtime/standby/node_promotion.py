@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 Progress = Callable[[Event], None]
 
 
-class PromotedNode(RecoveringNode, Protocol):
+class StandbyNode(RecoveringNode, Protocol):
     """The node, as this module uses it."""
 
     tree: Tree
@@ -45,7 +45,7 @@ class NodePromotion:
 
     def __init__(
         self,
-        node: PromotedNode,
+        node: StandbyNode,
         decided: StandbyDecided,
         archive: StandbyArchive,
         recoveries: Recoveries,

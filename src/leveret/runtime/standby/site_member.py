@@ -24,7 +24,6 @@ from leveret.core.replication.standby_site import (
     SiteDecisions,
 )
 from leveret.core.replication.vhost_owners import VhostOwner
-from leveret.core.schema.operating_mode import OperatingMode
 from leveret.model.errors import LeveretError, PreconditionFailed
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.standby.archive import StandbyArchive
@@ -37,7 +36,7 @@ from leveret.runtime.standby.recovery import Recoveries, reported_rows
 from leveret.runtime.standby.site import Report, SiteParts, StandbySite
 from leveret.runtime.standby.site_archive import answers_of
 from leveret.runtime.standby.site_recoveries import away, works_of
-from leveret.runtime.standby.site_status import SiteStatus
+from leveret.runtime.standby.site_status import ReportingDownstream, SiteStatus
 from leveret.runtime.standby.take_over import TakeOvers
 from leveret.runtime.standby.transfer import TransferSupervisor
 
@@ -50,7 +49,7 @@ _LOST_S: Final = 15.0
 """A promotion reports a node with data as lost after this time, which is longer than a lease and a restart."""
 
 
-class NodeDownstream(Protocol):
+class NodeDownstream(ReportingDownstream, Protocol):
     """The node's own downstream (downstream.StandbyDownstream), as this module uses it."""
 
     decided: StandbyDecided
@@ -60,21 +59,11 @@ class NodeDownstream(Protocol):
     transfer: TransferSupervisor
 
     @property
-    def mode(self) -> OperatingMode:
-        """The operating mode."""
-
-    @property
     def is_to_follow(self) -> bool:
         """Whether an upstream is followed."""
 
-    def vhosts(self) -> list[str]:
-        """Return the replicated vhosts."""
-
     async def follow(self) -> None:
         """Start or end the transfer, by the decisions."""
-
-    def status(self) -> dict[str, Any]:
-        """Return this node's status."""
 
     def touch_queues(self) -> None:
         """Restart the expiry of queues, so that applications have time to use them."""

@@ -136,14 +136,14 @@ class Channel(ChannelBase):
         if method.prefetch_size:
             raise Fault(540, f"prefetch_size!=0 ({method.prefetch_size})")
         if method.global_:
-            self._limit_all(method.prefetch_count)
+            self._set_global_prefetch(method.prefetch_count)
         else:
             self.prefetch = method.prefetch_count
             if self.lifts_limit and self.global_prefetch:
-                self._limit_all(0)
+                self._set_global_prefetch(0)
         self.reply(commands.Basic.QosOk())
 
-    def _limit_all(self, prefetch: int) -> None:
+    def _set_global_prefetch(self, prefetch: int) -> None:
         """Limit all consumers of the channel together; 0 for no limit."""
         self.global_prefetch = prefetch
         for remote_channel in list(self.remote_channels.values()):

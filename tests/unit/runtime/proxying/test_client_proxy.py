@@ -70,7 +70,7 @@ class SlowLeader:
         self.slot = slot()
         self._far = far
 
-    async def reach(self, client: ProxiedClient) -> tuple[asyncio.Transport, ConnectionSlot]:
+    async def connect_to_leader(self, client: ProxiedClient) -> tuple[asyncio.Transport, ConnectionSlot]:
         self.asked.append(client)
         try:
             await self.shaken.wait()
@@ -111,7 +111,7 @@ async def test_a_leader_that_changes_in_the_middle_of_a_handshake_gets_nothing_o
 
 async def test_no_error_on_the_way_to_the_leader_leaves_a_client_waiting() -> None:
     class Failing(SlowLeader):
-        async def reach(self, client: ProxiedClient) -> tuple[asyncio.Transport, ConnectionSlot]:
+        async def connect_to_leader(self, client: ProxiedClient) -> tuple[asyncio.Transport, ConnectionSlot]:
             raise UnicodeError("label too long")
 
     leader = Failing(cast(asyncio.Transport, None))
