@@ -70,7 +70,7 @@ class Inspection:
         state: Callable[[], str],
         queue_of: Callable[[str], tuple[str, str] | None],
         is_down: Callable[[str, str], bool],
-        sides: Callable[[], Iterable[InspectedPeer]],
+        peers: Callable[[], Iterable[InspectedPeer]],
         copy_damaged: CopyDamaged,
         clock_ms: Callable[[], int],
         interval_ms: int | None,
@@ -85,7 +85,7 @@ class Inspection:
             state: the state of this node, as in management.node.ReplicationOperations.
             queue_of: returns vhost and name of the queue with a given log.
             is_down: returns whether a queue, by vhost and name, is out of service because its log is damaged.
-            sides: the nodes at the other ends of all links, the leader first.
+            peers: the nodes at the other ends of all links, the leader first.
             copy_damaged: see scrubbing.
             clock_ms: the time.
             interval_ms: the interval of scrubs in the background; None for none.
@@ -95,11 +95,11 @@ class Inspection:
         self._tree = tree
         self._node_id = node_id
         self._queue_of = queue_of
-        self._sides = sides
+        self._peers = peers
         self._clock_ms = clock_ms
         self._interval_ms = interval_ms
         self._answers = Answers(tree, state)
-        self._scrubber = Scrubber(tree, state, queue_of, is_down, sides, copy_damaged)
+        self._scrubber = Scrubber(tree, state, queue_of, is_down, peers, copy_damaged)
         self._file = StateFile(data_dir / FILE)
         self._past = self._load()
         self._total = Scrubbed()
@@ -139,10 +139,10 @@ class Inspection:
 
     async def verify(self, follower: str | None, deep: bool) -> list[dict[str, Any]]:
         """See management.node.InspectionOperations."""
-        sides = [side for side in self._sides() if follower in (None, *self._follower(side))]
-        if not sides and follower is not None:
+        peers = [peer for peer in self._peers() if follower in (None, *self._follower(peer))]
+        if not peers and follower is not None:
             raise NotFound(f"no follower '{follower}' is connected")
-        work = [Verification(self._answers, side, self._name, self._queue_of, deep=deep) for side in sides]
+        work = [Verification(self._answers, peer, self._name, self._queue_of, deep=deep) for peer in peers]
         comparing = _Comparing(work, len(work) * self._stored_octets())
         self._verifying.append(comparing)
         try:
@@ -161,9 +161,9 @@ class Inspection:
     def _stored_octets(self) -> int:
         return sum(log.size_bytes for log in list(self._tree().logs.values()))
 
-    def _follower(self, side: InspectedPeer) -> tuple[str, str]:
+    def _follower(self, peer: InspectedPeer) -> tuple[str, str]:
         """Return name and id of the follower of the two nodes."""
-        return (self._name, self._node_id) if side.is_leader else (side.name, side.node_id)
+        return (self._name, self._node_id) if peer.is_leader else (peer.name, peer.node_id)
 
     # -- scrubbing ----------------------------------------------------------------------------
 
@@ -286,7 +286,7 @@ class Inspection:
         """See management.node.InspectionOperations."""
         found = await asyncio.to_thread(contents, self._tree().path_of(path), path)
         own = copy_of(self._name, CopyRole.LEADER, found, is_damaged=True)
-        asked = [copy_at(side, path) for side in self._sides() if not side.is_leader]
+        asked = [copy_at(peer, path) for peer in self._peers() if not peer.is_leader]
         return [own, *await asyncio.gather(*asked)]
 
     async def quarantine_log(self, path: str) -> None:

@@ -60,20 +60,20 @@ def copy_of(node: str, role: CopyRole, found: DivergentLog | None, *, is_damaged
     return LogCopy(node, role, state, found.unsettled, found.octets, found.from_offset, found.next_offset)
 
 
-async def copy_at(side: InspectedPeer, path: str) -> LogCopy:
+async def copy_at(peer: InspectedPeer, path: str) -> LogCopy:
     """Return the copy at the other side of a replication link, by its offsets."""
     try:
-        found = await side.ask("bounds", {"path": path})
+        found = await peer.ask("bounds", {"path": path})
         extents = need_list(found, "logs", LogEntry)
     except LeveretError as error:
-        return LogCopy(side.name, CopyRole.FOLLOWER, CopyState.UNKNOWN, why=str(error))
+        return LogCopy(peer.name, CopyRole.FOLLOWER, CopyState.UNKNOWN, why=str(error))
     if not extents:
         is_there = bool(found.get("on_disk"))
         state = CopyState.DAMAGED if is_there else CopyState.MISSING
-        return LogCopy(side.name, CopyRole.FOLLOWER, state)
+        return LogCopy(peer.name, CopyRole.FOLLOWER, state)
     extent = extents[0]
     return LogCopy(
-        side.name,
+        peer.name,
         CopyRole.FOLLOWER,
         CopyState.READABLE,
         first_offset=extent.first_offset,

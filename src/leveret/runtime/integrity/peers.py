@@ -33,7 +33,7 @@ class InspectedPeer(Protocol):
 
     @property
     def is_connected(self) -> bool:
-        """Whether the node can still be asked. After a reconnection it is another side."""
+        """Whether the node can still be asked. After a reconnection it is another peer."""
 
     @property
     def state(self) -> str:

@@ -110,7 +110,7 @@ class Scrubber:
     """See the module.
 
     Attributes:
-        sides: the nodes that may be asked for chunks.
+        peers: the nodes that may be asked for chunks.
         is_down: returns whether a queue, by vhost and name, is out of service because its log is damaged.
     """
 
@@ -120,7 +120,7 @@ class Scrubber:
         state: Callable[[], str],
         queue_of: Callable[[str], tuple[str, str] | None],
         is_down: Callable[[str, str], bool],
-        sides: Callable[[], Iterable[InspectedPeer]],
+        peers: Callable[[], Iterable[InspectedPeer]],
         copy_damaged: CopyDamaged,
     ) -> None:
         """Read nothing yet. `state` is the state of this node; `queue_of` returns vhost and queue of a log."""
@@ -128,7 +128,7 @@ class Scrubber:
         self._state = state
         self._queue_of = queue_of
         self._is_down = is_down
-        self._sides = sides
+        self._peers = peers
         self._copy_damaged = copy_damaged
         self._writing = asyncio.Lock()
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="scrub")
@@ -240,31 +240,31 @@ class Scrubber:
                 return ["a segment is missing: this copy is quarantined and fetched again from its leader"]
             return ["a segment is missing, and a scrub repairs chunks within segments only"]
         reasons = []
-        for side in self._sides():
+        for peer in self._peers():
             try:
-                octets = await self._fetch(side, name, damage)
+                octets = await self._fetch(peer, name, damage)
                 await self._write(name, log, damage, octets)
             except LeveretError as error:
-                reasons.append(f"{side.name}: {error}")
+                reasons.append(f"{peer.name}: {error}")
             else:
                 logger.warning(
                     "chunk_repaired log=%s offset=%d octets=%d from=%s",
                     name,
                     damage.offset,
                     len(octets),
-                    side.name,
+                    peer.name,
                 )
                 return None
         return reasons or ["no other node is connected that has it"]
 
-    async def _fetch(self, side: InspectedPeer, name: str, damage: Damage) -> bytes:
+    async def _fetch(self, peer: InspectedPeer, name: str, damage: Damage) -> bytes:
         """Return all chunks of the damaged range from the other side.
 
         Raises:
             LeveretError: the other side lacks some of them, or has others.
         """
-        if side.state not in JOINED:
-            raise LeveretError(f"it is {side.state}")
+        if peer.state not in JOINED:
+            raise LeveretError(f"it is {peer.state}")
         octets, offset = bytearray(), damage.offset
         # The end of a log that could not be opened is unknown; then its octets must tell.
         to = damage.next_offset if damage.next_offset > damage.offset else _END_UNKNOWN
@@ -273,7 +273,7 @@ class Scrubber:
             raise LeveretError("the end of the log is missing here")
         while offset < to and len(octets) < room:
             left = min(room - len(octets), CHUNKS_BYTES_MAX)
-            found = await side.ask("chunk", {"path": name, "offset": offset, "to": to, "octets_max": left})
+            found = await peer.ask("chunk", {"path": name, "offset": offset, "to": to, "octets_max": left})
             for why in ("damage", "gone"):
                 if why in found:
                     raise LeveretError(str(found[why]))

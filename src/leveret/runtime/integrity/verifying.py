@@ -54,7 +54,7 @@ class Verification:
     def __init__(
         self,
         answers: Answers,
-        side: InspectedPeer,
+        peer: InspectedPeer,
         name: str,
         queue_of: Callable[[str], tuple[str, str] | None],
         *,
@@ -65,8 +65,8 @@ class Verification:
         A `deep` comparison reads all stored data on both sides.
         """
         self._answers = answers
-        self._side = side
-        self._leader, self._follower = (side.name, name) if side.is_leader else (name, side.name)
+        self._peer = peer
+        self._leader, self._follower = (peer.name, name) if peer.is_leader else (name, peer.name)
         self._queue_of = queue_of
         self._deep = deep
         self.octets_done = 0
@@ -88,7 +88,7 @@ class Verification:
                 compared = _Compared(f"not compared: {error}")
             if compared is not None:
                 yield self._row(name, compared)
-            if not self._side.is_connected:
+            if not self._peer.is_connected:
                 return
         try:
             for name, compared in (await self._files()).items():
@@ -119,19 +119,19 @@ class Verification:
     async def _ask(self, what: str, about: About) -> _LeaderAndFollower:
         """Ask the leader first: a follower in step answers after it has applied all that the leader had then."""
         leader = await self._ask_leader(what, about)
-        if self._side.is_leader:
+        if self._peer.is_leader:
             return _LeaderAndFollower(leader, await self._here(what, about))
-        return _LeaderAndFollower(leader, await self._side.ask(what, about))
+        return _LeaderAndFollower(leader, await self._peer.ask(what, about))
 
     async def _ask_leader(self, what: str, about: About) -> Found:
-        return await (self._side.ask if self._side.is_leader else self._here)(what, about)
+        return await (self._peer.ask if self._peer.is_leader else self._here)(what, about)
 
     def _is_in_step(self, both: _LeaderAndFollower) -> bool:
-        return self._side.state in IN_STEP and both.follower.get("state") in IN_STEP
+        return self._peer.state in IN_STEP and both.follower.get("state") in IN_STEP
 
     async def _names(self) -> set[str]:
         names: set[str] = set()
-        for ask in (self._here, self._side.ask):
+        for ask in (self._here, self._peer.ask):
             after, is_last = "", False
             while not is_last:
                 found = await ask("bounds", {"after": after})
@@ -218,8 +218,8 @@ class Verification:
         """Return the digest of these offsets, or the difference; None if one of the nodes has dropped them."""
         about: About = {"path": name, "from": begin, "to": until, "deep": self._deep}
         for pause_s in (*_PAUSES_S, None):
-            here, there = await asyncio.gather(self._here("digest", about), self._side.ask("digest", about))
-            leader, follower = (there, here) if self._side.is_leader else (here, there)
+            here, there = await asyncio.gather(self._here("digest", about), self._peer.ask("digest", about))
+            leader, follower = (there, here) if self._peer.is_leader else (here, there)
             difference = self._difference(leader, follower)
             if not difference:
                 return leader

@@ -152,7 +152,7 @@ class Roles:
             state=lambda: self.state,
             queue_of=lambda name: self.node.queue_of(name),
             is_down=self._is_down,
-            sides=lambda: peers_of(self.inbound, self.listener),
+            peers=lambda: peers_of(self.inbound, self.listener),
             copy_damaged=self._lacks_segment,
             clock_ms=clock_ms,
             interval_ms=config.followers.scrub_interval_ms,

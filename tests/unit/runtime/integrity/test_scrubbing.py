@@ -53,9 +53,9 @@ def assert_whole(pair: Pair) -> None:
 
 
 def side_of(node: PairedNode) -> OtherSide:
-    (side,) = node.sides
-    assert isinstance(side, OtherSide)
-    return side
+    (peer,) = node.peers
+    assert isinstance(peer, OtherSide)
+    return peer
 
 
 # -- mending ----------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def test_the_second_side_is_asked_when_the_first_one_has_it_not(pair: Pair, dama
     good = side_of(damaged)
     away = OtherSide(pair.leader, lambda: "streaming", is_leader=False)
     away.is_connected = False
-    damaged.sides = [away, good]
+    damaged.peers = [away, good]
     found = scrub(damaged)
     assert (found["repaired"], found["unrepaired"]) == (1, [])
 
@@ -202,7 +202,7 @@ def test_a_chunk_that_is_damaged_on_both_sides_is_left_and_named(
 def test_with_nobody_there_damage_is_named(pair: Pair, damaged: PairedNode) -> None:
     pair.fill(Q)
     flip(damaged.directory / Q, 4, PLACES["data"])
-    damaged.sides = []
+    damaged.peers = []
     (why,) = scrub(damaged)["unrepaired"]
     assert why.endswith("CRC of its data does not match): no other node is connected that has it")
 
@@ -256,7 +256,7 @@ def test_an_answer_that_makes_no_sense_is_a_reason_and_no_crash(pair: Pair, dama
         async def ask(self, what: str, about: dict[str, str | int | bool]) -> dict[str, Any]:
             return {"octets": "text", "next_offset": 6}
 
-    damaged.sides = [Odd(pair.leader, lambda: "streaming", is_leader=False)]
+    damaged.peers = [Odd(pair.leader, lambda: "streaming", is_leader=False)]
     (why,) = scrub(damaged)["unrepaired"]
     assert "has no octets" in why
 
@@ -274,7 +274,7 @@ def test_chunks_that_were_damaged_on_the_way_are_not_written(pair: Pair, damaged
             octets[70] ^= 1
             return found | {"octets": bytes(octets)}
 
-    damaged.sides = [Noisy(pair.leader, lambda: "streaming", is_leader=False)]
+    damaged.peers = [Noisy(pair.leader, lambda: "streaming", is_leader=False)]
     (why,) = scrub(damaged)["unrepaired"]
     assert "the chunks that the other side sent are damaged" in why
     assert segment_path(damaged.directory / Q, 4).read_bytes() == before

@@ -362,19 +362,19 @@ def test_a_follower_that_is_not_there_is_refused(pair: Pair, asked: PairedNode) 
 
 def test_with_nobody_there_is_nothing_to_compare(pair: Pair, asked: PairedNode) -> None:
     pair.fill(Q, 1)
-    asked.sides = []
+    asked.peers = []
     assert rows(asked) == []
 
 
 def test_a_link_that_ends_ends_the_rows_with_one_that_says_so(pair: Pair, asked: PairedNode) -> None:
     for name in ("a", "b", "c"):
         pair.fill(f"queues/{name}", 2)
-    (side,) = asked.sides
+    (peer,) = asked.peers
 
     def end(what: str, about: dict[str, Any]) -> None:
-        side.is_connected = about.get("path") != "queues/b"  # type: ignore[misc]
+        peer.is_connected = about.get("path") != "queues/b"  # type: ignore[misc]
 
-    side.before = end  # type: ignore[attr-defined]
+    peer.before = end  # type: ignore[attr-defined]
     assert [(row["log"], row["match"], row["detail"]) for row in rows(asked)] == [
         ("queues/a", True, ""),
         ("queues/b", False, "not compared: the replication link ended"),
@@ -382,8 +382,8 @@ def test_a_link_that_ends_ends_the_rows_with_one_that_says_so(pair: Pair, asked:
 
 
 def test_a_side_that_cannot_even_be_asked_has_a_row_that_says_so(pair: Pair, asked: PairedNode) -> None:
-    (side,) = asked.sides
-    side.is_connected = False  # type: ignore[misc]
+    (peer,) = asked.peers
+    peer.is_connected = False  # type: ignore[misc]
     assert [(row["follower"], row["match"], row["detail"]) for row in rows(asked)] == [
         ("two", False, "not compared: the replication link ended")
     ]

@@ -104,7 +104,7 @@ class PairedNode:
         self.node_id = f"id-of-{name}"
         self.state = state
         self.tree = Tree(directory, epoch=4)
-        self.sides: list[InspectedPeer] = []
+        self.peers: list[InspectedPeer] = []
         self.down: set[tuple[str, str]] = set()
         self.now_ms = 1_000_000
         self.interval_ms = interval_ms
@@ -119,7 +119,7 @@ class PairedNode:
             state=lambda: self.state,
             queue_of=lambda name: ("/", name[7:]) if name.startswith("queues/") else None,
             is_down=lambda vhost, queue: (vhost, queue) in self.down,
-            sides=lambda: self.sides,
+            peers=lambda: self.peers,
             copy_damaged=lambda log, error: False,
             clock_ms=lambda: self.now_ms,
             interval_ms=self.interval_ms,
@@ -146,12 +146,12 @@ class Pair:
         self.leader.tree.changes = self.copying
         self.to_leader = OtherSide(self.leader, lambda: self.follower.state, is_leader=True)
         self.to_follower = OtherSide(self.follower, lambda: self.follower.state, is_leader=False)
-        self.leader.sides = [self.to_follower]
-        self.follower.sides = [self.to_leader]
+        self.leader.peers = [self.to_follower]
+        self.follower.peers = [self.to_leader]
         self.nodes = {"one": self.leader, "two": self.follower}
 
     def fill(self, name: str, chunks: int = 8, size: int = 90) -> Log:
-        """Append chunks with trailers, two of which make a segment; both sides have them on disk."""
+        """Append chunks with trailers, two of which make a segment; both peers have them on disk."""
         log = self.leader.log(name)
         for _ in range(chunks):
             append(log, size, 2, TRAILER)
