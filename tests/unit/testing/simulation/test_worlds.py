@@ -46,6 +46,11 @@ def test_a_run_of_each_world_keeps_what_it_confirmed_and_settled(
     assert summary["confirmed"] > confirmed
 
 
+def test_a_switched_policy_whose_node_stays_down_ends_before_the_world_takes_it_for_endless() -> None:
+    """A kill came while the policy was off: the switch waited a minute to delete it, and another one to put it."""
+    assert simulate("sites", 20294008, 1)["failed"] == 0
+
+
 def test_a_run_fails_if_a_queue_meets_a_bug_although_its_node_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

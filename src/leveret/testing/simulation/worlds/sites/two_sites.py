@@ -63,6 +63,8 @@ _USER: Final = "replicator"
 _PASSWORD: Final = "a password"
 _LOOK_S: Final = 0.1
 FOLLOW_TIMEOUT_S: Final = 120.0
+ABSENT_S: Final = 30.0
+"""The wait for a node of the upstream. Nobody starts one while faults end; a fault with two waits must end in time."""
 _AFTERWARDS_S: Final = 10.0
 _REPORTED_S: Final = 5.0
 _BUSY: Final = PublishingPace(0.008)
@@ -389,7 +391,7 @@ class SitesWorld(SimulatedWorld):
     async def _change(self, *changes: d.Put | d.Delete) -> None:
         """Change the upstream's definitions, again after each end of a node, unless all stay down."""
         while not await self._is_changed(changes):
-            if not await wait_until(lambda: bool(self.upstream.opened) or self._is_lost, START_TIMEOUT_S):
+            if not await wait_until(lambda: bool(self.upstream.opened) or self._is_lost, ABSENT_S):
                 return
 
     async def _is_changed(self, changes: Sequence[d.Put | d.Delete]) -> bool:
