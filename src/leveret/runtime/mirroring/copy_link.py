@@ -19,6 +19,7 @@ from leveret.model.errors import Corrupt, LeveretError, StorageError
 from leveret.runtime.link.peer import LinkPeer
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.mirroring.mirror_copy import MirrorCopy
+from leveret.runtime.process.sparse_log import SparseLog
 from leveret.runtime.replication.receiving_link import ReceivingLink
 from leveret.runtime.sockets.backoff import RETRY_S, delay_s
 from leveret.session.link_handshake import Kind
@@ -81,6 +82,7 @@ class CopyLink:
         self._link: ReceivingLink | None = None
         self._ended = asyncio.Event()
         self._failures = 0
+        self._unwritten = SparseLog()
         self._wanted = asyncio.Event()
         self._retries: dict[str, asyncio.TimerHandle] = {}
         self._running = self._loop.create_task(self._run())
@@ -218,7 +220,11 @@ class CopyLink:
 
     def _fail(self, copy: MirrorCopy, error: Exception) -> None:
         """Take no more records of a copy until it is reported anew."""
-        logger.error("mirror_not_written log=%s leader=%s error=%s", copy.name, self.node, error)
+        others = 0 if isinstance(error, Corrupt) else self._unwritten.others()
+        if others is not None:
+            logger.error(
+                "mirror_not_written log=%s leader=%s error=%s others=%d", copy.name, self.node, error, others
+            )
         copy.is_accepting = False
         copy.error = str(error)
         if self._link is not None:

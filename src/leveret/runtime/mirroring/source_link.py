@@ -16,6 +16,7 @@ from leveret.runtime.link.peer import LinkPeer
 from leveret.runtime.mirroring.led_log import LedLog, MirrorState
 from leveret.runtime.mirroring.source_link_base import MirrorLeader, SourceLinkBase
 from leveret.runtime.mirroring.source_stream import SourceStream
+from leveret.runtime.process.sparse_log import SparseLog
 from leveret.runtime.replication.sent_logs import check_name
 from leveret.storage.open_segments import OutOfDescriptors
 from leveret.wire import link as wire
@@ -58,6 +59,7 @@ class SourceLink(SourceLinkBase):
         self.streams: dict[str, SourceStream] = {}
         self._led = led
         self._is_over = False
+        self._failures = SparseLog()
         self._beating = asyncio.get_running_loop().call_later(BEAT_S, self._beat)
 
     def fall_behind(self) -> None:
@@ -97,9 +99,15 @@ class SourceLink(SourceLinkBase):
                     stream.probed(found)
             case Type.FAILED:
                 failed = decode(kind, payload, wire.CopyFailed)
-                logger.warning(
-                    "mirror_failed log=%s node=%s error=%s", failed.path, self.node, failed.error[:500]
-                )
+                others = self._failures.others()
+                if others is not None:
+                    logger.warning(
+                        "mirror_failed log=%s node=%s error=%s others=%d",
+                        failed.path,
+                        self.node,
+                        failed.error[:500],
+                        others,
+                    )
                 self.end(failed.path)
             case _:
                 raise LinkError(f"message {kind.name} is not due from a mirror")
