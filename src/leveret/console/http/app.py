@@ -32,8 +32,8 @@ from starlette.types import ASGIApp
 
 from leveret.console.http.guard import Guard
 from leveret.console.http.sessions import ConsoleSession, LoginFailed, Sessions
-from leveret.console.http.shipped import ShippedFiles
 from leveret.console.http.site_queries import MessagesQuery, export_divergent, history, messages, moments
+from leveret.console.http.static_files import ConsoleFiles
 from leveret.console.http.throttle import LoginThrottle
 from leveret.console.http.views import VIEWS, show_actions
 from leveret.console.jobs.actions import BY_NAME, may_act
@@ -72,7 +72,7 @@ def build_console(settings: ConsoleSettings, port: int) -> ASGIApp:
     app = Starlette(routes=ROUTES, lifespan=_lifespan)
     app.state.sessions = sessions
     app.state.throttle = LoginThrottle()
-    app.state.files = ShippedFiles()
+    app.state.files = ConsoleFiles()
     app.state.has_tls = settings.has_tls
     # Browsers store cookies by host, not by port; two consoles of a machine must not overwrite each other's.
     app.state.cookie = f"{'__Host-' if settings.has_tls else ''}leveret-console-{port}"

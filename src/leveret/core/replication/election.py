@@ -10,8 +10,8 @@ A node may lead when no node leads and the in-sync record names the node, or whe
 writes the leader's key, bound to its lease, and the epoch in one transaction, on condition that no key it read has
 changed: one of several concurrent candidates wins, and no epoch is used twice.
 
-When the store has lost its data, a node relies on the keys that it saw before (`Memory`): a node that was not in sync
-does not win because the record is gone, and epochs continue from the highest one that the node knows.
+When the store has lost its data, a node relies on the keys that it saw before (`RememberedStore`): a node that was not
+in sync does not win because the record is gone, and epochs continue from the highest one that the node knows.
 
 core/replication/election_turns decides, as for a queue: this module reads and writes the keys. Candidates do not know
 which nodes run, so each of them stands for itself. runtime/coordination/election sends the requests;
@@ -166,16 +166,16 @@ def _decoded(key: str, entry: StoredValue, kind: type[Value]) -> Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class RememberedStore:
     """Earlier content of the store as a node saw it, in case the store loses its data."""
 
     epoch: int = 0
     in_sync: frozenset[str] | None = None
 
-    def after(self, observed: Observed) -> Memory:
+    def after(self, observed: Observed) -> RememberedStore:
         """Return the memory after this observation."""
         in_sync = self.in_sync if observed.in_sync is None else observed.in_sync
-        return Memory(max(self.epoch, observed.epoch), in_sync)
+        return RememberedStore(max(self.epoch, observed.epoch), in_sync)
 
 
 class Candidate(NamedTuple):
@@ -209,7 +209,12 @@ class ElectionDeclined(NamedTuple):
 
 
 def stand(
-    keys: ElectionKeys, observed: Observed, memory: Memory, candidate: Candidate, *, force: bool = False
+    keys: ElectionKeys,
+    observed: Observed,
+    memory: RememberedStore,
+    candidate: Candidate,
+    *,
+    force: bool = False,
 ) -> Candidacy | ElectionDeclined:
     """Decide whether a node may lead, and return the transaction that makes it the leader.
 

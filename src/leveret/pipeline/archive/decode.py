@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from leveret.pipeline.archive.manifest import QueuePart
-from leveret.pipeline.archive.stored_positions import Bookkeeper
+from leveret.pipeline.archive.stored_positions import StoredPositionsCollector
 from leveret.wire.chunk import Attribute, Chunk, ChunkError, ChunkType, Header, decode_chunk, decode_trailer
 
 Int64s = npt.NDArray[np.int64]
@@ -89,7 +89,7 @@ class Decoder:
     def __init__(self, vhost: str) -> None:
         self.vhost = vhost
         self.parts: dict[tuple[str, int], QueuePart] = {}
-        self.stored_positions = Bookkeeper()
+        self.stored_positions = StoredPositionsCollector()
         self.first = -1
         self.next = -1
         self.last: Header | None = None

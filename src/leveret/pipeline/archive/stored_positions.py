@@ -59,7 +59,7 @@ class StoredPositions(msgspec.Struct, frozen=True, kw_only=True):
     clamped: int = 0
 
 
-class Bookkeeper:
+class StoredPositionsCollector:
     """Collects the stored positions in chunks; a repeated one once, and only the last one of a millisecond.
 
     Rows are in the order of their last occurrence: a stream with too many publishers forgets the first ones.

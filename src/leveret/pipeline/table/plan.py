@@ -125,7 +125,7 @@ def plan_ranges(manifest: Manifest, request: TableRequest) -> list[FileRange]:
         for file in files if hidden else ():
             mine = {each: hidden[each] for each, _ in parts_of([file]) if each in hidden}
             if mine:
-                without[file.path] = united(without.get(file.path, {}), mine)
+                without[file.path] = union_of(without.get(file.path, {}), mine)
         ranges += ranges_of(manifest.data_dir, files, request, without=without)
     return ranges
 
@@ -154,7 +154,7 @@ def ranges_of(
     return ranges
 
 
-def dealt(ranges: list[FileRange]) -> list[list[FileRange]]:
+def ranges_by_task(ranges: list[FileRange]) -> list[list[FileRange]]:
     """The ranges of each task: those of small vhosts share one."""
     tasks: list[list[FileRange]] = []
     load = 1.0
@@ -294,7 +294,7 @@ def unreadable(place: Place, error: Exception) -> StorageError:
     )
 
 
-def united(one: Masks, other: Masks) -> Masks:
+def union_of(one: Masks, other: Masks) -> Masks:
     """By incarnation, the offsets that are in one of the two."""
     return {
         each: EitherMask(one[each], other[each]) if each in one and each in other else (one | other)[each]

@@ -45,7 +45,7 @@ from leveret.pipeline.archive.manifest import Manifest, uncollected
 from leveret.pipeline.spark.worker import freeze_modules
 from leveret.pipeline.spark.workers import pack
 from leveret.pipeline.table.columns import STATES, schema_of
-from leveret.pipeline.table.plan import FileRange, dealt, open_archive, plan_ranges
+from leveret.pipeline.table.plan import FileRange, open_archive, plan_ranges, ranges_by_task
 from leveret.pipeline.table.positions import Positions, next_positions, ranges_between
 from leveret.pipeline.table.request import TableRequest, columns_of, request_of
 from leveret.pipeline.table.scan import read_rows
@@ -116,7 +116,8 @@ class MessagesReader(DataSourceReader):
         """A partition for each task."""
         with _in_a_sentence(), uncollected():
             return [
-                RangePartition(each) for each in dealt(plan_ranges(open_archive(self._uri), self._request))
+                RangePartition(each)
+                for each in ranges_by_task(plan_ranges(open_archive(self._uri), self._request))
             ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -159,7 +160,7 @@ class MessagesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with _in_a_sentence():
             manifest = self._refreshed()
             ranges = ranges_between(manifest, start, end, self._request)
-            return [RangePartition(each) for each in dealt(ranges)]
+            return [RangePartition(each) for each in ranges_by_task(ranges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a task."""

@@ -15,7 +15,7 @@ from leveret.model.errors import StorageError
 from leveret.pipeline.jobs.parent_channel import ParentChannel
 from leveret.pipeline.jobs.progress import Inbox
 from leveret.pipeline.spark.errors import SparkFailed, cause_of
-from leveret.pipeline.table.plan import FileRange, dealt
+from leveret.pipeline.table.plan import FileRange, ranges_by_task
 
 _POLL_S: Final = 0.1
 
@@ -29,7 +29,7 @@ def run_tasks(
         StorageError: a file cannot be read or written.
         SparkFailed: anything else.
     """
-    tasks = dealt(ranges)
+    tasks = ranges_by_task(ranges)
     if not tasks:
         return []
 

@@ -1,4 +1,4 @@
-"""The answers of this node to requests of other nodes of its cluster (links.AskedLinks)."""
+"""The answers of this node to requests of other nodes of its cluster (links.RequestLinks)."""
 
 from __future__ import annotations
 

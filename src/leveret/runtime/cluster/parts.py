@@ -9,7 +9,7 @@ from leveret.core.replication.cluster import Placement
 from leveret.runtime.cluster.answers import ClusterAnswers
 from leveret.runtime.cluster.definitions_publication import DefinitionsPublication
 from leveret.runtime.cluster.forwarding import Forwarding
-from leveret.runtime.cluster.membership.links import AskedLinks, MemberLinks
+from leveret.runtime.cluster.membership.links import MemberLinks, RequestLinks
 from leveret.runtime.cluster.membership.listener import ClusterListener
 from leveret.runtime.cluster.membership.member import ClusterMember
 from leveret.runtime.cluster.placement.local_queues import QueueKey
@@ -45,5 +45,5 @@ class ClusterParts:
     schema_decisions: ClusterSchemaDecisions
     standby_site: ClusterStandbySite
     answers: ClusterAnswers
-    asked: AskedLinks
+    asked: RequestLinks
     listener: ClusterListener

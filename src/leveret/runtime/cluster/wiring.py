@@ -17,7 +17,7 @@ from leveret.runtime.cluster.answers import ClusterAnswers
 from leveret.runtime.cluster.coordinator import Coordinator
 from leveret.runtime.cluster.definitions_publication import DefinitionsPublication
 from leveret.runtime.cluster.forwarding import Forwarding
-from leveret.runtime.cluster.membership.links import AskedLinks, MemberLinks
+from leveret.runtime.cluster.membership.links import MemberLinks, RequestLinks
 from leveret.runtime.cluster.membership.listener import ClusterListener, Handler
 from leveret.runtime.cluster.membership.member import ClusterMember
 from leveret.runtime.cluster.operations import ClusterCommands
@@ -158,7 +158,7 @@ def _parts(member: ClusterMember, node: Node, secret: Secret) -> ClusterParts:
     answers = ClusterAnswers(
         member, engine, queues, roles, placement_controller, node, stream_replicas, stream_groups
     )
-    asked = AskedLinks(answers.answer)
+    asked = RequestLinks(answers.answer)
 
     def mirror(peer: LinkPeer, caller: ProvenFollower) -> Receiver:
         return sources.accept(peer, caller.name, caller.incarnation)

@@ -111,7 +111,7 @@ class Election:
         self._clock_s = clock_s
         self._term: _Term | None = None
         self._writing = asyncio.Lock()
-        self._memory = core.Memory()
+        self._memory = core.RememberedStore()
         self._reported: ElectedLeader | None = None
         self._reported_at_s = 0.0
         self._version = 0

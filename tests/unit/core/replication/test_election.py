@@ -16,9 +16,9 @@ from leveret.core.replication.election import (
     ElectionKeys,
     Holds,
     LeaseClock,
-    Memory,
     Observed,
     PutKey,
+    RememberedStore,
     StoredValue,
     StoreTransaction,
     Unchanged,
@@ -31,7 +31,7 @@ from leveret.core.replication.election import (
 KEYS = ElectionKeys.under("leveret")
 NODES = ("a", "b", "c")
 A = Candidate("a", "tcp://a:5679", 4)
-NOTHING_SEEN = Memory()
+NOTHING_SEEN = RememberedStore()
 
 
 class Store:
@@ -67,14 +67,14 @@ class Store:
 
 
 def candidacy(
-    store: Store, candidate: Candidate, memory: Memory = NOTHING_SEEN, *, force: bool = False
+    store: Store, candidate: Candidate, memory: RememberedStore = NOTHING_SEEN, *, force: bool = False
 ) -> Candidacy:
     decision = stand(KEYS, store.observed(), memory, candidate, force=force)
     assert isinstance(decision, Candidacy)
     return decision
 
 
-def refusal(store: Store, candidate: Candidate, memory: Memory = NOTHING_SEEN) -> ElectionDeclined:
+def refusal(store: Store, candidate: Candidate, memory: RememberedStore = NOTHING_SEEN) -> ElectionDeclined:
     decision = stand(KEYS, store.observed(), memory, candidate)
     assert isinstance(decision, ElectionDeclined)
     return decision
@@ -125,7 +125,7 @@ def test_one_with_a_damaged_log_does_not_lead_while_another_one_was_in_sync() ->
     store.end(7)
     torn = Candidate("b", "", 5, is_torn=True)
     assert refusal(store, torn).reason.endswith("in sync beside it when there was a leader: a")
-    forced = stand(KEYS, store.observed(), Memory(), torn, force=True)
+    forced = stand(KEYS, store.observed(), RememberedStore(), torn, force=True)
     assert isinstance(forced, Candidacy)
 
 
@@ -135,7 +135,9 @@ def test_one_with_a_damaged_log_leads_if_no_other_one_can_have_more() -> None:
     assert store.run(first.transaction, lease=7)
     store.end(7)
     assert candidacy(store, A._replace(is_torn=True)).leader.node_id == "a"
-    emptied = stand(KEYS, Store().observed(), Memory(in_sync=frozenset("a")), A._replace(is_torn=True))
+    emptied = stand(
+        KEYS, Store().observed(), RememberedStore(in_sync=frozenset("a")), A._replace(is_torn=True)
+    )
     assert isinstance(emptied, ElectionDeclined), "the record is gone: another one may have been in it since"
 
 
@@ -151,7 +153,7 @@ def test_one_that_was_not_in_sync_does_not_follow_unless_forced_and_then_alone()
 
 
 def test_force_does_not_put_away_a_leader() -> None:
-    assert isinstance(stand(KEYS, led_by_a().observed(), Memory(), A, force=True), ElectionDeclined)
+    assert isinstance(stand(KEYS, led_by_a().observed(), RememberedStore(), A, force=True), ElectionDeclined)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +162,7 @@ def test_force_does_not_put_away_a_leader() -> None:
 def test_an_epoch_is_higher_than_every_other(own: int, seen: int, remembered: int) -> None:
     store = Store()
     store.run(StoreTransaction((), (PutKey(KEYS.epoch, str(seen).encode()),)))
-    assert candidacy(store, Candidate("a", "", own), Memory(remembered)).leader.epoch == 10
+    assert candidacy(store, Candidate("a", "", own), RememberedStore(remembered)).leader.epoch == 10
 
 
 @pytest.mark.parametrize("key", [KEYS.leader, KEYS.epoch, KEYS.in_sync])
@@ -188,8 +190,8 @@ def test_only_the_leader_changes_the_record_and_a_late_write_of_its_own_does_not
 
 
 def test_after_a_loss_of_the_stores_data_those_who_saw_it_go_by_what_they_saw() -> None:
-    before = Memory().after(led_by_a().observed())
-    assert before == Memory(5, frozenset("ab"))
+    before = RememberedStore().after(led_by_a().observed())
+    assert before == RememberedStore(5, frozenset("ab"))
     empty = Store()
     assert before.after(empty.observed()) == before
     assert "in sync when there was a leader: a, b" in refusal(empty, Candidate("c", "", 5), before).reason
@@ -266,7 +268,7 @@ class Contenders(RuleBasedStateMachine):
         super().__init__()
         self.store = Store()
         self.own_epoch = dict.fromkeys(NODES, 0)
-        self.memory = dict.fromkeys(NODES, Memory())
+        self.memory = dict.fromkeys(NODES, RememberedStore())
         self.pending: list[tuple[str, int, Candidacy]] = []
         self.led: list[tuple[int, str]] = []
         self.leases = 0

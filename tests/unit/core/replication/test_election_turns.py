@@ -12,8 +12,8 @@ from leveret.core.replication.election import (
     Candidate,
     ElectedLeader,
     ElectionKeys,
-    Memory,
     Observed,
+    RememberedStore,
     stand,
 )
 from leveret.core.replication.election_turns import ElectionTurn, LocalCopy, RecordedLeader, Successor, turn
@@ -105,7 +105,11 @@ def test_a_node_stands_if_the_record_lets_it_lead_without_loss_or_an_operator_ac
         leader = ElectedLeader("b", "tcp://b:1", 3) if leads else None
         observed = Observed(leader, 7 if leads else 0, 3, recorded, {})
         found = stand(
-            keys, observed, Memory(2, remembered), Candidate("a", "tcp://a:1", 1, is_torn), force=force
+            keys,
+            observed,
+            RememberedStore(2, remembered),
+            Candidate("a", "tcp://a:1", 1, is_torn),
+            force=force,
         )
         known = remembered if recorded is None else recorded
         is_complete = known is None or "a" in known

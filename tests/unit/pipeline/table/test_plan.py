@@ -10,7 +10,7 @@ from leveret.pipeline.archive import store
 from leveret.pipeline.archive.compact import compact
 from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.table import plan
-from leveret.pipeline.table.plan import dealt, plan_ranges
+from leveret.pipeline.table.plan import plan_ranges, ranges_by_task
 from leveret.pipeline.table.request import TableRequest
 from leveret.pipeline.table.scan import read_rows
 from leveret.testing.sites.standby_archive import transfer
@@ -64,11 +64,11 @@ def test_small_vhosts_share_a_task_and_a_large_file_is_shared_by_several(
 ) -> None:
     monkeypatch.setattr(store, "ROW_GROUP_ROWS", 2)
     manifest = archived(tmp_path, 1, vhosts=7)
-    assert [len(task) for task in dealt(plan_ranges(manifest, OFFSETS))] == [7]
+    assert [len(task) for task in ranges_by_task(plan_ranges(manifest, OFFSETS))] == [7]
     monkeypatch.setattr(plan, "RANGE_MESSAGES", 20)
-    assert [len(task) for task in dealt(plan_ranges(manifest, OFFSETS))] == [2, 2, 2, 1]
+    assert [len(task) for task in ranges_by_task(plan_ranges(manifest, OFFSETS))] == [2, 2, 2, 1]
     monkeypatch.setattr(plan, "RANGE_MESSAGES", 3)
-    tasks = dealt(plan_ranges(manifest, OFFSETS))
+    tasks = ranges_by_task(plan_ranges(manifest, OFFSETS))
     assert len(tasks) == 28
     rows = [
         (each.vhost, offset)

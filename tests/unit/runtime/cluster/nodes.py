@@ -10,7 +10,7 @@ from typing import Any, Final
 from leveret.config.sections.cluster import Cluster
 from leveret.config.uris import NodeUri
 from leveret.core.replication.cluster import Presence
-from leveret.runtime.cluster.membership.links import AskedLinks, MemberLinks
+from leveret.runtime.cluster.membership.links import MemberLinks, RequestLinks
 from leveret.runtime.cluster.membership.listener import ClusterListener, Handler
 from leveret.runtime.link.credentials import NodeCredentials
 from leveret.runtime.link.peer import LinkPeer, Receiver
@@ -53,7 +53,7 @@ class Node:
         self.on_came: Callable[[LinkPeer], None] = lambda peer: None
         self.answers: Callable[[str, Any], Awaitable[dict[str, Any]]] = self._echo
         self.links = MemberLinks(settings, own)
-        self.asked_links = AskedLinks(self.answer)
+        self.asked_links = RequestLinks(self.answer)
         handlers: dict[Kind, Handler] = {
             "member": self.asked_links.accept,
             "relay": self.take,

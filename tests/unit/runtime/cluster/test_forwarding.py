@@ -24,7 +24,7 @@ from leveret.core.replication.cluster import Presence
 from leveret.model import definitions as d
 from leveret.model.errors import StorageError
 from leveret.runtime.cluster.forwarding import Forwarding
-from leveret.runtime.cluster.membership.links import AskedLinks, MemberLinks
+from leveret.runtime.cluster.membership.links import MemberLinks, RequestLinks
 from leveret.runtime.cluster.membership.listener import ClusterListener
 from leveret.runtime.link.credentials import NodeCredentials
 from leveret.runtime.link.peer import LinkPeer, Receiver
@@ -58,7 +58,7 @@ class Site:
         self.links = MemberLinks(SETTINGS, own)
         self.forwarding = Forwarding(name, self.node, self.links.dial, own.incarnation)
         self.follower_server = ClusterListener(
-            SETTINGS, own, {"member": AskedLinks(self._answer).accept, "relay": self.forwarding.accept}
+            SETTINGS, own, {"member": RequestLinks(self._answer).accept, "relay": self.forwarding.accept}
         )
         self.node.broker.make_queue = partial(self._make_queue, leaders)
         self.node.log_store.forwarding = self.forwarding

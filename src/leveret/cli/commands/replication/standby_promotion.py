@@ -287,9 +287,9 @@ def _loss(row: dict[str, Any]) -> str:
     records = row["lag_records"]
     text = f"{records} records of the upstream that this node does not have yet"
     if row["state"] != "connected":
-        text = f"{records} records that the upstream had {heard(row)}, and all later records"
+        text = f"{records} records that the upstream had {last_heard(row)}, and all later records"
         if not row["is_upstream_known"]:
-            text = f"not known: no news from the upstream since this node started; {newest(row)}"
+            text = f"not known: no news from the upstream since this node started; {newest_age(row)}"
     elif not records:
         text = "nothing"
     if missing := row.get("missing_records"):
@@ -304,13 +304,13 @@ def _loss(row: dict[str, Any]) -> str:
     return text
 
 
-def heard(row: dict[str, Any]) -> str:
+def last_heard(row: dict[str, Any]) -> str:
     """The time of the upstream's last message about a virtual host."""
     ago_ms = row.get("heard_ago_ms")
     return "when it was last heard" + ("" if ago_ms is None else f", {age(ago_ms)} ago")
 
 
-def newest(row: dict[str, Any]) -> str:
+def newest_age(row: dict[str, Any]) -> str:
     """The age of a virtual host's newest data here."""
     age_ms = row.get("newest_age_ms")
     if age_ms is not None:
@@ -335,7 +335,7 @@ def follow(steps: Iterator[dict[str, Any]], *, shows: bool, left: str, says: boo
         CtlError: it failed, or the node ended; then the text has `left`, the consequence.
     """
     with suppress(AnswerLost), ProgressBar(shows, "starting Spark", _columns) as bar:
-        recovery, spoken = _Recovery(bar), _Spoken()
+        recovery, spoken = _Recovery(bar), _ProgressLines()
         for step in steps:
             if "summary" in step:
                 return step["summary"]
@@ -379,7 +379,7 @@ class _Recovery:
                 self._bar.begin_again(total=self._total, description=f"comparing {self._queues} queues")
 
 
-class _Spoken:
+class _ProgressLines:
     """The same in lines: each step at its begin, and from time to time the number of messages done."""
 
     def __init__(self) -> None:

@@ -10,7 +10,12 @@ from typer import Argument, Option
 from leveret.cli.command import Session, command
 from leveret.cli.commands.replication.links import Endpoints, Mode, side_lines
 from leveret.cli.commands.replication.standby_logs import with_node
-from leveret.cli.commands.replication.standby_promotion import carry_out, heard, lines_of_left_out, newest
+from leveret.cli.commands.replication.standby_promotion import (
+    carry_out,
+    last_heard,
+    lines_of_left_out,
+    newest_age,
+)
 from leveret.cli.output.ages import age
 from leveret.cli.output.values import ReportLines, Table
 from leveret.cli.secrets import text_of
@@ -161,7 +166,7 @@ def _at_node(row: dict[str, Any]) -> str:
 
 def _standing(row: dict[str, Any]) -> str:
     """A virtual host's transferred data, in words."""
-    missing = f"{row['lag_records']} records that the upstream had {heard(row)} are not here"
+    missing = f"{row['lag_records']} records that the upstream had {last_heard(row)} are not here"
     if row.get("heard_ago_ms") is None:
         text = "no news from the upstream since this node started: its records are not known"
     elif row["heard_ago_ms"] >= _HEARD_MS:
@@ -173,7 +178,7 @@ def _standing(row: dict[str, Any]) -> str:
         text = f"{row['lag_records']} records are missing, a lag of {age(row['lag_ms'])}"
     else:
         text = "all records of the upstream are here"
-    text = f"{text}; {newest(row)}"
+    text = f"{text}; {newest_age(row)}"
     if row["missing_records"]:
         text += f"; {row['missing_records']} records never arrived, because its retention was too short"
     if row["missing_messages"]:

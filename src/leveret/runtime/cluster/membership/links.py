@@ -1,6 +1,6 @@
 """Links from this node to the others of its cluster: one for requests to each running node, and dialled ones.
 
-    links, asked = MemberLinks(config.cluster, credentials), AskedLinks(answer)
+    links, asked = MemberLinks(config.cluster, credentials), RequestLinks(answer)
     listener = ClusterListener(config.cluster, credentials, {"member": asked.accept, ...})
     links.know(state.alive)                                  # at the start, and at each change
     found = await links.ask("rabbit@b", "rows", {"of": "queues"})
@@ -144,7 +144,7 @@ class MemberLinks:
         self._dialled, self._alive = {}, {}
 
 
-class AskedLinks:
+class RequestLinks:
     """The links over which other nodes send requests to this one."""
 
     def __init__(self, answer: Answer) -> None:
@@ -160,7 +160,7 @@ class AskedLinks:
         async def find(what: str, about: dict[str, Any]) -> dict[str, Any]:
             return await self._answer(caller.name, what, about)
 
-        return _Asked(peer, Questions(find))
+        return _RequestLink(peer, Questions(find))
 
     def stop(self) -> None:
         """End all links."""
@@ -266,7 +266,7 @@ async def _nothing(what: str, about: dict[str, Any]) -> dict[str, Any]:
     raise LinkError(f"request {what!r} is not allowed over this link")
 
 
-class _Asked:
+class _RequestLink:
     """A link over which another node sends requests (link_peer.Receiver)."""
 
     def __init__(self, peer: LinkPeer, questions: Questions) -> None:

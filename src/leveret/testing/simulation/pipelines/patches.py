@@ -87,7 +87,7 @@ def simulated_pipelines(segments_min: int, compact_s: float) -> Iterator[None]:
         for module in _SESSIONS:
             replace(f"{module}.start_session", start_simulated_session)
         for variable in _VARIABLES:
-            replace(variable, _OwnVariable(variable))
+            replace(variable, _PerProcessVariable(variable))
         for module in ("leveret.pipeline.transfer.source", "leveret.pipeline.transfer.sink"):
             replace(f"{module}.freeze_modules", lambda: None)
         replace("leveret.pipeline.jobs.progress.Inbox.wait", _wait_for_reports)
@@ -163,7 +163,7 @@ def _file(descriptor: int) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-class _OwnVariable(MutableMapping[Any, Any]):
+class _PerProcessVariable(MutableMapping[Any, Any]):
     """A dictionary of a module, of which each process has its own."""
 
     def __init__(self, name: str) -> None:

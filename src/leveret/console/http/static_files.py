@@ -15,7 +15,7 @@ _KINDS: Final = {
 }
 
 
-class ShippedFiles:
+class ConsoleFiles:
     """All shipped files, in memory: a browser's request never becomes a path."""
 
     def __init__(self) -> None:
