@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,10 @@ import pytest
 from pyspark.errors import PySparkException
 
 from leveret.model.errors import LeveretError
+from leveret.testing.network.ports import wait_until
 from leveret.testing.sites.standby_archive import transfer
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
-from tests.pipeline.conftest import OF_THEIR_OWN
+from tests.pipeline.conftest import OF_THEIR_OWN, PATIENCE_S
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 Job = Callable[..., dict[str, Any]]
@@ -59,9 +59,13 @@ def test_killed_at_every_stage_and_run_again_nothing_is_lost_doubled_or_out_of_o
             child.kill9()
         child = start_pipeline("recover", recover_job(port))
         child.wait_for(lambda event: event["event"] == "started")
-        deadline = time.monotonic() + 30
-        while not any(queue.stored for queue in list(node.host.queues.values())):
-            assert time.monotonic() < deadline
+        # Not in a loop without a pause: the node is a thread of this process, and would get half of its time.
+        wait_until(
+            lambda: any(queue.stored for queue in list(node.host.queues.values())),
+            "a recovered message",
+            PATIENCE_S,
+            interval_s=0.005,
+        )
         child.kill9()
         (row,) = finished(start_pipeline("recover", recover_job(port)))
         assert_recovered_once_in_order(upstream, node)
