@@ -1,4 +1,4 @@
-"""Makes outgoing logs durable, and serves what is durable; outside the confirm path, by a timer, in a thread."""
+"""Makes outgoing logs durable, and serves what is durable; outside the confirm path, by a timer, in threads."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ class OutgoingSync:
         self._shared = shared
         self._has_logs = asyncio.Event()
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="outgoing")
+        # A summary reads a whole segment again; a sync behind it would come that much later.
+        self._beside = ThreadPoolExecutor(max_workers=1, thread_name_prefix="outgoing-beside")
 
     def log_opened(self) -> None:
         """Note that there is a log."""
@@ -72,7 +74,7 @@ class OutgoingSync:
                     pause_s = min(FLUSH_INTERVAL_S, max(BUSY_INTERVAL_S, BUSY_TIMES * took_s))
             for log in self._logs.values():
                 if transferred := log.take_transferred():
-                    self._executor.submit(uncache, transferred)
+                    self._beside.submit(uncache, transferred)
 
     async def _commit(self, pending: list[tuple[OutgoingLog, list[int], int, int]]) -> bool:
         """Sync, and serve what is synced; return whether that goes on."""
@@ -103,7 +105,7 @@ class OutgoingSync:
                 return False
             log.commit(end, last)
             for segment in log.log.take_sealed():
-                self._executor.submit(summarise, segment)
+                self._beside.submit(summarise, segment)
         return True
 
     def _stop_all(self) -> None:
@@ -125,5 +127,6 @@ class OutgoingSync:
         return pending
 
     def close(self) -> None:
-        """End the thread."""
+        """End the threads."""
         self._executor.shutdown(wait=True)
+        self._beside.shutdown(wait=True)

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -21,6 +22,7 @@ from leveret.runtime.collecting.outgoing_sync import (
 )
 
 ROUNDS = 3
+WAIT_S = 5.0
 
 
 class Rounds(Exception):
@@ -86,3 +88,38 @@ async def test_while_records_come_for_a_downstream_the_pause_is_as_short_as_the_
     sync.close()
     assert pauses[0] == FLUSH_INTERVAL_S
     assert pauses[1:] == pytest.approx([expected_s] * ROUNDS)
+
+
+async def test_a_sync_does_not_wait_for_the_summary_of_a_sealed_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sealed = [object()]
+    begun, may_end = Event(), Event()
+    was_synced = asyncio.Event()
+
+    def summarise(segment: object) -> None:
+        begun.set()
+        may_end.wait(WAIT_S)
+
+    def take_sealed() -> list[object]:
+        return [sealed.pop()] if sealed else []
+
+    monkeypatch.setattr(module, "summarise", summarise)
+    log: Any = log_of(tmp_path / "log", is_followed=True, has_news=True)
+    log.commit = lambda end, last: was_synced.set()
+    log.log.take_sealed = take_sealed
+    sync = OutgoingSync({"v": log}, nothing_is_shared)
+    running = asyncio.create_task(sync.run())
+    try:
+        async with asyncio.timeout(WAIT_S):
+            await asyncio.to_thread(begun.wait)
+            was_synced.clear()
+            await was_synced.wait()
+    finally:
+        may_end.set()
+        running.cancel()
+        sync.close()
+
+
+async def nothing_is_shared() -> None:
+    """No follower is waited for."""
