@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from leveret.model.errors import LeveretError, PreconditionFailed
@@ -31,6 +31,7 @@ from leveret.pipeline.jobs.job import TransferJob
 from leveret.pipeline.jobs.progress import Inbox, report
 from leveret.pipeline.spark.worker import freeze_modules
 from leveret.pipeline.transfer.order import SiteOrder
+from leveret.pipeline.transfer.planned_rows import PlannedRowsReader
 from leveret.pipeline.transfer.upstream_logs import UpstreamLog, UpstreamLogs
 from leveret.pipeline.upstream.link import NEEDS_OPERATOR, UpstreamLink, state_of
 from leveret.pipeline.upstream.stream_client import GapError, StreamClient
@@ -46,8 +47,8 @@ FLOOD_SHARE: Final = 0.75
 FLOOD_WAIT_S: Final = 1.0
 FLOOD_POLL_S: Final = 0.1
 """During a flood, batches grow: to a share of the largest, or for a longest wait after the last began."""
-LARGE_BATCH_BYTES: Final = 4_000_000
-LARGE_BATCH_SHARE: Final = 0.75
+LARGE_BATCH_BYTES: Final = 2_000_000
+LARGE_BATCH_SHARE: Final = 0.5
 """The part of the interval after a batch of so many octets: Spark's work for it is less than that for its records."""
 REPORT_INTERVAL_S: Final = 0.25
 ACKNOWLEDGE_INTERVAL_S: Final = 10.0
@@ -143,12 +144,14 @@ class Slices(InputPartition):
         self.slices = slices
 
 
-class UpstreamReader(DataSourceStreamReader):
+class UpstreamReader(PlannedRowsReader):
     """Asks the upstream for the ends of its logs; runs in a process of its own beside the driver."""
 
     def __init__(self, options: TransferOptions) -> None:
+        super().__init__()
         self._options = options
         self._job = options.job
+        self._only_task: Slices | None = None
         self._manifest: Manifest | None = None
         self._acknowledged: dict[str, tuple[StreamClient, int, float]] = {}
         self._record_bytes: dict[str, int] = {}
@@ -242,14 +245,19 @@ class UpstreamReader(DataSourceStreamReader):
         tasks: list[list[Slice]] = [[] for _ in range(min(self._options.cores, wanted))]
         for index, piece in enumerate(slices):
             tasks[index % len(tasks)].append(piece)
-        return [Slices(task) for task in tasks]
+        planned = [Slices(task) for task in tasks]
+        self._only_task = planned[0] if len(planned) == 1 else None
+        return planned
+
+    def planned_rows(self) -> pa.RecordBatch | None:
+        """The descriptors of a batch of one task."""
+        return None if self._only_task is None else _rows_of(self._only_task)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The descriptors of a task."""
         freeze_modules()
         assert isinstance(partition, Slices)
-        rows = [dict(zip(_DESCRIPTORS.names, piece, strict=True)) for piece in partition.slices]
-        yield pa.RecordBatch.from_pylist(rows, schema=_DESCRIPTORS)
+        yield _rows_of(partition)
 
     def _look(self, vhost: str, start: Offsets) -> Iterator[tuple[str, int]]:
         """The end of each log of a vhost or, before it has a start, its begin; reports trouble."""
@@ -522,6 +530,11 @@ class UpstreamReader(DataSourceStreamReader):
             at_ms=now_ms,
             **details,
         )
+
+
+def _rows_of(task: Slices) -> pa.RecordBatch:
+    rows = [dict(zip(_DESCRIPTORS.names, piece, strict=True)) for piece in task.slices]
+    return pa.RecordBatch.from_pylist(rows, schema=_DESCRIPTORS)
 
 
 def recorded_address(inbox: str) -> str:
