@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.serializers import read_int, write_with_length
+from pyspark import serializers
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.python_streaming_source_runner import (
     NON_EMPTY_PYARROW_RECORD_BATCHES,
@@ -27,6 +28,10 @@ from leveret.pipeline.transfer.source import (
     UpstreamSource,
 )
 
+SPARK: Any = serializers
+PICKLED: Any = pickleSer
+"""Spark has no types for these."""
+
 
 @pytest.mark.parametrize(
     ("ends", "tasks", "how"),
@@ -43,7 +48,7 @@ def test_the_rows_of_a_batch_of_one_task_come_with_its_plan(
     found, said, rest = planned(reader, dict.fromkeys("ab", 0), ends)
     assert (len(found), said) == (tasks, how)
     if how == NON_EMPTY_PYARROW_RECORD_BATCHES:
-        read_int(rest)
+        SPARK.read_int(rest)
         [task] = found
         assert list(pa.ipc.open_stream(rest)) == list(reader.read(task))
 
@@ -77,9 +82,9 @@ def planned(
     """The tasks that Spark gets, how it gets their rows, and what follows."""
     asked, said = io.BytesIO(), io.BytesIO()
     for offsets in (start, start | ends):
-        write_with_length(json.dumps(offsets).encode(), asked)
+        SPARK.write_with_length(json.dumps(offsets).encode(), asked)
     asked.seek(0)
     partitions_func(reader, UpstreamSource({}), from_arrow_schema(_DESCRIPTORS), 100, asked, said)
     said.seek(0)
-    tasks = [pickleSer._read_with_length(said) for _ in range(read_int(said))]
-    return tasks, read_int(said), said
+    tasks = [PICKLED._read_with_length(said) for _ in range(SPARK.read_int(said))]
+    return tasks, SPARK.read_int(said), said
