@@ -252,7 +252,7 @@ LOCAL: Final = frozenset(
         "nodes.cluster",
         "broker.definitions",
         "nodes.health",
-        "helping",
+        "leveretctl",
         "nodes.lifecycle",
         "nodes.logging",
         "nodes.mirrors",

@@ -16,9 +16,9 @@ pytestmark = pytest.mark.process
 
 PIPE_BYTES = 65_536
 TASK = """
-from leveret.pipeline.jobs.parent_channel import Console
+from leveret.pipeline.jobs.parent_channel import ParentChannel
 
-Console().say("planned", queues="q" * 1_000_000)
+ParentChannel().say("planned", queues="q" * 1_000_000)
 """
 
 

@@ -14,10 +14,10 @@ from leveret.pipeline.jobs.progress import Inbox, report
 pytestmark = pytest.mark.process
 
 TASK = """
-from leveret.pipeline.jobs.parent_channel import Console
+from leveret.pipeline.jobs.parent_channel import ParentChannel
 from leveret.pipeline.jobs.progress import Inbox
 
-console = Console()
+console = ParentChannel()
 with Inbox() as inbox:
     console.say("started", address=inbox.address)
     console.end_with_parent()
