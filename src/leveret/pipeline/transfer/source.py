@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from leveret.model.errors import LeveretError, PreconditionFailed
@@ -31,7 +31,6 @@ from leveret.pipeline.jobs.job import TransferJob
 from leveret.pipeline.jobs.progress import Inbox, report
 from leveret.pipeline.spark.worker import freeze_modules
 from leveret.pipeline.transfer.order import SiteOrder
-from leveret.pipeline.transfer.planned_rows import PlannedRowsReader
 from leveret.pipeline.transfer.upstream_logs import UpstreamLog, UpstreamLogs
 from leveret.pipeline.upstream.link import NEEDS_OPERATOR, UpstreamLink, state_of
 from leveret.pipeline.upstream.stream_client import GapError, StreamClient
@@ -144,14 +143,12 @@ class Slices(InputPartition):
         self.slices = slices
 
 
-class UpstreamReader(PlannedRowsReader):
+class UpstreamReader(DataSourceStreamReader):
     """Asks the upstream for the ends of its logs; runs in a process of its own beside the driver."""
 
     def __init__(self, options: TransferOptions) -> None:
-        super().__init__()
         self._options = options
         self._job = options.job
-        self._only_task: Slices | None = None
         self._manifest: Manifest | None = None
         self._acknowledged: dict[str, tuple[StreamClient, int, float]] = {}
         self._record_bytes: dict[str, int] = {}
@@ -245,19 +242,14 @@ class UpstreamReader(PlannedRowsReader):
         tasks: list[list[Slice]] = [[] for _ in range(min(self._options.cores, wanted))]
         for index, piece in enumerate(slices):
             tasks[index % len(tasks)].append(piece)
-        planned = [Slices(task) for task in tasks]
-        self._only_task = planned[0] if len(planned) == 1 else None
-        return planned
-
-    def planned_rows(self) -> pa.RecordBatch | None:
-        """The descriptors of a batch of one task."""
-        return None if self._only_task is None else _rows_of(self._only_task)
+        return [Slices(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The descriptors of a task."""
         freeze_modules()
         assert isinstance(partition, Slices)
-        yield _rows_of(partition)
+        rows = [dict(zip(_DESCRIPTORS.names, piece, strict=True)) for piece in partition.slices]
+        yield pa.RecordBatch.from_pylist(rows, schema=_DESCRIPTORS)
 
     def _look(self, vhost: str, start: Offsets) -> Iterator[tuple[str, int]]:
         """The end of each log of a vhost or, before it has a start, its begin; reports trouble."""
@@ -530,11 +522,6 @@ class UpstreamReader(PlannedRowsReader):
             at_ms=now_ms,
             **details,
         )
-
-
-def _rows_of(task: Slices) -> pa.RecordBatch:
-    rows = [dict(zip(_DESCRIPTORS.names, piece, strict=True)) for piece in task.slices]
-    return pa.RecordBatch.from_pylist(rows, schema=_DESCRIPTORS)
 
 
 def recorded_address(inbox: str) -> str:
