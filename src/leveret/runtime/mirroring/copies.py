@@ -154,6 +154,7 @@ class MirrorCopies:
         else:
             self._links[copy.leader].remove(name)
             copy.leader, copy.is_accepting = leader, False
+            copy.compared.clear()
         link = self._links.get(leader)
         if link is None:
             link = self._links[leader] = CopyLink(self, leader)
@@ -201,6 +202,7 @@ class MirrorCopies:
         del self._copies[copy.name]
         self._end_reader(copy.name)
         self._links[copy.leader].remove(copy.name)
+        copy.compared.set()
         self._close(copy)
 
     def _open(self, name: str, *, is_counted_on: bool) -> StorageError | None:
@@ -265,22 +267,28 @@ class MirrorCopies:
         self.commits.forget(log)
         log.delete()
 
-    async def quarantine(self, name: str, leader: str, lost_epoch: int) -> None:
-        """Quarantine a copy before its deletion if its leader began to lead in `lost_epoch` without all messages.
-
-        The copy may be the only one of messages that were confirmed before that.
+    def may_be_the_only_one(self, name: str, lost_epoch: int) -> bool:
+        """Whether a copy may have messages that no other node has: its leader began in `lost_epoch` without all.
 
         Raises:
-            StorageError: a disk operation fails; the copy must stay.
+            StorageError: the log cannot be read.
         """
         ends = self.ends(name)
-        if ends is None or name in self._copies or ends.epoch >= lost_epoch:
-            return
-        async with self._asides:
-            quarantine = self._quarantine(ends.epoch, lost_epoch, leader, is_lost=True)
-            found = await asyncio.to_thread(quarantine.add, name)
-            await asyncio.to_thread(quarantine.finish)
-        self._warn_of_lost(name, found)
+        return ends is not None and ends.epoch < lost_epoch
+
+    async def compare(self, name: str, leader: str) -> bool:
+        """Mirror a log until its leader has compared the copy, and what the leader lacks is in quarantine.
+
+        Returns:
+            Whether it was compared; False if its mirroring ended first.
+
+        Raises:
+            ValueError, StorageError: see `mirror`.
+        """
+        self.mirror(name, leader)
+        copy = self._copies[name]
+        await copy.compared.wait()
+        return self._copies.get(name) is copy
 
     async def contents(self, name: str) -> DivergentLog | None:
         """Return the readable content of a log that is not led here; None if there is none. Raises StorageError."""
@@ -331,6 +339,7 @@ class MirrorCopies:
         self._end_reader(name)
         if copy is not None:
             copy.is_accepting = False
+            copy.compared.set()
             self._links[copy.leader].remove(name)
             if copy.busy is not None:
                 await asyncio.wait([copy.busy])
@@ -442,6 +451,9 @@ class MirrorCopies:
 
     def change(self, copy: MirrorCopy, change: LogChange) -> None:
         """See copy_link.LinkedCopies."""
+        if change.kind not in (ChangeKind.CUT, ChangeKind.QUARANTINE):
+            # After a divergent part nothing is taken until the copy without it was reported.
+            copy.compared.set()
         match change.kind:
             case ChangeKind.CURSOR:
                 cursor = self._cursors[copy.name] = max(change.offset, self._cursors.get(copy.name, 0))

@@ -25,6 +25,7 @@ class MirrorCopy:
         busy: done when the quarantine ends; None if there was none.
         epoch: the epoch in which its leader leads it, 0 until that is known.
         lost_before, lost_epoch: see wire.link.Mirroring.
+        compared: set once the leader has compared the copy, or its mirroring has ended.
         damage: the copy is damaged or gone while it was open: nothing is reported or taken until it begins anew.
         failures: the number of failed writes since the last successful one.
         error: the last write error; empty for none.
@@ -46,6 +47,7 @@ class MirrorCopy:
         self.busy: asyncio.Task[None] | None = None
         self.epoch = 0
         self.lost_before = self.lost_epoch = 0
+        self.compared = asyncio.Event()
         self.damage: Corrupt | None = None
         self.failures = 0
         self.error = ""

@@ -459,22 +459,44 @@ async def test_what_led_two_leaders_ago_is_late_by_what_the_log_says_of_its_epoc
     assert compared(leader, mirror).is_identical
 
 
-async def test_a_copy_from_before_a_leader_that_lacked_messages_is_quarantined_before_it_is_deleted(
-    tmp_path: Path,
+@pytest.mark.parametrize("has_more", [False, True])
+async def test_of_a_copy_from_before_a_leader_that_lacked_messages_only_these_are_set_aside_before_it_is_deleted(
+    tmp_path: Path, has_more: bool
 ) -> None:
+    """The queue has the others: to publish them again would double them. Nothing was published in the new term."""
     leader, mirror = await pair(tmp_path)
     leader.lead(A, automatic=True)
     leader.fill(A, 20_000)
     await copied(leader, mirror)
-    extent = octets(mirror.directory)
-    await mirror.copies.quarantine(A, "leader", lost_epoch=1)
-    assert not reports(mirror.directory), "it was compared with that leader"
-    await mirror.copies.quarantine(A, "leader", lost_epoch=2)
+    end = leader.log(A).next_offset
+    if has_more:
+        mirror.append(A, count=3)
+        await mirror.commits.all_durable()
+    raise_epoch(leader, A, 2)
+    leader.lead(A, lost=(0, 2))
+    assert mirror.copies.may_be_the_only_one(A, 2)
+    assert not mirror.copies.may_be_the_only_one(A, 1)
+    assert await mirror.copies.compare(A, "leader")
     await mirror.copies.discard(A)
     assert A not in logs_of(mirror.directory)
-    assert octets_aside(mirror) == extent
-    [report] = reports(mirror.directory)
-    assert report.summary()["lost"] == sum(log.messages for log in report.logs) > 0
+    found = [
+        (log.from_offset, log.messages, log.is_lost)
+        for each in reports(mirror.directory)
+        for log in each.logs
+    ]
+    assert found == ([(end, 3, True)] if has_more else [])
+    await mirror.stop()
+    await leader.stop()
+
+
+async def test_a_comparison_ends_without_a_result_if_the_copy_is_released(tmp_path: Path) -> None:
+    """As when the queue gets another leader meanwhile; this one leads nothing yet."""
+    leader, mirror = await pair(tmp_path)
+    mirror.append(A)
+    comparing = asyncio.create_task(mirror.copies.compare(A, "leader"))
+    await until(lambda: bool(mirror.copies.rows()) and mirror.copies.rows()[0]["leader"] == "leader", "begun")
+    await mirror.copies.release(A)
+    assert not await comparing
     await mirror.stop()
     await leader.stop()
 

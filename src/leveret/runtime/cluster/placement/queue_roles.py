@@ -203,8 +203,9 @@ class QueueRoles:
         if name is not None:
             self._queues.complete.add(name)
             policy = self._locations.policy(queue.definition)
-            # Wait for all mirrors until the placement controller has looked at the queue; not during a hand-over.
-            is_mirrored = policy.is_mirrored or bool(placement.mirrors)
+            # Wait for all mirrors until the placement controller has looked at the queue; not during a hand-over. A
+            # node that is no mirror any more has its copy compared before its deletion, if messages were lost.
+            is_mirrored = policy.is_mirrored or bool(placement.mirrors) or placement.lost is not None
             if key not in self._queues.handed_over and (is_mirrored or name in self._sources.led):
                 self._begin_leading(key, name, policy, placement)
             if not is_mirrored:
@@ -263,16 +264,22 @@ class QueueRoles:
             self._discarding[name] = asyncio.get_running_loop().create_task(work)
 
     async def _discard(self, key: QueueKey, name: str) -> None:
+        compared: Placement | None = None
         while self._queues.key_of(name) == key and not self._is_named(key, self._me):
             try:
                 record = self._queues.records[key]
                 found = await self._ask(record.leader, "may_discard", {"log": name})
                 # An agreement on an older record does not count: this node may since have been added and removed again.
                 if found["may"] and self._queues.records.get(key) is record:
-                    if record.lost is not None:
-                        await self._copies.quarantine(name, record.leader, first_epoch(record.lost.term))
-                    await self._copies.discard(name)
-                    break
+                    if record is compared or not self._may_have_lost(name, record):
+                        await self._copies.discard(name)
+                        break
+                    is_compared = await self._copies.compare(name, record.leader)
+                    if is_compared and self._queues.records.get(key) is record:
+                        # The leader is asked once more: meanwhile it may have added this node again.
+                        compared = record
+                        await self._copies.release(name)
+                        self._copies.hold(name)
             except Exception as error:
                 # Any error: without this loop the copy would stay for good.
                 is_bug = not isinstance(error, LeveretError)
@@ -280,6 +287,11 @@ class QueueRoles:
                 logger.log(level, "mirror_not_deleted_yet log=%s error=%s", name, error, exc_info=is_bug)
             await asyncio.sleep(_ASK_AGAIN_S)
         del self._discarding[name]
+
+    def _may_have_lost(self, name: str, record: Placement) -> bool:
+        """Whether the copy here may have messages without which the queue was led on."""
+        lost = record.lost
+        return lost is not None and self._copies.may_be_the_only_one(name, first_epoch(lost.term))
 
     def _is_named(self, key: QueueKey, node: str) -> bool:
         placement = self._queues.records.get(key)

@@ -15,7 +15,7 @@ from leveret.core.queues.chunk_epochs import ChunkEpochs
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.queues.stream import Stream
-from leveret.core.replication.cluster import HandOver, Placement
+from leveret.core.replication.cluster import HandOver, LossyPromotion, Placement
 from leveret.core.rules.mirror_policy import MirrorPolicy
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError
@@ -24,11 +24,12 @@ from leveret.runtime.cluster.placement.due_queues import DueQueues
 from leveret.runtime.cluster.placement.local_queues import Lack
 from leveret.runtime.cluster.placement.mirror_grace_period import MirrorGracePeriod
 from leveret.runtime.cluster.placement.queue_roles import QueueRoles
-from leveret.runtime.cluster.placement.queues import ClusterQueues
+from leveret.runtime.cluster.placement.queues import ClusterQueues, first_epoch
 from leveret.runtime.logs.log_store import log_name_of
 from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.storage import summary
 from leveret.storage.log import Log
+from leveret.storage.quarantine.report import reports
 from leveret.storage.summary import is_summary
 from leveret.testing.network.waiting import until
 from tests.unit.core.broker.test_broker import no_read
@@ -221,6 +222,40 @@ async def test_a_copy_that_the_record_does_not_name_is_deleted_when_its_leader_s
     assert asked == [("b", "may_discard")] * 2
     assert node.tree.path_of(name).exists() is named_meanwhile
     await node.stop()
+
+
+async def test_a_copy_that_may_have_lost_messages_is_compared_with_its_leader_before_it_is_deleted(
+    tmp_path: Path,
+) -> None:
+    """The leader has no mirrors, and began its term without the copy's last three messages."""
+    leader, node = Node(tmp_path / "b"), Node(tmp_path / "a")
+    node.via["b"] = await leader.listen()
+    asked: list[str] = []
+
+    async def ask(of: str, what: str, about: Any) -> Any:
+        asked.append(what)
+        return {"may": leader.state(NAME, "a") is MirrorState.GONE}
+
+    keeping = Keeper(node, ask=ask)
+    keeping.known[KEY] = RemoteQueue(d.Queue(name="q", vhost="/", epoch=8), "b")
+    name = await with_copy(node)
+    leading = Keeper(leader)
+    leading._me = "b"
+    leading.known[KEY] = queue_of(8)
+    lost = LossyPromotion(1, 0, "a")
+    record = mirrored(mirrors="", lost=lost)
+    leading.declared(leading.known[KEY].definition, record)
+    await leading.follow(KEY, record)
+    leader.tree.epochs[NAME] = first_epoch(1)
+    await keeping.follow(KEY, record)
+    await keeping._discarding[name]
+    assert asked == ["may_discard"] * 2
+    assert not node.tree.path_of(name).exists()
+    assert [(log.messages, log.is_lost) for each in reports(node.directory) for log in each.logs] == [
+        (3, True)
+    ]
+    await node.stop()
+    await leader.stop()
 
 
 async def test_who_is_named_or_sent_something_must_keep_its_copy(tmp_path: Path) -> None:
