@@ -23,6 +23,7 @@ from typing import Final
 from rich.console import Console
 from rich.progress import Progress
 
+from leveret.testing.simulation.applications.publishers import FAST_COPIES
 from leveret.testing.simulation.hunt import WORLDS, RunOutcome, play, shrink
 
 _HASH_SEED: Final = "PYTHONHASHSEED"
@@ -44,6 +45,12 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--often", default="", metavar="FAULT", help="a kind of fault that happens most of the time"
+    )
+    parser.add_argument(
+        "--copies",
+        type=int,
+        default=FAST_COPIES,
+        help=f"copies of messages in a run after which publishers are ten times slower (default: {FAST_COPIES})",
     )
     parser.add_argument("--formatter", choices=("table", "json"), default="table")
     options = parser.parse_args(arguments)
@@ -68,7 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         task = bar.add_task(f"{options.world} from seed {first}", total=options.runs or options.cpu_seconds)
         for seed in count(first) if options.runs is None else range(first, first + options.runs):
             try:
-                runs.append(play(options.world, seed, options.seconds, often=options.often))
+                runs.append(
+                    play(options.world, seed, options.seconds, often=options.often, copies=options.copies)
+                )
             except KeyboardInterrupt:
                 print(f"{options.world}: broken off in seed {seed}", file=sys.stderr)
                 break
@@ -82,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(_summary(options, first, runs))
     if runs and runs[-1].failure is not None:
         began_s = time.process_time()
-        skip, smallest = shrink(options.world, runs[-1], options.seconds, options.often)
+        skip, smallest = shrink(options.world, runs[-1], options.seconds, options.often, options.copies)
         print(smallest, file=sys.stderr)
         left = sorted(set(range(smallest.count)) - skip)
         print(f"faults {left} are enough; found in {time.process_time() - began_s:.0f} s", file=sys.stderr)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from leveret.runtime.process.allocator import keep_freed_memory
+from leveret.testing.simulation.applications.publishers import FAST_COPIES
 from leveret.testing.simulation.worlds.cluster import ClusterWorld
 from leveret.testing.simulation.worlds.delayed import DelayedWorld
 from leveret.testing.simulation.worlds.followers import FollowerWorld
@@ -51,9 +52,14 @@ class RunOutcome(NamedTuple):
 
 
 def play(
-    world: str, seed: int, seconds: float, skip: frozenset[int] = frozenset(), often: str = ""
+    world: str,
+    seed: int,
+    seconds: float,
+    skip: frozenset[int] = frozenset(),
+    often: str = "",
+    copies: int = FAST_COPIES,
 ) -> RunOutcome:
-    """Run one seed; see SimulatedWorld for `skip` and `often`."""
+    """Run one seed; see SimulatedWorld for `skip`, `often` and `copies`."""
     began_s = time.process_time()
     keep_freed_memory()
     # Prefer a file system in memory: a run makes and copies many small files.
@@ -61,26 +67,25 @@ def play(
     folder = Path(tempfile.mkdtemp(prefix="leveret-simulated-", dir=memory if memory.is_dir() else None))
     report: RunReport | None = None
     failure: RunFailure | None = None
-    # The collection at the end of the run looks at the run's objects only: modules are most of the others.
-    gc.collect()
-    gc.freeze()
+    # The collection at the end of each run looks at the objects since the last freezing: most others are modules.
+    if not gc.get_freeze_count():
+        gc.collect()
+        gc.freeze()
     try:
-        report = WORLDS[world](seed, folder, skip=skip, often=often).run(seconds)
+        report = WORLDS[world](seed, folder, skip=skip, often=often, copies=copies).run(seconds)
     except RunFailure as found:
         failure = found
-    finally:
-        gc.unfreeze()
     return RunOutcome(seed, report, failure, time.process_time() - began_s)
 
 
 def shrink(
-    world: str, failed: RunOutcome, seconds: float, often: str = ""
+    world: str, failed: RunOutcome, seconds: float, often: str = "", copies: int = FAST_COPIES
 ) -> tuple[frozenset[int], RunFailure]:
     """Leave out faults while the run fails for the same kind of reason; return the left-out ones and the failure."""
     assert failed.failure is not None
     smallest, skip = failed.failure, frozenset[int]()
     for number in list(reversed(range(failed.failure.count)))[:_TRIES_MAX]:
-        found = play(world, failed.seed, seconds, skip | {number}, often).failure
+        found = play(world, failed.seed, seconds, skip | {number}, often, copies).failure
         if found is not None and type(found.fault) is type(smallest.fault):
             smallest, skip = found, skip | {number}
     return skip, smallest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -282,17 +283,15 @@ class ClusterStory(EtcdStory, ClusterWorld):
         """Have the mirrors of a queue be sent the head that they lack."""
         node = next(each for each in self.nodes if each.is_open)
         cluster: Any = node.roles and node.roles.node.cluster
-        self.operator.at(node, cluster.sync_queue("/", queue))
+        self.operator.at(node, partial(cluster.sync_queue, "/", queue))
 
     async def do_move(self, queue: str, to: str) -> None:
         """Have another node lead a queue."""
         node = next(each for each in self.nodes if each.is_open)
         cluster: Any = node.roles and node.roles.node.cluster
         key = ("/", queue)
-        asked = cluster.ask_to_move(
-            key, Placement(1, cluster.placement(key).leader, "", 1), f"{to}@localhost"
-        )
-        self.operator.at(node, asked)
+        planned = Placement(1, cluster.placement(key).leader, "", 1)
+        self.operator.at(node, partial(cluster.ask_to_move, key, planned, f"{to}@localhost"))
 
     def record_changed(self) -> None:
         """See EtcdStory: of placements."""

@@ -25,14 +25,15 @@ def test_runs_that_are_broken_off_are_counted_and_each_has_a_line(
 ) -> None:
     """A world whose seeds take a minute each was broken off, and nobody knew how many had run."""
 
-    def play(world: str, seed: int, seconds: float, *, often: str) -> RunOutcome:
+    def play(world: str, seed: int, seconds: float, *, often: str, copies: int) -> RunOutcome:
+        assert copies == 100
         if seed == 9:
             signal.raise_signal(signal.SIGTERM)
         report = RunReport(seed, 50.0, 1000, 10, 4, 6, {"kill": 1}, 5)
         return RunOutcome(seed, report, None, 1.5)
 
     monkeypatch.setattr(command, "play", play)
-    assert command.main(["--world", "followers", "--seed", "7", "--runs", "100"]) == 0
+    assert command.main(["--world", "followers", "--seed", "7", "--runs", "100", "--copies", "100"]) == 0
     told = capsys.readouterr()
     assert "followers: 2 runs from seed 7, 0 failed" in told.out
     assert "20 confirmed, 8 settled, 10 decisions; 2 kill" in told.out

@@ -95,13 +95,31 @@ class SimulatedApplication:
 
 
 async def drain(
-    client: SimulatedClient, queue: str, note: Callable[[ClientDelivery], None], *, count_max: int = 1_000_000
+    client: SimulatedClient,
+    queue: str,
+    note: Callable[[ClientDelivery], None],
+    *,
+    count_max: int = 1_000_000,
+    at_once: int = 1,
 ) -> None:
-    """Get and acknowledge all messages of a queue. Raises ClientClosed, TimeoutError."""
-    for _ in range(count_max):
+    """Get and acknowledge all messages of a queue, or the first ones. Raises ClientClosed, TimeoutError.
+
+    Args:
+        client: an open client.
+        queue: the queue.
+        note: called with each message.
+        count_max: the most messages to get.
+        at_once: how many requests are on their way at a time.
+    """
+    while count_max:
+        number = min(at_once, count_max)
+        count_max -= number
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
-            got = await client.call(commands.Basic.Get(0, queue))
-        if not isinstance(got, ClientDelivery):
-            return
-        note(got)
-        client.send(commands.Basic.Ack(got.tag))
+            answers = await asyncio.gather(
+                *(client.call(commands.Basic.Get(0, queue)) for _ in range(number))
+            )
+        for got in answers:
+            if not isinstance(got, ClientDelivery):
+                return
+            note(got)
+            client.send(commands.Basic.Ack(got.tag))

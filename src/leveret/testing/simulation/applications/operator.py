@@ -21,6 +21,7 @@ from leveret.testing.simulation.nodes.node import SimulatedNode
 
 _COMMAND_TIMEOUT_S: Final = 10.0
 _CONNECTS_MAX: Final = 200
+_GETS_AT_ONCE: Final = 20
 
 
 class NeverConverged(Exception):
@@ -99,7 +100,7 @@ class SimulatedOperator:
             numbers.append(look_up(queue, delivery).number)
 
         try:
-            await drain(client, queue, note)
+            await drain(client, queue, note, at_once=_GETS_AT_ONCE)
         except (ClientClosed, TimeoutError) as error:
             raise NeverConverged(f"queue {queue} cannot be drained: {error!r}") from error
         client.close()
@@ -116,8 +117,10 @@ class SimulatedOperator:
 
     # -- at a node, as through its HTTP API -------------------------------------------------------
 
-    def at(self, node: SimulatedNode, command: Coroutine[Any, Any, object]) -> asyncio.Task[None]:
-        """Run a command at a node; it may fail, or end with the node."""
+    def at(
+        self, node: SimulatedNode, command: Callable[[], Coroutine[Any, Any, object]]
+    ) -> asyncio.Task[None]:
+        """Run a command at a node; it may fail, end with the node, or not even begin."""
         assert node.process is not None
         return node.process.spawn(_patiently(command))
 
@@ -134,10 +137,10 @@ class SimulatedOperator:
                 roles.node.broker.apply(d.Put(policy))
                 await roles.node.commit()
 
-        return self.at(node, change())
+        return self.at(node, change)
 
 
-async def _patiently(command: Coroutine[Any, Any, object]) -> None:
+async def _patiently(command: Callable[[], Coroutine[Any, Any, object]]) -> None:
     with suppress(LeveretError, TimeoutError, OSError):
         async with asyncio.timeout(_COMMAND_TIMEOUT_S):
-            await command
+            await command()

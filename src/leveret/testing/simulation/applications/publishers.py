@@ -17,7 +17,7 @@ _UNCONFIRMED_MAX: Final = 100
 _IN_TRANSACTION_MAX: Final = 5
 _ROLLED_BACK: Final = 0.2
 FAST_COPIES: Final = 500
-"""The copies of messages of a run after which all publishers are slower."""
+"""The copies of messages after which publishers are slower, unless a run has another number."""
 SLOWER: Final = 10.0
 """How much longer their pauses are then."""
 
@@ -29,16 +29,18 @@ class PublishingPace(NamedTuple):
         interval_s: the mean time between two messages.
         burst: the mean number of messages between two rests; 0 for no rests.
         rest_s: the mean duration of a rest.
+        fast_copies: the copies of messages of a run after which all publishers are slower.
     """
 
     interval_s: float
     burst: int = 0
     rest_s: float = 0.0
+    fast_copies: int = FAST_COPIES
 
     def pause_s(self, random: Random, published: int = 0) -> float:
         """Return the wait before the next message, in a run that has published so many copies of messages."""
         # Most of a long run's processor time would go to messages between which nothing happens.
-        factor = SLOWER if published > FAST_COPIES else 1.0
+        factor = SLOWER if published > self.fast_copies else 1.0
         if self.burst and random.random() < 1 / self.burst:
             return factor * random.expovariate(1 / self.rest_s)
         return factor * random.expovariate(1 / self.interval_s)

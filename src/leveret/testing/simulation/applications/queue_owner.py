@@ -14,13 +14,16 @@ from leveret.testing.simulation.applications.publishers import PublishingPace, t
 from leveret.testing.simulation.machine.waiting import wait_until
 
 _MESSAGES_MAX: Final = 30
-_PUBLISHED_PACE: Final = PublishingPace(0.01)
+OWNED_INTERVAL_S: Final = 0.01
+"""The mean time between two messages of an owner."""
 
 
 class SimulatedQueueOwner(SimulatedApplication):
     """Publishes to a queue of its own and gets from it; no other application uses the queue."""
 
-    def __init__(self, *args: Any, queue: str, arguments: dict[str, Any], idle_s: float) -> None:
+    def __init__(
+        self, *args: Any, queue: str, arguments: dict[str, Any], idle_s: float, pace: PublishingPace
+    ) -> None:
         """Use a queue with these `arguments`; `idle_s` is the mean time between two actions.
 
         `queue` is the prefix of the queue's names: after a deletion or purge without an answer, the owner uses the next
@@ -32,6 +35,7 @@ class SimulatedQueueOwner(SimulatedApplication):
         self._names = 0
         self.arguments = arguments
         self.idle_s = idle_s
+        self.pace = pace
         self._connections = 0
 
     async def work(self, client: SimulatedClient) -> None:
@@ -68,7 +72,7 @@ class SimulatedQueueOwner(SimulatedApplication):
             unconfirmed[tags + number + 1] = copies
             message = copies[0]
             client.publish(self.queue, str(message.number), message.body, properties=message.properties)
-            await asyncio.sleep(_PUBLISHED_PACE.pause_s(self.random, len(self.books.messages)))
+            await asyncio.sleep(self.pace.pause_s(self.random, len(self.books.messages)))
         if not await wait_until(lambda: client.is_closed or not unconfirmed, ANSWER_TIMEOUT_S):
             raise TimeoutError
 

@@ -22,7 +22,7 @@ from leveret.testing.simulation.machine.waiting import wait_until
 
 _PREFETCH: Final = 50
 _ACK_EVERY: Final = 10
-_QUIET_S: Final = 5.0
+_QUIET_S: Final = 2.0
 
 
 class StreamReading:

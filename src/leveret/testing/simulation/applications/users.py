@@ -12,11 +12,12 @@ from leveret.testing.applications.stream_books import StreamBooks
 from leveret.testing.simulation.applications.application import SimulatedApplication
 from leveret.testing.simulation.applications.consumers import ConsumingHabit, SimulatedConsumer
 from leveret.testing.simulation.applications.publishers import (
+    FAST_COPIES,
     PublishingPace,
     SimulatedPublisher,
     SimulatedTransactionalPublisher,
 )
-from leveret.testing.simulation.applications.queue_owner import SimulatedQueueOwner
+from leveret.testing.simulation.applications.queue_owner import OWNED_INTERVAL_S, SimulatedQueueOwner
 from leveret.testing.simulation.applications.streams import (
     SimulatedStreamClient,
     SimulatedStreamReader,
@@ -28,7 +29,11 @@ Crew = tuple[SimulatedApplication, ...]
 
 
 class SimulatedUsers:
-    """Makes applications that connect to some ports, each with its own name and random numbers."""
+    """Makes applications that connect to some ports, each with its own name and random numbers.
+
+    Attributes:
+        fast_copies: the copies of messages of the run after which all publishers are slower.
+    """
 
     def __init__(
         self,
@@ -37,8 +42,10 @@ class SimulatedUsers:
         stream_ports: Sequence[int],
         books: RunBooks,
         seed: int,
+        fast_copies: int = FAST_COPIES,
     ) -> None:
         """Begin without applications; the ports may change."""
+        self.fast_copies = fast_copies
         self._network = network
         self._ports, self._stream_ports = ports, stream_ports
         self._books = books
@@ -55,7 +62,7 @@ class SimulatedUsers:
     ) -> SimulatedPublisher:
         """Return an application that publishes to these queues."""
         kind = SimulatedTransactionalPublisher if in_transactions else SimulatedPublisher
-        return kind(*self._given("p"), queues=queues, pace=pace, exchange=exchange)
+        return kind(*self._given("p"), queues=queues, pace=self._paced(pace), exchange=exchange)
 
     def consumer(self, queue: str, habit: ConsumingHabit | None = None) -> SimulatedConsumer:
         """Return an application that consumes a queue."""
@@ -68,7 +75,8 @@ class SimulatedUsers:
     def numbering_publisher(self, stream: StreamBooks, pace: PublishingPace) -> SimulatedStreamClient:
         """Return an application that publishes over the stream protocol, under a name of its own."""
         name, network, _, books, random = self._given("sp")
-        role = NumberingPublisher(name, stream, random, lambda: pace.pause_s(random, len(books.messages)))
+        paced = self._paced(pace)
+        role = NumberingPublisher(name, stream, random, lambda: paced.pause_s(random, len(books.messages)))
         return SimulatedStreamClient(
             name, network, self._stream_ports, books, random, stream=stream, role=role
         )
@@ -84,7 +92,11 @@ class SimulatedUsers:
     def owner(self, queue: str, idle_s: float, **arguments: Any) -> SimulatedQueueOwner:
         """Return an application that declares, uses and deletes a queue of its own."""
         given = {name.replace("_", "-"): value for name, value in arguments.items()}
-        return SimulatedQueueOwner(*self._given("o"), queue=queue, arguments=given, idle_s=idle_s)
+        pace = self._paced(PublishingPace(OWNED_INTERVAL_S))
+        return SimulatedQueueOwner(*self._given("o"), queue=queue, arguments=given, idle_s=idle_s, pace=pace)
+
+    def _paced(self, pace: PublishingPace) -> PublishingPace:
+        return pace._replace(fast_copies=self.fast_copies)
 
     def _given(self, kind: str) -> tuple[str, SimulatedNetwork, Sequence[int], RunBooks, Random]:
         self._count += 1

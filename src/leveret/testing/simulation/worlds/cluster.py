@@ -253,14 +253,21 @@ class ClusterWorld(EtcdWorld):
         self.loop.call_later(LEADERS_S, self._look_at_leaders, context=self._context)
         if self.etcd_stops.locked() or self.fault is not None:
             return
+        found = ((("/", name), self._placement(("/", name))) for name in self.queues)
+        placed = [(key, _host(each.leader), each.epoch) for key, each in found if each is not None]
         for node in self.nodes:
             if node.is_open and self.has_lease(node.name):
                 assert node.roles is not None
-                for key in (("/", name) for name in self.queues):
-                    queue = node.roles.node.broker.queues.get(key)
-                    if queue is not None and not queue.is_remote and queue.damage is None:
-                        leader = self.leader_of(queue)
-                        if leader not in ("", node.name):
+                queues = node.roles.node.broker.queues
+                for key, leader, epoch in placed:
+                    if leader not in ("", node.name):
+                        queue = queues.get(key)
+                        if (
+                            queue is not None
+                            and queue.epoch == epoch
+                            and not queue.is_remote
+                            and queue.damage is None
+                        ):
                             text = f"two leaders: {node.name} serves queue {key[1]}, which {leader} leads"
                             self.fault = BooksFault(text)
 
@@ -289,7 +296,8 @@ class ClusterWorld(EtcdWorld):
         placement = self._placement(key)
         node = next((each for each in self.nodes if each.is_open), None)
         if node is not None and placement is not None:
-            self.operator.at(node, _cluster(node).ask_to_move(key, Placement(1, placement.leader, "", 1), to))
+            planned = Placement(1, placement.leader, "", 1)
+            self.operator.at(node, partial(_cluster(node).ask_to_move, key, planned, to))
 
     def remove_log(self, node: SimulatedNode, key: tuple[str, str]) -> None:
         """See SituatedWorld."""
@@ -318,11 +326,11 @@ class ClusterWorld(EtcdWorld):
         key = ("/", self.random.choice((*self.queues, STREAM_NAME)))
         leader = cluster.placement(key).leader
         to = self.random.choice(cluster.members())
-        self.operator.at(node, cluster.ask_to_move(key, Placement(1, leader, "", 1), to))
+        self.operator.at(node, partial(cluster.ask_to_move, key, Placement(1, leader, "", 1), to))
 
     def _rebalance(self, node: SimulatedNode) -> None:
         if node.is_open:
-            self.operator.at(node, _cluster(node).rebalance("all", ".*", ".*"))
+            self.operator.at(node, partial(_cluster(node).rebalance, "all", ".*", ".*"))
 
     async def _replace(self, node: SimulatedNode) -> None:
         """Stop a node, make the others forget it, and add another one with an empty disk."""
@@ -334,7 +342,7 @@ class ClusterWorld(EtcdWorld):
         cluster = _cluster(teller)
         if name in cluster.alive() or name in self.leaders():
             return  # Queues would be lost with the node.
-        forgetting = self.operator.at(teller, cluster.forget_node(name))
+        forgetting = self.operator.at(teller, partial(cluster.forget_node, name))
         process = teller.process
         await self.until(
             lambda: forgetting.done() or process is None or not process.is_alive, "it is forgotten"

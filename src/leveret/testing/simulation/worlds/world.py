@@ -29,7 +29,7 @@ from leveret.testing.applications.stream_books import StreamBooks
 from leveret.testing.simulation.applications.application import SimulatedApplication
 from leveret.testing.simulation.applications.client import SimulatedClient
 from leveret.testing.simulation.applications.operator import NeverConverged, SimulatedOperator
-from leveret.testing.simulation.applications.publishers import PublishingPace
+from leveret.testing.simulation.applications.publishers import FAST_COPIES, PublishingPace
 from leveret.testing.simulation.applications.queue_owner import SimulatedQueueOwner
 from leveret.testing.simulation.applications.streams import read_all
 from leveret.testing.simulation.applications.users import Crew, SimulatedUsers
@@ -127,7 +127,13 @@ class SimulatedWorld:
     """
 
     def __init__(
-        self, seed: int, folder: Path, *, skip: frozenset[int] = frozenset(), often: str = ""
+        self,
+        seed: int,
+        folder: Path,
+        *,
+        skip: frozenset[int] = frozenset(),
+        often: str = "",
+        copies: int = FAST_COPIES,
     ) -> None:
         """Begin without a running node.
 
@@ -136,6 +142,7 @@ class SimulatedWorld:
             folder: the data of all nodes; it is removed at the end.
             skip: the numbers of faults to leave out.
             often: see the class.
+            copies: the copies of messages after which all publishers are slower.
         """
         self.seed = seed
         self.often = often
@@ -165,7 +172,7 @@ class SimulatedWorld:
         self._folder = folder
         self._ports: list[int] = []
         self._stream_ports: list[int] = []
-        self.users = SimulatedUsers(self.network, self._ports, self._stream_ports, self.books, seed)
+        self.users = SimulatedUsers(self.network, self._ports, self._stream_ports, self.books, seed, copies)
         self._harming: list[asyncio.Task[None]] = []
         self.fault: BooksFault | None = None
         self.moments: Sequence[str] = MOMENTS

@@ -343,7 +343,8 @@ class SitesWorld(SimulatedWorld):
         key = (VHOST, self.random.choice(QUEUES))
         placement = cluster.placement(key)
         to = f"{self.random.choice(self.upstream.nodes).name}@localhost"
-        self.operator.at(node, cluster.ask_to_move(key, Placement(1, placement.leader, "", 1), to))
+        planned = Placement(1, placement.leader, "", 1)
+        self.operator.at(node, partial(cluster.ask_to_move, key, planned, to))
 
     async def _pause(self, node: SimulatedNode) -> None:
         node.pause()
