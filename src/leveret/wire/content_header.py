@@ -77,6 +77,8 @@ class HeaderReader:
 
     def read(self, header: bytes, position: int, flags: int) -> Traits:
         """See `read_traits`."""
+        if not flags and len(header) == position:
+            return TRANSIENT
         try:
             number = len(header) << 24 | header[position] << 16 | flags
         except IndexError:
@@ -97,8 +99,11 @@ class HeaderReader:
 
 
 class _Layout(NamedTuple):
-    at_places: Callable[[bytes], tuple[int, ...]]
-    octets: tuple[int, ...]
+    """The octets at some places; the octet at a single one."""
+
+    at_places: Callable[[bytes], tuple[int, ...] | int]
+    octets: tuple[int, ...] | int
+    places: int
     traits: Traits
 
 
@@ -123,13 +128,15 @@ class _Kind:
         if traits.terms[0] or (is_full and self._walks & (self._walks - 1)):
             return 0
         places = list(_places(header, position, flags))
-        if not 1 < len(places) <= PLACES_MAX:
+        if len(places) > PLACES_MAX:
             return 0
+        # A header may have no place; the flags before it are the same in all headers of a kind.
+        places = places or [position - 1]
         more = len(places)
         if is_full:
-            more -= len(self.layouts.pop(0).octets)
+            more -= self.layouts.pop(0).places
         at_places = itemgetter(*places)
-        self.layouts.append(_Layout(at_places, at_places(header), traits))
+        self.layouts.append(_Layout(at_places, at_places(header), more, traits))
         return more
 
 

@@ -143,6 +143,24 @@ def terms(header: bytes) -> tuple[bytes | None, int]:
     return expiration, priority
 
 
+def with_text(header: bytes, of: int, old: bytes, new: bytes) -> bytes:
+    """A whole header with another value of the short string `of`, if that is `old`; else the header as it is."""
+    position = 14
+    for flag, width in _widths(property_flags(header)):
+        if flag == of:
+            end = position + 1 + header[position]
+            if header[position + 1 : end] == old:
+                return header[:position] + shortstr(new) + header[end:]
+            break
+        if width > 0:
+            position += width
+        elif width == 0:
+            position += 1 + header[position]
+        else:
+            position += 4 + int.from_bytes(header[position : position + 4], "big")
+    return header
+
+
 @cache
 def _widths(flags: int) -> tuple[tuple[int, int], ...]:
     """The properties that are set, each with its width: 0 for a short string, -1 for a table."""

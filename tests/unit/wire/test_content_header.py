@@ -132,6 +132,26 @@ def test_headers_of_one_layout_are_walked_once(walked: list[bytes]) -> None:
     assert len(walked) == 1
 
 
+@pytest.mark.parametrize(
+    "found",
+    [
+        {},
+        {props.TIMESTAMP: bytes(8)},
+        {props.DELIVERY_MODE: b"\2"},
+        {props.REPLY_TO: b"amq.rabbitmq.reply-to"},
+    ],
+)
+def test_headers_of_few_properties_are_walked_once_too(found: dict[int, bytes], walked: list[bytes]) -> None:
+    """Most stock clients' are such headers."""
+    reader = HeaderReader()
+    is_persistent = props.DELIVERY_MODE in found
+    for number in range(20):
+        header = props.join(found, number)
+        traits = reader.read(header, FIXED_BYTES, props.property_flags(header))
+        assert traits == Traits(is_persistent, (b"", 0))
+    assert len(walked) <= 1
+
+
 def test_a_kind_of_headers_has_several_layouts(walked: list[bytes]) -> None:
     """Applications' values differ in length: one longer by as much as another is shorter, in headers of one length."""
     reader = HeaderReader()
@@ -164,7 +184,7 @@ def test_layouts_with_many_places_do_not_fill_memory_either() -> None:
             {props.HEADERS: tables.join(entries | {b"x": tables.long_string(b"y" * size)})}, 1
         )
         reader.read(header, FIXED_BYTES, props.property_flags(header))
-    places = sum(len(layout.octets) for kind in reader._kinds.values() for layout in kind.layouts)
+    places = sum(layout.places for kind in reader._kinds.values() for layout in kind.layouts)
     assert places <= content_header.PLACES_OF_ALL_MAX + content_header.PLACES_MAX
     assert len(reader._kinds) < 2 * kept
 

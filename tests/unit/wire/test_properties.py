@@ -63,6 +63,16 @@ def test_expiration_and_priority_are_what_is_split(values: dict[str, Any]) -> No
     assert props.terms(octets) == (found.get(props.EXPIRATION), found.get(props.PRIORITY, b"\0")[0])
 
 
+@given(values=HELD, of=st.sampled_from([props.REPLY_TO, props.CORRELATION_ID, props.APP_ID]), new=SHORT)
+def test_one_text_is_replaced_where_it_is_the_old_one(values: dict[str, Any], of: int, new: str) -> None:
+    octets = payload(**values)
+    found = props.split(octets)
+    assert props.with_text(octets, of, b"another", new.encode()) == octets
+    replaced = props.with_text(octets, of, found.get(of, b""), new.encode())
+    wanted = found | {of: new.encode()} if of in found else found
+    assert replaced == props.join(wanted, 5)
+
+
 def test_values_come_without_their_lengths() -> None:
     found = props.split(payload(expiration="60", priority=7, user_id="guest"))
     assert found == {props.PRIORITY: b"\x07", props.EXPIRATION: b"60", props.USER_ID: b"guest"}

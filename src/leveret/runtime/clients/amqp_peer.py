@@ -312,7 +312,11 @@ class AmqpPeer(asyncio.BufferedProtocol):
                 self._engine.touch()
             if session.blocked_reason is BlockedReason.OUTPUT:
                 asyncio.get_running_loop().call_soon(self.go_on)
-        self._pace()
+        if not self._reads or self._unsent_bytes(transport) > UNSENT_BYTES_MAX:
+            self._pace()
+
+    def _unsent_bytes(self, transport: asyncio.Transport) -> int:
+        return transport.get_write_buffer_size() + self._output.size_bytes
 
     def end(self) -> None:
         """See ports.Peer; a peer that may still be sending closes the socket itself."""
@@ -394,7 +398,7 @@ class AmqpPeer(asyncio.BufferedProtocol):
             self._has_read_last
             or self._waits_for_disk
             or (session is not None and session.blocked_reason is not None)
-            or transport.get_write_buffer_size() + self._output.size_bytes > UNSENT_BYTES_MAX
+            or self._unsent_bytes(transport) > UNSENT_BYTES_MAX
         )
         if session is not None and session.is_reading != listens:
             session.set_reading(listens, elapsed_ms(), for_disk=self._waits_for_disk)

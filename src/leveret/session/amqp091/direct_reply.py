@@ -16,6 +16,7 @@ from leveret.wire import properties as props
 
 REPLY_TO: Final = "amq.rabbitmq.reply-to"
 PREFIX: Final = f"{REPLY_TO}."
+_REPLY_TO: Final = REPLY_TO.encode()
 NODE_MAX: Final = 200
 """The longest name of a node to which other nodes find the way."""
 
@@ -60,15 +61,13 @@ def node_of(name: str) -> str:
 
 
 def with_reply_name(consumer: ReplyConsumer | None, header: bytes) -> bytes:
-    """The content header of a request, with the pseudo-queue's name replaced by that of the channel's consumer.
+    """The whole content header of a request, with the pseudo-queue's name replaced by that of the channel's consumer.
 
     Raises:
         PreconditionFailed: the request asks for replies, and the channel does not consume them.
     """
-    properties = props.split(header)
-    if properties.get(props.REPLY_TO) != REPLY_TO.encode():
-        return header
-    if consumer is None:
+    if consumer is not None:
+        return props.with_text(header, props.REPLY_TO, _REPLY_TO, consumer.name.encode())
+    if props.split(header).get(props.REPLY_TO) == _REPLY_TO:
         raise PreconditionFailed("fast reply consumer does not exist")
-    properties[props.REPLY_TO] = consumer.name.encode()
-    return props.join(properties, props.body_bytes_of(header))
+    return header

@@ -28,7 +28,7 @@ from leveret.model.errors import LeveretError
 from leveret.session.amqp091.channel_base import ChannelBase
 from leveret.session.amqp091.connection_base import ConnectionBase
 from leveret.session.amqp091.destinations import Destination, PublishRoute, Shape, Source
-from leveret.session.amqp091.direct_reply import REPLY_TO
+from leveret.session.amqp091.direct_reply import REPLY_TO, with_reply_name
 from leveret.session.amqp091.incoming import IncomingMessage
 from leveret.session.amqp091.replies import Fault
 from leveret.session.amqp091.routing import Resolved, is_expiration, resolve
@@ -356,15 +356,17 @@ class Publisher:
         expiration, _ = traits.terms
         if expiration and not is_expiration(expiration):
             return None
-        if (
-            known is not None
-            and not flags & props.USER_ID
-            and not (flags & props.REPLY_TO and _REPLY_TO in header)
-            and not (flags & props.HEADERS and b"CC" in header)
-            and (expiration or not flags & props.EXPIRATION)
-        ):
-            return known, header
         try:
+            if (
+                known is not None
+                and not flags & props.USER_ID
+                and not (flags & props.HEADERS and b"CC" in header)
+                and (expiration or not flags & props.EXPIRATION)
+            ):
+                if not (flags & props.REPLY_TO and _REPLY_TO in header):
+                    return known, header
+                named = with_reply_name(route.channel.reply_consumer, header[4:])
+                return known, len(named).to_bytes(4, "big") + named
             found = self.resolve(route.channel, route.exchange, route.routing_key, header[4:])
         except LeveretError:
             # The long path raises the same error, in its place.
