@@ -38,6 +38,8 @@ _STREAMED: Final = (
     "timestamp",
 )
 _BY_DELIVERY: Final = "x-delivery-count"
+_PRICES: Final = 1_000_000_000
+"""The number of different decimals: AMQP has 32 bits for one, and the publishers of a long run number further."""
 
 
 class Content(NamedTuple):
@@ -200,7 +202,7 @@ def _headers(number: int) -> dict[str, Any]:
         "number": number,
         "negative": -number,
         "large": 1 << 40,
-        "price": Decimal(number) / 100,
+        "price": Decimal(number % _PRICES) / 100,
         "text": "Zürich → Genève",
         "octets": b"\xff\x00" + b"%d" % number,
         "yes": True,
