@@ -84,13 +84,18 @@ class SiteCommand:
 
     async def _try(self, node: SimulatedNode, *, is_disturbed: bool) -> str:
         """Give the command once; return the reason of its failure, empty if it or the node ended otherwise."""
-        process = node.process
+        process, broker = node.process, broker_of(node)
         assert process is not None
         self._promotions = len(self._site.decided.site.promotions)
-        working = process.spawn(self._act(broker_of(node)))
+        working = process.spawn(self._act(broker))
         if is_disturbed:
             await self._disturb(self._chance.choice(self._site.nodes), working)
-        if not await wait_until(lambda: working.done() or not process.is_alive, _TIMEOUT_S):
+
+        def is_over() -> bool:
+            # A node that begins anew, without its lease, ends the connections over which it was told.
+            return working.done() or not process.is_alive or (node.is_open and broker_of(node) is not broker)
+
+        if not await wait_until(is_over, _TIMEOUT_S):
             return f"not within {_TIMEOUT_S:g} s"
         if working.done():
             try:

@@ -62,6 +62,8 @@ _TRUNCATES: Final = "standby.replication.retention.truncate_transferred.messages
 _USER: Final = "replicator"
 _PASSWORD: Final = "a password"
 _LOOK_S: Final = 0.1
+_REFUSALS_LOOKED_AT: Final = 5
+"""How many looks there are for one at the downstream's errors, which costs more."""
 FOLLOW_TIMEOUT_S: Final = 120.0
 ABSENT_S: Final = 30.0
 """The wait for a node of the upstream. Nobody starts one while faults end; a fault with two waits must end in time."""
@@ -278,7 +280,7 @@ class SitesWorld(SimulatedWorld):
     async def _watch(self) -> None:
         """Note covered moments: the ends count once they are durable in the outgoing logs."""
         noted: list[tuple[float, list[CollectedEnd]]] = []
-        overtaken_s = 0.0
+        overtaken_s, looks = 0.0, 0
         while True:
             await asyncio.sleep(_LOOK_S)
             # A downstream that has more than an upstream knows after a loss of power says so soon.
@@ -287,7 +289,10 @@ class SitesWorld(SimulatedWorld):
                 self.fault = BooksFault(
                     "dropped: the upstream's outgoing log lacks what its downstream lacks"
                 )
-            if self.fault is None and not self._is_lost and (refusal := self.downstream.refusal()):
+            looks += 1
+            # A refusal stays until the downstream follows again.
+            is_due = looks % _REFUSALS_LOOKED_AT == 0 and not self._is_lost
+            if is_due and self.fault is None and (refusal := self.downstream.refusal()):
                 self.fault = BooksFault(f"cut off: {refusal}")
             # What was not durable may get another position after a crash.
             noted = [each for each in noted if not any(end.is_over for end in each[1])]
