@@ -31,6 +31,8 @@ FRAME_END: Final = 0xCE
 FRAME_END_OCTET: Final = b"\xce"
 FRAME_OVERHEAD: Final = 8
 FRAME_MIN_BYTES: Final = 4096
+SENT_FRAME_BYTES_MAX: Final = 512 * 1024
+"""A body is sent in frames of at most so many octets, also to a peer that takes longer ones."""
 FRAME_HEAD: Final = struct.Struct(">BHI")
 FRAME_HEAD_BYTES: Final = FRAME_HEAD.size
 BETWEEN_FRAMES: Final = struct.Struct(">BBHI")
@@ -146,8 +148,17 @@ def split_publish(payload: bytes) -> tuple[bytes, bytes, int]:
 
 def body_frames(channel: int, body: bytes, frame_max_bytes: int) -> bytes:
     """Content body frames; none for an empty body (spec 4.2.6.2)."""
-    step = frame_max_bytes - FRAME_OVERHEAD
-    return b"".join([frame(FRAME_BODY, channel, body[at : at + step]) for at in range(0, len(body), step)])
+    return b"".join(body_pieces(channel, body, frame_max_bytes))
+
+
+def body_pieces(channel: int, body: bytes, frame_max_bytes: int) -> list[bytes | memoryview]:
+    """Content body frames in pieces that share the octets of the body, for one copy of them all."""
+    octets, step = memoryview(body), frame_max_bytes - FRAME_OVERHEAD
+    pieces: list[bytes | memoryview] = []
+    for at in range(0, len(body), step):
+        piece = octets[at : at + step]
+        pieces += (FRAME_HEAD.pack(FRAME_BODY, channel, len(piece)), piece, FRAME_END_OCTET)
+    return pieces
 
 
 def deliver_head(channel: int, consumer_tag: bytes, route_bytes: int) -> bytes:

@@ -1,7 +1,8 @@
 """The methods of forwarding connections beside AMQP 0-9-1: a client's node sends them to the leader of a queue.
 
 A forwarding connection carries AMQP's frames in messages of a link (wire.link). It has one vhost, begins with
-connection.open, and no frame is too long for it, so a message's body is one frame. The methods of class 200:
+connection.open, and takes frames of any length. A long body is several frames, so that no node takes
+all of it in one step (`SENT_FRAME_BYTES_MAX`). The methods of class 200:
 
     200,10  target      short queue | u64 epoch | short reference     this channel publishes into that queue
     200,11  target-ok   u64 number                                    the last it has of that reference
@@ -51,9 +52,12 @@ from leveret.wire.amqp091 import (
     FRAME_HEAD,
     FRAME_HEADER,
     FRAME_METHOD,
+    FRAME_OVERHEAD,
     QUEUE_DECLARE,
     QUEUE_DELETE,
     QUEUE_PURGE,
+    SENT_FRAME_BYTES_MAX,
+    body_pieces,
     frame,
 )
 from leveret.wire.properties import SyntaxFault, shortstr
@@ -78,6 +82,8 @@ CLIENT: Final = "x-relay-client"
 NOT_LED: Final = 399
 """Reply code for a queue that this node does not lead; AMQP has no such code."""
 FRAME_BYTES_MAX: Final = (1 << 32) - 1
+SENT_BODY_BYTES_MAX: Final = SENT_FRAME_BYTES_MAX - FRAME_OVERHEAD
+"""A longer body is several frames."""
 
 _PUBLISH: Final = BASIC_PUBLISH + b"\0\0"
 _END: Final = bytes((FRAME_END,))
@@ -343,6 +349,11 @@ def publish_head(channel: int, route: bytes, header: bytes, body_bytes: int) -> 
     return start + FRAME_HEAD.pack(FRAME_BODY, channel, body_bytes) if body_bytes else start
 
 
+def large_publish(channel: int, route: bytes, header: bytes, body: bytes) -> list[bytes | memoryview]:
+    """A publish of a body that does not fit into one frame, in pieces; `route` and `header` as in `publish_head`."""
+    return [publish_head(channel, route, header, 0), *body_pieces(channel, body, SENT_FRAME_BYTES_MAX)]
+
+
 def publishes(head: bytes, bodies: list[bytes], body_bytes: int) -> bytes:
     """Publishes with the same `publish_head`."""
     if not body_bytes:
@@ -357,7 +368,7 @@ def publishes_that_differ(
     """Publishes by columns: routes as in `publish_head`, content headers preceded by their lengths, bodies."""
     header_head = b"\0" + bytes((FRAME_END, FRAME_HEADER)) + channel.to_bytes(2, "big")
     fixed = len(BASIC_PUBLISH) + 2 + 1
-    parts: list[bytes] = []
+    parts: list[bytes | memoryview] = []
     for route, header, body in zip(routes, headers, bodies, strict=True):
         parts += (
             FRAME_HEAD.pack(FRAME_METHOD, channel, fixed + len(route)),
@@ -365,10 +376,15 @@ def publishes_that_differ(
             route,
             header_head,
             header,
-            BETWEEN_FRAMES.pack(FRAME_END, FRAME_BODY, channel, len(body)) if body else b"",
-            body,
-            _END,
         )
+        if len(body) > SENT_BODY_BYTES_MAX:
+            parts += (_END, *body_pieces(channel, body, SENT_FRAME_BYTES_MAX))
+        else:
+            parts += (
+                BETWEEN_FRAMES.pack(FRAME_END, FRAME_BODY, channel, len(body)) if body else b"",
+                body,
+                _END,
+            )
     return b"".join(parts)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
 from leveret.runtime.link.peer import LinkPeer
@@ -15,19 +16,19 @@ from leveret.session.amqp091.remote_queues import ConnectionHost
 from leveret.session.forwarding.leader_client import LeaderClient
 from leveret.session.forwarding.leader_server import ForwardedConnection
 from leveret.session.forwarding.leaders import RemoteLeaders
-from leveret.wire.link import LENGTH, LinkError, Type
+from leveret.wire.link import LENGTH, LinkError, Octets, Type
 
 WRITE_BUFFER_HIGH_BYTES: Final = 4 * 1024 * 1024
 """A link to another node with more unsent octets than this gets no deliveries."""
-PIECE_BYTES: Final = 64 * 1024 * 1024
-"""The most octets of frames in one message of a link."""
+PIECE_BYTES: Final = 512 * 1024
+"""The most octets of frames in one message of a link: less than a link's buffer, and little to take in one step."""
 IDLE_MS: Final = 120_000
 """A link without channels ends after this."""
 _AMQP: Final = bytes((Type.AMQP,))
 
 
 def write_amqp(peer: LinkPeer, octets: bytes) -> None:
-    """Send frames, in several messages if they are too long for one: one message may go to very many queues."""
+    """Send frames, in several messages if they are too long for one."""
     if len(octets) > PIECE_BYTES:
         whole = memoryview(octets)
         for at in range(0, len(octets), PIECE_BYTES):
@@ -35,6 +36,19 @@ def write_amqp(peer: LinkPeer, octets: bytes) -> None:
             peer.write(LENGTH.pack(len(piece) + 1) + _AMQP, piece)
     elif octets:
         peer.write(LENGTH.pack(len(octets) + 1) + _AMQP, octets)
+
+
+def write_amqp_pieces(peer: LinkPeer, pieces: Iterable[Octets]) -> None:
+    """Send frames without joining them; no piece is longer than `PIECE_BYTES`."""
+    gathered: list[Octets] = []
+    size = 0
+    for piece in (*pieces, None):
+        if piece is None or size + len(piece) > PIECE_BYTES:
+            peer.write(LENGTH.pack(size + 1) + _AMQP, *gathered)
+            gathered, size = [], 0
+        if piece is not None:
+            gathered.append(piece)
+            size += len(piece)
 
 
 def amqp_of(kind: Type, payload: memoryview) -> bytes:
@@ -80,6 +94,7 @@ class DialledEnd:
         self._owner = owner
         self._used_at_ms = elapsed_ms()
         owner.engine.peers[leader_client] = self
+        leader_client.write_pieces = self._write_pieces
         peer.receiver = self
         owner.leaders.connected(leader_client)
         owner.engine.touch()
@@ -101,6 +116,10 @@ class DialledEnd:
     def write(self, octets: bytes, *, hold: int) -> None:
         """See ports.Peer; this node promises a leader nothing, so it holds no octets back."""
         write_amqp(self.peer, octets)
+
+    def _write_pieces(self, pieces: Sequence[Octets]) -> None:
+        write_amqp(self.peer, self.leader_client.take_output())
+        write_amqp_pieces(self.peer, pieces)
 
     def release(self, hold: int) -> None:
         """See ports.Peer."""

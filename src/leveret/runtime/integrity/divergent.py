@@ -17,12 +17,12 @@ _WAITING_S: Final = 60.0
 
 
 def divergent_reports(data_dir: Path) -> list[dict[str, Any]]:
-    """Return one row a report, oldest first.
+    """Return one row a report, oldest first; none for those that have only settlements.
 
     Raises:
         StorageError: a report cannot be read.
     """
-    return [report.summary() for report in reports(data_dir) if report.logs]
+    return [report.summary() for report in reports(data_dir) if not report.has_only_settlements]
 
 
 class DivergentParts:

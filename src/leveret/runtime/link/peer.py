@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import mmap
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, cast
 
@@ -82,7 +83,7 @@ class LinkPeer(asyncio.BufferedProtocol):
         self._closing: asyncio.TimerHandle | None = None
         self._buffer = memoryview(bytearray(LENGTH.size + SMALL_BYTES_MAX))
         self._filled = 0
-        self._long: bytearray | None = None
+        self._long: memoryview | None = None
         self._long_filled = 0
         self._greeted = False
         self._writable = asyncio.Event()
@@ -151,7 +152,7 @@ class LinkPeer(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the buffer for the next octets."""
         if self._long is not None:
-            return memoryview(self._long)[self._long_filled :]
+            return self._long[self._long_filled :]
         if self.is_trusted and len(self._buffer) < _BUFFER_BYTES:
             grown = memoryview(bytearray(_BUFFER_BYTES))
             grown[: self._filled] = self._buffer[: self._filled]
@@ -171,7 +172,7 @@ class LinkPeer(asyncio.BufferedProtocol):
                 self._long_filled += nbytes
                 if self._long_filled == len(self._long):
                     whole, self._long = self._long, None
-                    self._hand_out(memoryview(whole))
+                    self._hand_out(whole)
         except Exception as error:
             # An error of this node, caused by a peer's octets, ends only the peer's link.
             if not isinstance(error, LeveretError):
@@ -221,7 +222,8 @@ class LinkPeer(asyncio.BufferedProtocol):
             start = at + LENGTH.size
             if self._filled - start < size:
                 if size > len(buffer) - LENGTH.size:
-                    self._long, self._long_filled = bytearray(size), self._filled - start
+                    # Not a bytearray, which is filled with zeros in one step: the kernel gives pages as they are read.
+                    self._long, self._long_filled = memoryview(mmap.mmap(-1, size)), self._filled - start
                     self._long[: self._long_filled] = buffer[start : self._filled]
                     self._filled = at
                 break

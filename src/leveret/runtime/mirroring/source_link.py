@@ -91,6 +91,7 @@ class SourceLink(SourceLinkBase):
             case Type.RELEASED:
                 for name in decode(kind, payload, wire.LogNames).paths:
                     self.wanted.discard(name)
+                    self.failing.discard(name)
                     self.end(name)
             case Type.HEADERS:
                 found = decode(kind, payload, wire.Headers)
@@ -109,6 +110,8 @@ class SourceLink(SourceLinkBase):
                         others,
                     )
                 self.end(failed.path)
+                if failed.path in self._led:
+                    self.failing.add(failed.path)
             case _:
                 raise LinkError(f"message {kind.name} is not due from a mirror")
 

@@ -5,6 +5,7 @@ This is the lower half of source_link.SourceLink; the streams of its logs use it
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -15,9 +16,12 @@ from leveret.model.errors import StorageError
 from leveret.runtime.link.peer import LinkPeer
 from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.runtime.mirroring.log_table import LogTable
+from leveret.runtime.process.sparse_log import SparseLog
 from leveret.runtime.replication.sending_link import SendingLink
 from leveret.storage.tree import Tree
 from leveret.wire.link import Frame, LinkError, Octets
+
+logger = logging.getLogger(__name__)
 
 
 class MirrorLeader(Protocol):
@@ -57,6 +61,7 @@ class SourceLinkBase(SendingLink, ABC):
     Attributes:
         leader: see MirrorLeader.
         numbers: the next numbers that logs get in frames.
+        failing: logs of which the mirror could not write the last attempt; each is tried again every few seconds.
     """
 
     def __init__(self, leader: MirrorLeader, peer: LinkPeer, node: str) -> None:
@@ -64,6 +69,8 @@ class SourceLinkBase(SendingLink, ABC):
         super().__init__(peer, node, f"mirror {node}", leader.clock_ms)
         self.leader = leader
         self.numbers: Iterator[int] = count(1)
+        self.failing: set[str] = set()
+        self._attempts = SparseLog()
         self._frame = Frame()
 
     def add(self, head: bytes, chunk: list[Octets] | None = None, records: int = 0) -> None:
@@ -103,6 +110,13 @@ class SourceLinkBase(SendingLink, ABC):
             self.peer.abort(error)
         else:
             self.peer.write(*pieces)
+
+    def lacks(self, name: str, missing_bytes: int, log_bytes: int) -> None:
+        """Log what a mirror is to be sent of a log; further attempts of the same go into the sparse lines' count."""
+        others = self._attempts.others() if name in self.failing else 0
+        if others is not None:
+            reported = "mirror_lacks log=%s node=%s bytes=%d of_bytes=%d others=%d"
+            logger.info(reported, name, self.node, missing_bytes, log_bytes, others)
 
     @abstractmethod
     def fall_behind(self) -> None:

@@ -198,8 +198,7 @@ class SourceStream(SentLogs):
         super().noted()
         log, total = self.log, self.progress.total_bytes
         if log is not None and total:
-            reported = "mirror_lacks log=%s node=%s bytes=%d of_bytes=%d"
-            logger.info(reported, self.led.name, self.node, total, log.bytes_from(log.first_offset))
+            self.link.lacks(self.led.name, total, log.bytes_from(log.first_offset))
         if total > FINAL_BYTES:
             self._report(MirrorState.SYNCHRONISING)
 
@@ -388,6 +387,7 @@ class SourceStream(SentLogs):
                     self.node, self.link.sender.acks, self.scope.joins_at
                 )
                 self.link.leader.acked(self.node)
+            self.link.failing.discard(self.led.name)
             self._report(MirrorState.LIVE)
         else:
             self._report(MirrorState.SYNCHRONISING if self.syncs else MirrorState.UNSYNCHRONISED)

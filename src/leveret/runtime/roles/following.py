@@ -228,7 +228,7 @@ class FollowerRole:
         identity, applier = self._identity.identity, self._applier
         if isinstance(applier.quarantine, Quarantine):
             report = applier.quarantine.finish()
-            if report is not None:
+            if report is not None and not report.has_only_settlements:
                 logger.warning(
                     "divergent_messages_quarantined report=%s see=list_divergent_messages", report.id
                 )

@@ -516,19 +516,19 @@ def delivery_frames(
 ) -> bytes:
     """basic.deliver and content of messages, tags from `first` on."""
     head, bodies = messages.head, messages.bodies
-    body_max = channel.connection.frame_max_bytes - wire.FRAME_OVERHEAD
+    body_max = min(channel.connection.frame_max_bytes, wire.SENT_FRAME_BYTES_MAX) - wire.FRAME_OVERHEAD
     if head is None:
         sizes = list(map(len, bodies))
         if min(sizes) and max(sizes) <= body_max:
             return _frames_that_differ(channel.number, heads, messages, sizes, first, redelivered)
     if head is None or head.body_bytes > body_max:
-        frames: list[bytes] = []
+        frames: list[bytes | memoryview] = []
         for tag, body in enumerate(bodies, first):
             each = messages.head_at(tag - first)
             frames += (
                 heads.of(len(each.route)),
                 _pack_tag(tag),
-                content(channel, each, body, redelivered),
+                *_content(channel, each, body, redelivered),
             )
         return b"".join(frames)
     middle = frames_before_body(head, channel.number, redelivered)
@@ -584,8 +584,15 @@ def frames_before_body(head: Head, channel: int, redelivered: bool) -> bytes:
 
 def content(channel: DeliveryChannel, head: Head, body: bytes, redelivered: bool) -> bytes:
     """The octets from a delivery tag to the end of a message of any size."""
-    frame_max = channel.connection.frame_max_bytes
+    return b"".join(_content(channel, head, body, redelivered))
+
+
+def _content(
+    channel: DeliveryChannel, head: Head, body: bytes, redelivered: bool
+) -> Sequence[bytes | memoryview]:
+    """`content` in pieces: a large body is copied once, where they are joined."""
+    frame_max = min(channel.connection.frame_max_bytes, wire.SENT_FRAME_BYTES_MAX)
     if len(body) <= frame_max - wire.FRAME_OVERHEAD:
-        return frames_before_body(head, channel.number, redelivered) + body + wire.FRAME_END_OCTET
+        return frames_before_body(head, channel.number, redelivered), body, wire.FRAME_END_OCTET
     start = wire.content_head(channel.number, redelivered, head.route, head.header, 0)
-    return start + wire.FRAME_END_OCTET + wire.body_frames(channel.number, body, frame_max)
+    return start, wire.FRAME_END_OCTET, *wire.body_pieces(channel.number, body, frame_max)

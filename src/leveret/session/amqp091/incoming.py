@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from io import BytesIO
+
 from leveret.session.amqp091.replies import Fault
 from leveret.wire import amqp091 as wire
 from leveret.wire import properties as props
@@ -18,8 +20,9 @@ class IncomingMessage:
         self.header: bytes | None = None
         self.left = 0
         self.bytes_max = bytes_max
-        # One buffer, because parts of a few octets each would take many times their size.
-        self.body = bytearray()
+        # One buffer, because parts of a few octets each would take many times their size. It hands its octets over
+        # without a copy, which of a large body would hold up the loop.
+        self.body = BytesIO()
 
     def unexpected(self) -> Fault:
         """The error for a frame other than the next one of this message."""
@@ -43,5 +46,5 @@ class IncomingMessage:
         self.left -= len(payload)
         if self.left < 0:
             raise Fault(501, "body frames hold more than the content header announced")
-        self.body += payload
+        self.body.write(payload)
         return self.left == 0

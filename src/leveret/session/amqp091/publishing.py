@@ -629,7 +629,7 @@ class Publisher:
             incoming.exchange,
             incoming.routing_key,
             incoming.header or b"",
-            bytes(incoming.body),
+            incoming.body.getvalue(),
             mandatory=bool(incoming.flags & _MANDATORY),
         )
 

@@ -8,6 +8,7 @@ Everything else is decoded frame by frame.
 from __future__ import annotations
 
 import struct
+from io import BytesIO
 from typing import Final, NamedTuple
 
 from leveret.core.queues.head import Head, head_of_octets
@@ -278,13 +279,13 @@ def head_of(route: bytes, header: bytes) -> Head:
 
 
 class IncomingDelivery:
-    """A delivery, or a get, whose frames come one by one: its body is empty, or its only frame came in parts."""
+    """A delivery, or a get, whose frames come one by one: its body is empty or large, or its frame came in parts."""
 
     def __init__(self, method: bytes) -> None:
         """`method` is the payload of a basic.deliver or basic.get-ok."""
         self.method = method
         self._header = b""
-        self._body = b""
+        self._body = BytesIO()
         self._left = 0
 
     def take(self, kind: int, payload: bytes) -> bool:
@@ -293,7 +294,7 @@ class IncomingDelivery:
             self._header = payload
             self._left = body_bytes_of(payload)
         else:
-            self._body += payload
+            self._body.write(payload)
             self._left -= len(payload)
         return self._left <= 0
 
@@ -308,7 +309,7 @@ class IncomingDelivery:
         consumer_tag = method[5:tag_at] if method[:4] == wire.BASIC_DELIVER else b""
         head = head_of(method[tag_at + _TAG + 1 : self._route_end], self._header)
         redelivered = bool(method[tag_at + _TAG])
-        return Delivered(channel, consumer_tag, tag, redelivered, alike(head, [self._body]), 0)
+        return Delivered(channel, consumer_tag, tag, redelivered, alike(head, [self._body.getvalue()]), 0)
 
     @property
     def ready_count(self) -> int:

@@ -5,7 +5,7 @@ This node's publishes to a queue go through an `Outlet`, and its clients' method
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from leveret.core.broker.alarms import resources
@@ -70,6 +70,7 @@ class LeaderClient:
         is_up: whether it is connected.
         blocked_by: the alarms for which the leader takes no publishes.
         push: sends all waiting octets at once.
+        write_pieces: sends frames without joining their pieces, behind the waiting octets; None where nothing does.
     """
 
     def __init__(self, leader: str, vhost: str, outbox: list[Sender]) -> None:
@@ -79,6 +80,7 @@ class LeaderClient:
         self.is_up = False
         self.blocked_by: tuple[str, ...] = ()
         self.push: Callable[[], None] = _do_nothing
+        self.write_pieces: Callable[[Sequence[bytes | memoryview]], None] | None = None
         self.channels: dict[int, _Channel] = {}
         self._outbox = outbox
         self._out: list[bytes] = []
@@ -100,6 +102,18 @@ class LeaderClient:
         """Gather whole frames for the next write."""
         self._note()
         self._out.append(octets)
+
+    def publish(self, number: int, messages: Messages) -> None:
+        """Send messages on the channel with a number; large ones at once, because to join them would take long."""
+        if len(messages) > 1 or len(messages.bodies[0]) <= forwarding.SENT_BODY_BYTES_MAX:
+            self.send(encoded(number, messages))
+            return
+        head = messages.head_at(0)
+        pieces = forwarding.large_publish(number, head.route, head.header, messages.bodies[0])
+        if self.write_pieces is None:
+            self.send(b"".join(pieces))
+        else:
+            self.write_pieces(pieces)
 
     def has_settlements(self, remote_channel: RemoteChannel) -> None:
         """Note settlements of a client's channel: their frames go with the next octets."""
@@ -252,7 +266,7 @@ class Outlet:
         """Send messages that follow the ones sent before."""
         self._publication.unconfirmed.sent = self._publication.unconfirmed.last
         for part in messages.parts(len(messages), PIECE_BYTES):
-            self._leader_client.send(encoded(self.number, part))
+            self._leader_client.publish(self.number, part)
 
     def frame(self, kind: int, payload: bytes) -> None:
         """Take a frame of the leader about it.

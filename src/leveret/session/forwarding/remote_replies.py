@@ -14,7 +14,7 @@ from typing import Final
 from leveret.core.queues.messages import Messages
 from leveret.model.errors import PeerError
 from leveret.session.amqp091.direct_reply import node_of
-from leveret.session.forwarding.leader_client import PIECE_BYTES, LeaderClient, encoded
+from leveret.session.forwarding.leader_client import PIECE_BYTES, LeaderClient
 from leveret.wire import amqp091 as wire
 from leveret.wire import forwarding
 
@@ -73,7 +73,7 @@ class RemoteReplies:
                 return
             channel = self._channels[leader_client] = _ReplyChannel(leader_client, self._channels)
         for part in messages.parts(len(messages), PIECE_BYTES):
-            leader_client.send(encoded(channel.number, part))
+            leader_client.publish(channel.number, part)
 
     def waits_for(self, leader_client: LeaderClient) -> bool:
         """Whether replies wait for a connection."""

@@ -64,6 +64,11 @@ class DivergentLog(msgspec.Struct):
         """Messages that no record here settles."""
         return self.messages - (self.settlements - self.settlements_lost)
 
+    @property
+    def has_only_settlements(self) -> bool:
+        """Whether it has no message: a queue's leader has all that these records settle, and delivers it again."""
+        return self.kind == "queues" and not self.messages and not self.damaged
+
 
 class DivergentReport(msgspec.Struct):
     """The quarantined logs of one join on this node (`node_id`), which had reached epoch `from_epoch` by itself."""
@@ -105,6 +110,11 @@ class DivergentReport(msgspec.Struct):
         """Write the report, durably. Raises StorageError."""
         StateFile(directory_of(data_dir, self.id) / _REPORT).save(msgspec.to_builtins(self))
 
+    @property
+    def has_only_settlements(self) -> bool:
+        """Whether there is nothing here that an operator may want back: no message and no definition."""
+        return all(log.has_only_settlements for log in self.logs)
+
     def summary(self) -> dict[str, Any]:
         """The report with its sums, in its JSON form."""
         logs = self.logs
@@ -119,7 +129,7 @@ class DivergentReport(msgspec.Struct):
             "queues": [
                 {"vhost": log.vhost, "queue": log.queue, "messages": log.messages}
                 for log in logs
-                if log.kind in ("queues", "streams")
+                if log.kind in ("queues", "streams") and not log.has_only_settlements
             ],
         }
 

@@ -93,6 +93,17 @@ def test_messages_are_listed_as_they_were_published(data_dir: Path) -> None:
     ]
 
 
+def test_a_tail_of_settlements_alone_is_kept_and_makes_no_report(data_dir: Path) -> None:
+    """Their messages are delivered again by the leader: a report of 0 messages asks an operator for nothing."""
+    report = quarantine(data_dir, 0, queue=5)
+    assert divergent_reports(data_dir) == []
+    assert list((data_dir / "divergent" / report / QUEUE).glob("*.segment"))
+    quarantine(data_dir, 90_000, queue=5, stream=1)
+    (summary,) = divergent_reports(data_dir)
+    assert summary["queues"] == [{"vhost": "v", "queue": "s", "messages": 2}]
+    assert summary["settlements_lost"] == 2
+
+
 def test_messages_of_one_report_are_listed(data_dir: Path) -> None:
     earlier = quarantine(data_dir, 5000, stream=1)
     later = quarantine(data_dir, 90_000, queue=4)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
 from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.runtime.mirroring.source_link import SourceLink
 from leveret.testing.network.waiting import until
@@ -42,8 +44,8 @@ def says(link: SourceLink, kind: Type, what: Any) -> None:
     link.received(kind, memoryview(pack(kind, what))[5:])
 
 
-def has_nothing(serial: int) -> wire.MirrorInventory:
-    return wire.MirrorInventory([wire.Copy(serial, LogExtent(NAME, 0, 0, b""), None)])
+def has_nothing(serial: int, name: str = NAME) -> wire.MirrorInventory:
+    return wire.MirrorInventory([wire.Copy(serial, LogExtent(name, 0, 0, b""), None)])
 
 
 def play(tmp_path: Path, story: Callable[[Node, Peer, SourceLink, list[int]], Any]) -> None:
@@ -67,6 +69,36 @@ def play(tmp_path: Path, story: Callable[[Node, Peer, SourceLink, list[int]], An
         await node.stop()
 
     asyncio.run(played())
+
+
+async def test_what_a_full_mirror_lacks_is_logged_once_until_it_has_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each of its logs is tried again every two seconds: 100 lines a second for 200 queues."""
+    caplog.set_level("INFO")
+    node = Node(tmp_path / "leader")
+    for name in NAMES:
+        node.append(name, count=3)
+    await node.commits.all_durable()
+    node.lead(*NAMES, automatic=True)
+    link = cast(SourceLink, node.sources.accept(cast(Any, Peer()), MIRROR))
+
+    async def attempt(serial: int) -> list[str]:
+        caplog.clear()
+        says(link, Type.COPIES, wire.MirrorInventory([has_nothing(serial, name).copies[0] for name in NAMES]))
+        await until(lambda: all(each.scope.is_live for each in link.streams.values()), "all were sent")
+        return [
+            each.getMessage().partition(" ")[0] for each in caplog.records if "mirror_lacks" in each.message
+        ]
+
+    assert len(await attempt(1)) == len(NAMES)
+    for serial in range(2, 5):
+        for name in NAMES:
+            says(link, Type.FAILED, wire.CopyFailed(name, "no space left"))
+        assert len(await attempt(serial)) == (1 if serial == 2 else 0)
+    says(link, Type.ACK, wire.Acked(link.sender.sent, 0))
+    assert len(await attempt(5)) == len(NAMES), "they had it, and lack it anew"
+    await node.stop()
 
 
 def test_who_has_acked_everything_has_it(tmp_path: Path) -> None:

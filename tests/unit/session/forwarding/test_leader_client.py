@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from pamqp import commands, frame
 
@@ -67,6 +70,56 @@ def test_messages_keep_their_exchange_routing_key_and_header(cluster: Cluster) -
     assert (empty[0], empty[2]) == (b"\x09amq.topic\x08some.key", b"")
     assert (large[0], large[2]) == (b"\x09amq.topic\x01k", b"y" * 10_000)
     assert large[1] == b"\0\x3c\0\0" + (10_000).to_bytes(8, "big") + b"\x10\0\2"
+
+
+@pytest.mark.parametrize("has_pieces", [False, True])
+@pytest.mark.parametrize("sizes", [(100,), (101,), (250, 250), (250, 3, 101, 1000)])
+def test_a_large_body_goes_to_the_leader_and_back_in_short_frames(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], has_pieces: bool
+) -> None:
+    """Neither node takes all of it in one step, however large it is."""
+    monkeypatch.setattr(forwarding, "SENT_BODY_BYTES_MAX", 100)
+    for module in (forwarding, wire):
+        monkeypatch.setattr(module, "SENT_FRAME_BYTES_MAX", 108)
+    client = Client(cluster["a"])
+    client.send(CONFIRM, B.Consume(queue="q", consumer_tag="c", no_ack=True))
+    cluster.settle()
+    [link] = cluster.links
+    frames, bodies = list[int](), [bytes(each % 251 for each in range(size)) for size in sizes]
+    if has_pieces:
+        # As on a link between two nodes, which does not join them.
+        def write_pieces(pieces: Sequence[bytes | memoryview]) -> None:
+            link.to_leader += link.leader_client.take_output() + b"".join(pieces)
+
+        link.leader_client.write_pieces = write_pieces
+    for end in (link.serving, link.leader_client):
+
+        def receive(octets: bytes, *at: Any, then: Any = end.receive) -> None:
+            position = 0
+            while position < len(octets):
+                kind, _, size = wire.FRAME_HEAD.unpack_from(octets, position)
+                position += size + wire.FRAME_OVERHEAD
+                if kind == wire.FRAME_BODY:
+                    frames.append(size)
+            then(octets, *at)
+
+        monkeypatch.setattr(end, "receive", receive)
+    for body in bodies:
+        client.send(*publish(body))
+    cluster.settle()
+    assert client.told(B.Ack)[-1].delivery_tag == len(sizes)
+    assert b"".join(client.bodies) == b"".join(bodies)
+    assert sum(frames) == 2 * sum(sizes)
+    assert max(frames) == 100
+
+
+def test_a_large_message_is_got_from_the_leader(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "SENT_FRAME_BYTES_MAX", 108)
+    Client(cluster["b"]).send(*publish(b"x" * 1000))
+    client = Client(cluster["a"])
+    client.send(B.Get(queue="q"))
+    cluster.settle()
+    assert client.bodies == [b"x" * 100] * 10
 
 
 def test_a_consumer_gets_its_messages_and_acknowledges_them(cluster: Cluster) -> None:

@@ -117,8 +117,8 @@ async def _queue_alarms(call: Call) -> list[dict[str, str]]:
     # A report is a file, and there may be one for each queue.
     for report in await asyncio.to_thread(call.node.replication.inspection.divergent):
         for log in report["logs"] if report.get("lost") else ():
-            if log["is_lost"] and log["queue"] is not None:
-                lost = log["messages"] - (log["settlements"] - log["settlements_lost"])
+            lost = log["messages"] - (log["settlements"] - log["settlements_lost"])
+            if log["is_lost"] and lost and log["queue"] is not None:
                 messages, are = ("message", "is") if lost == 1 else ("messages", "are")
                 reason = (
                     f"{lost} {messages} that it was led without {are} quarantined at node {call.cluster.name} (see "
