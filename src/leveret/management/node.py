@@ -352,8 +352,8 @@ class ClusterOperations(Protocol):
         has_pen     whether it is this one
         lease_s     seconds for which the lease holds yet, 0 for none; None outside a cluster
         revision    etcd's, that this node has applied
-        etcd        endpoints [text], endpoint (the one in use or None), error (None while it answers); None
-                    outside a cluster
+        etcd        endpoints [text], endpoint (the one in use or None), error (None while it answers), is_full
+                    (it refuses all writes for want of room); None outside a cluster
         partitions  {node: [nodes it cannot reach although they are alive]}, of this one
         """
 

@@ -30,6 +30,7 @@ class Room:
         lost: those that run and whose link is cut.
         placements: of queues that are not led by whoever is asked.
         definitions_lock: who has it.
+        is_etcd_full: whether etcd refuses all writes.
     """
 
     nodes: dict[str, FakeCluster] = field(default_factory=dict)
@@ -38,6 +39,7 @@ class Room:
     lost: set[str] = field(default_factory=set)
     placements: dict[Key, QueuePlacement] = field(default_factory=dict)
     definitions_lock: str | None = None
+    is_etcd_full: bool = False
 
 
 class FakeCluster:
@@ -77,7 +79,12 @@ class FakeCluster:
             "has_pen": self._room.definitions_lock == self.name,
             "lease_s": 1.5,
             "revision": 77,
-            "etcd": {"endpoints": ["http://etcd:2379"], "endpoint": "http://etcd:2379", "error": None},
+            "etcd": {
+                "endpoints": ["http://etcd:2379"],
+                "endpoint": "http://etcd:2379",
+                "error": None,
+                "is_full": self._room.is_etcd_full,
+            },
             "partitions": {self.name: lost} if lost else {},
         }
 

@@ -611,6 +611,15 @@ def test_an_alarm_of_any_node_is_one_of_the_cluster(trio: Trio) -> None:
     assert trio.get(A, "/api/health/checks/local-alarms") == {"status": "ok"}
 
 
+def test_an_etcd_without_room_is_an_alarm(trio: Trio) -> None:
+    """Declares wait then, and no queue gets another leader: nothing else told of it but a line of the log."""
+    assert trio.get(A, f"/api/nodes/{A}")["etcd_full_alarm"] is False
+    trio.room.is_etcd_full = True
+    failed = trio.at(A).get("/api/health/checks/local-alarms")
+    assert failed.json()["alarms"] == [{"node": A, "resource": "etcd_room"}]
+    assert trio.get(A, f"/api/nodes/{A}")["etcd_full_alarm"] is True
+
+
 def test_a_queue_that_is_down_or_lacks_messages_is_an_alarm_of_every_node(trio: Trio) -> None:
     trio.declare("q", B)
     trio.nodes[B].broker.queues["/", "q"].damage = "its segment is gone"

@@ -25,6 +25,7 @@ _OWN: Final = (
     ),
     Metric("cluster_revision", "gauge", "The revision of etcd that this node has applied"),
     Metric("cluster_etcd_up", "gauge", "1 while etcd answers"),
+    Metric("cluster_etcd_full", "gauge", "1 while etcd refuses all writes, because its database has no room"),
 )
 _QUEUE: Final = (
     Metric("queue_mirrors", "gauge", "Running mirrors of a queue"),
@@ -84,7 +85,8 @@ class ClusterMetrics:
     def _own_node(self) -> list[Number | None]:
         status = self._status
         is_up = status["etcd"] is not None and status["etcd"]["error"] is None
-        return [int(status["has_pen"]), status["lease_s"], status["revision"], int(is_up)]
+        is_full = status["etcd"] is not None and status["etcd"]["is_full"]
+        return [int(status["has_pen"]), status["lease_s"], status["revision"], int(is_up), int(is_full)]
 
     def _led_here(self, vhosts: Vhosts) -> list[tuple[tuple[str, ...], Queue]]:
         return [

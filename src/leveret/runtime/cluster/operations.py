@@ -86,6 +86,7 @@ class ClusterCommands:
                 "endpoints": etcd["endpoints"],
                 "endpoint": etcd["endpoint"],
                 "error": etcd["last_error"],
+                "is_full": etcd["is_full"],
             },
             "partitions": {self.name: cut_off} if cut_off else {},
         }

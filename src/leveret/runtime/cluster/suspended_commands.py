@@ -43,7 +43,7 @@ class SuspendedCommands:
             "has_pen": False,
             "lease_s": 0.0,
             "revision": self._state.revision,
-            "etcd": {"endpoints": self._endpoints, "endpoint": None, "error": self._why},
+            "etcd": {"endpoints": self._endpoints, "endpoint": None, "error": self._why, "is_full": False},
             "partitions": {},
         }
 

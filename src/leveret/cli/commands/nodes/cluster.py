@@ -30,6 +30,8 @@ _WHAT: Final = {
     "stream": "stream queues",
 }
 
+_ROOM: Final = "run etcdctl compact, etcdctl defrag and etcdctl alarm disarm"
+
 Json = Mapping[str, Any]
 
 
@@ -101,6 +103,8 @@ def _coordination(cluster: Json) -> list[str]:
     """The state that RabbitMQ's nodes share directly, and Leveret's through etcd."""
     etcd = cluster["etcd"]
     answers = f"does not answer: {etcd['error']}" if etcd["error"] else f"revision {cluster['revision']}"
+    if etcd.get("is_full"):
+        answers += f". It has no room and refuses all writes: {_ROOM}"
     lease_s = cluster["lease_s"]
     return [
         f"Cluster id: {cluster['cluster_id']}",

@@ -155,6 +155,7 @@ def alarms_of(node: dict[str, Any]) -> list[str]:
         "disk_free_alarm": "Free disk space alarm",
         "replicas_alarm": "Alarm of too few in-sync followers",
         "file_descriptor_alarm": "File descriptor limit alarm",
+        "etcd_full_alarm": "Alarm of an etcd without room (etcdctl compact, defrag, alarm disarm)",
     }
     return [f"{text} on node {node['name']}" for field, text in names.items() if node.get(field)]
 

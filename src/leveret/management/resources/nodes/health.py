@@ -44,6 +44,7 @@ from leveret.model.whole_number import whole_number
 from leveret.runtime.sockets.connection_budget import process_sockets
 
 DOWNSTREAM: Final = "downstream"
+_ETCD_ROOM: Final = "etcd_room"
 _CHECKS: Final = "/api/health/checks"
 _SINGLE: Final = "single node cluster"
 _DAYS: Final = {"days": 1, "weeks": 7, "months": 30, "years": 365}
@@ -72,11 +73,18 @@ async def check_alarms(call: Call) -> Response:
 def _alarms(call: Call) -> list[dict[str, str]]:
     name = call.cluster.name
     short = (DESCRIPTORS,) if process_sockets().is_short else ()
-    return [{"node": name, "resource": resource} for resource in (*call.node.alarms.active, *short)]
+    full = (_ETCD_ROOM,) if is_etcd_full(call) else ()
+    return [{"node": name, "resource": resource} for resource in (*call.node.alarms.active, *short, *full)]
+
+
+def is_etcd_full(call: Call) -> bool:
+    """Whether the cluster's etcd has no room, and refuses all writes."""
+    etcd = call.cluster.status()["etcd"]
+    return etcd is not None and bool(etcd["is_full"])
 
 
 async def check_local_alarms(call: Call) -> Response:
-    """Check that no alarm of memory, disk or descriptors is active, and no queue's log is damaged or incomplete."""
+    """Check that no alarm of memory, disk, descriptors or etcd is active, and no queue's log damaged or incomplete."""
     return _alarmed(_alarms(call), await _queue_alarms(call))
 
 

@@ -14,6 +14,7 @@ from leveret.management.request.call import Call, resource
 from leveret.management.request.other_nodes import parts, rows_of
 from leveret.management.request.places import at_node
 from leveret.management.request.replies import BadRequest, done
+from leveret.management.resources.nodes.health import is_etcd_full
 from leveret.management.resources.nodes.operations import log_places
 from leveret.management.resources.nodes.overview import cluster_name, contexts, exchange_types
 from leveret.management.views import node_stats
@@ -119,6 +120,7 @@ def node_json(call: Call) -> dict[str, Any]:
         "followers": [_follower_json(each) for each in node.replication.status()["followers"]],
         "net_ticktime": 60,
         **node_stats.limits(node),
+        "etcd_full_alarm": is_etcd_full(call),
         **call.rates.node(call.ranges()),
         **call.rates.overview((), call.ranges())["churn_rates"],
     }

@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, Final
 
 from leveret.config import Config
@@ -55,7 +55,10 @@ COMPACT_S: Final = 600.0
 """The age of the revisions that etcd may forget; a node that is so far behind reads all keys again."""
 COMPACT_REVISIONS: Final = 1_000
 """So many old revisions are worth a compaction."""
+PROBE_S: Final = 5.0
+"""The interval of attempts to write while etcd has no room: the queue of a client that waits may be the only write."""
 _NO_LEASE: Final = 5
+_FULL: Final = "space exceeded"
 
 
 class LeaseLost(EtcdUnreachable):
@@ -72,6 +75,7 @@ class ClusterStore:
     Attributes:
         keys: the names of all keys.
         revision: the revision of etcd up to which events were reported; 0 before the start.
+        is_full: whether etcd refuses all writes, because its database has no room left.
     """
 
     def __init__(
@@ -103,6 +107,7 @@ class ClusterStore:
         options = config.etcd
         self.keys = ClusterKeys.under(options.prefix)
         self.revision = 0
+        self.is_full = False
         self._options = options
         self._name = config.node_name
         self._ttl_s = options.lease_ttl_ms / 1000
@@ -117,6 +122,7 @@ class ClusterStore:
         self._known: dict[str, int] = {}
         self._following: asyncio.Task[None] | None = None
         self._compacting: asyncio.Task[None] | None = None
+        self._probing: asyncio.Task[None] | None = None
         self._revoking: asyncio.Task[None] | None = None
         self._former = set() if former is None else former
         self._expected = 0
@@ -202,7 +208,8 @@ class ClusterStore:
         lease, self._lease = self._lease, None
         following, self._following = self._following, None
         compacting, self._compacting = self._compacting, None
-        for task in (following, compacting):
+        probing, self._probing = self._probing, None
+        for task in (following, compacting, probing):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
@@ -257,7 +264,8 @@ class ClusterStore:
         """Return the state of the connection to etcd.
 
         endpoints (without passwords), endpoint (that gets the next request first), holds_lease, lease_ttl_ms,
-        lease_left_ms or null, revision, last_error (null once the lease was renewed after it)
+        lease_left_ms or null, revision, last_error (null once the lease was renewed after it), is_full (it refuses all
+        writes)
         """
         holds = self.holds_lease_now()
         return {
@@ -268,6 +276,7 @@ class ClusterStore:
             "lease_left_ms": round(self.lease_left_s() * 1000) if holds else None,
             "revision": self.revision,
             "last_error": self._last_error or None,
+            "is_full": self.is_full,
         }
 
     # Writing.
@@ -315,13 +324,41 @@ class ClusterStore:
                 if error.code == _NO_LEASE:
                     lease.lose("etcd has ended the lease")
                     self._own_lease()
+                self._refused(error)
                 # An attempt whose answer was lost, perhaps at another endpoint, may have been done before.
                 if await self._read_turn() != value:
                     raise
                 revision = self._turn_modified
+            else:
+                self._has_room(is_written=revision is not None)
             if revision is not None:
                 self._turn_modified = revision
             return revision
+
+    def _refused(self, error: EtcdRefused) -> None:
+        """Note that etcd has no room, if that is the reason, and look until it has."""
+        if _FULL not in str(error) or self.is_full:
+            return
+        self.is_full = True
+        logger.error(
+            "etcd_full endpoint=%s error=%s effect=declares_wait,no_queue_gets_another_leader "
+            "remedy=etcdctl_compact,etcdctl_defrag,etcdctl_alarm_disarm",
+            self._etcd.endpoint,
+            error,
+        )
+        self._probing = asyncio.get_running_loop().create_task(self._look_for_room())
+
+    def _has_room(self, *, is_written: bool) -> None:
+        if self.is_full and is_written:
+            self.is_full = False
+            logger.info("etcd_has_room endpoint=%s", self._etcd.endpoint)
+
+    async def _look_for_room(self) -> None:
+        """Write nothing but this node's turn, again and again, until etcd takes it."""
+        while self.is_full and self._lease is not None:
+            await asyncio.sleep(PROBE_S)
+            with suppress(EtcdError):
+                await self.transact(StoreTransaction((), ()))
 
     async def _read_turn(self) -> bytes:
         """Return the value of the last turn that was taken, and note its revision."""

@@ -13,8 +13,10 @@ import pytest
 from leveret.config import build, gather
 from leveret.core.replication.cluster import ClusterKeys, ClusterState, Placement, Presence, encode
 from leveret.core.replication.election import PutKey, StoredValue, StoreTransaction, Unchanged
+from leveret.runtime.cluster.membership import store as membership_store
 from leveret.runtime.cluster.membership.store import ClusterStore, LeaseLost
 from leveret.runtime.coordination.etcd import EtcdRefused, EtcdUnreachable, Snapshot, WatchEvents
+from leveret.testing.network.waiting import until
 
 
 def made() -> tuple[ClusterStore, ClusterState, list[str]]:
@@ -162,6 +164,36 @@ async def test_a_refusal_tells_nothing_of_an_earlier_attempt_whose_answer_was_lo
     else:
         with pytest.raises(EtcdRefused):
             await asked
+
+
+async def test_an_etcd_without_room_is_named_with_the_remedy_until_it_takes_a_write(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody may write for long, and an operator has made room: so the node tries by itself."""
+    monkeypatch.setattr(membership_store, "PROBE_S", 0.001)
+    store, state, _ = made()
+    rooms = [False] * 4
+
+    async def transact(transaction: StoreTransaction, lease_id: int) -> int | None:
+        if rooms:
+            rooms.pop()
+            raise EtcdRefused(8, "etcdserver: mvcc: database space exceeded")
+        return 7
+
+    async def answer(prefix: str) -> Snapshot:
+        return Snapshot(6, {})
+
+    store._etcd = cast(Any, SimpleNamespace(read=answer, transact=transact, endpoint="e"))
+    store._turn = store.keys.turn(3)
+    assert not store.is_full
+    with pytest.raises(EtcdRefused):
+        await store.transact(StoreTransaction((), (PutKey(state.keys.definitions_lock, b'"a@h"'),)))
+    assert store.is_full
+    await until(lambda: not store.is_full, "a write was taken")
+    assert not rooms
+    [full] = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert "etcd_full" in full
+    assert "etcdctl_alarm_disarm" in full
 
 
 @pytest.mark.parametrize("lost", ["none", "refused", "missed"])
