@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -111,6 +112,34 @@ def test_a_large_body_goes_to_the_leader_and_back_in_short_frames(
     assert b"".join(client.bodies) == b"".join(bodies)
     assert sum(frames) == 2 * sum(sizes)
     assert max(frames) == 100
+
+
+@pytest.mark.parametrize("is_got", [False, True])
+@pytest.mark.parametrize("own_ms", [None, 5_000])
+def test_who_does_not_acknowledge_a_message_of_another_node_loses_its_channel_and_others_get_the_message(
+    own_ms: int | None, is_got: bool
+) -> None:
+    cluster = Cluster("a", "b")
+    cluster.declare("q", "b", arguments={} if own_ms is None else {"x-consumer-timeout": own_ms})
+    cluster["a"].limits = replace(cluster["a"].limits, consumer_timeout_ms=7_000)
+    client, other = Client(cluster["a"], 1, 2), Client(cluster["a"])
+    client.send(*publish(b"late"))
+    cluster.settle()
+    client.send(B.Get(queue="q") if is_got else B.Consume(queue="q"))
+    cluster.settle()
+    assert client.bodies == [b"late"]
+    timeout_ms = own_ms or 7_000
+    client.session.tick(timeout_ms)
+    assert not client.told(commands.Channel.Close)
+    client.session.tick(timeout_ms + 1)
+    cluster.settle()
+    [closed] = client.told(commands.Channel.Close)
+    assert closed.reply_code == 406
+    assert f"timed out. Timeout value used: {timeout_ms} ms" in closed.reply_text
+    other.send(B.Consume(queue="q"))
+    cluster.settle()
+    assert [(each.redelivered, each.delivery_tag) for each in other.told(B.Deliver)] == [(True, 1)]
+    assert other.bodies == [b"late"]
 
 
 def test_a_large_message_is_got_from_the_leader(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

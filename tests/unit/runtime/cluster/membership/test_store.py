@@ -185,7 +185,6 @@ async def test_an_etcd_without_room_is_named_with_the_remedy_until_it_takes_a_wr
 
     store._etcd = cast(Any, SimpleNamespace(read=answer, transact=transact, endpoint="e"))
     store._turn = store.keys.turn(3)
-    assert not store.is_full
     with pytest.raises(EtcdRefused):
         await store.transact(StoreTransaction((), (PutKey(state.keys.definitions_lock, b'"a@h"'),)))
     assert store.is_full
