@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from leveret.config import Config
 from leveret.config.uris import CLUSTER_PORT, NodeUri, parse_node_uri
@@ -116,17 +116,19 @@ class Clustered:
             await asyncio.wait((entering, losing), return_when=asyncio.FIRST_COMPLETED)
             if entering.done():
                 entering.result()
-            return entering.done() and not lost.is_set()
+            is_serving = entering.done() and not lost.is_set()
         except EtcdError as error:
             self._outages.failed("cluster_not_entered", str(error))
-            return False
-        except BaseException:
-            await self._leave()
+            is_serving = False
+        except (Exception, asyncio.CancelledError):
+            # Not a GeneratorExit: a coroutine that is closed may not await any more.
+            try:
+                await self._leave()
+            finally:
+                await _end(entering, losing)
             raise
-        finally:
-            for task in (entering, losing):
-                task.cancel()
-            await asyncio.gather(entering, losing, return_exceptions=True)
+        await _end(entering, losing)
+        return is_serving
 
     async def _serve(self, member: ClusterMember) -> None:
         await member.enter()
@@ -190,3 +192,9 @@ class Clustered:
         if self._watching is not None:
             self._watching.cancel()
         await self._leave()
+
+
+async def _end(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

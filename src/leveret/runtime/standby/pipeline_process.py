@@ -65,7 +65,7 @@ class PipelineProcess:
         running = cls(process)
         try:
             await running.send(job)
-        except BaseException:
+        except (Exception, asyncio.CancelledError):
             await running.stop()
             raise
         return running

@@ -173,7 +173,7 @@ class SiteRejoin:
             unknown = await self._here.check_definitions()
             try:
                 rows = await self._begin(seen, unknown)
-            except BaseException:
+            except (Exception, asyncio.CancelledError):
                 if self._returning is None:
                     with suppress(LeveretError):
                         await self._work("return_open")

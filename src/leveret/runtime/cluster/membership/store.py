@@ -156,7 +156,7 @@ class ClusterStore:
         self._lease, self._turn, self._turn_modified = lease, self.keys.turn(lease.id), 0
         try:
             await self._look()
-        except BaseException:
+        except (Exception, asyncio.CancelledError):
             self._lease = None
             lease.end()
             await self._revoke(lease)
