@@ -45,7 +45,7 @@ from leveret.storage.log_recovery import LogRecovery
 from leveret.storage.open_segments import OpenSegments, opening_error, storage_error
 from leveret.storage.removed import remove_in_place
 from leveret.storage.segment import OnChunk, Segment, SegmentState, segment_of
-from leveret.storage.summary import summary_path
+from leveret.storage.summary import rename_with_summary, summary_path
 from leveret.storage.sync import DirectoryDescriptor, close_descriptors, sync_and_close
 from leveret.storage.unsynced_names import UnsyncedNames
 from leveret.wire.chunk import Chunk, Header, encode_header, seal_of, with_log
@@ -478,7 +478,7 @@ class Log(LogReader):
                 os.ftruncate(self._fd(newest), newest.size)
                 self._has_overhang = False
             self._write_begin(newest)
-            staged.path.rename(target)
+            rename_with_summary(staged.path, target)
         except OSError as error:
             raise storage_error(error, f"log {self.directory}: {staged.path} cannot be taken in") from error
         (self._names.add if state is SegmentState.PROVISIONAL else self._names.add_directory)()

@@ -123,9 +123,9 @@ class LogRecovery:
         return Corrupt(str(self._directory), name, offset, 0, what)
 
     def _cut(self, segment: Segment, at: int) -> None:
+        # The segment may grow to the same size again, and must not get the summary of the cut records.
+        summary_path(segment.path).unlink(missing_ok=True)
         if segment.state is SegmentState.SEALED:
-            # The segment may grow to the same size again, and must not get the summary of the cut records.
-            summary_path(segment.path).unlink(missing_ok=True)
             segment.enter(SegmentState.NEWEST)
         self.torn_bytes += segment.scan(self._found, last=True, until=at)
 

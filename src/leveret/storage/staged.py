@@ -17,6 +17,7 @@ from typing import Final
 from leveret.model.errors import Corrupt, StorageError
 from leveret.storage.removed import RemovedFiles
 from leveret.storage.segment import Segment
+from leveret.storage.summary import SummaryBuilder, summary_path
 from leveret.wire.chunk import HEADER_BYTES, Chunk, ChunkType, Header
 
 logger = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ class StagedDirectory:
             return 0
 
     def read(self, directory: str, base: int) -> tuple[Segment, list[Chunk]]:
-        """Check a segment whole, and make it durable; for a thread.
+        """Check a segment whole, write its summary, and make it durable; for a thread.
 
         Returns:
             The segment, closed, and its chunks without their data.
@@ -70,10 +71,17 @@ class StagedDirectory:
         """
         segment = Segment(self.path / directory, base)
         chunks: list[Chunk] = []
+        notable = SummaryBuilder()
+
+        def found(chunk: Chunk) -> None:
+            chunks.append(_without_data(chunk))
+            notable.add(chunk)
+
         try:
             if not stat.S_ISREG(os.lstat(segment.path).st_mode):
                 raise StorageError(f"{segment.path}: is no file")
-            segment.scan(lambda chunk: chunks.append(_without_data(chunk)), last=False)
+            segment.scan(found, last=False)
+            notable.save(segment)
             # The name that the log gives it must never name less than all of it.
             os.fdatasync(segment.fd())
         except Corrupt as error:
@@ -115,8 +123,9 @@ class StagedDirectory:
 
     def discard(self, segment: Segment) -> None:
         """Remove the file of a segment whose messages are in a log; one that stays goes with the directory."""
-        with suppress(OSError):
-            self._removed.remove(segment.path)
+        for path in (summary_path(segment.path), segment.path):
+            with suppress(OSError):
+                self._removed.remove(path)
 
 
 def _damaged(segment: Segment, position: int) -> StorageError:

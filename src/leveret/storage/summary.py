@@ -144,11 +144,14 @@ def _chunk_id(kept: _Kept) -> int:
 
 
 def summarise(path: Path) -> None:
-    """Write the summary of the sealed segment at `path`; for a thread. The segment may be removed meanwhile."""
+    """Write the summary of the sealed segment at `path`; for a thread. The segment may be removed meanwhile.
+
+    A segment that was taken in has its summary from the scan that checked it, unless the log appended to it.
+    """
     segment = Segment(path.parent, int(path.name[:20]), SegmentState.SEALED)
     notable = SummaryBuilder()
     try:
-        if path.stat().st_size >= SUMMARY_BYTES_MIN:
+        if path.stat().st_size >= SUMMARY_BYTES_MIN and Summary.load(segment) is None:
             segment.scan(notable.add, last=False)
             notable.save(segment)
     except (OSError, StorageError):
@@ -161,6 +164,13 @@ def summarise(path: Path) -> None:
 def summary_path(segment: Path) -> Path:
     """The path of a segment's summary."""
     return segment.with_name(f"{segment.name[:20]}{_SUFFIX}")
+
+
+def rename_with_summary(segment: Path, target: Path) -> None:
+    """Rename a segment, and then its summary, if it has one: a segment without a summary is as good. Raises OSError."""
+    segment.rename(target)
+    with suppress(OSError):
+        summary_path(segment).rename(summary_path(target))
 
 
 def is_summary(path: Path) -> bool:

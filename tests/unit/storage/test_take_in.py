@@ -6,14 +6,17 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from leveret.model.errors import Corrupt, StorageError
+from leveret.storage import summary
 from leveret.storage.log import Log
 from leveret.storage.removed import RemovedFiles
 from leveret.storage.segment import Segment, SegmentState
 from leveret.storage.staged import StagedDirectory
+from leveret.storage.summary import summarise
 from tests.unit.storage.logs import Written, append, contents, make, segments
 
 NAME = "queues/7"
@@ -68,6 +71,58 @@ def test_a_log_takes_in_segment_after_segment_and_is_whole_after_every_crash(tmp
     append(log, 50)
     assert opened_again(log, tmp_path) == contents(log)
     assert log.drop_before(log.newest_segment) >= len(starts) - 1
+
+
+def test_a_segment_has_its_summary_from_the_scan_that_checked_it_unless_the_log_appends_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(summary, "SUMMARY_BYTES_MIN", 0)
+    monkeypatch.setattr(summary, "NOTABLE_SHARE", 0)
+    whole, staged, starts = staged_by(tmp_path)
+    log = named(tmp_path / "log").open(with_messages=False, defer_names=True)
+    scanned: list[str] = []
+    scan = Segment.scan
+
+    def noted(segment: Segment, *args: Any, **options: Any) -> int:
+        scanned.append(segment.path.parent.name)
+        return scan(segment, *args, **options)
+
+    monkeypatch.setattr(Segment, "scan", noted)
+    for start in starts:
+        log.take_in(staged.read("s", start)[0])
+        log.sync()
+    newest = log.newest_segment
+    append(log, 10)
+    assert log.newest_segment == newest == starts[-1]
+    log.roll()
+    append(log, 10)
+    log.sync()
+    for path in log.take_sealed():
+        summarise(path)
+    assert scanned == ["s"] * len(starts) + ["log"], "only the segment that the log appended to is read again"
+    log.close()
+    scanned.clear()
+    again = named(log.directory).open(with_messages=False)
+    assert scanned == ["log"], "the newest"
+    assert again.next_offset == log.next_offset
+    assert not list((staged.path / "s").glob("*.summary"))
+    whole.close()
+
+
+def test_a_segment_that_is_cut_has_no_summary_of_the_cut_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may grow to the same size again."""
+    monkeypatch.setattr(summary, "SUMMARY_BYTES_MIN", 0)
+    monkeypatch.setattr(summary, "NOTABLE_SHARE", 0)
+    _, staged, starts = staged_by(tmp_path)
+    log = named(tmp_path / "log").open(defer_names=True)
+    log.take_in(staged.read("s", starts[0])[0])
+    log.sync()
+    assert list(log.directory.glob("*.summary"))
+    log.close()
+    named(log.directory).open(with_messages=False, cut_at=2)
+    assert not list(log.directory.glob("*.summary"))
 
 
 def test_a_segment_is_on_disk_before_it_has_a_name_in_the_log_and_the_name_before_it_is_promised(
