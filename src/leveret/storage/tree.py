@@ -1,7 +1,7 @@
 """Makes every log and state file that a node keeps and its followers copy.
 
-Replication to followers (runtime.replication) sets `changes` and gets each change as it is made, in order. So a new
-kind of log or state file is followed without being registered.
+Replication to followers and mirrors (runtime.replication, runtime.mirroring) adds `receivers`, which get each change as
+it is made, in order. So a new kind of log or state file is followed without being registered.
 
 Not in the tree, and not followed: logs of queues that end with the node (made with `durable=False`), summaries of
 segments (each node makes its own), and the files of one node alone: its secret, lock and sockets, and the state files
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import Final, Protocol
+from typing import Final
 
 from leveret.model.errors import StorageError
 from leveret.storage.log import SEGMENT_BYTES_MAX, Log
@@ -38,8 +38,11 @@ _WITHOUT_FILES: Final = frozenset({"queues", "streams"})
 """Directories of logs that have no state files beside them."""
 
 
-class Changes(Protocol):
-    """The receiver of changes; names are paths below the data directory, with `/` between their parts."""
+class ChangeReceiver:
+    """The receiver of changes, which overrides the methods for those that concern it.
+
+    Names are paths below the data directory, with `/` between their parts.
+    """
 
     def appended(self, name: str, segment: int, header: Header, octets: list[bytes | memoryview]) -> None:
         """A chunk, `octets` in pieces, is at the end of the log, in the segment that begins at offset `segment`."""
@@ -70,14 +73,14 @@ class Tree:
         root: the data directory.
         epoch: written into every appended chunk; see runtime.roles.roles.
         epochs: the epochs of logs with one of their own, by name: queues' in a cluster.
-        changes: the receiver of changes; None for none.
+        receivers: the receivers of changes, in the order in which they get each change.
         logs: every durable log that is open, by name.
         open_segments: the open segments of all these logs.
         removed: what was removed below the data directory.
     """
 
     def __init__(self, root: Path, *, epoch: int = 1, segments_open_max: int = sys.maxsize) -> None:
-        """Begin without open logs and without a receiver of changes.
+        """Begin without open logs and without receivers of changes.
 
         At most `segments_open_max` segments stay open at once.
         """
@@ -86,7 +89,7 @@ class Tree:
         self.root = root
         self.epoch = epoch
         self.epochs: dict[str, int] = {}
-        self.changes: Changes | None = None
+        self.receivers: list[ChangeReceiver] = []
         self.logs: dict[str, Log] = {}
         self._files: dict[str, StateFile] = {}
 
@@ -117,35 +120,35 @@ class Tree:
 
     def appended(self, log: Log, segment: int, header: Header, octets: list[bytes | memoryview]) -> None:
         """See LogOwner."""
-        if self.changes is not None:
-            self.changes.appended(self.name_of(log.directory), segment, header, octets)
+        for receiver in self.receivers:
+            receiver.appended(self.name_of(log.directory), segment, header, octets)
 
     def dropped(self, log: Log) -> None:
         """See LogOwner."""
-        if self.changes is not None:
-            self.changes.dropped(self.name_of(log.directory), log.first_offset)
+        for receiver in self.receivers:
+            receiver.dropped(self.name_of(log.directory), log.first_offset)
 
     def deleted(self, log: Log) -> None:
         """See LogOwner."""
         name = self.name_of(log.directory)
         self.logs.pop(name, None)
-        if self.changes is not None:
-            self.changes.deleted(name)
+        for receiver in self.receivers:
+            receiver.deleted(name)
 
     def begun(self, log: Log) -> None:
         """To be called after a copy of another node's log was begun anew, before anything is appended to it."""
-        if self.changes is not None:
-            self.changes.begun(self.name_of(log.directory), log.next_offset)
+        for receiver in self.receivers:
+            receiver.begun(self.name_of(log.directory), log.next_offset)
 
     def truncated(self, log: Log) -> None:
         """To be called after a copy of another node's log was cut at its present end."""
-        if self.changes is not None:
-            self.changes.truncated(self.name_of(log.directory), log.next_offset)
+        for receiver in self.receivers:
+            receiver.truncated(self.name_of(log.directory), log.next_offset)
 
     def prepended(self, log: Log, until: int) -> None:
         """To be called after a segment was moved in front of a copy that began at the offset `until`."""
-        if self.changes is not None:
-            self.changes.prepended(self.name_of(log.directory), until)
+        for receiver in self.receivers:
+            receiver.prepended(self.name_of(log.directory), until)
 
     def holds(self, log: Log) -> bool:
         """See LogOwner."""
@@ -227,7 +230,7 @@ class Tree:
 
     def close(self) -> None:
         """Close every log; no change is reported from now on."""
-        self.changes = None
+        self.receivers.clear()
         for log in self.logs.values():
             log.close()
 
@@ -270,8 +273,8 @@ class Tree:
                         yield from (top / name).glob(f"*{SUFFIX}")
 
     def _replaced(self, path: Path, octets: bytes | None) -> None:
-        if self.changes is not None:
-            self.changes.replaced(self.name_of(path), octets)
+        for receiver in self.receivers:
+            receiver.replaced(self.name_of(path), octets)
 
     # -- names --------------------------------------------------------------------------------
 

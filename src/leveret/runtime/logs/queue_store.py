@@ -374,7 +374,7 @@ class QueueStore:
     @property
     def is_followed(self) -> bool:
         """Whether each change of a log is sent to followers of this node."""
-        return self._tree.changes is not None
+        return bool(self._tree.receivers)
 
     def take_in(self, queue: Queue, staged: Segment, chunks: list[Chunk], body_bytes: int) -> None:
         """Make a checked segment with these chunks (without data) the next one of the queue's log (`Log.take_in`).

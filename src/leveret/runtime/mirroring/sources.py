@@ -33,7 +33,7 @@ from leveret.runtime.mirroring.log_table import LogTable
 from leveret.runtime.mirroring.source_link import MirroredLog, SourceLink
 from leveret.runtime.mirroring.source_link_base import SourceLinkBase
 from leveret.storage.segment import has_segments
-from leveret.storage.tree import Tree
+from leveret.storage.tree import ChangeReceiver, Tree
 from leveret.wire.chunk import Header
 from leveret.wire.link import Octets
 
@@ -47,8 +47,8 @@ Called from the loop, never during a call of this module.
 """
 
 
-class MirrorSources:
-    """See the module; storage.tree.Changes.
+class MirrorSources(ChangeReceiver):
+    """See the module; storage.tree.ChangeReceiver.
 
     Attributes:
         tree: the node's own tree.
@@ -72,7 +72,7 @@ class MirrorSources:
     ) -> None:
         """Lead nothing yet.
 
-        The tree's previous listener still gets all changes; the replication barrier of `commits` is left alone.
+        The replication barrier of `commits` is left alone.
         `clock_ms` must never go back, as the time of day does: it measures the age of unacked cuts, and paces the
         records that are sent to synchronise mirrors.
         """
@@ -94,8 +94,7 @@ class MirrorSources:
         self._promised: list[tuple[list[str], OnAcked]] = []
         self._cursors: dict[MirroredLog, None] = {}
         self._states: list[tuple[str, str, MirrorState]] = []
-        self._next = tree.changes
-        tree.changes = self
+        tree.receivers.append(self)
 
     # -- led logs -----------------------------------------------------------------------------
 
@@ -358,12 +357,10 @@ class MirrorSources:
         if self._links.get(link.node) is link:
             del self._links[link.node]
 
-    # -- changes of the tree: storage.tree.Changes --------------------------------------------
+    # -- changes of the tree: storage.tree.ChangeReceiver -------------------------------------
 
     def appended(self, name: str, segment: int, header: Header, octets: list[Octets]) -> None:
-        """See storage.tree.Changes."""
-        if self._next is not None:
-            self._next.appended(name, segment, header, octets)
+        """See ChangeReceiver."""
         led = self.led.get(name)
         if led is None:
             return
@@ -376,37 +373,13 @@ class MirrorSources:
             stream.appended(segment, kept, header.records)
 
     def dropped(self, name: str, first_offset: int) -> None:
-        """See storage.tree.Changes."""
-        if self._next is not None:
-            self._next.dropped(name, first_offset)
+        """See ChangeReceiver."""
         led = self.led.get(name)
         if led is not None:
             for stream in led.streams.values():
                 stream.dropped(first_offset)
 
     def deleted(self, name: str) -> None:
-        """See storage.tree.Changes; mirrors delete their copies once they learn of the queue's deletion from etcd."""
-        if self._next is not None:
-            self._next.deleted(name)
+        """See ChangeReceiver; mirrors delete their copies once they learn of the queue's deletion from etcd."""
         self._forget(name)
         self._keep(self._promises.deleted(name))
-
-    def begun(self, name: str, offset: int) -> None:
-        """See storage.tree.Changes; never for a log that is led here."""
-        if self._next is not None:
-            self._next.begun(name, offset)
-
-    def truncated(self, name: str, offset: int) -> None:
-        """See storage.tree.Changes; never for a log that is led here."""
-        if self._next is not None:
-            self._next.truncated(name, offset)
-
-    def prepended(self, name: str, until: int) -> None:
-        """See storage.tree.Changes; never for a log that is led here."""
-        if self._next is not None:
-            self._next.prepended(name, until)
-
-    def replaced(self, name: str, octets: bytes | None) -> None:
-        """See storage.tree.Changes."""
-        if self._next is not None:
-            self._next.replaced(name, octets)

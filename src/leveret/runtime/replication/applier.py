@@ -468,9 +468,9 @@ class Applier:
         name, log = change.name, self.tree.logs.get(change.name)
         if change.kind is ChangeKind.QUARANTINE:
             if log is not None:
-                if self.tree.changes is not None:
-                    # Followers of this node quarantine it as well.
-                    self.tree.changes.truncated(name, log.first_offset)
+                # Followers of this node quarantine it as well.
+                for receiver in self.tree.receivers:
+                    receiver.truncated(name, log.first_offset)
                 self._delete(name)
                 logger.warning("divergent_log_quarantined log=%s", name)
             return

@@ -21,7 +21,7 @@ from leveret.core.replication.in_sync import InSync
 from leveret.runtime.process.clock import elapsed_ms
 from leveret.runtime.replication.catching_up import CatchUpPlan, PrefixPosition, read_prefix
 from leveret.storage.open_segments import OutOfDescriptors
-from leveret.storage.tree import Tree
+from leveret.storage.tree import ChangeReceiver, Tree
 from leveret.wire.chunk import Header
 from leveret.wire.link import (
     ChangeKind,
@@ -72,8 +72,8 @@ class FeedFollower(Protocol):
         """The octets that its socket has not taken."""
 
 
-class Feed:
-    """storage.tree.Changes, and the group commit's replication barrier; see the module.
+class Feed(ChangeReceiver):
+    """storage.tree.ChangeReceiver, and the group commit's replication barrier; see the module.
 
     Attributes:
         position: the octets of all changes cut so far, plus 1.
@@ -119,12 +119,12 @@ class Feed:
         self._has_changed = False
         self._live = 0
         in_sync.shipped(self.position, elapsed_ms())
-        tree.changes = self
+        tree.receivers.append(self)
 
     # -- changes of the tree ------------------------------------------------------------------
 
     def appended(self, name: str, segment: int, header: Header, octets: list[Octets]) -> None:
-        """See storage.tree.Changes."""
+        """See ChangeReceiver."""
         self._has_changed = True
         if self._live:
             number = self._number(name)
@@ -135,7 +135,7 @@ class Feed:
             follower.plan.noted(name)
 
     def dropped(self, name: str, first_offset: int) -> None:
-        """See storage.tree.Changes."""
+        """See ChangeReceiver."""
         self._has_changed = True
         if self._live:
             self._frame.add(log_change(ChangeKind.DROP, self._number(name), first_offset))
@@ -143,7 +143,7 @@ class Feed:
             follower.plan.dropped(name, first_offset)
 
     def deleted(self, name: str) -> None:
-        """See storage.tree.Changes."""
+        """See ChangeReceiver."""
         self._has_changed = True
         if self._live:
             self._frame.add(whole_change(ChangeKind.DELETE, self._number(name)))
@@ -155,7 +155,7 @@ class Feed:
         self.prefixes.pop(name, None)
 
     def begun(self, name: str, offset: int) -> None:
-        """See storage.tree.Changes."""
+        """See ChangeReceiver."""
         self.prefixes.pop(name, None)
         if self._live:
             self._frame.add(log_change(ChangeKind.BEGIN, self._number(name), offset))
@@ -163,14 +163,14 @@ class Feed:
             follower.plan.begun(name)
 
     def truncated(self, name: str, offset: int) -> None:
-        """See storage.tree.Changes."""
+        """See ChangeReceiver."""
         if self._live:
             self._frame.add(log_change(ChangeKind.CUT, self._number(name), offset))
         for follower in self._behind():
             follower.plan.truncated(name, offset)
 
     def prepended(self, name: str, until: int) -> None:
-        """See storage.tree.Changes; `read_prefixes` reads the prefix from disk."""
+        """See ChangeReceiver; `read_prefixes` reads the prefix from disk."""
         at = self.prefixes.get(name)
         if self._live and (at is None or at.top < until):
             self.prefixes[name] = PrefixPosition(until, until)
@@ -196,7 +196,7 @@ class Feed:
                 return
 
     def replaced(self, name: str, octets: bytes | None) -> None:
-        """See storage.tree.Changes."""
+        """See ChangeReceiver."""
         self._has_changed = True
         if self._live:
             self._frame.add(file_change(name, octets))

@@ -306,7 +306,7 @@ class Roles:
             self.node = node
             unreadable: set[str] = set()
             if self._settings.bind is not None:
-                # First: mirrors then pass the tree's changes on to it, and promises wait for both.
+                # First: promises then wait for mirrors and for followers.
                 self.follower_server = self._followers_of(node, recorded=frozenset(), unreadable=unreadable)
             coordinator = attach(node)
             # Last: the node has a cluster, whose other nodes expect answers.

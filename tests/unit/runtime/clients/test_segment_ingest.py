@@ -21,6 +21,7 @@ from leveret.pipeline.recovery.segments import StagedFile
 from leveret.runtime.clients.segment_ingest import CLOCK_DIFFERENCE_MS_MAX, SegmentIngest
 from leveret.storage.inspection.scrub import Scrub
 from leveret.storage.removed import RemovedFiles
+from leveret.storage.tree import ChangeReceiver
 from leveret.wire.chunk import HEADER_BYTES
 from leveret.wire.record import content_header, message_head
 from leveret.wire.staged_segment import LogEnd, StagedSegment
@@ -265,26 +266,14 @@ async def test_messages_of_a_clock_that_is_wrong_get_the_time_of_this_node(
 async def test_a_follower_or_a_mirror_is_sent_each_chunk(directory: Path) -> None:
     sent: list[str] = []
 
-    class Changes:
+    class Follower(ChangeReceiver):
         def appended(self, name: str, segment: int, header: Any, octets: Any) -> None:
             sent.extend([name] * header.records)
-
-        def dropped(self, name: str, first_offset: int) -> None: ...
-
-        def deleted(self, name: str) -> None: ...
-
-        def begun(self, name: str, offset: int) -> None: ...
-
-        def truncated(self, name: str, offset: int) -> None: ...
-
-        def prepended(self, name: str, until: int) -> None: ...
-
-        def replaced(self, name: str, octets: bytes | None) -> None: ...
 
     site = await site_with(directory)
     await site.publish(4)
     announced = stage(site, range(1, 20))
-    site.node.tree.changes = Changes()
+    site.node.tree.receivers.append(Follower())
     await take_in(site, announced)
     assert sent == [f"queues/{site.queue().epoch:016x}"] * 19
     assert site.contents()[4:] == [body(n) for n in range(1, 20)]

@@ -15,7 +15,7 @@ from leveret.runtime.integrity.inspection import Inspection
 from leveret.runtime.integrity.peers import InspectedPeer
 from leveret.runtime.link.questions import Unanswered
 from leveret.storage.log import Log
-from leveret.storage.tree import Tree
+from leveret.storage.tree import ChangeReceiver, Tree
 from leveret.wire.chunk import Header
 from leveret.wire.link import Answer, Octets, Question
 from tests.unit.storage.logs import SEGMENT_BYTES, append
@@ -24,8 +24,8 @@ from tests.unit.storage.places import TRAILER
 Ask = Callable[[str, dict[str, Any]], None]
 
 
-class Copying:
-    """storage.tree.Changes: makes the same changes in another tree, as long as it is connected."""
+class Copying(ChangeReceiver):
+    """storage.tree.ChangeReceiver: makes the same changes in another tree, as long as it is connected."""
 
     def __init__(self, tree: Tree) -> None:
         self.is_connected = True
@@ -143,7 +143,7 @@ class Pair:
         self.leader = PairedNode(directory / "one", "one", "leader")
         self.follower = PairedNode(directory / "two", "two", "streaming")
         self.copying = Copying(self.follower.tree)
-        self.leader.tree.changes = self.copying
+        self.leader.tree.receivers.append(self.copying)
         self.to_leader = OtherSide(self.leader, lambda: self.follower.state, is_leader=True)
         self.to_follower = OtherSide(self.follower, lambda: self.follower.state, is_leader=False)
         self.leader.peers = [self.to_follower]

@@ -14,19 +14,19 @@ from leveret.model.errors import StorageError
 from leveret.runtime.cluster.placement.complete_copies import FILE, CompleteCopies, complete_copies
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.storage.state_file import StateFile
-from leveret.storage.tree import Tree
+from leveret.storage.tree import ChangeReceiver, Tree
 from leveret.testing.network.waiting import until
 
 A, B = "queues/1", "queues/2"
 
 
-class Barrier:
+class Barrier(ChangeReceiver):
     """Followers that have everything at once; `seen` is the list at each cut."""
 
     def __init__(self, tree: Tree) -> None:
         self.files: dict[str, bytes | None] = {}
         self.seen: list[dict[str, bytes | None]] = []
-        tree.changes = self  # type: ignore[assignment]
+        tree.receivers.append(self)
 
     def replaced(self, name: str, octets: bytes | None) -> None:
         self.files[name] = octets
