@@ -222,8 +222,8 @@ class ClusterKeys(NamedTuple):
         if not key.startswith(self.prefix):
             return None
         family, *parts = key[len(self.prefix) :].split("/")
-        counts = _NAMES.get(family)
-        if counts is None or not counts[0] <= len(parts) <= counts[1]:
+        known = _FAMILIES.get(family)
+        if known is None or len(parts) not in known.counts:
             return None
         return ClusterKey(family, tuple(map(unquote, parts)))
 
@@ -237,35 +237,29 @@ def _quoted(name: str) -> str:
     return quote(name, safe="")
 
 
-_NAMES: Final = {
-    "cluster": (0, 0),
-    "proof": (0, 0),
-    "members": (1, 1),
-    "alive": (1, 1),
-    "pen": (0, 0),
-    "pen_wanted": (1, 1),
-    "epoch": (0, 0),
-    "schema_sync": (0, 0),
-    "standby": (0, 0),
-    "standby_owners": (1, 1),
-    "definitions": (2, 8),
-    "placements": (2, 2),
-    "collected": (1, 1),
-}
-"""The least and the greatest number of names in the keys of a family."""
-_VALUES: Final[dict[str, Any]] = {
-    "cluster": str,
-    "proof": str,
-    "members": MemberRecord,
-    "alive": Presence,
-    "pen": str,
-    "pen_wanted": str,
-    "epoch": int,
-    "schema_sync": SchemaDecided,
-    "standby": SiteDecisions,
-    "standby_owners": VhostOwner,
-    "placements": Placement,
-    "collected": CollectedQueue,
+class _Family(NamedTuple):
+    """The keys that begin with the same part: the numbers of names behind it that are possible, and their values."""
+
+    counts: range
+    value: Any
+
+
+_ONE: Final = range(1, 2)
+_NONE: Final = range(1)
+_FAMILIES: Final = {
+    "cluster": _Family(_NONE, str),
+    "proof": _Family(_NONE, str),
+    "members": _Family(_ONE, MemberRecord),
+    "alive": _Family(_ONE, Presence),
+    "pen": _Family(_NONE, str),
+    "pen_wanted": _Family(_ONE, str),
+    "epoch": _Family(_NONE, int),
+    "schema_sync": _Family(_NONE, SchemaDecided),
+    "standby": _Family(_NONE, SiteDecisions),
+    "standby_owners": _Family(_ONE, VhostOwner),
+    "definitions": _Family(range(2, 9), Change),
+    "placements": _Family(range(2, 3), Placement),
+    "collected": _Family(_ONE, CollectedQueue),
 }
 
 
@@ -314,13 +308,6 @@ class AliveChanged(NamedTuple):
     presence: Presence | None
 
 
-class DefinitionsLockChanged(NamedTuple):
-    """The holder of the definitions lock, or the set of nodes that request it, changed."""
-
-    holder: str | None
-    wanted: frozenset[str]
-
-
 class DefinitionChanged(NamedTuple):
     """An entity was put or deleted. A queue that was put with another epoch is another queue."""
 
@@ -353,7 +340,6 @@ class CollectedChanged(NamedTuple):
 Changed: TypeAlias = (
     MemberChanged
     | AliveChanged
-    | DefinitionsLockChanged
     | SchemaSyncDecided
     | StandbyChanged
     | DefinitionChanged
@@ -427,8 +413,8 @@ class ClusterState:
         """Apply all events up to a revision; the first call takes `differences({}, ...)`.
 
         Returns:
-            The changes: nodes, the definitions lock, definitions (deletes first, in reverse order of `KINDS`, then
-            puts in that order), placements. The state already includes all of them.
+            The changes: nodes, definitions (deletes first, in reverse order of `KINDS`, then puts in that order),
+            placements. The state already includes all of them, and the definitions lock.
 
         Raises:
             UnreadableState: no node writes such a value; the state is unchanged.
@@ -441,10 +427,6 @@ class ClusterState:
         puts: list[definitions.Put] = []
         deletes: list[definitions.Delete] = []
         placements: list[Changed] = []
-        definitions_lock, wanted = (
-            (self.definitions_lock, self.definitions_lock_modified),
-            self.definitions_lock_wanted,
-        )
         for event, key, value in taken:
             match key.family:
                 case "definitions":
@@ -459,11 +441,6 @@ class ClusterState:
                 case _:
                     self._note(event)
                     self._take(key, value, nodes)
-        if (
-            self.definitions_lock,
-            self.definitions_lock_modified,
-        ) != definitions_lock or self.definitions_lock_wanted != wanted:
-            nodes.append(DefinitionsLockChanged(self.definitions_lock, self.definitions_lock_wanted))
         deletes.sort(key=lambda change: -_ORDER[change.kind])
         puts.sort(key=lambda change: _ORDER[change.entity.kind])
         self.revision = revision
@@ -533,7 +510,8 @@ def _value(event: Event, key: ClusterKey) -> Any:
     """
     try:
         if key.family != "definitions":
-            return None if event.value is None else msgspec.json.decode(event.value, type=_VALUES[key.family])
+            kind = _FAMILIES[key.family].value
+            return None if event.value is None else msgspec.json.decode(event.value, type=kind)
         if key.names[0] not in KINDS:
             raise msgspec.ValidationError(f"unknown kind of entity {key.names[0]!r}")
         if event.value is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, Never
 
 from leveret.core.replication.placement import QueuePlacement
 from leveret.core.rules.mirror_policy import NOT_MIRRORED_REASON
@@ -69,25 +69,15 @@ class SingleNode:
         """Return at once."""
         yield
 
-    async def sync_queue(self, vhost: str, name: str) -> None:
-        """Refuse: a queue here has no mirrors."""
+    async def _has_no_mirrors(self, *about: object, **named: object) -> Never:
         raise PreconditionFailed(NOT_MIRRORED_REASON)
 
-    async def cancel_sync_queue(self, vhost: str, name: str) -> None:
-        """Refuse: a queue here has no mirrors."""
-        raise PreconditionFailed(NOT_MIRRORED_REASON)
+    sync_queue = cancel_sync_queue = _has_no_mirrors
 
-    async def add_replica(self, vhost: str, name: str, node: str) -> None:
-        """Refuse: there is no other node."""
+    async def _has_no_other_node(self, *about: object, **named: object) -> Never:
         raise InvalidCommand(ALONE)
 
-    async def delete_replica(self, vhost: str, name: str, node: str) -> None:
-        """Refuse: there is no other node."""
-        raise InvalidCommand(ALONE)
-
-    async def restart_stream(self, vhost: str, name: str, preferred: str) -> str:
-        """Refuse: there is no other node."""
-        raise InvalidCommand(ALONE)
+    add_replica = delete_replica = restart_stream = rebalance = forget_node = join = _has_no_other_node
 
     async def copies(self, vhost: str, name: str) -> list[LogCopy]:
         """None."""
@@ -95,18 +85,6 @@ class SingleNode:
 
     async def quarantine_copies(self, vhost: str, name: str) -> None:
         """Do nothing: there are no copies."""
-
-    async def forget_node(self, name: str) -> list[dict[str, Any]]:
-        """Refuse: there is no other node."""
-        raise InvalidCommand(ALONE)
-
-    async def join(self, node: str) -> bool:
-        """Refuse: the settings of a cluster are missing."""
-        raise InvalidCommand(ALONE)
-
-    async def rebalance(self, kind: str, vhost_pattern: str, queue_pattern: str) -> list[dict[str, Any]]:
-        """Refuse: there is no other node."""
-        raise InvalidCommand(ALONE)
 
 
 def cluster_of(node: ManagedNode) -> ClusterOperations:

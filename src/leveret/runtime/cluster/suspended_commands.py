@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final
+from typing import Any, Final, Never
 
 from leveret.config.sections.etcd import EtcdOptions
 from leveret.core.replication.cluster import ClusterState
@@ -84,10 +84,6 @@ class SuspendedCommands:
     def _endpoints(self) -> list[str]:
         return [str(endpoint) for endpoint in self._options.endpoints]
 
-    async def ask(self, node: str, what: str, about: Any) -> Any:
-        """See ClusterOperations."""
-        raise PreconditionFailed(self._why)
-
     def answer_with(self, answer: Callable[[str, Any], Awaitable[dict[str, Any]]]) -> None:
         """Do nothing: no node sends requests."""
 
@@ -95,34 +91,9 @@ class SuspendedCommands:
         """See ClusterOperations."""
         raise PreconditionFailed(self._why)
 
-    async def sync_queue(self, vhost: str, name: str) -> None:
-        """See ClusterOperations."""
+    async def _refuse(self, *about: object, **named: object) -> Never:
         raise PreconditionFailed(self._why)
 
-    async def cancel_sync_queue(self, vhost: str, name: str) -> None:
-        """See ClusterOperations."""
-        raise PreconditionFailed(self._why)
-
-    async def add_replica(self, vhost: str, name: str, node: str) -> None:
-        """See ClusterOperations."""
-        raise PreconditionFailed(self._why)
-
-    async def delete_replica(self, vhost: str, name: str, node: str) -> None:
-        """See ClusterOperations."""
-        raise PreconditionFailed(self._why)
-
-    async def restart_stream(self, vhost: str, name: str, preferred: str) -> str:
-        """See ClusterOperations."""
-        raise PreconditionFailed(self._why)
-
-    async def forget_node(self, name: str) -> list[dict[str, Any]]:
-        """See ClusterOperations."""
-        raise PreconditionFailed(self._why)
-
-    async def join(self, node: str) -> bool:
-        """See ClusterOperations."""
-        raise PreconditionFailed(self._why)
-
-    async def rebalance(self, kind: str, vhost_pattern: str, queue_pattern: str) -> list[dict[str, Any]]:
-        """See ClusterOperations."""
-        raise PreconditionFailed(self._why)
+    ask = sync_queue = cancel_sync_queue = rebalance = _refuse
+    add_replica = delete_replica = restart_stream = copies = quarantine_copies = _refuse
+    forget_node = join = _refuse

@@ -15,7 +15,6 @@ from leveret.core.replication.cluster import (
     ClusterKeys,
     ClusterState,
     DefinitionChanged,
-    DefinitionsLockChanged,
     Event,
     MemberChanged,
     MemberRecord,
@@ -129,30 +128,20 @@ class TestState:
         assert (state.alive, state.names) == ({}, ["b"])
         assert state.unchanged(KEYS.alive("a")) == Unchanged(KEYS.alive("a"), 0)
 
-    def test_tells_once_a_batch_who_has_the_pen_and_who_wants_it(self) -> None:
+    def test_knows_who_has_the_definitions_lock_and_who_wants_it(self) -> None:
         state = ClusterState(KEYS)
+
+        def after(revision: int, *events: Event) -> tuple[str | None, int, frozenset[str]]:
+            assert reported(state, *events, revision=revision) == []
+            return state.definitions_lock, state.definitions_lock_modified, state.definitions_lock_wanted
+
         taken = Event(KEYS.definitions_lock, encode("a"), 2)
         wanted = Event(KEYS.definitions_lock_wanted("b"), encode("b"), 2)
-        assert reported(state, taken, wanted, revision=2) == [DefinitionsLockChanged("a", frozenset({"b"}))]
-        assert (state.definitions_lock, state.definitions_lock_modified, state.definitions_lock_wanted) == (
-            "a",
-            2,
-            frozenset({"b"}),
-        )
-        handed = reported(
-            state,
-            Event(KEYS.definitions_lock, encode("b"), 3),
-            Event(KEYS.definitions_lock_wanted("b"), None, 3),
-            revision=3,
-        )
-        assert handed == [DefinitionsLockChanged("b", frozenset())]
-        again = reported(state, Event(KEYS.definitions_lock, encode("b"), 4), revision=4)
-        assert (again, state.definitions_lock_modified) == ([DefinitionsLockChanged("b", frozenset())], 4)
-        assert reported(state, Event(KEYS.definitions_lock, None, 5), revision=5) == [
-            DefinitionsLockChanged(None, frozenset())
-        ]
-        assert state.definitions_lock_modified == 0
-        assert reported(state, revision=6) == []
+        assert after(2, taken, wanted) == ("a", 2, frozenset({"b"}))
+        handed = Event(KEYS.definitions_lock, encode("b"), 3)
+        assert after(3, handed, Event(KEYS.definitions_lock_wanted("b"), None, 3)) == ("b", 3, frozenset())
+        assert after(4, Event(KEYS.definitions_lock, encode("b"), 4)) == ("b", 4, frozenset())
+        assert after(5, Event(KEYS.definitions_lock, None, 5)) == (None, 0, frozenset())
 
     def test_keeps_placements_with_what_wrote_them(self) -> None:
         state = ClusterState(KEYS)
