@@ -16,6 +16,7 @@ from leveret.core.broker.broker import Broker
 from leveret.core.queues.queue import Queue
 from leveret.core.replication.placement import QueuePlacement
 from leveret.core.replication.standby_site import RecoveryRequest
+from leveret.model.definitions import QueueKey
 from leveret.runtime.integrity.log_copies import LogCopy
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.node.alarms import AlarmWatch
@@ -357,13 +358,13 @@ class ClusterOperations(Protocol):
         partitions  {node: [nodes it cannot reach although they are alive]}, of this one
         """
 
-    def placement(self, key: tuple[str, ...]) -> QueuePlacement:
+    def placement(self, key: QueueKey) -> QueuePlacement:
         """The place of the queue of this vhost and name, which exists.
 
         It is called for each row of a list, so it costs about as much as a dictionary look-up.
         """
 
-    def mirror_states(self, key: tuple[str, ...]) -> list[dict[str, Any]]:
+    def mirror_states(self, key: QueueKey) -> list[dict[str, Any]]:
         """For a queue that is led here, a row a running mirror, oldest first; for all others none.
 
         node           its name

@@ -19,6 +19,8 @@ from typing import Any, ClassVar, Final, TypeAlias
 import msgspec
 
 Arguments: TypeAlias = dict[str, Any]
+QueueKey: TypeAlias = tuple[str, str]
+"""Vhost and name of a queue."""
 RECENT_MAX: Final = 8192
 """The number of recent changes that `Definitions` remembers: more than a reply of a schema sync brings."""
 OPERATOR_POLICY: Final = "operator_policy"
@@ -170,6 +172,11 @@ class Queue(Entity, frozen=True, kw_only=True):
     auto_delete: bool = False
     arguments: Arguments = {}
     epoch: int = 0
+
+    @property
+    def key(self) -> QueueKey:
+        """Vhost and name."""
+        return self.vhost, self.name
 
 
 class Binding(Entity, frozen=True, kw_only=True):

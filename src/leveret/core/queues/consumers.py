@@ -11,6 +11,7 @@ from leveret.core.queues.counters import Counters
 from leveret.core.queues.messages import Run
 from leveret.core.queues.queue_settings import QueueSettings
 from leveret.model.definitions import Queue as QueueDefinition
+from leveret.model.definitions import QueueKey
 
 
 class QueueConsumer(Protocol):
@@ -34,7 +35,7 @@ class DeliverySource(Protocol):
     """A queue as its consumers use it: led here, or led by another node and used through a client's channel."""
 
     is_remote: ClassVar[bool]
-    key: tuple[str, ...]
+    key: QueueKey
     definition: QueueDefinition
     settings: QueueSettings
     counters: Counters

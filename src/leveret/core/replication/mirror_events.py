@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from leveret.core.replication.cluster import Placement, PlacementChanged, StoredPlacement
-
-QueueKey = tuple[str, str]
+from leveret.model.definitions import QueueKey
 
 
 class MirrorEvents:

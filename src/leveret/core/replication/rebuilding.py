@@ -96,7 +96,7 @@ class RebuiltQueue(NamedTuple):
         later: the nodes whose copies end later than the leader's: they have messages that the leader lacks.
     """
 
-    key: tuple[str, str]
+    key: d.QueueKey
     placement: Placement
     copies: tuple[str, ...]
     copy: DescribedLog | None
@@ -189,5 +189,6 @@ def _rebuilt(queue: d.Queue, copies: Collection[DescribedCopy], led: Mapping[str
         stopped=others,
         lost=LossyPromotion(term, 0, later[-1]) if later else None,
     )
-    key = (queue.vhost, queue.name)
-    return RebuiltQueue(key, placement, ((leader, *reversed(others)) if has else ()), has.get(leader), later)
+    return RebuiltQueue(
+        queue.key, placement, ((leader, *reversed(others)) if has else ()), has.get(leader), later
+    )

@@ -9,6 +9,7 @@ from typing import Any, Final, Never
 from leveret.core.replication.placement import QueuePlacement
 from leveret.core.rules.mirror_policy import NOT_MIRRORED_REASON
 from leveret.management.node import Answer, ClusterOperations, ManagedNode
+from leveret.model.definitions import QueueKey
 from leveret.model.errors import InvalidCommand, NotFound, PreconditionFailed
 from leveret.runtime.integrity.log_copies import LogCopy
 
@@ -49,11 +50,11 @@ class SingleNode:
             "partitions": {},
         }
 
-    def placement(self, key: tuple[str, ...]) -> QueuePlacement:
+    def placement(self, key: QueueKey) -> QueuePlacement:
         """This node."""
         return QueuePlacement(self.name)
 
-    def mirror_states(self, key: tuple[str, ...]) -> list[dict[str, Any]]:
+    def mirror_states(self, key: QueueKey) -> list[dict[str, Any]]:
         """None."""
         return []
 

@@ -165,7 +165,7 @@ def _without(
     """Delete the queues with their bindings and unused auto-delete exchanges; return the changes to write."""
 
     def make_queue(definition: d.Queue, read: Reader, exclusive: bool) -> Queue:
-        placed = state.placements.get((definition.vhost, definition.name))
+        placed = state.placements.get(definition.key)
         queue = RemoteQueue(definition, placed.placement.leader if placed is not None else "")
         if placed is not None and placed.placement.exclusive:
             queue.owner = ELSEWHERE

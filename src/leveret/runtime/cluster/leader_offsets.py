@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.queues.stream import Stream
+from leveret.model.definitions import QueueKey
 from leveret.model.errors import LedElsewhere, LeveretError, NotFound
 from leveret.runtime.clients.stream_host import OffsetFound
-from leveret.runtime.cluster.placement.local_queues import QueueKey
 
 if TYPE_CHECKING:
     from leveret.runtime.node.node import Node

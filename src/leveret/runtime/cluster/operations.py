@@ -19,11 +19,11 @@ from leveret.core.replication.placement import QueuePlacement, asked_without, le
 from leveret.core.replication.stream_members import with_member, without_member
 from leveret.core.rules.mirror_policy import NOT_MIRRORED, NOT_MIRRORED_REASON
 from leveret.core.rules.validation import CLASSIC, QUORUM, STREAM, queue_type
+from leveret.model.definitions import QueueKey
 from leveret.model.errors import InvalidCommand, LeveretError, NotFound, PreconditionFailed
 from leveret.model.patterns import Pattern, PatternError, compiled
 from leveret.runtime.cluster.forgetting import leader_without, row, undecided
 from leveret.runtime.cluster.parts import ClusterParts
-from leveret.runtime.cluster.placement.local_queues import QueueKey
 from leveret.runtime.integrity.log_copies import CopyRole, CopyState, LogCopy, copy_of
 from leveret.runtime.logs.log_store import log_name
 from leveret.runtime.mirroring.led_log import MirrorState
@@ -105,14 +105,13 @@ class ClusterCommands:
             "connected": (name == self.name or name in connected) if presence is not None else None,
         }
 
-    def placement(self, key: tuple[str, ...]) -> QueuePlacement:
+    def placement(self, key: QueueKey) -> QueuePlacement:
         """See ClusterOperations."""
-        queue_key = (key[0], key[1])
-        placement = self._parts.locations.known(queue_key)
+        placement = self._parts.locations.known(key)
         if placement is None:
             return QueuePlacement(self.name)
         alive = self._member.state.alive
-        queue = self._queue(queue_key)
+        queue = self._queue(key)
         policy = self._parts.locations.policy(queue.definition) if queue is not None else NOT_MIRRORED
         copies = (*placement.mirrors, *placement.stopped)
         if policy.has_members and isinstance(policy.params, tuple):
@@ -125,7 +124,7 @@ class ClusterCommands:
             # Without the members that others have replaced.
             copies = copies[: policy.params - 1]
         state = "running" if placement.leader in alive else "down"
-        if state == "running" and self._parts.roles.is_synchronising(queue_key):
+        if state == "running" and self._parts.roles.is_synchronising(key):
             state = "syncing"
         return QueuePlacement(
             leader=placement.leader,
@@ -140,10 +139,9 @@ class ClusterCommands:
             has_successor=promotion(placement, policy, alive.keys() - {placement.leader}).leader is not None,
         )
 
-    def mirror_states(self, key: tuple[str, ...]) -> list[dict[str, Any]]:
+    def mirror_states(self, key: QueueKey) -> list[dict[str, Any]]:
         """See ClusterOperations."""
-        queue = self._queue((key[0], key[1]))
-        placement = self._parts.locations.known((key[0], key[1]))
+        queue, placement = self._queue(key), self._parts.locations.known(key)
         if queue is None or placement is None or placement.leader != self.name:
             return []
         return [_mirror_state(row) for row in self._parts.sources.rows(log_name(queue))]

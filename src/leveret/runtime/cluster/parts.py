@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from leveret.core.replication.cluster import Placement
+from leveret.model.definitions import QueueKey
 from leveret.runtime.cluster.answers import ClusterAnswers
 from leveret.runtime.cluster.definitions_publication import DefinitionsPublication
 from leveret.runtime.cluster.forwarding import Forwarding
 from leveret.runtime.cluster.membership.links import MemberLinks, RequestLinks
 from leveret.runtime.cluster.membership.listener import ClusterListener
 from leveret.runtime.cluster.membership.member import ClusterMember
-from leveret.runtime.cluster.placement.local_queues import QueueKey
 from leveret.runtime.cluster.placement.placement_controller import PlacementController
 from leveret.runtime.cluster.placement.queue_locations import QueueLocations
 from leveret.runtime.cluster.placement.queue_roles import QueueRoles

@@ -146,7 +146,7 @@ class ClusterPort:
 
     def taken_down(self, queue: Queue) -> None:
         """See ports.ReplicationPort: a complete mirror becomes the leader."""
-        self._due.add([(queue.key[0], queue.key[1])])
+        self._due.add([queue.key])
 
     def flushed(self, queue: Queue) -> None:
         """See ports.ReplicationPort: mirrors learn the cursor and the floor."""

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.queues.stream import Stream
 from leveret.core.queues.stream_groups import GroupMember
+from leveret.model.definitions import QueueKey
 from leveret.model.errors import LedElsewhere, LeveretError
 from leveret.runtime.cluster.membership.member import ClusterMember
-from leveret.runtime.cluster.placement.local_queues import QueueKey
 
 if TYPE_CHECKING:
     from leveret.runtime.node.node import Node

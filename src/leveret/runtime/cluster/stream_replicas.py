@@ -22,7 +22,6 @@ from leveret.runtime.clients.stream_host import OffsetFound, ServedLog, StreamGr
 from leveret.runtime.cluster.forwarding import Forwarding
 from leveret.runtime.cluster.leader_offsets import LeaderOffsets, StreamKey
 from leveret.runtime.cluster.membership.member import ClusterMember
-from leveret.runtime.cluster.placement.local_queues import QueueKey
 from leveret.runtime.cluster.placement.queue_locations import QueueLocations
 from leveret.runtime.logs.committed_log import CommittedLog
 from leveret.runtime.logs.log_store import log_name
@@ -84,7 +83,7 @@ class AbsentLog(EmptyLog):
 
     def __init__(self, queue: Queue, forwarding: Forwarding) -> None:
         """Watch a stream that another node leads."""
-        self._key = _key(queue)
+        self._key = queue.key
         self._epoch = queue.epoch
         self._forwarding = forwarding
 
@@ -143,14 +142,14 @@ class StreamReplica:
         self.groups = groups
         self.is_readable = copy is not None
         self._queue = queue
-        self._stream: StreamKey = *_key(queue), queue.epoch
+        self._stream: StreamKey = *queue.key, queue.epoch
         self._forwarding = forwarding
         self._offsets = offsets
 
     @property
     def is_writable(self) -> bool:
         """See StreamBook."""
-        queue = self._forwarding.stream_elsewhere(_key(self._queue), self._queue.epoch)
+        queue = self._forwarding.stream_elsewhere(self._queue.key, self._queue.epoch)
         return queue is not None and not queue.is_down
 
     def _elsewhere(self) -> LedElsewhere:
@@ -167,7 +166,7 @@ class StreamReplica:
 
     def publish(self, batch: StreamBatch) -> None:
         """See StreamHandle."""
-        queue = self._forwarding.stream_elsewhere(_key(self._queue), self._queue.epoch)
+        queue = self._forwarding.stream_elsewhere(self._queue.key, self._queue.epoch)
         if queue is None or queue.is_down:
             batch.done(self._elsewhere())
         else:
@@ -212,7 +211,7 @@ class StreamReplicas:
 
     def nodes(self, queue: Queue) -> Sequence[str]:
         """See StreamReplicating."""
-        placement = self._locations.known(_key(queue))
+        placement = self._locations.known(queue.key)
         if placement is None or placement.epoch != queue.epoch:
             return ()
         return tuple(node for node in placement.synchronised if node in self._alive)
@@ -246,7 +245,3 @@ class StreamReplicas:
             await self.offsets.store_safely(key, about.get("epoch"), about["offsets"])
             return {}
         return {"offset": self.offsets.found_here(what, key, str(about["reference"]))}
-
-
-def _key(queue: Queue) -> QueueKey:
-    return queue.key[0], queue.key[1]

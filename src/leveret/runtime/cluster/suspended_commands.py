@@ -9,6 +9,7 @@ from typing import Any, Final, Never
 from leveret.config.sections.etcd import EtcdOptions
 from leveret.core.replication.cluster import ClusterState
 from leveret.core.replication.placement import QueuePlacement
+from leveret.model.definitions import QueueKey
 from leveret.model.errors import PreconditionFailed
 
 DOWN: Final = "down"
@@ -53,9 +54,9 @@ class SuspendedCommands:
         joined_at_ms = member.joined_at_ms if member is not None else None
         return {"name": name, "alive": False, "joined_at_ms": joined_at_ms, **unknown}
 
-    def placement(self, key: tuple[str, ...]) -> QueuePlacement:
+    def placement(self, key: QueueKey) -> QueuePlacement:
         """The last known placement of the queue."""
-        placed = self._state.placements.get((key[0], key[1]))
+        placed = self._state.placements.get(key)
         if placed is None:
             return QueuePlacement(self.name, state=DOWN)
         placement = placed.placement
@@ -69,7 +70,7 @@ class SuspendedCommands:
             lost_by=placement.lost.by if placement.lost is not None else "",
         )
 
-    def mirror_states(self, key: tuple[str, ...]) -> list[dict[str, Any]]:
+    def mirror_states(self, key: QueueKey) -> list[dict[str, Any]]:
         """An empty list."""
         return []
 

@@ -594,4 +594,4 @@ class Node:
         queue = self.read_only_view.queue_of(name) or next(
             (queue for queue in self.broker.queues.values() if log_name(queue) == name), None
         )
-        return None if queue is None else (queue.key[0], queue.key[1])
+        return None if queue is None else queue.key

@@ -191,7 +191,7 @@ class ReturningNode:
         for queue, begin in begins.items():
             end = self._end_of(queue)
             await asyncio.to_thread(quarantine.add, queue, begin, end)
-            kept.append(KeptQueue(*_place_of(queue), queue.epoch, end))
+            kept.append(KeptQueue(*queue.key, queue.epoch, end))
         return kept, await quarantine.finish()
 
     def _begin_of_all(self, queue: Queue) -> int:
@@ -239,10 +239,6 @@ class ReturningNode:
         self._node.engine.flush()
         queue = self._node.broker.queues.get((kept.vhost, kept.name))
         return queue if queue is not None and not queue.is_remote and queue.damage is None else None
-
-
-def _place_of(queue: Queue) -> tuple[str, str]:
-    return queue.key[0], queue.key[1]
 
 
 def _begin_of(queue: Queue, kept: KeptQueue) -> int:

@@ -17,6 +17,7 @@ from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.queues.stream import OFFSET_ARGUMENT
+from leveret.model.definitions import QueueKey
 from leveret.model.errors import LeveretError
 from leveret.session.amqp091.blocked import BlockedReason, Postponed
 from leveret.session.amqp091.connection import ClientConnection
@@ -41,8 +42,6 @@ from leveret.session.stream.messages import last_offset_of
 CANCEL_ON_FAILOVER: Final = "x-cancel-on-ha-failover"
 IDLE_MS: Final = 60_000
 """An outlet is closed after this time without publishes."""
-
-Key = tuple[str, ...]
 
 
 class RemoteLeaders:
@@ -79,11 +78,11 @@ class RemoteLeaders:
         self._outbox = outbox
         self._dial = dial
         self._now_ms = 0
-        self._publications: dict[tuple[Key, int], Publication] = {}
-        self._blocked: dict[Key, dict[ConnectionBase, None]] = {}
+        self._publications: dict[tuple[QueueKey, int], Publication] = {}
+        self._blocked: dict[QueueKey, dict[ConnectionBase, None]] = {}
         self._to_ask_again: dict[DeliveryChannel, None] = {}
-        self._to_reregister: dict[Key, dict[ChannelConsumer, None]] = {}
-        self._remote_channels: dict[Key, dict[RemoteChannel, None]] = {}
+        self._to_reregister: dict[QueueKey, dict[ChannelConsumer, None]] = {}
+        self._remote_channels: dict[QueueKey, dict[RemoteChannel, None]] = {}
 
     # -- connections --------------------------------------------------------------------------
 
@@ -126,7 +125,7 @@ class RemoteLeaders:
         if self.askings.get((leader_client.leader, leader_client.vhost)) is leader_client:
             del self.askings[leader_client.leader, leader_client.vhost]
 
-    def _waiting_keys(self) -> Iterator[Key]:
+    def _waiting_keys(self) -> Iterator[QueueKey]:
         for publication in self._publications.values():
             if len(publication.unconfirmed):
                 yield publication.queue.key
@@ -138,14 +137,14 @@ class RemoteLeaders:
             if any(each.blocked_reason is BlockedReason.REMOTE for each in connections)
         )
 
-    def _place_of(self, key: Key) -> tuple[str, str] | None:
+    def _place_of(self, key: QueueKey) -> tuple[str, str] | None:
         """The leader and vhost for a queue's requests, None if it has no leader, or is led here."""
         queue = self._broker.queues.get(key)
         if not isinstance(queue, RemoteQueue) or queue.is_down or queue.leader == self._me:
             return None
         return queue.leader, key[0]
 
-    def _up(self, key: Key) -> LeaderClient | None:
+    def _up(self, key: QueueKey) -> LeaderClient | None:
         place = self._place_of(key)
         leader_client = self.leader_client(*place) if place is not None else None
         return leader_client if leader_client is not None and leader_client.is_up else None
@@ -269,7 +268,7 @@ class RemoteLeaders:
         for key in remote_channel.ports:
             self._left(key, remote_channel)
 
-    def _left(self, key: Key, remote_channel: RemoteChannel) -> None:
+    def _left(self, key: QueueKey, remote_channel: RemoteChannel) -> None:
         remote_channels = self._remote_channels.get(key, {})
         remote_channels.pop(remote_channel, None)
         if not remote_channels:
@@ -289,7 +288,7 @@ class RemoteLeaders:
         self._to_ask_again[channel] = None
         self.has_waiting = True
 
-    def has(self, key: Key, epoch: int) -> bool:
+    def has(self, key: QueueKey, epoch: int) -> bool:
         """See Registry."""
         queue = self._broker.queues.get(key)
         return queue is not None and queue.epoch == epoch
@@ -364,7 +363,7 @@ class RemoteLeaders:
         if publication.outlet is None and len(publication.unconfirmed):
             self._attach(publication)
 
-    def _reregister_all(self, key: Key) -> None:
+    def _reregister_all(self, key: QueueKey) -> None:
         for consumer in self._to_reregister.pop(key, {}):
             self._reregister(consumer)
 
@@ -459,7 +458,7 @@ class RemoteLeaders:
         if publication is not None:
             self.kept.is_for(publication, down=down)
 
-    def _leave_channels(self, key: Key) -> None:
+    def _leave_channels(self, key: QueueKey) -> None:
         for channel in self._remote_channels.pop(key, {}):
             source = channel.ports.get(key)
             if source is not None:

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from leveret.core.queues.backlog.offsets import OffsetSet
 from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.messages import Run
+from leveret.model.definitions import QueueKey
 from leveret.model.errors import PeerError
 from leveret.session.amqp091.delivery import ChannelConsumer, DeliveryChannel
 from leveret.session.amqp091.remote_queues import Got
@@ -34,9 +35,6 @@ WINDOW_BYTES: Final = 4 * 1024 * 1024
 WINDOW_MAX: Final = 2048
 WINDOW_MIN: Final = 8
 
-Key = tuple[str, ...]
-"""The key of a queue: vhost and name."""
-
 
 _CONSUME: Final = int.from_bytes(BASIC_CONSUME, "big")
 
@@ -50,7 +48,7 @@ class Registry(Protocol):
     def detach(self, sources: Collection[DeliverySource], channel: DeliveryChannel) -> None:
         """Register the consumers of sources anew, because these deliver nothing more and take no settlements."""
 
-    def has(self, key: tuple[str, ...], epoch: int) -> bool:
+    def has(self, key: QueueKey, epoch: int) -> bool:
         """Whether this queue still exists, led by any node."""
 
     def forget(self, consumer: ChannelConsumer) -> None:
@@ -92,7 +90,7 @@ class _SettledWaiter:
 
     __slots__ = ("_notify", "key")
 
-    def __init__(self, key: Key, notify: Callable[[bool], None]) -> None:
+    def __init__(self, key: QueueKey, notify: Callable[[bool], None]) -> None:
         self.key = key
         self._notify: Callable[[bool], None] | None = notify
 
@@ -131,7 +129,7 @@ class RemoteChannel:
         """Open the channel."""
         self.channel = channel
         self.number = number
-        self.ports: dict[tuple[str, ...], DeliverySource] = {}
+        self.ports: dict[QueueKey, DeliverySource] = {}
         self.consumers: dict[bytes, ChannelConsumer] = {}
         self._link = link
         self._registry = registry
@@ -146,7 +144,7 @@ class RemoteChannel:
         self._done = OffsetSet(1)
         self._settling: list[tuple[int, int, int]] = []
         self._asked: Callable[[bytes], None] | None = None
-        self._asked_key: Key = ()
+        self._asked_key: QueueKey | None = None
         self._is_over = False
         self._is_closed = False
         self._prefetch = 0
@@ -163,7 +161,9 @@ class RemoteChannel:
         self._link.send(self.flush() + octets)
         self._expected.append((answers, then))
 
-    def ask(self, key: Key, octets: bytes, answers: tuple[bytes, ...], then: Callable[[bytes], None]) -> None:
+    def ask(
+        self, key: QueueKey, octets: bytes, answers: tuple[bytes, ...], then: Callable[[bytes], None]
+    ) -> None:
         """Forward a client's method for a queue; its connection waits until `then` is called."""
 
         def answered(payload: bytes) -> None:
@@ -177,13 +177,13 @@ class RemoteChannel:
         self.channel.connection.ask()
         self._send(octets, answers, answered)
 
-    def get(self, key: Key, then: Got, *, no_ack: bool) -> None:
+    def get(self, key: QueueKey, then: Got, *, no_ack: bool) -> None:
         """Ask for one message."""
         self._got, self._gets_no_ack = then, no_ack
         octets = forwarding.get(self.number, key[1].encode(), no_ack=no_ack)
         self.ask(key, octets, (BASIC_GET_OK, BASIC_GET_EMPTY), lambda _: then(None, False, 0))
 
-    def register(self, consumer: ChannelConsumer, key: Key, then: Callable[[], None] | None) -> None:
+    def register(self, consumer: ChannelConsumer, key: QueueKey, then: Callable[[], None] | None) -> None:
         """Register a consumer; `then` is for a client that asks for it now."""
         number, connection = self.number, self.channel.connection
         if consumer.prefetch != self._prefetch:
@@ -272,7 +272,7 @@ class RemoteChannel:
     def _deliver(self, consumer: ChannelConsumer, found: Delivered) -> None:
         consumer.deliver(consumer.queue, [Run(found.first_tag, found.messages)], found.redelivered)
 
-    def when_settled(self, key: Key, notify: Callable[[bool], None]) -> None:
+    def when_settled(self, key: QueueKey, notify: Callable[[bool], None]) -> None:
         """See RemotePorts."""
         if self._is_over:
             notify(False)
@@ -283,7 +283,7 @@ class RemoteChannel:
     def _are_settled(self, _: bytes) -> None:
         self._settled.pop(0).report(ok=True)
 
-    def _doubt(self, key: Key | None) -> None:
+    def _doubt(self, key: QueueKey | None) -> None:
         """Note that a leader took deliveries of a queue (None: of some queue) back: settlements in flight may be late.
 
         The leader reports it before it answers them. It ignores settlements of deliveries that it has taken back.

@@ -21,6 +21,7 @@ from typing import Final
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.queues.stream import StreamBatch
+from leveret.model.definitions import QueueKey
 from leveret.model.errors import (
     LedElsewhere,
     LeveretError,
@@ -37,7 +38,6 @@ from leveret.wire.stream.codec import Code
 IDLE_MS: Final = 60_000
 """A channel is closed after this time without publishes."""
 
-Key = tuple[str, ...]
 Hold = Callable[[Callable[[], None]], None]
 """Calls back when a batch may be sent, perhaps at once."""
 _ERRORS: Final[dict[int, type[LeveretError]]] = {
@@ -56,7 +56,7 @@ class StreamOutlet:
 
     def __init__(self, queue: RemoteQueue) -> None:
         """Begin without a channel."""
-        self.key: Key = queue.key
+        self.key: QueueKey = queue.key
         self.epoch = queue.epoch
         self.target = queue.name_octets
         self.batches: dict[int, StreamBatch] = {}
@@ -180,7 +180,7 @@ class StreamOutlets:
     """
 
     def __init__(
-        self, connection_for: Callable[[Key], LeaderClient | None], repeat_soon: Callable[[], None]
+        self, connection_for: Callable[[QueueKey], LeaderClient | None], repeat_soon: Callable[[], None]
     ) -> None:
         """Know no stream yet.
 
@@ -188,10 +188,10 @@ class StreamOutlets:
             connection_for: returns the connection to the leader of a queue; None while there is none.
             repeat_soon: asks for a call of `go_on` soon.
         """
-        self.watches: dict[Key, dict[object, Callable[[], None]]] = {}
+        self.watches: dict[QueueKey, dict[object, Callable[[], None]]] = {}
         self._connection_for = connection_for
         self._repeat_soon = repeat_soon
-        self._outlets: dict[Key, StreamOutlet] = {}
+        self._outlets: dict[QueueKey, StreamOutlet] = {}
         self._now_ms = 0
 
     def publish(self, queue: RemoteQueue, batch: StreamBatch, hold: Hold) -> None:
@@ -217,7 +217,7 @@ class StreamOutlets:
             elif leader_client is not None:
                 outlet.channel = StreamChannel(outlet, leader_client, self._ended)
 
-    def waiting(self) -> Iterator[Key]:
+    def waiting(self) -> Iterator[QueueKey]:
         """The streams with batches that have no answer."""
         return (key for key, outlet in self._outlets.items() if outlet.batches)
 
@@ -247,7 +247,7 @@ class StreamOutlets:
         if outlet is not None:
             self._fail(outlet)
 
-    def _changed(self, key: Key) -> None:
+    def _changed(self, key: QueueKey) -> None:
         for call in list(self.watches.get(key, {}).values()):
             call()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from leveret.runtime.cluster.placement.local_queues import QueueKey
+from leveret.model.definitions import QueueKey
 
 
 class DueQueues:

@@ -8,9 +8,7 @@ from typing import NamedTuple, Protocol
 from leveret.core.replication.cluster import Placement
 from leveret.core.replication.placement import RequiredMirrors
 from leveret.core.rules.mirror_policy import MirrorPolicy
-
-QueueKey = tuple[str, str]
-"""Vhost and name."""
+from leveret.model.definitions import QueueKey
 
 
 class Lack(NamedTuple):

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final
 
+from leveret.model.definitions import QueueKey
 from leveret.runtime.cluster.placement.due_queues import DueQueues
-from leveret.runtime.cluster.placement.local_queues import QueueKey
 from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.runtime.mirroring.log_table import LogTable
 

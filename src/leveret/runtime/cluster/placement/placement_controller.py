@@ -50,11 +50,12 @@ from leveret.core.replication.placement import (
 )
 from leveret.core.rules.mirror_policy import MirrorPolicy
 from leveret.model import definitions as d
+from leveret.model.definitions import QueueKey
 from leveret.model.errors import LeveretError, PreconditionFailed
 from leveret.runtime.cluster.membership.store import ClusterStore, LeaseLost
 from leveret.runtime.cluster.placement.due_queues import DueQueues
 from leveret.runtime.cluster.placement.gathered_writes import AT_ONCE, GatheredWrites
-from leveret.runtime.cluster.placement.local_queues import LocalQueues, QueueKey
+from leveret.runtime.cluster.placement.local_queues import LocalQueues
 from leveret.runtime.cluster.placement.queue_locations import QueueLocations
 from leveret.runtime.process.work_slices import in_slices, others_first, time_slice
 

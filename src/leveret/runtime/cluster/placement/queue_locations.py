@@ -24,8 +24,8 @@ from leveret.core.rules.mirror_policy import (
 from leveret.core.rules.queue_arguments import wanted_copies
 from leveret.core.rules.validation import QUORUM, STREAM, queue_type
 from leveret.model import definitions as d
+from leveret.model.definitions import QueueKey
 from leveret.model.locators import MIN_MASTERS
-from leveret.runtime.cluster.placement.local_queues import QueueKey
 
 
 class QueueLocations:
@@ -44,7 +44,7 @@ class QueueLocations:
 
     def placement_of(self, definition: d.Queue, exclusive: bool) -> Placement:
         """Return a queue's placement; a locator places a new queue, which is recorded with its definition."""
-        key = (definition.vhost, definition.name)
+        key = definition.key
         placed = self._state.placements.get(key)
         if placed is not None and placed.placement.epoch == definition.epoch:
             return placed.placement
@@ -119,7 +119,7 @@ class QueueLocations:
 
     def _stream_policy(self, definition: d.Queue) -> MirrorPolicy:
         """Return the policy of a placed stream; for an earlier stream of that name, no mirrors."""
-        placement = self.known((definition.vhost, definition.name))
+        placement = self.known(definition.key)
         if placement is None or placement.epoch != definition.epoch:
             return NOT_MIRRORED
         cluster_view = self._cluster_view()
@@ -135,7 +135,7 @@ class QueueLocations:
 
     def first(self, definition: d.Queue) -> Placement:
         """Return the first record of a queue that was declared here."""
-        key = (definition.vhost, definition.name)
+        key = definition.key
         return self._fresh.get(key) or self._state.placements[key].placement
 
     def recorded(self, key: QueueKey) -> None:
@@ -150,9 +150,9 @@ class QueueLocations:
 
     def unrecorded(self, definition: d.Queue) -> None:
         """Drop the placement of a queue that was deleted before its record was written."""
-        fresh = self._fresh.get((definition.vhost, definition.name))
+        fresh = self._fresh.get(definition.key)
         if fresh is not None and fresh.epoch == definition.epoch:
-            del self._fresh[definition.vhost, definition.name]
+            del self._fresh[definition.key]
 
 
 def _is_stream(definition: d.Queue) -> bool:

@@ -14,10 +14,11 @@ from leveret.core.replication.cluster import Placement
 from leveret.core.replication.placement import RequiredMirrors
 from leveret.core.rules.mirror_policy import MirrorPolicy
 from leveret.model import definitions as d
+from leveret.model.definitions import QueueKey
 from leveret.model.errors import LeveretError, NotFound
 from leveret.runtime.cluster.forwarding import Forwarding
 from leveret.runtime.cluster.membership.member import ClusterMember
-from leveret.runtime.cluster.placement.local_queues import Lack, QueueKey
+from leveret.runtime.cluster.placement.local_queues import Lack
 from leveret.runtime.cluster.placement.mirror_grace_period import MirrorGracePeriod
 from leveret.runtime.cluster.placement.queue_locations import QueueLocations
 from leveret.runtime.cluster.placement.queues import ClusterQueues, first_epoch
@@ -86,14 +87,14 @@ class QueueRoles:
         queue = self._queues.new(definition, read, placement)
         is_mirrored = definition.durable and bool(placement.mirrors)
         if is_mirrored and not queue.is_remote and self._queues.has_nothing(queue):
-            key = (definition.vhost, definition.name)
+            key = definition.key
             name = self._queues.name(definition)
             self._begin_leading(key, name, self._locations.policy(definition), placement)
         return queue
 
     def led_name(self, queue: Queue) -> str | None:
         """Return the log name of a queue that is led here and may have mirrors; else None."""
-        name = self._queues.names.get((queue.key[0], queue.key[1]))
+        name = self._queues.names.get(queue.key)
         return name if name is not None and not queue.is_remote and name in self._sources.led else None
 
     def is_synchronising(self, key: QueueKey) -> bool:

@@ -15,10 +15,10 @@ from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.queues.stream import Stream
 from leveret.core.replication.cluster import Placement
 from leveret.model import definitions as d
+from leveret.model.definitions import QueueKey
 from leveret.model.errors import NotFound, StorageError
 from leveret.runtime.cluster.placement.complete_copies import CompleteCopies
 from leveret.runtime.cluster.placement.due_queues import DueQueues
-from leveret.runtime.cluster.placement.local_queues import QueueKey
 from leveret.runtime.logs.log_store import epoch_of, log_name, log_name_of
 from leveret.storage.segment import has_segments
 from leveret.storage.tree import STARTS_BITS
@@ -71,7 +71,7 @@ class ClusterQueues:
 
     def name(self, definition: d.Queue) -> str:
         """Register the log that a durable queue has, or may have; return its name in the tree."""
-        key, name = (definition.vhost, definition.name), log_name_of(definition)
+        key, name = definition.key, log_name_of(definition)
         before = self.names.get(key, name)
         if before != name:
             # Declared anew before the end of the earlier queue's record was followed: the engine removes its log.

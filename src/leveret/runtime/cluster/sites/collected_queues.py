@@ -10,9 +10,9 @@ from typing import Final
 from leveret.core.queues.queue import Queue
 from leveret.core.replication.cluster import CollectedQueue, Placement, encode
 from leveret.core.replication.election import DeleteKey, PutKey, StoreTransaction
+from leveret.model.definitions import QueueKey
 from leveret.model.errors import LeveretError, StorageError
 from leveret.runtime.cluster.membership.member import ClusterMember
-from leveret.runtime.cluster.placement.local_queues import QueueKey
 from leveret.wire.incarnation import next_count
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class CollectedQueues:
         """See SharedIncarnations."""
         known = self._member.state.collected.get(queue.epoch)
         before = known or CollectedQueue((count,))
-        placement = self._records.get((queue.key[0], queue.key[1]))
+        placement = self._records.get(queue.key)
         lost = placement.lost.term if placement is not None and placement.lost is not None else 0
         if renumbers or lost > before.lost:
             counts = (*before.counts, next_count(before.counts[-1], renumbers=True))

@@ -13,11 +13,10 @@ from random import Random
 from typing import Any, Final, NamedTuple, Protocol
 
 from leveret.core.replication.cluster import Placement
+from leveret.model.definitions import QueueKey
 from leveret.testing.simulation.machine.waiting import wait_until
 from leveret.testing.simulation.nodes.node import SimulatedNode
 from leveret.testing.simulation.worlds.leader_loss import LedWorld
-
-QueueKey = tuple[str, str]
 
 ALL: Final = {"ha-mode": "all"}
 MAJORITY: Final = {"ha-mode": "all", "ha-confirm": "majority"}

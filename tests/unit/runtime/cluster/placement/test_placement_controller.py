@@ -26,11 +26,12 @@ from leveret.core.replication.election import Holds, PutKey, StoreTransaction
 from leveret.core.replication.placement import ClusterView, RequiredMirrors
 from leveret.core.rules.mirror_policy import MAJORITY, WHEN_SYNCED, MirrorPolicy
 from leveret.model import definitions as d
+from leveret.model.definitions import QueueKey
 from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.placement import placement_controller as room
 from leveret.runtime.cluster.placement.due_queues import DueQueues
 from leveret.runtime.cluster.placement.gathered_writes import AT_ONCE
-from leveret.runtime.cluster.placement.local_queues import Lack, QueueKey
+from leveret.runtime.cluster.placement.local_queues import Lack
 from leveret.runtime.cluster.placement.placement_controller import PlacementController
 from leveret.runtime.process.work_slices import in_slices
 

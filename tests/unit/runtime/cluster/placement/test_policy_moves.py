@@ -9,8 +9,8 @@ import pytest
 
 from leveret.core.rules.mirror_policy import WHEN_SYNCED, MirrorPolicy
 from leveret.model import definitions as d
+from leveret.model.definitions import QueueKey
 from leveret.runtime.cluster.placement import placement_controller as room
-from leveret.runtime.cluster.placement.local_queues import QueueKey
 from leveret.runtime.process.work_slices import in_slices
 from tests.unit.runtime.cluster.placement.test_placement_controller import ALL, Q, World, begun, placed, ready
 
