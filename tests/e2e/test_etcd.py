@@ -21,8 +21,8 @@ import pytest
 
 from leveret.config.sections.etcd import EtcdOptions
 from leveret.config.uris import Endpoints, EtcdEndpoint
-from leveret.core.replication.election import ElectedLeader
-from leveret.runtime.coordination.election import Election, ElectionLost, ElectionWon, NotLeader
+from leveret.core.replication.election import ElectedLeader, ElectionDeclined
+from leveret.runtime.coordination.election import Election, ElectionWon, NotLeader
 from leveret.runtime.coordination.etcd import EtcdRefused, EtcdUnreachable, etcd_context
 from leveret.testing.network.ports import LOOPBACK, wait_until
 from leveret.testing.network.waiting import until
@@ -45,7 +45,7 @@ class Node:
         self.deposed: list[str] = []
         self.seen: list[ElectedLeader | None] = []
 
-    async def campaign(self, epoch: int = 0, *, force: bool = False) -> ElectionWon | ElectionLost:
+    async def campaign(self, epoch: int = 0, *, force: bool = False) -> ElectionWon | ElectionDeclined:
         return await self.election.campaign(self.name, f"tcp://{self.name}:5679", epoch, force=force)
 
     async def win(self, epoch: int = 0) -> ElectionWon:
@@ -87,7 +87,7 @@ async def test_one_of_two_leads_the_other_sees_it_and_follows_at_once_when_it_re
         assert await a.campaign(3) == ElectionWon(4, frozenset())
         await a.election.record_in_sync(frozenset("b"))
         lost = await b.campaign(9)
-        assert lost == ElectionLost("node a leads in epoch 4", ElectedLeader("a", "tcp://a:5679", 4))
+        assert lost == ElectionDeclined("node a leads in epoch 4", ElectedLeader("a", "tcp://a:5679", 4))
         await until(lambda: b.seen[-1:] == [ElectedLeader("a", "tcp://a:5679", 4)])
         status = b.election.status()
         assert (status["reachable"], status["in_sync"], status["holds_lease"]) == (

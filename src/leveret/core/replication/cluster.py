@@ -42,6 +42,7 @@ from leveret.model.definitions import KINDS, Change
 
 WITH_CONNECTIONS: Final = frozenset({"users", "vhosts"})
 """Kinds of entities whose deletion closes connections, at every node, also if an entity of that name follows."""
+_TERM_SHIFT: Final = 32
 _ORDER: Final = {kind: place for place, kind in enumerate(KINDS)}
 
 
@@ -139,6 +140,16 @@ class Placement(msgspec.Struct, frozen=True):
     hand_over: HandOver | None = None
     members: tuple[str, ...] = ()
     copies: int = 0
+
+
+def first_epoch(term: int) -> int:
+    """Return the lowest epoch of chunks that a leader of that term appends: the term is in the upper bits."""
+    return term << _TERM_SHIFT
+
+
+def term_of(epoch: int) -> int:
+    """Return the term of the leader that appended a chunk of that epoch."""
+    return epoch >> _TERM_SHIFT
 
 
 class CollectedQueue(msgspec.Struct, frozen=True):

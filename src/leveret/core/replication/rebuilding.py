@@ -16,16 +16,14 @@ The new cluster has a new id. So a node that still has the old cluster's data, o
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
-from leveret.core.replication.cluster import LossyPromotion, Placement
+from leveret.core.replication.cluster import LossyPromotion, Placement, term_of
 from leveret.model import definitions as d
 from leveret.model.errors import PreconditionFailed
 
-TERM_SHIFT: Final = 32
-"""The epoch of a chunk in a cluster has the queue's term in its upper bits."""
 _U64 = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
@@ -179,7 +177,7 @@ def _rebuilt(queue: d.Queue, copies: Collection[DescribedCopy], led: Mapping[str
     has = {copy.node: copy.logs[queue.epoch] for copy in copies if queue.epoch in copy.logs}
     leader = max(has, key=lambda node: has[node].rank) if has else min(led, key=lambda node: led[node])
     others = tuple(sorted((node for node in has if node != leader), key=lambda node: has[node].rank))
-    term = 1 + max((copy.epoch >> TERM_SHIFT for copy in has.values()), default=0)
+    term = 1 + max((term_of(copy.epoch) for copy in has.values()), default=0)
     later = tuple(node for node in others if has[node].ends_after(has[leader]))
     placement = Placement(
         epoch=queue.epoch,

@@ -33,7 +33,7 @@ import msgspec
 from leveret.config.sections.etcd import EtcdOptions
 from leveret.config.uris import EtcdEndpoint
 from leveret.core.replication import election as core
-from leveret.core.replication.election import ElectedLeader
+from leveret.core.replication.election import ElectedLeader, ElectionDeclined
 from leveret.model.errors import LeveretError
 from leveret.runtime.coordination.etcd import Etcd, EtcdError, EtcdRefused, EtcdUnreachable
 from leveret.runtime.coordination.lease import RETRY_S, KeptLease, attempt_timeout_s, boot_clock_s
@@ -61,13 +61,6 @@ class ElectionWon(NamedTuple):
 
     epoch: int
     in_sync: frozenset[str]
-
-
-class ElectionLost(NamedTuple):
-    """This node does not lead: the reason, and the leader if another node leads."""
-
-    reason: str
-    leader: ElectedLeader | None = None
 
 
 class _Term:
@@ -147,7 +140,7 @@ class Election:
 
     async def campaign(
         self, node_id: str, uri: str, epoch: int, *, is_torn: bool = False, force: bool = False
-    ) -> ElectionWon | ElectionLost:
+    ) -> ElectionWon | ElectionDeclined:
         """Try to lead, now; this takes a few requests to etcd.
 
         Args:
@@ -166,14 +159,14 @@ class Election:
                 return ElectionWon(self._term.leader.epoch, self._term.in_sync - {node_id})
             return await self._campaign(core.Candidate(node_id, uri, epoch, is_torn), force=force)
 
-    async def _campaign(self, candidate: core.Candidate, *, force: bool) -> ElectionWon | ElectionLost:
+    async def _campaign(self, candidate: core.Candidate, *, force: bool) -> ElectionWon | ElectionDeclined:
         lease: KeptLease | None = None
         term: _Term | None = None
         try:
             for _ in range(CANDIDACIES_MAX):
                 decision = core.stand(self._keys, await self._read(), self._memory, candidate, force=force)
-                if isinstance(decision, core.ElectionDeclined):
-                    return ElectionLost(decision.reason, decision.leader)
+                if isinstance(decision, ElectionDeclined):
+                    return decision
                 if lease is None:
                     lease = await KeptLease.granted(
                         self._etcd,
@@ -187,8 +180,8 @@ class Election:
                     self._begin(term)
                     return ElectionWon(term.leader.epoch, term.in_sync - {candidate.node_id})
                 if self._is_closed or not lease.is_fresh:
-                    return ElectionLost("etcd was too slow, not much is left of the lease")
-            return ElectionLost("other nodes campaign at the same time")
+                    return ElectionDeclined("etcd was too slow, not much is left of the lease")
+            return ElectionDeclined("other nodes campaign at the same time")
         finally:
             if lease is not None and term is None:
                 self._spawn(self._revoke(lease))

@@ -182,7 +182,7 @@ class CopyLink:
                 try:
                     describe.append(self._shared.describe(copy))
                 except StorageError as error:
-                    self._fail(copy, error)
+                    self.fail(copy, error)
         if describe and self._link is not None:
             self._link.peer.write(pack(Type.COPIES, wire.MirrorInventory(describe)))
 
@@ -218,8 +218,8 @@ class CopyLink:
         if not self.copies:
             self._ended.set()
 
-    def _fail(self, copy: MirrorCopy, error: Exception) -> None:
-        """Take no more records of a copy until it is reported anew."""
+    def fail(self, copy: MirrorCopy, error: Exception) -> None:
+        """Take no more records of a copy, a write of which failed, until it is reported anew."""
         others = 0 if isinstance(error, Corrupt) else self._unwritten.others()
         if others is not None:
             logger.error(
@@ -239,10 +239,6 @@ class CopyLink:
         copy.failures += 1
         if copy.name not in self._retries:
             self._retries[copy.name] = self._loop.call_later(wait_s, self.report, copy.name)
-
-    def fail(self, copy: MirrorCopy, error: Exception) -> None:
-        """Handle a failed write that became known only after the record was taken."""
-        self._fail(copy, error)
 
     # -- messages of the leader ---------------------------------------------------------------
 
@@ -276,7 +272,7 @@ class CopyLink:
         try:
             found = self._shared.headers(probe.path, probe.before, probe.count)
         except StorageError as error:
-            self._fail(copy, error)
+            self.fail(copy, error)
             return
         peer.write(pack(Type.HEADERS, wire.Headers(probe.path, found)))
 
@@ -299,7 +295,7 @@ class CopyLink:
                 if change.kind is ChangeKind.APPEND:
                     copy.failures = 0
             except StorageError as error:
-                self._fail(copy, error)
+                self.fail(copy, error)
 
     def row(self) -> dict[str, Any]:
         """The state of the link."""

@@ -27,7 +27,6 @@ class LedLog:
 
     Attributes:
         automatic: whether a new mirror is sent the prefix without a request.
-        expected: the nodes that promises wait for.
         batch_messages: the most messages that are sent at once to synchronise.
         floor: the first unsettled offset, as far as the queue reported it: mirrors do not need earlier records.
         cursor: messages before it may have been handed to consumers.
@@ -40,7 +39,6 @@ class LedLog:
         "automatic",
         "batch_messages",
         "cursor",
-        "expected",
         "floor",
         "lost_before",
         "lost_epoch",
@@ -54,7 +52,6 @@ class LedLog:
         self._cuts = deque([(cut, end)])
         """The last cuts that changed the log, each with the log's end at that cut."""
         self.automatic = False
-        self.expected: frozenset[str] = frozenset()
         self.batch_messages = SYNC_BATCH_MESSAGES
         self.floor = 0
         self.cursor = 0

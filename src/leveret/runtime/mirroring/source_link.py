@@ -48,13 +48,22 @@ class SourceLink(SourceLinkBase):
     """See the module; link_peer.Receiver.
 
     Attributes:
+        incarnation: the id of the mirror node's run.
         wanted: names of the logs that the mirror wants of this node, led here or not.
         streams: the streams under way, by the log's name.
     """
 
-    def __init__(self, leader: MirrorLeader, led: dict[str, MirroredLog], peer: LinkPeer, node: str) -> None:
+    def __init__(
+        self,
+        leader: MirrorLeader,
+        led: dict[str, MirroredLog],
+        peer: LinkPeer,
+        node: str,
+        incarnation: str = "",
+    ) -> None:
         """Serve a node after its handshake; send nothing before it reports which of the `led` logs it wants."""
         super().__init__(leader, peer, node)
+        self.incarnation = incarnation
         self.wanted: set[str] = set()
         self.streams: dict[str, SourceStream] = {}
         self._led = led

@@ -33,9 +33,6 @@ class MirrorLeader(Protocol):
     clock_ms: Callable[[], int]
     logs: LogTable
 
-    def touched(self, link: SourceLinkBase) -> None:
-        """Note that a link has changes in the frame of this flush."""
-
     def number(self, octets: int) -> int:
         """Return the number of a frame with so many octets of changes, higher than all before."""
 
@@ -75,10 +72,7 @@ class SourceLinkBase(SendingLink, ABC):
 
     def add(self, head: bytes, chunk: list[Octets] | None = None, records: int = 0) -> None:
         """Add a change to the frame of this flush."""
-        frame = self._frame
-        if not frame.octets:
-            self.leader.touched(self)
-        frame.add(head, chunk, records)
+        self._frame.add(head, chunk, records)
 
     @property
     def gathered(self) -> int:
@@ -121,10 +115,6 @@ class SourceLinkBase(SendingLink, ABC):
     @abstractmethod
     def fall_behind(self) -> None:
         """Send live records from disk again, because too many octets wait for the socket."""
-
-    @abstractmethod
-    def end(self, name: str, *, reports: bool = True) -> None:
-        """Send that log no longer."""
 
     @abstractmethod
     def unreadable(self, name: str, error: StorageError) -> None:

@@ -64,7 +64,7 @@ class SourceStream(SentLogs):
         self.state = MirrorState.JOINING
         # A mirror that promises wait for counts as complete: it is sent missing records, whatever the policy says of
         # new mirrors.
-        self.syncs = led.automatic or link.node in led.expected
+        self.syncs = led.automatic or self.is_expected
         self._number = 0
         self._counts = False
         self._paced_until = 0
@@ -75,6 +75,11 @@ class SourceStream(SentLogs):
     def node(self) -> str:
         """The mirror's node."""
         return self.link.node
+
+    @property
+    def is_expected(self) -> bool:
+        """Whether promises wait for the mirror."""
+        return self.link.leader.replicas(self.led.name).waits_for(self.node)
 
     @property
     def log(self) -> Log | None:
@@ -156,13 +161,13 @@ class SourceStream(SentLogs):
         The mirror may have to lead at any moment, as long as it is recorded. Promises stop waiting for a mirror only
         after the record dropped it: so a mirror that no promise waits for is not recorded.
         """
-        if wipes and self.node in self.led.expected:
+        if wipes and self.is_expected:
             self.verdict = SendEvent.POSTPONED
         return self.verdict is SendEvent.POSTPONED
 
     def expected_changed(self) -> None:
         """Continue a step that was put off, if promises do not wait for this mirror any more."""
-        if self.scope.phase is SendPhase.PUT_OFF and self.node not in self.led.expected:
+        if self.scope.phase is SendPhase.PUT_OFF and not self.is_expected:
             self.link.wake(self)
 
     # -- steps --------------------------------------------------------------------------------
@@ -171,7 +176,7 @@ class SourceStream(SentLogs):
         """See SentLogs; a live mirror is sent the prefix."""
         try:
             if self.scope.phase is SendPhase.PUT_OFF:
-                if self.node in self.led.expected:
+                if self.is_expected:
                     return False
                 self.scope.happens(SendEvent.RELEASED)
                 self._compare_copy()

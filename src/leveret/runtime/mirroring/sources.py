@@ -85,8 +85,6 @@ class MirrorSources(ChangeReceiver):
         self._commits = commits
         self._on_state = on_state
         self._links: dict[str, SourceLink] = {}
-        self._incarnations: dict[str, str] = {}
-        self._touched: dict[SourceLinkBase, None] = {}
         self._number = 0
         self._changed: dict[MirroredLog, None] = {}
         """The logs with changes for the next cut."""
@@ -156,8 +154,7 @@ class MirrorSources(ChangeReceiver):
     def accept(self, peer: LinkPeer, node: str, incarnation: str = "") -> Receiver:
         """Serve a mirror node after its handshake; this ends an earlier link of the node."""
         self._hang_up(node)
-        link = self._links[node] = SourceLink(self, self.led, peer, node)
-        self._incarnations[node] = incarnation
+        link = self._links[node] = SourceLink(self, self.led, peer, node, incarnation)
         peer.receiver = link
         logger.info("mirror_connected node=%s address=%s", node, peer.address)
         return link
@@ -167,7 +164,8 @@ class MirrorSources(ChangeReceiver):
 
         The next incarnation may have put its copy away, or lack it, before the old link is found to be dead.
         """
-        if self._incarnations.get(node, incarnation) != incarnation:
+        link = self._links.get(node)
+        if link is not None and link.incarnation != incarnation:
             self._hang_up(node)
 
     def _hang_up(self, node: str) -> None:
@@ -200,10 +198,10 @@ class MirrorSources(ChangeReceiver):
             KeyError: the log is not led here.
         """
         led = self.led[name]
-        led.expected = frozenset().union(*sets)
+        kept = self._promises.wait_for(name, sets, led.cut, majority=majority, then=then)
         for stream in led.streams.values():
             stream.expected_changed()
-        self._keep(self._promises.wait_for(name, sets, led.cut, majority=majority, then=then))
+        self._keep(kept)
 
     def when_acked(self, names: Iterable[str], reported: OnAcked) -> None:
         """Call `reported` once the expected nodes have acked the appends of the present flush to each of these logs.
@@ -231,13 +229,13 @@ class MirrorSources(ChangeReceiver):
             for led in cursors:
                 for stream in led.streams.values():
                     stream.cursor_rose()
-        if self._touched or self._changed:
-            touched, self._touched = self._touched, {}
+        gathered = max((link.gathered for link in self._links.values()), default=0)
+        if gathered or self._changed:
             changed, self._changed = self._changed, {}
-            number = self.number(max((link.gathered for link in touched), default=0))
+            number = self.number(gathered)
             for led in changed:
                 led.changed(number, self._end(led.name))
-            for link in touched:
+            for link in tuple(self._links.values()):
                 link.cut(number)
         if self._promised:
             promised, self._promised = self._promised, []
@@ -327,10 +325,6 @@ class MirrorSources(ChangeReceiver):
 
     # -- events of the links: source_link_base.MirrorLeader ----------------------------------------------
 
-    def touched(self, link: SourceLinkBase) -> None:
-        """See source_link_base.MirrorLeader."""
-        self._touched[link] = None
-
     def replicas(self, name: str) -> ReplicaSet:
         """See source_link_base.MirrorLeader."""
         return self._promises.replicas[name]
@@ -353,7 +347,6 @@ class MirrorSources(ChangeReceiver):
 
     def ended(self, link: SourceLinkBase) -> None:
         """See source_link_base.MirrorLeader."""
-        self._touched.pop(link, None)
         if self._links.get(link.node) is link:
             del self._links[link.node]
 

@@ -30,7 +30,7 @@ async def test_whatever_happens_to_the_link_the_mirror_has_what_the_leader_has(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed: list[Exception] = []
-    monkeypatch.setattr(copy_link.CopyLink, "_fail", lambda self, copy, error: failed.append(error))
+    monkeypatch.setattr(copy_link.CopyLink, "fail", lambda self, copy, error: failed.append(error))
     if seed % 3:
         # Nothing is so little that it is sent in one turn.
         monkeypatch.setattr(source_stream, "FINAL_BYTES", 0 if seed % 3 == 1 else 2000)
@@ -168,7 +168,7 @@ async def test_what_waits_for_the_cut_is_not_sent_behind_a_new_beginning(
 ) -> None:
     """A mirror tells anew what it has, in the turn in which something was appended."""
     failed: list[Exception] = []
-    monkeypatch.setattr(copy_link.CopyLink, "_fail", lambda self, copy, error: failed.append(error))
+    monkeypatch.setattr(copy_link.CopyLink, "fail", lambda self, copy, error: failed.append(error))
     leader, mirror = await pair(tmp_path)
     leader.lead(A, automatic=True)
     mirror.copies.mirror(A, "leader")

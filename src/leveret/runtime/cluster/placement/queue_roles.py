@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from leveret.core.queues.queue import Queue, Reader
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.queues.stream import Stream
-from leveret.core.replication.cluster import Placement
+from leveret.core.replication.cluster import Placement, first_epoch
 from leveret.core.replication.placement import RequiredMirrors
 from leveret.core.rules.mirror_policy import MirrorPolicy
 from leveret.model import definitions as d
@@ -21,10 +21,11 @@ from leveret.runtime.cluster.membership.member import ClusterMember
 from leveret.runtime.cluster.placement.local_queues import Lack
 from leveret.runtime.cluster.placement.mirror_grace_period import MirrorGracePeriod
 from leveret.runtime.cluster.placement.queue_locations import QueueLocations
-from leveret.runtime.cluster.placement.queues import ClusterQueues, first_epoch
+from leveret.runtime.cluster.placement.queues import ClusterQueues
 from leveret.runtime.logs.log_store import log_name
 from leveret.runtime.mirroring.copies import MirrorCopies
 from leveret.runtime.mirroring.led_log import MirrorState
+from leveret.runtime.mirroring.source_link import MirroredLog
 from leveret.runtime.mirroring.sources import MirrorSources
 from leveret.storage.summary import SUMMARY_BYTES_MIN
 
@@ -97,9 +98,13 @@ class QueueRoles:
         name = self._queues.names.get(queue.key)
         return name if name is not None and not queue.is_remote and name in self._sources.led else None
 
+    def _led(self, key: QueueKey) -> MirroredLog | None:
+        """The log of a queue that is led here and may have mirrors; else None."""
+        return self._sources.led.get(self._queues.names.get(key, ""))
+
     def is_synchronising(self, key: QueueKey) -> bool:
         """Whether a mirror of a queue that is led here is receiving missing records."""
-        led = self._sources.led.get(self._queues.names.get(key, ""))
+        led = self._led(key)
         return led is not None and any(
             each.state is MirrorState.SYNCHRONISING for each in led.streams.values()
         )
@@ -108,8 +113,7 @@ class QueueRoles:
 
     def ready(self, key: QueueKey) -> frozenset[str]:
         """See local_queues.LocalQueues."""
-        name = self._queues.names.get(key)
-        led = self._sources.led.get(name) if name is not None else None
+        led = self._led(key)
         if led is None:
             return frozenset()
         live = frozenset(node for node, stream in led.streams.items() if stream.state is MirrorState.LIVE)
@@ -117,7 +121,7 @@ class QueueRoles:
 
     def joined(self, key: QueueKey) -> frozenset[str]:
         """See local_queues.LocalQueues."""
-        led = self._sources.led.get(self._queues.names.get(key, ""))
+        led = self._led(key)
         streams = led.streams.items() if led is not None else ()
         return frozenset(
             node for node, stream in streams if stream.state not in (MirrorState.JOINING, MirrorState.GONE)
@@ -383,7 +387,7 @@ class QueueRoles:
 
     def lacks(self, key: QueueKey, node: str) -> Lack | None:
         """See local_queues.LocalQueues."""
-        queue, led = self._queues.handed_over.get(key), self._sources.led.get(self._queues.names.get(key, ""))
+        queue, led = self._queues.handed_over.get(key), self._led(key)
         stream = led.streams.get(node) if led is not None else None
         if queue is None or (stream is not None and stream.state is MirrorState.LIVE):
             return None

@@ -13,7 +13,7 @@ from leveret.core.queues import queue_types
 from leveret.core.queues.queue import Queue, Reader
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.queues.stream import Stream
-from leveret.core.replication.cluster import Placement
+from leveret.core.replication.cluster import Placement, first_epoch
 from leveret.model import definitions as d
 from leveret.model.definitions import QueueKey
 from leveret.model.errors import NotFound, StorageError
@@ -26,13 +26,7 @@ from leveret.storage.tree import STARTS_BITS
 if TYPE_CHECKING:
     from leveret.runtime.node.node import Node
 
-_TERM_SHIFT: Final = 32
 _STARTS_MASK: Final = (1 << STARTS_BITS) - 1
-
-
-def first_epoch(term: int) -> int:
-    """The lowest epoch of chunks of a term."""
-    return term << _TERM_SHIFT
 
 
 class _Elsewhere:

@@ -15,7 +15,7 @@ from leveret.core.queues.chunk_epochs import ChunkEpochs
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.queues.stream import Stream
-from leveret.core.replication.cluster import HandOver, LossyPromotion, Placement
+from leveret.core.replication.cluster import HandOver, LossyPromotion, Placement, first_epoch
 from leveret.core.rules.mirror_policy import MirrorPolicy
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError
@@ -24,7 +24,7 @@ from leveret.runtime.cluster.placement.due_queues import DueQueues
 from leveret.runtime.cluster.placement.local_queues import Lack
 from leveret.runtime.cluster.placement.mirror_grace_period import MirrorGracePeriod
 from leveret.runtime.cluster.placement.queue_roles import QueueRoles
-from leveret.runtime.cluster.placement.queues import ClusterQueues, first_epoch
+from leveret.runtime.cluster.placement.queues import ClusterQueues
 from leveret.runtime.logs.log_store import log_name_of
 from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.storage import summary
