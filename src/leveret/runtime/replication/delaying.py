@@ -35,11 +35,11 @@ from leveret.model.errors import Corrupt, LeveretError, PreconditionFailed, Stor
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.process.work_slices import in_slices, in_thread_to_its_end
 from leveret.runtime.replication.applier import Applier, QuarantineFactory, WaitingChanges
+from leveret.runtime.replication.delayed_drops import DelayedDrops
 from leveret.runtime.replication.point_in_time import go_back, missing_log, past, quarantine_bytes
 from leveret.runtime.replication.spooled import take_over
 from leveret.session.link_handshake import ProvenLeader
 from leveret.storage.delayed.index import (
-    KEPT,
     NEVER_MS,
     DelayIndex,
     EntryKind,
@@ -134,15 +134,7 @@ class Delaying:
         self._leader: ProvenLeader | None = None
         self._begins_join = self._is_in_join = False
         self._join_at = 0
-        self._dropping: dict[str, int] = {}
-        """The first offsets of logs after all waiting drops."""
-        self._kept_at: dict[str, int] = {}
-        """The last frame that deleted or truncated each log: an earlier drop does not apply to the present log."""
-        self._leader_begins: dict[str, int] = {}
-        """The last drops that the present leader sent: its logs begin there, also once it has truncated them."""
-        self._begins: dict[str, list[tuple[int, int]]] = {}
-        """The frames with which the leader got earlier segments of a log again, and the segments' first offsets."""
-        self._due_drops: dict[str, int] = {}
+        self._drops = DelayedDrops()
         self._unsure: set[str] = set()
         """Logs with noted changes that may not have been made."""
         self._linked: tuple[int, dict[str, int | None]] = -1, {}
@@ -183,8 +175,7 @@ class Delaying:
         self._durable = self._oldest_ms = self._newest_ms = 0
         self._amount, self._is_in_join, self._delays = _Amount(), False, True
         # A damaged index may have been counted up to the damage. Its offsets would hold up the drops of this one.
-        for counted in (self._dropping, self._kept_at, self._begins):
-            counted.clear()
+        self._drops.begin_window()
 
     def _recover(self) -> None:
         """Read the window, and find the logs whose ends differ from the noted ones."""
@@ -210,16 +201,7 @@ class Delaying:
         self._newest_ms = max(self._newest_ms, newest_ms)
         self._amount.add([group])
         for at, frame in group.frames:
-            for each in frame.noted:
-                if each.kind in KEPT:
-                    self._kept_at[each.name] = at
-                    self._dropping.pop(each.name, None)
-                    self._begins.pop(each.name, None)
-                elif each.kind is EntryKind.DROP:
-                    self._dropping[each.name] = max(each.offset, self._dropping.get(each.name, 0))
-                elif each.kind is EntryKind.BEGINS:
-                    self._dropping[each.name] = min(each.offset, self._dropping.get(each.name, 0))
-                    self._begins.setdefault(each.name, []).append((at, each.offset))
+            self._drops.noted(at, frame)
 
     @property
     def log(self) -> Log | None:
@@ -295,7 +277,7 @@ class Delaying:
     def joining(self, leader: ProvenLeader) -> None:
         """See FollowerData."""
         self._leader = leader
-        self._leader_begins.clear()
+        self._drops.joining()
         self._begins_join = True
         self._applier.joining(leader)
 
@@ -359,7 +341,7 @@ class Delaying:
         self._begins_join = False
         if not self._delays:
             self._commits.when_durable(lambda: self._begin_to_delay(leader))
-        elif (lines := self._ended_by_join()) or self._is_in_join:
+        elif (lines := self._drops.joined()) or self._is_in_join:
             at_ms = self._received_at_ms or self._clock_ms()
             self._record(IndexedFrame(FramePart.END_OF_JOIN, lines), at_ms)
 
@@ -395,18 +377,16 @@ class Delaying:
                 # Refuse impossible names before any change is noted.
                 self._tree.path_of(name)
             if kind is ChangeKind.DROP:
-                self._leader_begins[name] = change.offset
-                if change.offset > self._dropping.get(name, 0):
-                    lines.append(IndexEntry(EntryKind.DROP, name, change.offset))
+                lines += self._drops.dropped(name, change.offset)
             elif kind is ChangeKind.APPEND and change.chunk is not None:
                 ends[name] = change.chunk.header.next_offset
             elif kind is ChangeKind.HEAD and change.chunk is not None:
-                lines += self._begins_earlier(name, change.offset)
+                lines += self._drops.begins_earlier(name, change.offset)
             elif kind in _NOTED_AS:
                 if log is not None and name not in kept:
                     kept[name] = log, change.offset if kind is ChangeKind.CUT else None
                     lines.append(IndexEntry(_NOTED_AS[kind], name, change.offset))
-                    lines += self._drop_again(name, change)
+                    lines += self._drops.destroyed(change)
                 ends[name] = change.offset if kind in (ChangeKind.BEGIN, ChangeKind.CUT) else None
         for name, end in ends.items():
             lines.append(
@@ -422,32 +402,6 @@ class Delaying:
         )
         self._record(frame, at_ms)
         self._unsure.clear()
-
-    def _begins_earlier(self, name: str, offset: int) -> list[IndexEntry]:
-        """Return a note that the leader has a segment that it had dropped, or lacked while it was synchronised itself.
-
-        This node still has the segment if the drop waits. So the drop must not remove it once the delay has passed.
-        """
-        for drops in (self._leader_begins, self._due_drops):
-            if name in drops:
-                drops[name] = min(drops[name], offset)
-        return [IndexEntry(EntryKind.BEGINS, name, offset)] if offset < self._dropping.get(name, 0) else []
-
-    def _ended_by_join(self) -> list[IndexEntry]:
-        """Return notes of waiting drops that end earlier: the leader has dropped each log that begins later there."""
-        begins = {each: self._leader_begins.get(each, 0) for each in {*self._dropping, *self._due_drops}}
-        return [note for name, begin in begins.items() for note in self._begins_earlier(name, begin)]
-
-    def _drop_again(self, name: str, change: LogChange) -> list[IndexEntry]:
-        """Return a note that the leader's last drop of a log applies to the log as this change leaves it.
-
-        Records that the truncation removed may have settled what an earlier leader dropped, so its drops are left out.
-        """
-        begin = self._leader_begins.pop(name, None)
-        if begin is None or change.kind is not ChangeKind.CUT or begin > change.offset:
-            return []
-        self._leader_begins[name] = begin
-        return [IndexEntry(EntryKind.DROP, name, begin)]
 
     def _file(self, change: LogChange) -> list[IndexEntry]:
         """Return a note with the previous content of a state file, if the frame changes it."""
@@ -498,29 +452,12 @@ class Delaying:
                     break
                 self._amount.add([group], -1)
                 self._base.follow(group)
-                self._note_due(group)
+                self._drops.expired(group)
                 await asyncio.sleep(0)
             now_s = asyncio.get_running_loop().time()
-            if now_s >= self._removes_at_s and (self._due_drops or self._index.has_waste(self._base.offset)):
+            if now_s >= self._removes_at_s and (self._drops.due or self._index.has_waste(self._base.offset)):
                 self._removes_at_s = now_s + self.apply_delay_ms / 1000 / _REMOVALS
                 await self._remove_due()
-
-    def _note_due(self, group: FrameGroup) -> None:
-        for at, frame in group.frames:
-            for each in frame.noted:
-                kept_at = self._kept_at.get(each.name, -1)
-                if each.kind is EntryKind.DROP and kept_at < at:
-                    later = [begin for begun, begin in self._begins.get(each.name, ()) if begun > at]
-                    offset = min([each.offset, *later])
-                    self._due_drops[each.name] = max(offset, self._due_drops.get(each.name, 0))
-                    if self._dropping.get(each.name, 0) <= offset:
-                        self._dropping.pop(each.name, None)
-                elif each.kind is EntryKind.BEGINS:
-                    left = [begun for begun in self._begins.pop(each.name, ()) if begun[0] > at]
-                    if left:
-                        self._begins[each.name] = left
-                elif each.kind in KEPT and kept_at <= at:
-                    self._kept_at.pop(each.name, None)
 
     async def _remove_due(self) -> None:
         """Remove data that only times before the window need; first the new begin of the window is saved durably.
@@ -529,16 +466,16 @@ class Delaying:
         """
         # The end of a cancelled write, too: a promotion then removes the file.
         await in_thread_to_its_end(self._index.write, self._index.encoded(self._base))
-        dropped = 0
+        dropped, due = 0, self._drops.due
         # In a join the leader may be about to say that a log begins earlier there.
-        while self._due_drops and not (self._begins_join or self._is_in_join):
+        while due and not (self._begins_join or self._is_in_join):
             dropped += 1
             if dropped % _DROPPED_AT_ONCE == 0:
                 await asyncio.sleep(0)
-            name, first_offset = next(iter(self._due_drops.items()))
-            if name not in self._kept_at:
+            name, first_offset = next(iter(due.items()))
+            if not self._drops.is_kept(name):
                 self._applier.apply(LogChange(ChangeKind.DROP, name, first_offset))
-            del self._due_drops[name]
+            del due[name]
         self._commits.begin()
         self._index.forget_before(self._base.offset)
 

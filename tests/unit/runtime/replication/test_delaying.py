@@ -139,7 +139,7 @@ async def test_the_begin_of_the_window_is_not_written_in_the_loops_thread(
         write(self, encoded)
 
     monkeypatch.setattr(DelayIndex, "write", counted)
-    follower.delaying._due_drops["queues/none"] = 1
+    follower.delaying._drops.due["queues/none"] = 1
     await follower.expire_until(at_ms)
     assert threads
     assert threading.get_ident() not in threads
