@@ -16,7 +16,6 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from leveret.core.queues.confirms import ConfirmBatch
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.queues.stream import StreamBatch
@@ -129,20 +128,7 @@ class Forwarding:
         self.leaders.down(queue)
         self.engine.touch()
 
-    # -- confirms and flow control ------------------------------------------------------------
-
-    def when_confirmed(
-        self, queue: RemoteQueue, notify: Callable[[bool], None], place: int | None = None
-    ) -> None:
-        """Call back once the leader has confirmed all messages so far; False: it refused some of them.
-
-        With a `place` of a message in the queue (RemoteQueue.place), the argument is the outcome of that message.
-        """
-        self.leaders.when_confirmed(queue, notify, place)
-
-    def when_batch_confirmed(self, batch: ConfirmBatch, notify: Callable[[bool], None]) -> None:
-        """Do the same for the remote queues of a batch, settlements included; call nothing back if there is none."""
-        self.leaders.when_batch_confirmed(batch, notify)
+    # -- flow control ------------------------------------------------------------
 
     def is_overloaded(self) -> bool:
         """Whether publishers should wait for leaders; messages for a queue that is down do not count."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -173,12 +173,9 @@ class ClusterCommands:
 
         self._parts.answers.answer_operators_with(answered)
 
-    @asynccontextmanager
-    async def changing(self) -> AsyncIterator[None]:
+    def changing(self) -> AbstractAsyncContextManager[None]:
         """See ClusterOperations."""
-        with self._member.definitions_lock.pinned():
-            await self._member.definitions_lock.fetched()
-            yield
+        return self._member.definitions_lock.held()
 
     # -- queues -------------------------------------------------------------------------------
 

@@ -101,14 +101,14 @@ class ClusterPort:
     def when_kept(self, batch: ConfirmBatch, part: Part) -> None:
         """See ports.ReplicationPort."""
         if any(isinstance(each, RemoteQueue | RemotePorts) for each in batch.queues):
-            self._forwarding.when_batch_confirmed(batch, part())
+            self._forwarding.leaders.when_batch_confirmed(batch, part())
         self._when_mirrored(batch.queues, part)
 
     def when_taken(self, queues: Iterable[Queue], part: Part) -> None:
         """See ports.ReplicationPort."""
         for queue in queues:
             if isinstance(queue, RemoteQueue):
-                self._forwarding.when_confirmed(queue, part())
+                self._forwarding.leaders.when_confirmed(queue, part())
         self._when_mirrored(queues, part)
 
     def _when_mirrored(self, queues: Iterable[object], part: Part) -> None:

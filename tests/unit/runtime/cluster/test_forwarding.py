@@ -101,12 +101,12 @@ class Site:
         return isinstance(queue, RemoteQueue | RemotePorts)
 
     def when_kept(self, batch: ConfirmBatch, part: Part) -> None:
-        self.forwarding.when_batch_confirmed(batch, part())
+        self.forwarding.leaders.when_batch_confirmed(batch, part())
 
     def when_taken(self, queues: Iterable[Queue], part: Part) -> None:
         for queue in queues:
             if isinstance(queue, RemoteQueue):
-                self.forwarding.when_confirmed(queue, part())
+                self.forwarding.leaders.when_confirmed(queue, part())
 
     def is_overloaded(self) -> bool:
         return self.forwarding.is_overloaded()

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
-from leveret.core.broker.definitions_lock import DefinitionsLock
+from leveret.core.broker.definitions_lock import DEFINITIONS_LOCK_TIMEOUT_S, DefinitionsLock
 from leveret.core.replication.cluster import ClusterState, encode
 from leveret.core.replication.election import DeleteKey, PutKey, StoreTransaction, Unchanged
-from leveret.model.errors import LeveretError
+from leveret.model.errors import LeveretError, ResourceLocked
 from leveret.runtime.cluster.membership.store import ClusterStore
 from leveret.runtime.coordination.etcd import EtcdRefused
 
@@ -110,6 +110,25 @@ class DefinitionsLockHolder:
         finally:
             self._pins -= 1
             self.check()
+
+    @asynccontextmanager
+    async def held(self, refusal: Callable[[], str] | None = None) -> AsyncIterator[None]:
+        """Have the lock within this context: with it, this node knows all earlier changes of others.
+
+        Args:
+            refusal: makes the text of the error if another node does not hand the lock over in time; None: wait for it.
+
+        Raises:
+            ResourceLocked: at entry; see `refusal`.
+        """
+        with self.pinned():
+            try:
+                async with asyncio.timeout(DEFINITIONS_LOCK_TIMEOUT_S if refusal is not None else None):
+                    await self.fetched()
+            except TimeoutError:
+                assert refusal is not None
+                raise ResourceLocked(refusal()) from None
+            yield
 
     async def run(self) -> None:
         """Acquire the lock and hand it over, for ever."""

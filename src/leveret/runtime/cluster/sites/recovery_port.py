@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from leveret.core.broker.definitions_lock import DEFINITIONS_LOCK_TIMEOUT_S
-from leveret.model.errors import PreconditionFailed, ResourceLocked
+from leveret.model.errors import PreconditionFailed
 from leveret.runtime.clients.recovery_forwarding import RECOVER
 from leveret.runtime.cluster.membership.member import ClusterMember
 from leveret.runtime.cluster.sites.standby_site import ClusterStandbySite
@@ -46,16 +43,8 @@ class ClusterRecoveryPort:
         answer: dict[str, Any] = await self._member.ask(node, RECOVER, about)
         return answer
 
-    @asynccontextmanager
-    async def changing(self) -> AsyncIterator[None]:
+    def changing(self) -> AbstractAsyncContextManager[None]:
         """See RecoveryPort."""
-        lock = self._member.definitions_lock
-        with lock.pinned():
-            try:
-                async with asyncio.timeout(DEFINITIONS_LOCK_TIMEOUT_S):
-                    await lock.fetched()
-            except TimeoutError:
-                raise ResourceLocked(
-                    "the queues of recovered messages cannot be made now: another node changes definitions"
-                ) from None
-            yield
+        return self._member.definitions_lock.held(
+            lambda: "the queues of recovered messages cannot be made now: another node changes definitions"
+        )

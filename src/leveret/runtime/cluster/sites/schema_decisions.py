@@ -59,16 +59,12 @@ class ClusterSchemaDecisions:
             LeveretError: etcd does not answer.
         """
         member = self._member
-        with member.definitions_lock.pinned():
-            try:
-                async with asyncio.timeout(DEFINITIONS_LOCK_TIMEOUT_S):
-                    await member.definitions_lock.fetched()
-            except TimeoutError:
-                raise ResourceLocked(
-                    "nothing can be decided for the cluster now: the definitions lock was not handed over within "
-                    f"{DEFINITIONS_LOCK_TIMEOUT_S:g} s; its holder is {member.state.definitions_lock or 'no node'}"
-                ) from None
-            # With the definitions lock, this node knows all earlier decisions.
+        async with member.definitions_lock.held(
+            lambda: (
+                "nothing can be decided for the cluster now: the definitions lock was not handed over within "
+                f"{DEFINITIONS_LOCK_TIMEOUT_S:g} s; its holder is {member.state.definitions_lock or 'no node'}"
+            )
+        ):
             write = PutKey(member.state.keys.schema_sync, encode(change(self.decided)))
             revision = await member.store.transact(
                 StoreTransaction((member.definitions_lock.lock_condition,), (write,))

@@ -17,7 +17,8 @@ from leveret.core.replication.election import PutKey, StoreTransaction, Unchange
 from leveret.core.schema.decisions import SchemaDecided
 from leveret.core.schema.operating_mode import OperatingMode
 from leveret.model.errors import ResourceLocked
-from leveret.runtime.cluster.sites import schema_decisions as schema_deciding
+from leveret.runtime.cluster.membership import definitions_lock
+from leveret.runtime.cluster.membership.definitions_lock import DefinitionsLockHolder
 from leveret.runtime.cluster.sites.schema_decisions import ClusterSchemaDecisions
 from leveret.runtime.schema_sync.decisions import NodeSchemaDecisions
 from leveret.storage.state_file import StateFile
@@ -28,7 +29,7 @@ HELD = Unchanged("c/pen", 7)
 
 @dataclass
 class Pen:
-    """Here when `comes` is set (cluster.pen.PenKeeper)."""
+    """Here when `comes` is set (membership.definitions_lock.DefinitionsLockHolder)."""
 
     comes: asyncio.Event = field(default_factory=asyncio.Event)
     pins: int = 0
@@ -44,6 +45,8 @@ class Pen:
 
     async def fetched(self) -> None:
         await self.comes.wait()
+
+    held = DefinitionsLockHolder.held
 
 
 class Member:
@@ -130,7 +133,7 @@ async def test_what_each_decided_alone_holds_until_anything_is_decided_for_all(t
 async def test_nobody_waits_for_ever_for_who_does_not_hand_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schema_deciding, "DEFINITIONS_LOCK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(definitions_lock, "DEFINITIONS_LOCK_TIMEOUT_S", 0.05)
     member, _, deciding = node(tmp_path, "a", ClusterState(ClusterKeys.under("c")))
     member.definitions_lock.comes.clear()
     with pytest.raises(ResourceLocked, match=r"was not handed over within .* s; its holder is no node"):
