@@ -22,7 +22,7 @@ from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.mirroring.copy_link import CopyLink, Dial
 from leveret.runtime.mirroring.log_table import LogTable
 from leveret.runtime.mirroring.mirror_copy import MirrorCopy
-from leveret.runtime.replication.applier import Applier
+from leveret.runtime.replication.applier import Applier, CopyOwner
 from leveret.runtime.replication.prefix_segment import pieces_directory, remove_directory
 from leveret.storage.log import Log
 from leveret.storage.quarantine.count import contents
@@ -65,8 +65,8 @@ class CopyReader(Protocol):
         """The copy is closed."""
 
 
-class MirrorCopies:
-    """See the module; also the state that its links share, see copy_link.LinkedCopies.
+class MirrorCopies(CopyOwner):
+    """See the module; also the state that its links share, see copy_link.LinkedCopies; applier.CopyOwner.
 
     Attributes:
         commits, dial: of this node.
@@ -105,7 +105,7 @@ class MirrorCopies:
         self._logs = logs
         self._clock_ms = clock_ms
         self.readers: dict[str, CopyReader] = {}
-        self._applier = Applier(tree, commits, self._appended)
+        self._applier = Applier(tree, commits, self)
         self._copies: dict[str, MirrorCopy] = {}
         self._links: dict[str, CopyLink] = {}
         self._cursors: dict[str, int] = {}
@@ -168,7 +168,8 @@ class MirrorCopies:
         # A missing log never had a record.
         return copy.log or self._applier.open(name)
 
-    def _appended(self, name: str, log: Log, chunk: Chunk) -> None:
+    def replayed(self, name: str, log: Log, chunk: Chunk) -> None:
+        """See CopyOwner."""
         reader = self.readers.get(name)
         if reader is not None:
             reader.appended(chunk.header)

@@ -7,7 +7,7 @@ They are acked only after a group commit of this node has synced them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -93,8 +93,35 @@ class FollowerData(Protocol):
         """Return the changes that can be left out; None for a node without a delay."""
 
 
-def _ignore(leader: ProvenLeader) -> None:
-    """Do nothing."""
+class CopyOwner:
+    """The node whose copies an Applier changes; it overrides the methods for what concerns it."""
+
+    def replayed(self, name: str, log: Log, chunk: Chunk) -> None:
+        """Take a chunk that was appended to a log."""
+
+    def rewriting(self) -> None:
+        """Prepare for changes after which this node may lack promised records, until a join has ended.
+
+        Called before a log is truncated, quarantined or begins anew, and before earlier records of the leader are
+        copied.
+        """
+
+    def joining(self, leader: ProvenLeader) -> None:
+        """Prepare for the first change of a join."""
+
+    def joined(self, leader: ProvenLeader) -> None:
+        """Note that all records of the leader are on this node's disk."""
+
+    def rewritten(self, name: str) -> None:
+        """Note that a log began anew, was truncated or received a prefix segment, while the leader sends its cuts."""
+
+    def quarantine_now(self, leader: ProvenLeader, name: str, at: int) -> None:
+        """Quarantine the divergent records of a log from an offset on; it is truncated because the leader's copy was.
+
+        Raises:
+            LinkError: this node quarantines nothing outside of a join.
+        """
+        raise LinkError(f"log {name} is to be quarantined, and no join is under way")
 
 
 class Applier:
@@ -107,43 +134,14 @@ class Applier:
         has_rewritten: whether a log began anew, or was truncated or quarantined.
     """
 
-    def __init__(
-        self,
-        tree: Tree,
-        commits: GroupCommit,
-        replayed: Callable[[str, Log, Chunk], None],
-        before_rewriting: Callable[[], None] = lambda: None,
-        on_joining: Callable[[ProvenLeader], None] = _ignore,
-        on_joined: Callable[[ProvenLeader], None] = _ignore,
-        on_rewritten: Callable[[str], None] = lambda name: None,
-        quarantine_now: Callable[[ProvenLeader, str, int], None] | None = None,
-    ) -> None:
-        """Start without a change.
-
-        Args:
-            tree: the tree to change.
-            commits: the group commit that syncs the changes.
-            replayed: called with every appended chunk.
-            before_rewriting: called before a log is truncated, quarantined or begins anew, because the log may have
-                promised records; and before earlier records of the leader are copied.
-            on_joining: called before the first change of a join.
-            on_joined: called when all records of the leader are on this node's disk.
-            on_rewritten: called with a log that began anew, was truncated or received a prefix segment, while the
-                leader sends its cuts.
-            quarantine_now: quarantines the divergent records of a log from an offset on; for a log that is truncated
-                outside of a join, because the leader's own copy was.
-        """
+    def __init__(self, tree: Tree, commits: GroupCommit, owner: CopyOwner) -> None:
+        """Start without a change of the tree; `commits` syncs the changes."""
         self.apply_delay_ms = 0
         self.tree = tree
         self._commits = commits
         self.quarantine: QuarantineFactory | None = None
         self.has_rewritten = False
-        self._before_rewriting = before_rewriting
-        self._replayed = replayed
-        self._on_joining = on_joining
-        self._on_joined = on_joined
-        self._on_rewritten = on_rewritten
-        self._quarantine_now = quarantine_now
+        self._owner = owner
         self._leader: ProvenLeader | None = None
         self._is_copying = False
         self._is_streaming = False
@@ -219,10 +217,10 @@ class Applier:
         self._quarantined.clear()
         # The leader sends unfinished prefix segments again.
         remove_directory(self.tree.root / PREFIXES, self.tree.removed)
-        self._on_joining(leader)
+        self._owner.joining(leader)
 
     def joined(self) -> None:
-        """See FollowerData; `on_joined` is called once all records are durable, unless another join has begun."""
+        """See FollowerData; the owner's `joined` comes once all records are durable, unless another join has begun."""
         leader = self._leader
         assert leader is not None
         self._is_copying = False
@@ -230,7 +228,7 @@ class Applier:
 
     def _joined(self, leader: ProvenLeader) -> None:
         if leader is self._leader and not self._is_copying:
-            self._on_joined(leader)
+            self._owner.joined(leader)
 
     def keeping(self, changes: Sequence[LogChange]) -> Coroutine[Any, Any, None] | None:
         """See FollowerData: a thread quarantines the records that these changes remove in a join, perhaps gigabytes."""
@@ -264,7 +262,7 @@ class Applier:
         for change in changes:
             if not head.position and not self._is_copying and change.kind not in _OF_ITSELF:
                 # Records from disk come log by log: until the join ends, this is no state that the leader ever had.
-                self._before_rewriting()
+                self._owner.rewriting()
                 self._is_copying = True
             self.apply(change)
         self._quarantined.clear()
@@ -336,7 +334,7 @@ class Applier:
         log.append_raw(chunk.header, octets, segment)
         self._commits.appended(log)
         self._last[name] = bytes(octets[:HEADER_BYTES])
-        self._replayed(name, log, chunk)
+        self._owner.replayed(name, log, chunk)
 
     def open(self, name: str, first_offset: int = 0) -> Log:
         """Open a log; a new one begins at that offset. Raises StorageError."""
@@ -345,7 +343,7 @@ class Applier:
 
     def begin_rewriting(self) -> None:
         """Note that the caller will truncate logs on its own: until that is done, they are no copy of a leader."""
-        self._before_rewriting()
+        self._owner.rewriting()
         self.has_rewritten = True
 
     def _precede(self, name: str, segment: int, chunk: Chunk, octets: bytes | memoryview) -> None:
@@ -359,7 +357,7 @@ class Applier:
         prefix = self._prefixes.get(name)
         if prefix is None:
             prefix = self._prefixes[name] = CopiedPrefix(
-                name, self.tree, self._commits, self._not_moved_in, lambda: self._on_rewritten(name)
+                name, self.tree, self._commits, self._not_moved_in, lambda: self._owner.rewritten(name)
             )
         if prefix.is_next(segment, chunk):
             prefix.append(segment, chunk, octets)
@@ -371,7 +369,7 @@ class Applier:
         if self._is_streaming:
             return
         if not self.has_rewritten:
-            self._before_rewriting()
+            self._owner.rewriting()
             self.has_rewritten = True
 
     def _begin(self, name: str, offset: int) -> None:
@@ -384,7 +382,7 @@ class Applier:
             log.make()
         self.tree.begun(log)
         if self._is_streaming:
-            self._on_rewritten(name)
+            self._owner.rewritten(name)
 
     def _drop(self, name: str, first_offset: int) -> None:
         log = self.tree.logs.get(name)
@@ -454,8 +452,8 @@ class Applier:
             self._quarantined.remove((change.name, at))
         elif self.quarantine is not None:
             self.quarantine.add(change.name, at)
-        elif self._is_streaming and self._quarantine_now is not None and self._leader is not None:
-            self._quarantine_now(self._leader, change.name, at)
+        elif self._is_streaming and self._leader is not None:
+            self._owner.quarantine_now(self._leader, change.name, at)
         else:
             raise LinkError(f"log {change.name} is to be quarantined, and no join is under way")
 
@@ -488,5 +486,5 @@ class Applier:
         cut.open(with_messages=False, cut_at=change.offset)
         self.tree.truncated(cut)
         if self._is_streaming:
-            self._on_rewritten(name)
+            self._owner.rewritten(name)
         logger.warning("divergent_tail_quarantined log=%s offset=%d", name, change.offset)

@@ -21,7 +21,7 @@ from leveret.runtime.logs.log_store import is_gone
 from leveret.runtime.node.node import Node, settle_process
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.process.needed_tasks import ends_process
-from leveret.runtime.replication.applier import Applier
+from leveret.runtime.replication.applier import Applier, CopyOwner
 from leveret.runtime.replication.delaying import Delaying, follower_data
 from leveret.runtime.replication.identity import LinkEnd
 from leveret.runtime.replication.inbound import Inbound
@@ -38,8 +38,8 @@ _WATCH_EVERY_S: Final = 1.0
 _MANY_LOGS: Final = ("queues/", "streams/")
 
 
-class FollowerRole:
-    """See the module; inbound.Followed.
+class FollowerRole(CopyOwner):
+    """See the module; inbound.FollowingNode.
 
     Attributes:
         uri: the leader's URI.
@@ -84,16 +84,7 @@ class FollowerRole:
         self._leaderships = leaderships
         self._took = took
         self._send_away = send_away
-        self._applier = Applier(
-            node.tree,
-            node.commits,
-            self._replayed,
-            self._rewriting,
-            self._joining,
-            self._joined,
-            lambda name: self.node.read_only_view.show_again(name),
-            self._quarantine_now,
-        )
+        self._applier = Applier(node.tree, node.commits, self)
 
     async def start(
         self,
@@ -178,32 +169,37 @@ class FollowerRole:
         index = self.delaying.log if self.delaying is not None else None
         return found if index is None else [*found, index]
 
-    # -- what the link asks: inbound.Followed -------------------------------------------------
+    # -- what the link asks: inbound.FollowingNode -------------------------------------------------
 
     def files(self) -> list[str]:
-        """See inbound.Followed."""
+        """See FollowingNode."""
         return [name for name, _ in self.node.tree.files()]
 
     def leader_epoch(self, leader: ProvenLeader) -> None:
-        """See inbound.Followed: record the leader; its chunks may come from now on."""
+        """See FollowingNode: record the leader; its chunks may come from now on."""
         self._leaderships.followed(leader, self.uri)
 
-    # -- what is applied ----------------------------------------------------------------------
+    # -- what is applied: applier.CopyOwner ---------------------------------------------------
 
-    def _replayed(self, name: str, log: Log, chunk: Chunk) -> None:
+    def replayed(self, name: str, log: Log, chunk: Chunk) -> None:
+        """See CopyOwner."""
         self.node.read_only_view.replayed(name, log, chunk)
 
-    def _rewriting(self) -> None:
+    def rewriting(self) -> None:
         """Record durably, before a log is touched, that this node is no copy of promised data until the join ends."""
         self._identity.identity.rewriting = True
         self._identity.save()
         self._send_away("it is being brought in line with its leader")
 
-    def _joining(self, leader: ProvenLeader) -> None:
+    def joining(self, leader: ProvenLeader) -> None:
         """Begin a quarantine for the records that this leader lacks."""
         self._applier.quarantine = self._quarantine(leader)
 
-    def _quarantine_now(self, leader: ProvenLeader, name: str, at: int) -> None:
+    def rewritten(self, name: str) -> None:
+        """See CopyOwner."""
+        self.node.read_only_view.show_again(name)
+
+    def quarantine_now(self, leader: ProvenLeader, name: str, at: int) -> None:
         """Quarantine what a cluster's node quarantined of its copy of a log, whose leader is another one now."""
         quarantine = self._quarantine(leader)
         quarantine.add(name, at)
@@ -223,7 +219,7 @@ class FollowerRole:
             name_of=self.node.queue_of,
         )
 
-    def _joined(self, leader: ProvenLeader) -> None:
+    def joined(self, leader: ProvenLeader) -> None:
         """Record that this node has the leader's data alone."""
         identity, applier = self._identity.identity, self._applier
         if isinstance(applier.quarantine, Quarantine):

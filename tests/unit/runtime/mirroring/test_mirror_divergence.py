@@ -14,7 +14,7 @@ import pytest
 
 from leveret.runtime.mirroring import copy_link
 from leveret.runtime.mirroring.led_log import MirrorState
-from leveret.runtime.replication.applier import Applier
+from leveret.runtime.replication.applier import Applier, CopyOwner
 from leveret.storage.log import Log
 from leveret.storage.quarantine.report import reports
 from leveret.testing.applications.compare import logs_of
@@ -414,7 +414,7 @@ async def test_a_mirror_of_what_is_all_settled_knows_on_its_disk_where_it_begins
 async def test_a_mirror_that_was_told_to_begin_has_a_file_before_anything_comes(tmp_path: Path) -> None:
     """Should it end just then, it is an empty copy that begins there, and none that has all of nothing."""
     node = Node(tmp_path / "mirror")
-    applier = Applier(node.tree, node.commits, lambda name, log, chunk: None)
+    applier = Applier(node.tree, node.commits, CopyOwner())
     applier.apply(LogChange(ChangeKind.BEGIN, A, 4711))
     await node.stop()
     found = Log(node.tree.path_of(A), epoch=0).open(must_exist=True)

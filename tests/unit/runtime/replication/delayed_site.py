@@ -13,7 +13,7 @@ from pathlib import Path
 from leveret.model.errors import Corrupt
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.process.clock import clock_ms
-from leveret.runtime.replication.applier import Applier
+from leveret.runtime.replication.applier import Applier, CopyOwner
 from leveret.runtime.replication.delaying import Delaying
 from leveret.storage.delayed.index import DelayIndex
 from leveret.storage.quarantine.quarantine import Quarantine
@@ -94,7 +94,7 @@ class DelayedSite(FollowerSite):
         self.tree.close()
 
 
-class AloneSite:
+class AloneSite(CopyOwner):
     """The data of a delayed follower without a link, started as after its end."""
 
     def __init__(self, directory: Path) -> None:
@@ -103,9 +103,9 @@ class AloneSite:
         assert not self.tree.open_all()
         self.commits = GroupCommit(fsync=True, on_failure=fail)
         self.is_rewriting = False
-        self.applier = Applier(self.tree, self.commits, lambda name, log, chunk: None, self._rewriting)
+        self.applier = Applier(self.tree, self.commits, self)
 
-    def _rewriting(self) -> None:
+    def rewriting(self) -> None:
         self.is_rewriting = True
 
     def keeper(self) -> Quarantine:

@@ -17,7 +17,7 @@ from leveret.core.replication.in_sync import InSync
 from leveret.model.errors import Corrupt, LeveretError, StorageError
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.process.clock import clock_ms
-from leveret.runtime.replication.applier import Applier, FollowerData
+from leveret.runtime.replication.applier import Applier, CopyOwner, FollowerData
 from leveret.runtime.replication.feed import Feed
 from leveret.runtime.replication.identity import IdentityFile, LinkEnd
 from leveret.runtime.replication.inbound import Inbound
@@ -174,7 +174,7 @@ class Repairs:
         await self.ended.wait()
 
 
-class FollowerSite:
+class FollowerSite(CopyOwner):
     """A follower's tree and link; also its own inbound.Followed."""
 
     def __init__(
@@ -194,17 +194,8 @@ class FollowerSite:
         self.repairs = Repairs()
         self.seen: dict[str, list[int]] = {}
         self.damaged: list[Corrupt] = []
-        self.rewritten: list[str] = []
-        self.applier = Applier(
-            self.tree,
-            self.commits,
-            self._replayed,
-            self._rewriting,
-            self._joining,
-            self._joined,
-            self.rewritten.append,
-            self._quarantine_now,
-        )
+        self.logs_rewritten: list[str] = []
+        self.applier = Applier(self.tree, self.commits, self)
         self.inbound = Inbound(
             uri,
             link_end(self.identity, "follower", tls),
@@ -223,12 +214,15 @@ class FollowerSite:
         """What stands at the link."""
         return self.applier
 
-    def _replayed(self, name: str, log: Log, chunk: Chunk) -> None:
+    def replayed(self, name: str, log: Log, chunk: Chunk) -> None:
         assert crc32(chunk.data) == chunk.header.crc
         self.seen.setdefault(name, []).append(chunk.header.chunk_id)
 
-    def _rewriting(self) -> None:
+    def rewriting(self) -> None:
         self.identity.identity.rewriting = True
+
+    def rewritten(self, name: str) -> None:
+        self.logs_rewritten.append(name)
 
     def files(self) -> list[str]:
         return [name for name, _ in self.tree.files()]
@@ -236,10 +230,10 @@ class FollowerSite:
     def leader_epoch(self, leader: ProvenLeader) -> None:
         self.identity.identity.seen_epoch = leader.epoch
 
-    def _joining(self, leader: ProvenLeader) -> None:
+    def joining(self, leader: ProvenLeader) -> None:
         self.applier.quarantine = self._quarantine(leader)
 
-    def _quarantine_now(self, leader: ProvenLeader, name: str, at: int) -> None:
+    def quarantine_now(self, leader: ProvenLeader, name: str, at: int) -> None:
         quarantine = self._quarantine(leader)
         quarantine.add(name, at)
         quarantine.finish()
@@ -256,7 +250,7 @@ class FollowerSite:
             name_of=lambda name: None,
         )
 
-    def _joined(self, leader: ProvenLeader) -> None:
+    def joined(self, leader: ProvenLeader) -> None:
         if isinstance(self.applier.quarantine, Quarantine):
             self.applier.quarantine.finish()
             self.applier.quarantine = None

@@ -13,7 +13,7 @@ import pytest
 from leveret.config.uris import NodeUri
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.replication import listener
-from leveret.runtime.replication.applier import Applier
+from leveret.runtime.replication.applier import Applier, CopyOwner
 from leveret.runtime.replication.prefix_segment import CopiedPrefix
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
@@ -43,7 +43,7 @@ class MirroringNode(LeaderSite):
         super().__init__(directory, dice, cluster=CLUSTER)
         origin.mkdir(exist_ok=True)
         self.origin = Tree(origin, epoch=1 << 32)
-        self.applier = Applier(self.tree, self.commits, lambda name, log, chunk: None)
+        self.applier = Applier(self.tree, self.commits, CopyOwner())
         self.applier.quarantine = Kept()
         self.dropped_to: dict[str, int] = {}
         self.term = 1
@@ -208,7 +208,7 @@ async def test_a_node_that_streams_is_told_of_each_change_without_a_new_join(tmp
     assert leader.listener.followers == [link]
     assert follower.inbound.state == "streaming"
     assert not follower.identity.identity.rewriting
-    assert name in follower.rewritten
+    assert name in follower.logs_rewritten
     await follower.stop()
     found = compare(tmp_path / "leader", tmp_path / "follower")
     assert found.is_identical, found

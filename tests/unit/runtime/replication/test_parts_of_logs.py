@@ -11,7 +11,7 @@ import pytest
 
 from leveret.core.replication.join import DropBefore
 from leveret.model.errors import StorageError
-from leveret.runtime.replication.applier import Applier
+from leveret.runtime.replication.applier import Applier, CopyOwner
 from leveret.runtime.replication.catching_up import CatchUpPlan
 from leveret.runtime.replication.prefix_segment import CopiedPrefix
 from leveret.storage.log import Log
@@ -101,7 +101,7 @@ def test_a_segment_that_was_dropped_and_comes_again_is_moved_in_front(tmp_path: 
     )
     tree = Tree(tmp_path / "follower")
     copy = tree.log(tree.root / NAME).open(first_offset=top)
-    applier = Applier(tree, commits, lambda name, log, chunk: None)
+    applier = Applier(tree, commits, CopyOwner())
     for _ in range(2):
         for segment, header, octets in log.read_segments(start, 1 << 20):
             if segment == start and header.next_offset <= top:
@@ -135,9 +135,7 @@ def test_each_dropped_log_is_looked_at_for_itself(tmp_path: Path) -> None:
     names = [f"queues/{number}" for number in range(300)]
     tree = Tree(tmp_path)
     tree.logs = cast(Any, {name: Unsynced(name) for name in names})
-    applier = Applier(
-        tree, cast(Any, SimpleNamespace(appended=lambda log: None)), lambda name, log, chunk: None
-    )
+    applier = Applier(tree, cast(Any, SimpleNamespace(appended=lambda log: None)), CopyOwner())
     for name in names:
         applier.apply(LogChange(ChangeKind.DROP, name, 1))
     assert looks == names
@@ -164,9 +162,7 @@ def test_a_log_whose_segments_cannot_be_dropped_keeps_no_others(tmp_path: Path) 
     tree = Tree(tmp_path)
     logs = {name: Dropping(name) for name in names}
     tree.logs = cast(Any, logs)
-    applier = Applier(
-        tree, cast(Any, SimpleNamespace(appended=lambda log: None)), lambda name, log, chunk: None
-    )
+    applier = Applier(tree, cast(Any, SimpleNamespace(appended=lambda log: None)), CopyOwner())
     for name in names:
         applier.apply(LogChange(ChangeKind.DROP, name, 1))
     for log in logs.values():
