@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain, pairwise, product
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from leveret.testing.applications.applications import AppConsumer, AppPublisher, ReceivedMessage, now_ms
+from leveret.testing.applications.applications import (
+    AppConsumer,
+    AppMessage,
+    AppPublisher,
+    ReceivedMessage,
+    now_ms,
+)
 from leveret.testing.applications.audit import FOREVER, Audit
 from leveret.testing.applications.books import Books, count_entries, read_book
 from leveret.testing.applications.mixed_messages import declare, mixed_messages
@@ -103,18 +109,26 @@ class Applications(Site):
     def publisher_at(self, node: NetworkNode, queue: str) -> tuple[AppPublisher, Books]:
         """A publisher to one queue, and its books."""
         with self._lock:
-            mine = mixed_messages([queue], ENDLESS, first=self._count, seed=self._seed)
-            self._count += ENDLESS
             books = self._new_books()
         return AppPublisher(
             node.amqp_port,
             self._vhost,
-            self._noted(mine),
+            self._noted(self._messages_to(queue)),
             books,
             window=WINDOW,
             rate=RATE,
             host=node.host.address,
         ), books
+
+    def _messages_to(self, queue: str) -> Iterator[AppMessage]:
+        """Messages with numbers of their own, from the first message on.
+
+        Thousands of publishers find no node in a long run, and books have 32 bits for a number.
+        """
+        with self._lock:
+            first = self._count
+            self._count += ENDLESS
+        yield from mixed_messages([queue], ENDLESS, first=first, seed=self._seed)
 
     def consumer_at(self, node: NetworkNode) -> tuple[AppConsumer, Books]:
         """A consumer of all queues, and its books."""
