@@ -578,6 +578,7 @@ class QueueStore:
         """
         log = self.log(queue)
         runs: list[Run] = []
+        left = READ_AT_ONCE
         while offset < log.next_offset and not runs:
             place = queue.relocated.find(offset) if queue.relocated else None
             if place is not None and place.first <= offset:
@@ -587,10 +588,12 @@ class QueueStore:
                 continue
             try:
                 for chunk in log.read(offset, bytes_max, check=True):
-                    if count_of(runs) + RUN_COSTS * len(runs) >= READ_AT_ONCE:
+                    if left <= 0:
                         break
                     if chunk.header.type == ChunkType.USER:
-                        runs += self._runs(log, chunk, offset)
+                        found = self._runs(log, chunk, offset)
+                        runs += found
+                        left -= count_of(found) + RUN_COSTS * len(found)
                     offset = max(offset, chunk.header.next_offset)
             except StorageError:
                 if not runs:
