@@ -223,6 +223,10 @@ class SimulatedWorld:
                 watched_accounts(self),
             ):
                 found: int = self.loop.run_until_complete(self._play(seconds))
+        except asyncio.CancelledError as cancelled:
+            # No hunt ends with it: this is a fault of the run, and of no one who interrupts it.
+            ended = NeverConverged("the world awaited what another one cancelled")
+            raise RunFailure(self.seed, ended, self.count, self.story.text()) from cancelled
         except Exception as fault:
             raise RunFailure(self.seed, fault, self.count, self.story.text()) from fault
         finally:

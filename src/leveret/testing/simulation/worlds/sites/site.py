@@ -186,7 +186,7 @@ class Site:
 
     def pipelines(self) -> list[BlockingProcess]:
         """Return the living processes of the pipeline: drivers, sources, sinks and workers."""
-        return [process for node in self.nodes for process in _blocking_below(node)]
+        return [process for node in self.nodes for process in pipelines_of(node)]
 
     def endpoints(self, port: str) -> list[str]:
         """Return the places of all nodes' listeners; `port` names the attribute."""
@@ -202,13 +202,8 @@ async def change_at(node: SimulatedNode, *changes: d.Put | d.Delete) -> None:
         await broker.commit()
 
 
-def broker_of(node: SimulatedNode) -> Any:
-    """Return the broker's node that runs in a simulated node's process."""
-    assert node.roles is not None
-    return node.roles.node
-
-
-def _blocking_below(node: SimulatedNode) -> list[BlockingProcess]:
+def pipelines_of(node: SimulatedNode) -> list[BlockingProcess]:
+    """Return the living processes of a node's pipeline."""
     found: list[BlockingProcess] = []
     waiting = [*node.process.children] if node.process is not None else []
     while waiting:
@@ -217,3 +212,9 @@ def _blocking_below(node: SimulatedNode) -> list[BlockingProcess]:
         if isinstance(process, BlockingProcess) and process.is_alive:
             found.append(process)
     return found
+
+
+def broker_of(node: SimulatedNode) -> Any:
+    """Return the broker's node that runs in a simulated node's process."""
+    assert node.roles is not None
+    return node.roles.node

@@ -76,8 +76,10 @@ class SiteCommand:
                 return
             if number >= kills:
                 await wait_until(lambda: len(self._site.opened) == len(nodes), START_TIMEOUT_S)
-            if self._site.opened:
-                node = self._chance.choice(self._site.opened)
+            # A suspended one would answer once it is resumed, after another one has done its work.
+            awake = [node for node in self._site.opened if node.process and not node.process.is_paused]
+            if awake:
+                node = self._chance.choice(awake)
                 failure = await self._try(node, is_disturbed=number < kills)
         if not await wait_until(self._is_done, _OBEY_S):
             raise NeverConverged(f"no end of the {self._name} of site {self._site.name}: {failure}")
@@ -97,7 +99,8 @@ class SiteCommand:
 
         if not await wait_until(is_over, _TIMEOUT_S):
             return f"not within {_TIMEOUT_S:g} s"
-        if working.done():
+        # A node that leaves its cluster cancels what waits for changes there: it ended otherwise, too.
+        if working.done() and not working.cancelled():
             try:
                 working.result()
             except LeveretError as error:

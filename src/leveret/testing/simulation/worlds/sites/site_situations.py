@@ -10,13 +10,18 @@ from collections.abc import Callable, Coroutine, Mapping
 from random import Random
 from typing import Any, Final, Protocol
 
+from leveret.testing.simulation.machine.blocking import BlockingProcess
+from leveret.testing.simulation.machine.loop import virtual_loop
 from leveret.testing.simulation.machine.network import SimulatedNetwork
+from leveret.testing.simulation.machine.waiting import wait_until
 from leveret.testing.simulation.nodes.node import SimulatedNode
-from leveret.testing.simulation.worlds.sites.site import Site
+from leveret.testing.simulation.worlds.sites.site import Site, pipelines_of
 
 _LATE_S: Final = 1.0
 _MOMENT_S: Final = 2.0
 _TAKEN_OVER_S: Final = 4.0
+_BATCH_S: Final = 15.0
+_RECOVERED_S: Final = 30.0
 
 
 class SituatedSites(Protocol):
@@ -118,3 +123,53 @@ SITUATIONS: Final[Mapping[str, Situation]] = {
 }
 DEAD_LETTERS_MATTER: Final = "one log late"
 """The sequence in which dead letters are wanted between nodes, and little else."""
+
+
+class OwnerSuspended:
+    """The owner of a shared archive stands still in the midst of a batch when the upstream is lost.
+
+    Its pipeline goes on while another node recovers, so that what the owner had begun ends in another owner's term.
+
+    Attributes:
+        suspended: the nodes that stand still, with the processes of their pipelines.
+    """
+
+    def __init__(self, upstream: Site, site: Site, chance: Random) -> None:
+        """Suspend nothing yet."""
+        self.suspended: dict[SimulatedNode, list[BlockingProcess]] = {}
+        self._upstream = upstream
+        self._site = site
+        self._chance = chance
+
+    async def suspend(self) -> None:
+        """Suspend the nodes with pipelines, if possible while a worker works; both sites run for that."""
+        for node in (*self._upstream.nodes, *self._site.nodes):
+            _start(node)
+        await wait_until(self._is_at_work, _BATCH_S, 0.005)
+        await asyncio.sleep(self._chance.choice((0.0, 0.005, 0.02)) * self._chance.random())
+        self.suspended = {node: found for node in self._site.nodes if (found := pipelines_of(node))}
+        for node, pipelines in self.suspended.items():
+            node.pause()
+            for process in pipelines:
+                process.pause()
+
+    async def resume(self) -> None:
+        """Resume the pipelines while another node recovers, and later the nodes."""
+        if not self.suspended:
+            return
+        await wait_until(self._is_recovered_elsewhere, _RECOVERED_S, 0.01)
+        for pipelines in self.suspended.values():
+            await asyncio.sleep(self._chance.choice((0.3, 0.6, 0.6, 3.0)) * self._chance.random())
+            for process in pipelines:
+                virtual_loop().resume(process)
+        await asyncio.sleep(self._chance.uniform(0.5, 5.0))
+        for node in self.suspended:
+            node.resume()
+
+    def _is_at_work(self) -> bool:
+        working = [each for each in self._site.pipelines() if "worker" in each.title]
+        return any(not thread.done() for each in working for thread in each.threads)
+
+    def _is_recovered_elsewhere(self) -> bool:
+        others = [node for node in self._site.nodes if node not in self.suspended]
+        return any("recover" in each.title for node in others for each in pipelines_of(node))

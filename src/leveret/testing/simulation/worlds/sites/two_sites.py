@@ -25,7 +25,7 @@ from leveret.runtime.standby.downstream import UPSTREAM_PARAMETER
 from leveret.testing.applications.run_books import BooksFault, RunBooks
 from leveret.testing.simulation.applications.consumers import ConsumingHabit
 from leveret.testing.simulation.applications.operator import SimulatedOperator
-from leveret.testing.simulation.applications.publishers import PublishingPace
+from leveret.testing.simulation.applications.publishers import PublishingPace, SimulatedPublisher
 from leveret.testing.simulation.applications.site_books import SiteBooks
 from leveret.testing.simulation.applications.users import Crew
 from leveret.testing.simulation.etcd.server import SimulatedEtcd
@@ -47,6 +47,7 @@ from leveret.testing.simulation.worlds.sites.site_command import STEPS_MAX, Site
 from leveret.testing.simulation.worlds.sites.site_situations import (
     DEAD_LETTERS_MATTER,
     SITUATIONS,
+    OwnerSuspended,
     SiteSituations,
 )
 from leveret.testing.simulation.worlds.world import START_TIMEOUT_S, PossibleFault, SimulatedWorld
@@ -69,6 +70,11 @@ ABSENT_S: Final = 30.0
 """The wait for a node of the upstream. Nobody starts one while faults end; a fault with two waits must end in time."""
 _AFTERWARDS_S: Final = 10.0
 _REPORTED_S: Final = 5.0
+_HURRIED_S: Final = 1.5
+_HURRIED_COPIES: Final = 100
+"""The time of hurry before a disaster, and the most copies of messages that are published fast in it."""
+_OWNER_SUSPENDED: Final = 0.5
+"""The share of disasters of a shared archive in which its owner is suspended in the midst of its work."""
 _BUSY: Final = PublishingPace(0.008)
 _CLUSTER: Final = {
     "cluster.etcd.endpoints": "http://127.0.0.1:2379",
@@ -433,6 +439,11 @@ class SitesWorld(SimulatedWorld):
     async def lose_upstream(self) -> None:
         """Lose the whole upstream, promote the downstream, and have the applications use it."""
         lost, promoted = self.upstream, self.downstream
+        self._hurry()
+        await asyncio.sleep(_HURRIED_S)
+        late = OwnerSuspended(lost, promoted, self.chance)
+        if promoted.is_shared and self.chance.random() < _OWNER_SUSPENDED:
+            await late.suspend()
         self.story.note(f"-- the upstream is lost: site {lost.name}")
         self._is_lost = True
         for node in lost.nodes:
@@ -440,9 +451,10 @@ class SitesWorld(SimulatedWorld):
                 node.kill()
             else:
                 node.lose_power(self.chance)
-        if self.chance.random() < 0.5:
+        if not late.suspended and self.chance.random() < 0.5:
             for node in promoted.nodes:
                 node.lose_power(self.chance)
+        resuming = asyncio.get_running_loop().create_task(late.resume())
         promotion = SiteCommand(
             self,
             promoted,
@@ -452,7 +464,8 @@ class SitesWorld(SimulatedWorld):
             self.chance,
         )
         # Nodes with a shared archive do without a lost one.
-        await self._operator.spawn(promotion.run(may_leave_down=promoted.is_shared))
+        await self._operator.spawn(promotion.run(may_leave_down=promoted.is_shared and not late.suspended))
+        await resuming
         self._fail_over(promoted)
         self._serving[:] = promoted.nodes
         await self._operator.spawn(self.look_at(promoted))
@@ -462,6 +475,13 @@ class SitesWorld(SimulatedWorld):
                 # They do not wait for the answers of a machine that lost its power.
                 self.network.reset(application.name, node.name)
         self._stream.begin_anew()
+
+    def _hurry(self) -> None:
+        """Have the publishers publish as fast as at the begin: a disaster is to meet messages on their way."""
+        fast_copies = len(self.books.messages) + _HURRIED_COPIES
+        for application in self.applications:
+            if isinstance(application, SimulatedPublisher):
+                application.pace = application.pace._replace(fast_copies=fast_copies)
 
     def begin_anew(self) -> None:
         """Forget the covered moments of before: the sites have other roles now."""
