@@ -108,6 +108,12 @@ class RecoveryIngest:
         check_contiguous(self._key[1], self.last_sequence(reference), runs)
         queue = self._broker.queues.get(self._key) or self.make_for(runs)
         name = reference.encode()
+        if not isinstance(queue, Stream) and _are_of_stream(runs):
+            # Consumers would get the octets of the entries as bodies.
+            raise PreconditionFailed(
+                f"queue '{queue.key[1]}' in vhost '{queue.key[0]}' is no stream, and the recovered messages are a "
+                "stream's: delete it, and recover again, which makes it as it was at the upstream"
+            )
         if isinstance(queue, Stream):
             if queue.last_sequence(name) < (last := self.last_sequence(reference)):
                 queue.advance_sequence(name, last)
@@ -124,9 +130,7 @@ class RecoveryIngest:
 
         It is not declared, so that neither a limit of queues nor a default type prevents it.
         """
-        first = next((message for run in runs for _, message in run.messages()), b"")
-        is_entry = unpack_entry(first) is not None or unmark_entry(first) is not None
-        arguments = {"x-queue-type": "stream"} if is_entry else {}
+        arguments = {"x-queue-type": "stream"} if _are_of_stream(runs) else {}
         vhost, name = self._key
         self._broker.apply(d.Put(d.Queue(name=name, vhost=vhost, arguments=arguments)))
         self._engine.touch()
@@ -226,6 +230,12 @@ class RecoveryIngest:
             raise StorageError(
                 f"queue '{queue.key[1]}': the disk refused recovered messages; see the node's log"
             )
+
+
+def _are_of_stream(runs: list[MessageRun]) -> bool:
+    """Whether the messages are a stream's entries; all of one queue are, or none is."""
+    first = next((message for run in runs for _, message in run.messages()), b"")
+    return unpack_entry(first) is not None or unmark_entry(first) is not None
 
 
 def _marked(run: MessageRun) -> tuple[bytes, bytes] | None:
