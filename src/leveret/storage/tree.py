@@ -31,7 +31,9 @@ STARTS_BITS: Final = 20
 _OWN: Final = frozenset({"transient", "divergent", "delayed", "standby", "log", "staged", "removed"})
 """Directories of one node alone: transient logs, quarantine, changes that it received and has not applied, segments
 that a recovery writes, and files to be freed."""
-_OWN_FILES: Final = frozenset({"replication.json", "scrub.json", "cluster.json", "handed_out.json"})
+_OWN_FILES: Final = frozenset(
+    {"replication.json", "scrub.json", "cluster.json", "cluster_runs.json", "handed_out.json"}
+)
 """State files of one node alone: its identity, last scrubs, cluster, and offsets delivered to consumers."""
 
 _WITHOUT_FILES: Final = frozenset({"queues", "streams"})

@@ -46,12 +46,17 @@ _TERM_SHIFT: Final = 32
 _ORDER: Final = {kind: place for place, kind in enumerate(KINDS)}
 
 
-class MemberRecord(msgspec.Struct, frozen=True):
-    """A node that belongs to the cluster, whether it runs or not; `node_id` identifies its data."""
+class MemberRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A node that belongs to the cluster, whether it runs or not; `node_id` identifies its data.
+
+    Attributes:
+        runs: how often the node has entered the cluster; 0 if builds without this count wrote the record.
+    """
 
     name: str
     node_id: str
     joined_at_ms: int
+    runs: int = 0
 
 
 class Presence(msgspec.Struct, frozen=True):

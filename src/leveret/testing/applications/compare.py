@@ -21,7 +21,15 @@ from leveret.wire.chunk import HEADER_BYTES, ChunkError, decode_header
 _SEGMENT: Final = re.compile(r"(\d{20})(\.sealed)?\.segment(\.new)?")
 _OWN_DIRECTORIES: Final = frozenset({"transient", "divergent", "delayed", "log", "removed"})
 _OWN_FILES: Final = frozenset(
-    {"replication.json", "scrub.json", "cluster.json", "node.lock", "handed_out.json", "disk.reserve"}
+    {
+        "replication.json",
+        "scrub.json",
+        "cluster.json",
+        "cluster_runs.json",
+        "node.lock",
+        "handed_out.json",
+        "disk.reserve",
+    }
 )
 _OWN_SUFFIXES: Final = (".summary", ".summary.new", ".pid", ".json.new", ".begin")
 _PIECE_BYTES: Final = 1 << 20

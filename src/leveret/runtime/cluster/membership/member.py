@@ -22,6 +22,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 import leveret
 from leveret.config import Config
 from leveret.core.replication.cluster import (
@@ -35,13 +37,13 @@ from leveret.core.replication.cluster import (
     cluster_proof,
     encode,
 )
-from leveret.core.replication.election import PutKey, StoreTransaction
+from leveret.core.replication.election import Holds, PutKey, StoreTransaction
 from leveret.core.replication.placement import ClusterView
 from leveret.core.schema.decisions import SchemaDecided
 from leveret.model.errors import LeveretError, PreconditionFailed, StorageError
 from leveret.runtime.cluster.membership.definitions_lock import DefinitionsLockHolder
 from leveret.runtime.cluster.membership.links import MemberLinks
-from leveret.runtime.cluster.membership.membership_file import MembershipFile
+from leveret.runtime.cluster.membership.membership_file import RUNS_NAME, MembershipFile
 from leveret.runtime.cluster.membership.store import ClusterStore
 from leveret.runtime.coordination.etcd_outages import EtcdOutages
 from leveret.runtime.process.clock import clock_ms
@@ -137,6 +139,7 @@ class ClusterMember:
         await self.store.start()
         # Before the announcement: with each try it would raise the revision of an etcd that is older than this node's.
         self._check_age(remembered)
+        self._check_runs()
         await self.store.announce(lambda: self._presence(""))
         self._spawn(self.definitions_lock.run())
         if not self.state.cluster_id:
@@ -158,6 +161,8 @@ class ClusterMember:
             self.is_founder = not self.state.cluster_id
             if not self.is_founder:
                 self._founding.close()
+        # Again: the announcement waits while another process with this name runs, perhaps on the data's origin.
+        self._check_runs()
         self._check_identity(remembered)
 
     def _check_age(self, remembered: str) -> None:
@@ -173,6 +178,23 @@ class ClusterMember:
                 "again, or make new records from the nodes' data below another cluster.etcd.prefix (leveretctl "
                 "describe_copy, rebuild_cluster)"
             )
+
+    def _check_runs(self) -> None:
+        """Refuse to start with an older copy of this node's data.
+
+        Etcd's records count on what the node had in its later runs: it would lead queues without messages that it has
+        acked as a mirror, and the leader's copy would be cut.
+        """
+        record, runs = self.state.members.get(self.name), self._file.runs
+        if record is None or record.node_id != self.node_id or runs is None or runs >= record.runs:
+            return
+        raise PreconditionFailed(
+            f"{self._data_dir} is of run {runs} of node '{self.name}', and the cluster has seen its run {record.runs}: "
+            "the directory was restored from an older copy, or a copy of it ran elsewhere, and it lacks what was "
+            "confirmed since; let the node have its latest data, or run leveretctl forget_cluster_node "
+            f"{self.name} on a node of the cluster and start with an empty data directory; if these data are the best "
+            f"that there are, remove {self._data_dir / RUNS_NAME}, and the node serves them"
+        )
 
     def _check_identity(self, remembered: str) -> None:
         """Refuse to start with data, a name or a secret that do not belong to this cluster."""
@@ -236,12 +258,18 @@ class ClusterMember:
             if self.found_with != SchemaDecided():
                 # Without this key, the first node to join could follow an upstream over which this node was promoted.
                 puts.append(PutKey(keys.schema_sync, encode(self.found_with)))
-        if self.name not in self.state.members:
-            member = MemberRecord(self.name, self.node_id, self._started_at_ms)
+        former = self.state.members.get(self.name)
+        member = self._counted(former or MemberRecord(self.name, self.node_id, self._started_at_ms))
+        conditions: tuple[Holds, ...] = ()
+        if member != former:
             puts.append(PutKey(keys.member(self.name), encode(member)))
+            # A node that is forgotten in this moment stays forgotten.
+            conditions = () if former is None else (Holds(keys.member(self.name), encode(former)),)
         if puts:
-            revision = await self.store.transact(StoreTransaction((), tuple(puts)))
-            while self.is_founder and revision is not None and self.state.revision < revision:
+            revision = await self.store.transact(StoreTransaction(conditions, tuple(puts)))
+            if revision is None:
+                raise PreconditionFailed(f"node '{self.name}' was taken out of the cluster while it entered")
+            while self.is_founder and self.state.revision < revision:
                 # The events of the founder's own records are on their way back: they are no changes of another node.
                 self._changed.clear()
                 await self._changed.wait()
@@ -251,6 +279,17 @@ class ClusterMember:
         self._founding.close()
         self._remembering = asyncio.get_running_loop().create_task(self._remember())
         self._remembering.add_done_callback(self._ended)
+
+    def _counted(self, record: MemberRecord) -> MemberRecord:
+        """Return this node's record with one run more, which is in this node's data already: see `_check_runs`."""
+        runs = max(self._file.runs or 0, record.runs) + 1
+        try:
+            self._file.count_run(runs)
+        except StorageError as error:
+            # A full disk keeps no node out. The count in etcd stays as it is, so it is never ahead of the data's.
+            logger.warning("run_not_counted error=%s", error)
+            return record
+        return msgspec.structs.replace(record, runs=runs)
 
     async def _remember(self) -> None:
         """Store which revision of etcd this node has seen, for `_check_age`: at an interval, and when it leaves."""

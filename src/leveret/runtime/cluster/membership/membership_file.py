@@ -5,6 +5,9 @@ attempt: the process was killed, or etcd stopped answering. If the node had no d
 from that attempt; no client was served, so the cluster's state replaces them. `{"cluster_id": ...}` names the
 node's cluster. `{"revision": ...}` beside it is a revision of etcd that this node has seen: an etcd with an earlier one
 was restored from an older copy.
+
+The file `cluster_runs.json` beside it counts how often the node has entered: `{"runs": ...}`. The node's record in etcd
+has that count, too, and these data are an older copy of the node's if it is later there.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import Final
 from leveret.storage.state_file import StateFile
 
 NAME: Final = "cluster.json"
+RUNS_NAME: Final = "cluster_runs.json"
 
 
 class MembershipFile:
@@ -24,6 +28,7 @@ class MembershipFile:
         """Name the file; it need not exist."""
         self._data_dir = data_dir
         self._file = StateFile(data_dir / NAME)
+        self._runs = StateFile(data_dir / RUNS_NAME)
 
     @property
     def cluster_id(self) -> str:
@@ -54,6 +59,16 @@ class MembershipFile:
         """Store that this node, a member, has seen a revision of etcd. Blocks for the disk."""
         if self.revision < revision:
             self._file.save({"cluster_id": self.cluster_id, "revision": revision})
+
+    @property
+    def runs(self) -> int | None:
+        """How often this node has entered; None if nobody counted, or the operator removed the file."""
+        found = self._runs.load().get("runs")
+        return None if found is None else int(found)
+
+    def count_run(self, runs: int) -> None:
+        """Store that this node enters for that time; must precede the same count in etcd. Blocks for the disk."""
+        self._runs.save({"runs": runs})
 
     def give_up(self) -> None:
         """Remove the file: this node serves without a cluster, and its data are its own from now on."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from leveret.config import load
-from leveret.core.replication.cluster import MemberRecord
+from leveret.core.replication.cluster import MemberRecord, encode
+from leveret.core.replication.election import Holds, PutKey, StoreTransaction
 from leveret.model.errors import PreconditionFailed
 from leveret.runtime.cluster.membership.member import ClusterMember
 from leveret.runtime.cluster.membership.membership_file import MembershipFile
@@ -15,6 +17,12 @@ from leveret.storage.secret_file import Secret
 from leveret.testing.network.waiting import until
 
 OWN, OTHER = MemberRecord("rabbit@b", "own data", 0), MemberRecord("rabbit@b", "other data", 0)
+
+
+def counted(record: MemberRecord, runs: int) -> MemberRecord:
+    return msgspec.structs.replace(record, runs=runs)
+
+
 RENAMED = MemberRecord("rabbit@a", "own data", 0)
 SETTINGS = {
     "nodename": "rabbit@b",
@@ -72,6 +80,69 @@ async def test_an_etcd_that_is_older_than_what_a_node_has_seen_is_refused(
         member._check_age(remembered)
     MembershipFile(tmp_path).entered("another, made of this node's data")
     assert MembershipFile(tmp_path).revision == 0
+
+
+@pytest.mark.parametrize(
+    ("runs", "record", "is_refused"),
+    [
+        (4, counted(OWN, 5), True),
+        (5, counted(OWN, 5), False),
+        (6, counted(OWN, 5), False),  # killed before etcd had the count
+        (None, counted(OWN, 5), False),  # its operator removed the file
+        (4, OWN, False),  # the records were made anew
+        (4, counted(OTHER, 5), False),  # refused for another reason
+        (4, None, False),
+    ],
+)
+async def test_an_older_copy_of_a_nodes_data_is_refused(
+    runs: int | None, record: MemberRecord | None, is_refused: bool, tmp_path: Path
+) -> None:
+    """It would lead queues as a synchronised mirror, without messages that it had acked."""
+    if runs is not None:
+        MembershipFile(tmp_path).count_run(runs)
+    member = ClusterMember(load(None, SETTINGS), tmp_path, "own data", Secret(b"s" * 32), lambda reason: None)
+    member.state.members = {record.name: record} if record else {}
+    if is_refused:
+        with pytest.raises(PreconditionFailed, match=r"of run 4 of node 'rabbit@b', .* its run 5: .*remove"):
+            member._check_runs()
+    else:
+        member._check_runs()
+
+
+@pytest.mark.parametrize("former", [None, OWN, counted(OWN, 7)])
+@pytest.mark.parametrize("answer", [3, None])
+async def test_each_entry_is_counted_in_the_data_first_and_a_forgotten_node_stays_forgotten(
+    former: MemberRecord | None, answer: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    MembershipFile(tmp_path).count_run(7)
+    member = ClusterMember(load(None, SETTINGS), tmp_path, "own data", Secret(b"s" * 32), lambda reason: None)
+    member.state.cluster_id = "one"
+    member.state.members = {former.name: former} if former else {}
+    transactions: list[StoreTransaction] = []
+
+    async def transact(transaction: StoreTransaction) -> int | None:
+        assert MembershipFile(tmp_path).runs == 8
+        transactions.append(transaction)
+        return answer
+
+    monkeypatch.setattr(member.store, "transact", transact)
+    if answer is None:
+        with pytest.raises(PreconditionFailed, match="taken out"):
+            await member.joined()
+        assert not MembershipFile(tmp_path).cluster_id
+    else:
+        await member.joined()
+        await member.leave()
+    [transaction] = transactions
+    [put] = transaction.writes
+    assert isinstance(put, PutKey)
+    assert msgspec.json.decode(put.value, type=MemberRecord).runs == 8
+    key = member.state.keys.member("rabbit@b")
+    assert transaction.conditions == (() if former is None else (Holds(key, encode(former)),))
+
+
+def test_a_record_of_an_earlier_build_is_known_by_its_octets() -> None:
+    assert encode(OWN) == b'{"name":"rabbit@b","node_id":"own data","joined_at_ms":0}'
 
 
 async def test_a_node_that_could_not_move_the_definitions_lock_any_more_begins_anew(tmp_path: Path) -> None:
