@@ -53,6 +53,8 @@ class StoryWorld(SimulatedWorld):
         recording: of what happens.
     """
 
+    small_logs_share = 0.0
+
     def tell(self, folder_lines: list[StoryLine]) -> list[StoryLine]:
         """Do what the lines say; return them with what happened."""
         self._story_lines = folder_lines

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from random import Random
@@ -19,6 +20,7 @@ from leveret.testing.simulation.machine.loop import virtual_loop
 from leveret.testing.simulation.machine.network import SimulatedNetwork
 from leveret.testing.simulation.machine.process import SimulatedProcess
 from leveret.testing.simulation.machine.waiting import wait_until
+from leveret.testing.simulation.nodes.small_logs import SEGMENT_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +49,10 @@ class SimulatedNode:
         network: SimulatedNetwork,
         disk: SimulatedDisk,
         settings: Mapping[str, str],
+        *,
+        has_small_logs: bool = False,
     ) -> None:
-        """Make a node that does not run."""
+        """Make a node that does not run; for small logs see nodes.small_logs."""
         self.name = name
         self.network = network
         self.amqp_port = network.free_port()
@@ -70,6 +74,7 @@ class SimulatedNode:
             "stream.listeners.tcp.default": f"127.0.0.1:{self.stream_port}",
             **settings,
         }
+        self._has_small_logs = has_small_logs
         self._killed: list[SimulatedProcess] = []
         self._stopping: list[SimulatedProcess] = []
         self._serving: asyncio.Task[None] | None = None
@@ -77,7 +82,11 @@ class SimulatedNode:
     @cached_property
     def config(self) -> Config:
         """The node's settings, which no run changes."""
-        return build(gather(overrides=self._settings))
+        config = build(gather(overrides=self._settings))
+        if self._has_small_logs:
+            # Smaller than a setting may be.
+            return replace(config, storage=replace(config.storage, segment_bytes_max=SEGMENT_BYTES))
+        return config
 
     @property
     def disk_delay_s(self) -> float:

@@ -36,7 +36,7 @@ from leveret.testing.simulation.worlds.situations import (
     ClusterSituations,
 )
 from leveret.testing.simulation.worlds.with_etcd import ETCD_SETTINGS, EtcdWorld
-from leveret.testing.simulation.worlds.world import START_TIMEOUT_S, PossibleFault
+from leveret.testing.simulation.worlds.world import SMALL_LOGS, START_TIMEOUT_S, PossibleFault
 
 POLICY: Final = {
     "ha-sync-mode": "automatic",
@@ -64,6 +64,8 @@ _FORGOTTEN: Final = "was taken out of cluster"
 
 class ClusterWorld(EtcdWorld):
     """See the module."""
+
+    small_logs_share = SMALL_LOGS
 
     def __init__(self, *args: Any, **given: Any) -> None:
         """Choose the run's policy: some runs let incomplete mirrors lead, and may lose messages."""
@@ -106,7 +108,9 @@ class ClusterWorld(EtcdWorld):
         settings = {"replication.follow": f"tcp://127.0.0.1:{followed.config.followers.port}"}
         if self._chance.random() < 0.3:
             settings["replication.apply_delay"] = "10m"
-        node = SimulatedNode(BEYOND, self._folder, self.network, self.disk, settings)
+        node = SimulatedNode(
+            BEYOND, self._folder, self.network, self.disk, settings, has_small_logs=self.has_small_logs
+        )
         node.clock_offset_s, node.clock_rate = followed.clock_offset_s, followed.clock_rate
         self.give_secret(node)
         self._outside_follower = OutsideFollower(node, followed, self.network, self._chance)

@@ -23,6 +23,7 @@ from leveret.testing.simulation.applications.client import ClientClosed, ClientD
 from leveret.testing.simulation.applications.operator import NeverConverged
 from leveret.testing.simulation.nodes.node import SimulatedNode
 from leveret.testing.simulation.worlds.world import (
+    SMALL_LOGS,
     START_TIMEOUT_S,
     PossibleFault,
     SimulatedWorld,
@@ -54,6 +55,7 @@ class NotedTime(NamedTuple):
 class DelayedWorld(SimulatedWorld):
     """See the module."""
 
+    small_logs_share = SMALL_LOGS
     times: list[NotedTime]
 
     async def set_up(self) -> None:

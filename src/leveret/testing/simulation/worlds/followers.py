@@ -16,7 +16,7 @@ from leveret.testing.simulation.nodes.audit import CountedOn
 from leveret.testing.simulation.nodes.node import SimulatedNode
 from leveret.testing.simulation.worlds.node_users import employ
 from leveret.testing.simulation.worlds.with_etcd import ETCD_SETTINGS, EtcdWorld
-from leveret.testing.simulation.worlds.world import START_TIMEOUT_S
+from leveret.testing.simulation.worlds.world import SMALL_LOGS, START_TIMEOUT_S
 
 PROXYING: Final = 0.5
 """The share of runs in which followers pass their clients on to the leader."""
@@ -26,6 +26,8 @@ _KEYS: Final = ElectionKeys.under(ETCD_SETTINGS["cluster.etcd.prefix"])
 
 class FollowerWorld(EtcdWorld):
     """See the module."""
+
+    small_logs_share = SMALL_LOGS
 
     def __init__(self, *args: Any, **given: Any) -> None:
         """Begin without a running node."""

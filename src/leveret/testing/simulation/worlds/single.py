@@ -11,11 +11,13 @@ from leveret.testing.applications.run_books import BooksFault
 from leveret.testing.simulation.nodes.audit import CountedOn
 from leveret.testing.simulation.nodes.node import SimulatedNode
 from leveret.testing.simulation.worlds.node_users import employ
-from leveret.testing.simulation.worlds.world import START_TIMEOUT_S, PossibleFault, SimulatedWorld
+from leveret.testing.simulation.worlds.world import SMALL_LOGS, START_TIMEOUT_S, PossibleFault, SimulatedWorld
 
 
 class SingleWorld(SimulatedWorld):
     """One node that is killed, stopped, paused and started."""
+
+    small_logs_share = SMALL_LOGS
 
     async def set_up(self) -> None:
         """See SimulatedWorld."""

@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 from leveret.core.queues.confirms import ConfirmBatch
 from leveret.core.queues.queue import Queue
 from leveret.core.replication.election import PutKey, StoreTransaction
+from leveret.storage.summary import summary_path
 from leveret.testing.applications.run_books import BooksFault
 from leveret.testing.simulation.applications.operator import NeverConverged
 from leveret.testing.simulation.etcd.companion import hang_companions, kill_companions
@@ -190,7 +191,12 @@ class EtcdWorld(SimulatedWorld):
     def _flip_bit(self, node: SimulatedNode) -> None:
         """Damage a log at rest of a node that leads no queue: other nodes have all confirmed messages."""
         if not node.is_up and f"{node.name}@localhost" not in self.leaders():
-            flipped = self.disk.flip_bit(node.data_dir, self.random, self.may_be_damaged)
+            # A start does not read a segment that has a summary: only a scrub would find the damage.
+            flipped = self.disk.flip_bit(
+                node.data_dir,
+                self.random,
+                lambda path: self.may_be_damaged(path) and not summary_path(path).exists(),
+            )
             self.story.note(f"bit flipped: {flipped}")
             if flipped is not None:
                 self.audit.damaged(flipped[0])

@@ -14,7 +14,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from contextvars import Context, copy_context
 from functools import partial
 from pathlib import Path
@@ -43,6 +43,7 @@ from leveret.testing.simulation.nodes.audit import PromiseAudit
 from leveret.testing.simulation.nodes.node import SimulatedNode
 from leveret.testing.simulation.nodes.patches import simulated
 from leveret.testing.simulation.nodes.promises import watched_promises
+from leveret.testing.simulation.nodes.small_logs import small_logs
 from leveret.testing.simulation.worlds.story import Story
 
 REST_TIMEOUT_S: Final = 120.0
@@ -56,6 +57,8 @@ CLOCK_RATES: Final = (1.0, 1.0, 0.99, 1.01)
 DISK_DELAYS_S: Final = (0.0, 0.0, 0.05, 0.3)
 WEIGHTS: Final = (0.2, 1.0, 1.0, 4.0)
 OFTEN: Final = 200.0
+SMALL_LOGS: Final = 0.6
+"""The share of runs with small logs, in worlds that have such runs."""
 
 
 class RunFailure(Exception):
@@ -123,8 +126,12 @@ class SimulatedWorld:
         operator: the operator of the nodes.
         fault: a fault that the world itself has found.
         users: makes applications.
+        small_logs_share: the share of runs with small logs.
+        has_small_logs: whether logs get segments, and are worked on, at a few kilobytes (see nodes.small_logs).
         often: a kind of fault that happens most of the time in this run; empty for none.
     """
+
+    small_logs_share = 0.0
 
     def __init__(
         self,
@@ -155,6 +162,7 @@ class SimulatedWorld:
         self.loop.threads_delay_s = self.habits.choice((0.002, 0.02, 0.2))
         self.network.delay_s = self.habits.choice((0.002, 0.01, 0.05))
         self.pause_s = self.habits.choice((0.5, 2.0, 2.0, 6.0))
+        self.has_small_logs = Random(f"small logs {seed}").random() < self.small_logs_share and not often
         self.story = Story(self.loop)
         self.books = self.make_books()
         self.nodes: list[SimulatedNode] = []
@@ -186,7 +194,9 @@ class SimulatedWorld:
 
     def add_node(self, name: str, settings: dict[str, str]) -> SimulatedNode:
         """Prepare a node whose clocks differ from those of others."""
-        node = SimulatedNode(name, self._folder, self.network, self.disk, settings)
+        node = SimulatedNode(
+            name, self._folder, self.network, self.disk, settings, has_small_logs=self.has_small_logs
+        )
         node.clock_offset_s = self.habits.choice(CLOCK_OFFSETS_S)
         node.clock_rate = self.habits.choice(CLOCK_RATES)
         node.disk_delay_s = self.habits.choice(DISK_DELAYS_S)
@@ -221,6 +231,7 @@ class SimulatedWorld:
                 simulated(self.loop, Random(f"product {self.seed}")),
                 watched_promises(self),
                 watched_accounts(self),
+                small_logs() if self.has_small_logs else nullcontext(),
             ):
                 found: int = self.loop.run_until_complete(self._play(seconds))
         except asyncio.CancelledError as cancelled:
