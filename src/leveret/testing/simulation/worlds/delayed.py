@@ -115,8 +115,16 @@ class DelayedWorld(SimulatedWorld):
 
     def _is_certain(self, message: BookedMessage) -> bool:
         """Return whether the message must be in its queue."""
-        is_doubtful = message.number <= self._doubtful.get(message.queue, 0)
+        is_doubtful = self._is_doubtful((message.queue, message.number))
         return message.is_confirmed and not message.is_tried and not is_doubtful
+
+    def _is_doubtful(self, key: tuple[str, int]) -> bool:
+        queue, number = key
+        return number <= self._doubtful.get(queue, 0)
+
+    def _taken_back(self, time: NotedTime) -> int:
+        """Return how many messages of a time were settled, purged or deleted since."""
+        return sum(self.books.messages[key].is_tried or self._is_doubtful(key) for key in time.unsettled)
 
     def _delaying(self) -> Delaying | None:
         roles = self.nodes[1].roles if self.nodes[1].is_up else None
@@ -215,7 +223,10 @@ class DelayedWorld(SimulatedWorld):
         await self.until(self._is_even, "the follower has all")
         now_s = self.loop.time()
         times = [each for each in self.times if now_s - each.at_s < self._delay_s - _MARGIN_S]
-        chosen = self.random.choice(times) if times and self.random.random() > _PROMOTE_NOW else None
+        chosen = None
+        if times and self.random.random() > _PROMOTE_NOW:
+            # Most times are noted when all faults are over: those would take back nothing.
+            [chosen] = self.random.choices(times, [1 + self._taken_back(each) for each in times])
         self.story.note(f"-- promote n2 as of {chosen.at_ms if chosen else 'now'}")
         if self.random.random() < 0.5:
             self.nodes[0].kill()
