@@ -68,12 +68,12 @@ class Node:
     def lost(self, reason: str) -> None:
         self.losses.append(reason)
 
-    def presence(self, incarnation: str = "i1") -> Presence:
-        return Presence(incarnation, f"tcp://{self.name}:25672", "", 0, "1")
+    def presence(self, run_id: str = "i1") -> Presence:
+        return Presence(run_id, f"tcp://{self.name}:25672", "", 0, "1")
 
-    async def enter(self, incarnation: str = "i1") -> None:
+    async def enter(self, run_id: str = "i1") -> None:
         await self.store.start()
-        await self.store.announce(lambda: self.presence(incarnation))
+        await self.store.announce(lambda: self.presence(run_id))
 
     async def put(self, key: str, value: bytes = b"1", *conditions: Unchanged) -> int | None:
         return await self.store.transact(

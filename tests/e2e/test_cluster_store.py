@@ -227,7 +227,7 @@ async def test_a_node_that_comes_back_waits_for_the_lease_of_before(shared_etcd:
         # Each of the two has been seen, and its end: nobody is taken for the other.
         await until(lambda: "a" in b.state.alive)
         seen = [one.presence for one in b.changed if isinstance(one, AliveChanged) and one.name == "a"]
-        assert [one and one.incarnation for one in seen] == ["first", None, "second"]
+        assert [one and one.run_id for one in seen] == ["first", None, "second"]
         assert (await read(shared_etcd.setting, "back/turns/")).keys() == {
             b.store._turn,
             back.store._turn,
@@ -248,7 +248,7 @@ async def test_two_nodes_of_one_name_are_not_both_let_in(shared_etcd: EtcdCluste
         twin = Node("a", shared_etcd.setting, "twins", 3 * SHORT_MS)  # As long does it wait for the name.
         with pytest.raises(NameTaken, match="another node 'a' runs in the cluster below twins/"):
             await twin.enter("second")
-        assert a.state.alive["a"].incarnation == "i1"
+        assert a.state.alive["a"].run_id == "i1"
         await twin.store.stop()
 
 

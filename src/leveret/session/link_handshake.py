@@ -65,7 +65,7 @@ _Uri = Annotated[str, Meta(max_length=300)]
 _Epoch = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 _Uris = Annotated[tuple[_Uri, ...], Meta(max_length=FORMER_LEADERS_MAX)]
 
-_Incarnation = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z")]
+_RunId = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z")]
 _Vhost = Annotated[str, Meta(max_length=_NAME_CHARACTERS_MAX)]
 _Listener = Literal["", "amqp", "amqps", "stream", "streams", "http", "https"]
 """The listeners that a client's connection is passed on from, and to; empty for other links."""
@@ -152,7 +152,7 @@ class ProvenFollower:
         led: whether it was a leader itself since then.
         uri: where it can be followed; empty if it cannot.
         leader_id: who leads, or led, in `epoch`; empty if that is not known.
-        incarnation: of a node of a cluster: this run of it.
+        run_id: of a node of a cluster: this run of it.
         vhost: of a forwarding connection: where its clients are.
         passed_on: of a link that passes on a client's connection: that client.
     """
@@ -165,7 +165,7 @@ class ProvenFollower:
     led: bool
     uri: str
     leader_id: str = ""
-    incarnation: str = ""
+    run_id: str = ""
     vhost: str = ""
     passed_on: PassedOn | None = None
 
@@ -201,13 +201,13 @@ class ProvenLeader:
         return Leadership(self.epoch, self.leader_id)
 
 
-class _Hello(msgspec.Struct, frozen=True, omit_defaults=True):
+class _Hello(msgspec.Struct, frozen=True, omit_defaults=True, rename={"run_id": "incarnation"}):
     version: int
     kind: Kind
     node_id: _NodeId
     name: _Name
     nonce: _Octets32
-    incarnation: _Incarnation = ""
+    run_id: _RunId = ""
     vhost: _Vhost = ""
     listener: _Listener = ""
     client: _ClientHeader = b""
@@ -348,7 +348,7 @@ class LeaderHandshake:
             proof.led,
             proof.uri,
             proof.leader_id,
-            hello.incarnation,
+            hello.run_id,
             hello.vhost,
             hello.passed_on,
         )
@@ -376,20 +376,20 @@ class FollowerHandshake:
         name: str,
         nonce: bytes,
         channel: bytes = b"",
-        incarnation: str = "",
+        run_id: str = "",
         vhost: str = "",
         passed_on: PassedOn | None = None,
     ) -> None:
         """`nonce` is `NONCE_BYTES` random octets, never used before; `channel` is the connection's, see the module.
 
-        A node of a cluster tells its `incarnation`, and for a forwarding connection the `vhost`; a node that passes on
+        A node of a cluster tells its `run_id`, and for a forwarding connection the `vhost`; a node that passes on
         a client's connection names that client.
         """
         self._transcript = _Transcript(secret, channel)
         self._transcript.kind = kind
         self._node_id = node_id
         self._nonce = nonce
-        hello = _Hello(_version(kind), kind, node_id, _as_name(name), nonce, incarnation, vhost)
+        hello = _Hello(_version(kind), kind, node_id, _as_name(name), nonce, run_id, vhost)
         if passed_on is not None:
             listener, client, hops = passed_on
             hello = msgspec.structs.replace(hello, listener=listener, client=client, hops=hops)

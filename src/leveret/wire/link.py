@@ -18,7 +18,7 @@ that has applied whole frames is at a prefix of the whole node.
     2 DROP    u32 number | u64 offset             the log begins here now
     3 DELETE  u32 number                          the log is gone
     4 BEGIN   u32 number | u64 offset             the log begins here; what the follower has of it is superfluous
-    5 CUT     u32 number | u64 offset             what the follower has from here on is divergent: quarantined
+    5 TRUNCATE  u32 number | u64 offset           what the follower has from here on is divergent: quarantined
     6 FILE    u16 length | name | u32 length | octets      a state file holds this now
     7 REMOVE  u16 length | name                   a state file is gone
     8 QUARANTINE  u32 number                      the whole log is divergent: quarantined
@@ -275,7 +275,7 @@ class ChangeKind(IntEnum):
     DROP = 2
     DELETE = 3
     BEGIN = 4
-    CUT = 5
+    TRUNCATE = 5
     FILE = 6
     REMOVE = 7
     QUARANTINE = 8
@@ -362,7 +362,7 @@ def name_change(number: int, name: str) -> bytes:
 
 
 def log_change(kind: ChangeKind, number: int, offset: int) -> bytes:
-    """APPEND and HEAD (before their chunk), DROP, BEGIN, CUT, CURSOR."""
+    """APPEND and HEAD (before their chunk), DROP, BEGIN, TRUNCATE, CURSOR."""
     return _CHANGE.pack(kind, number, offset)
 
 

@@ -476,7 +476,7 @@ def test_proofs_are_compared_without_telling_where_they_differ(monkeypatch: pyte
 
 
 def cluster_side(secret: bytes = SECRET, **changed: Any) -> FollowerHandshake:
-    return follower_side(secret, **{"kind": "relay", "incarnation": "i-7_", "vhost": "a\n/b"} | changed)
+    return follower_side(secret, **{"kind": "relay", "run_id": "i-7_", "vhost": "a\n/b"} | changed)
 
 
 def met_by(follower_server: LeaderHandshake, node: FollowerHandshake) -> ProvenFollower:
@@ -489,7 +489,7 @@ def met_by(follower_server: LeaderHandshake, node: FollowerHandshake) -> ProvenF
 @pytest.mark.parametrize("kind", sorted(CLUSTER - {"proxy"}))
 def test_a_node_of_a_cluster_is_known_with_its_run_and_its_vhost(kind: Kind) -> None:
     known = met_by(leader_side(kinds=CLUSTER), cluster_side(kind=kind))
-    assert (known.kind, known.name, known.incarnation, known.vhost) == (kind, "leveret@ü", "i-7_", "a\n/b")
+    assert (known.kind, known.name, known.run_id, known.vhost) == (kind, "leveret@ü", "i-7_", "a\n/b")
     assert met_by(leader_side(kinds=CLUSTER), follower_side(kind=kind)).vhost == ""
 
 

@@ -47,7 +47,7 @@ CHANGES = st.one_of(
         st.lists(st.binary(max_size=40), min_size=1, max_size=4),
     ),
     st.tuples(
-        st.sampled_from([ChangeKind.DROP, ChangeKind.BEGIN, ChangeKind.CUT, ChangeKind.CURSOR]),
+        st.sampled_from([ChangeKind.DROP, ChangeKind.BEGIN, ChangeKind.TRUNCATE, ChangeKind.CURSOR]),
         st.sampled_from(sorted(NAMES)),
         st.integers(0, 2**64 - 1),
     ),

@@ -45,6 +45,9 @@ WITH_CONNECTIONS: Final = frozenset({"users", "vhosts"})
 _TERM_SHIFT: Final = 32
 _ORDER: Final = {kind: place for place, kind in enumerate(KINDS)}
 
+_STORED_NAMES: Final = {"run_id": "incarnation"}
+"""The name that records in etcd have for the run id of a node."""
+
 
 class MemberRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A node that belongs to the cluster, whether it runs or not; `node_id` identifies its data.
@@ -59,11 +62,11 @@ class MemberRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     runs: int = 0
 
 
-class Presence(msgspec.Struct, frozen=True):
+class Presence(msgspec.Struct, frozen=True, rename=_STORED_NAMES):
     """A running node.
 
     Attributes:
-        incarnation: a random id of the process, new at each start.
+        run_id: a random id of the process, new at each start.
         uri: the address for other nodes, see runtime/cluster/membership/listener.
         http_uri: the address of its management API; empty without one.
         draining: whether the node is in maintenance: it leads no new queues.
@@ -72,7 +75,7 @@ class Presence(msgspec.Struct, frozen=True):
         standby_archive: the place of the archive that it would share with the other nodes; empty for one of its own.
     """
 
-    incarnation: str
+    run_id: str
     uri: str
     http_uri: str
     started_at_ms: int
@@ -111,13 +114,13 @@ class HandOver(msgspec.Struct, frozen=True):
     delivered_before: int
 
 
-class Placement(msgspec.Struct, frozen=True):
+class Placement(msgspec.Struct, frozen=True, rename=_STORED_NAMES):
     """The placement record of a queue.
 
     Attributes:
         epoch: the queue's epoch, which tells it from earlier queues of its name.
         leader: the node that leads the queue.
-        incarnation: the leader's incarnation when it wrote the record.
+        run_id: the leader's when it wrote the record.
         term: the term; each leader has a higher one.
         mirrors: the nodes that mirror the queue, oldest first.
         synchronised: the mirrors that have every confirmed message.
@@ -133,7 +136,7 @@ class Placement(msgspec.Struct, frozen=True):
 
     epoch: int
     leader: str
-    incarnation: str
+    run_id: str
     term: int
     mirrors: tuple[str, ...] = ()
     synchronised: tuple[str, ...] = ()
@@ -318,7 +321,7 @@ class MemberChanged(NamedTuple):
 
 
 class AliveChanged(NamedTuple):
-    """A node's presence changed, perhaps to another incarnation; None: the node no longer runs."""
+    """A node's presence changed, perhaps to another run; None: the node no longer runs."""
 
     name: str
     presence: Presence | None

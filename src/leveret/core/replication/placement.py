@@ -34,14 +34,14 @@ class ClusterView:
 
     Attributes:
         me: this node.
-        incarnation: its present incarnation.
+        run_id: its present run id.
         members: all nodes, in an order that is the same on all nodes.
         alive: the running nodes, with this one.
         shuffle: the order for random choices.
     """
 
     me: str
-    incarnation: str
+    run_id: str
     members: Sequence[str]
     alive: dict[str, Presence]
     shuffle: Shuffle
@@ -85,16 +85,14 @@ def first(
     epoch: int, leader: str, policy: MirrorPolicy, cluster_view: ClusterView, *, exclusive: bool
 ) -> Placement:
     """Return the record of a new queue: it is empty, so its first mirrors are synchronised."""
-    incarnation = (
-        cluster_view.alive[leader].incarnation if leader in cluster_view.alive else cluster_view.incarnation
-    )
+    run_id = cluster_view.alive[leader].run_id if leader in cluster_view.alive else cluster_view.run_id
     serving = [name for name, presence in cluster_view.alive.items() if presence.uri]
     wanted = suggest(policy, leader, (), (), cluster_view.members, serving, cluster_view.shuffle)
     mirrors = tuple(node for node in wanted.mirrors if node != leader)
     return Placement(
         epoch=epoch,
         leader=leader,
-        incarnation=incarnation,
+        run_id=run_id,
         term=1,
         mirrors=mirrors,
         synchronised=mirrors,
@@ -152,7 +150,7 @@ def following(
     return NextPlacement(
         msgspec.structs.replace(
             placement,
-            incarnation=cluster_view.incarnation,
+            run_id=cluster_view.run_id,
             mirrors=mirrors,
             synchronised=tuple(node for node in mirrors if node in ready),
             stopped=tuple(node for node in (*before, *gone) if _may_return(node, policy, cluster_view)),
@@ -177,7 +175,7 @@ def step(before: Placement, wanted: Placement, fulfilled: RequiredMirrors | None
     have everything together. So before another set counts, a majority of the old set and one of the new set have
     everything; where that is impossible, the record names no mirror for a moment.
     A change to *all* is recorded once all have everything; a change to *majority*, before promises wait for no more.
-    A restarted leader records its incarnation before it confirms by majority: a node that asks the mirrors for their
+    A restarted leader records its run id before it confirms by majority: a node that asks the mirrors for their
     ends, to succeed the ended leader, must not rely on later answers.
 
     Args:
@@ -186,7 +184,7 @@ def step(before: Placement, wanted: Placement, fulfilled: RequiredMirrors | None
         fulfilled: the mirrors that promises have waited for without a break, since they had all earlier promises.
     """
     having, wants = frozenset(before.synchronised), frozenset(wanted.synchronised)
-    if before.majority and before.incarnation != wanted.incarnation:
+    if before.majority and before.run_id != wanted.run_id:
         return PlacementStep(
             _recorded(before, wanted, having), RequiredMirrors((having,), majority=False), is_open=False
         )
@@ -260,7 +258,7 @@ def taken_over(placement: Placement, promoted: QueuePromotion, cluster_view: Clu
     """
     leader = promoted.leader or ""
     synchronised = placement.synchronised if promoted.is_complete else ()
-    return _led_by(placement, leader, cluster_view.alive[leader].incarnation, promoted.mirrors, synchronised)
+    return _led_by(placement, leader, cluster_view.alive[leader].run_id, promoted.mirrors, synchronised)
 
 
 def with_loss(before: Placement, after: Placement, begins_at: int) -> Placement:
@@ -318,7 +316,7 @@ def led_by_most_complete(
     leader = max(running, key=lambda node: running[node])
     equal = [node for node in running if running[node] == running[leader]]
     mirrors = tuple(node for node in (promoted.leader or "", *promoted.mirrors) if node != leader)
-    return _led_by(placement, leader, cluster_view.alive[leader].incarnation, mirrors, equal)
+    return _led_by(placement, leader, cluster_view.alive[leader].run_id, mirrors, equal)
 
 
 def handed_over(
@@ -334,13 +332,13 @@ def handed_over(
     """
     mirrors = tuple(node for node in placement.mirrors if node != to)
     synchronised = [node for node in placement.synchronised if node in complete]
-    after = _led_by(placement, to, cluster_view.alive[to].incarnation, mirrors, synchronised)
+    after = _led_by(placement, to, cluster_view.alive[to].run_id, mirrors, synchronised)
     known = HandOver(after.term, delivered_before) if delivered_before is not None else None
     return msgspec.structs.replace(after, hand_over=known)
 
 
 def _led_by(
-    placement: Placement, leader: str, incarnation: str, mirrors: Sequence[str], synchronised: Collection[str]
+    placement: Placement, leader: str, run_id: str, mirrors: Sequence[str], synchronised: Collection[str]
 ) -> Placement:
     others = tuple(node for node in mirrors if node != leader)
     gone = [node for node in placement.mirrors if node not in (leader, *others)]
@@ -350,7 +348,7 @@ def _led_by(
     return msgspec.structs.replace(
         placement,
         leader=leader,
-        incarnation=incarnation,
+        run_id=run_id,
         term=placement.term + 1,
         mirrors=others,
         synchronised=tuple(node for node in others if node in synchronised),
@@ -367,7 +365,7 @@ def led_when_started(placement: Placement, leader: str) -> Placement:
     return msgspec.structs.replace(
         placement,
         leader=leader,
-        incarnation="",
+        run_id="",
         term=placement.term + 1,
         mirrors=(),
         synchronised=(),
@@ -411,7 +409,7 @@ def is_lost(placement: Placement, alive: dict[str, Presence], *, durable: bool) 
     if durable and not placement.exclusive:
         return False
     leader = alive.get(placement.leader)
-    return leader is None or leader.incarnation != placement.incarnation
+    return leader is None or leader.run_id != placement.run_id
 
 
 class QueuePlacement(NamedTuple):

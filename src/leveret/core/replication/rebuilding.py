@@ -182,7 +182,7 @@ def _rebuilt(queue: d.Queue, copies: Collection[DescribedCopy], led: Mapping[str
     placement = Placement(
         epoch=queue.epoch,
         leader=leader,
-        incarnation="",
+        run_id="",
         term=term,
         stopped=others,
         lost=LossyPromotion(term, 0, later[-1]) if later else None,

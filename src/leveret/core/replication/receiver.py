@@ -65,11 +65,12 @@ _LIVE: Final = frozenset(
     {ChangeKind.APPEND, ChangeKind.DROP, ChangeKind.DELETE, ChangeKind.FILE, ChangeKind.REMOVE}
 )
 _OF_NO_PLACE: Final = frozenset({ChangeKind.FILE, ChangeKind.REMOVE, ChangeKind.CURSOR})
-_REWRITING: Final = frozenset({ChangeKind.BEGIN, ChangeKind.CUT, ChangeKind.QUARANTINE})
+_REWRITING: Final = frozenset({ChangeKind.BEGIN, ChangeKind.TRUNCATE, ChangeKind.QUARANTINE})
 _DUE: Final[Mapping[tuple[ReceivePhase, ReceiveEvent], frozenset[ChangeKind]]] = {
     (ReceivePhase.COPYING, ReceiveEvent.READ): _LIVE | _REWRITING | {ChangeKind.HEAD},
     # A node of a cluster has mirrors' copies, which are truncated, begin anew, and receive prefixes.
-    (ReceivePhase.STREAMING, ReceiveEvent.CUT): _LIVE | {ChangeKind.BEGIN, ChangeKind.CUT, ChangeKind.HEAD},
+    (ReceivePhase.STREAMING, ReceiveEvent.CUT): _LIVE
+    | {ChangeKind.BEGIN, ChangeKind.TRUNCATE, ChangeKind.HEAD},
     # A heartbeat before any other frame.
     (ReceivePhase.PER_LOG, ReceiveEvent.READ): frozenset(),
     (ReceivePhase.PER_LOG, ReceiveEvent.CUT): (
@@ -192,11 +193,11 @@ class ReplicationReceiver:
         elif kind in (ChangeKind.DELETE, ChangeKind.QUARANTINE):
             bounds = None
         elif bounds is None:
-            if kind is ChangeKind.CUT:
+            if kind is ChangeKind.TRUNCATE:
                 raise PeerError(f"{_said(change)} is of a log that is not here")
         elif offset > bounds.next_offset:
             raise PeerError(f"{_said(change)} is behind the log's end, which is {bounds.next_offset} here")
-        elif kind is ChangeKind.CUT:
+        elif kind is ChangeKind.TRUNCATE:
             bounds = Bounds(min(offset, bounds.first_offset), offset)
         here[name] = Copied(bounds, copied.epoch_max)
 

@@ -166,7 +166,7 @@ class Coordinator:
                 case AliveChanged(name, presence):
                     self._parts.standby_site.check_owners()
                     self._parts.links.know(self._member.state.alive)
-                    self._parts.sources.runs(name, presence.incarnation if presence is not None else "")
+                    self._parts.sources.runs(name, presence.run_id if presence is not None else "")
                     self._parts.placement_controller.node_changed(name)
                     self._parts.stream_groups.node_changed(name)
                 case MemberChanged(name):

@@ -58,8 +58,8 @@ class Forwarding:
         engine, host: of this node.
     """
 
-    def __init__(self, name: str, node: Node, dial: Dial, incarnation: str) -> None:
-        """Know no remote queue yet; `incarnation` identifies this run of the node `name`."""
+    def __init__(self, name: str, node: Node, dial: Dial, run_id: str) -> None:
+        """Know no remote queue yet; `run_id` identifies this run of the node `name`."""
         self._name = name
         self.engine = node.engine
         self.host: ConnectionHost = node.amqp_host
@@ -72,7 +72,7 @@ class Forwarding:
         self._keepers: set[asyncio.Task[None]] = set()
         self._relieved: list[Callable[[], None]] = []
         self._ticker: asyncio.Task[None] | None = None
-        self.leaders = RemoteLeaders(name, node.broker, node.engine.outbox, incarnation.encode(), self._dial)
+        self.leaders = RemoteLeaders(name, node.broker, node.engine.outbox, run_id.encode(), self._dial)
         self.leaders.kept.on_freed = self._relieve
         node.alarms.on_change.append(self._alarms_changed)
 

@@ -56,11 +56,11 @@ class ForwardedMember:
     """core.queues.stream_groups.GroupMember: a subscription at another node."""
 
     def __init__(
-        self, groups: ClusterStreamGroups, node: str, incarnation: str, number: int, key: GroupKey
+        self, groups: ClusterStreamGroups, node: str, run_id: str, number: int, key: GroupKey
     ) -> None:
         """Represent the member with that number of a node's present run."""
         self.node = node
-        self.incarnation = incarnation
+        self.run_id = run_id
         self.number = number
         self.key = key
         self._groups = groups
@@ -197,15 +197,15 @@ class ClusterStreamGroups:
         if self._members.pop((member.node, member.number), None) is not None:
             self._led.leave(member.key, member)
 
-    def _incarnation(self, node: str) -> str:
+    def _run_id(self, node: str) -> str:
         presence = self._alive.get(node)
-        return presence.incarnation if presence is not None else ""
+        return presence.run_id if presence is not None else ""
 
     def node_changed(self, name: str) -> None:
         """Remove the members of a node that is gone, or runs anew: they ended with its previous run."""
-        present = self._incarnation(name)
+        present = self._run_id(name)
         for member in list(self._members.values()):
-            if member.node == name and member.incarnation != present:
+            if member.node == name and member.run_id != present:
                 self._leave(member)
 
     def answer(self, node: str, what: str, about: Any) -> dict[str, Any]:
@@ -228,7 +228,7 @@ class ClusterStreamGroups:
             if not isinstance(self._broker.queues.get(key[:2]), Stream):
                 raise LedElsewhere(f"stream '{key[1]}' in vhost '{key[0]}' is not led here")
             if member is None:
-                member = ForwardedMember(self, node, self._incarnation(node), number, key)
+                member = ForwardedMember(self, node, self._run_id(node), number, key)
                 self._members[node, number] = member
                 self._led.join(key, member, about["partition"])
         elif member is not None and what == "leave_group":

@@ -94,7 +94,7 @@ def enter_cluster(
 
 def _parts(member: ClusterMember, node: Node, secret: Secret) -> ClusterParts:
     broker, engine, settings = node.broker, node.engine, node.config.cluster
-    credentials = NodeCredentials(secret, member.node_id, member.name, member.incarnation)
+    credentials = NodeCredentials(secret, member.node_id, member.name, member.run_id)
 
     # Mirroring: logs to mirrors, and from leaders.
     due = DueQueues()
@@ -119,7 +119,7 @@ def _parts(member: ClusterMember, node: Node, secret: Secret) -> ClusterParts:
         logs=queues,
         clock_ms=engine.clock_ms,
     )
-    forwarding = Forwarding(member.name, node, links.dial, member.incarnation)
+    forwarding = Forwarding(member.name, node, links.dial, member.run_id)
     forwarding.leaders.replies.runs = lambda name: name != member.name and name in member.state.alive
 
     # Placement: the nodes of queues.
@@ -161,7 +161,7 @@ def _parts(member: ClusterMember, node: Node, secret: Secret) -> ClusterParts:
     asked = RequestLinks(answers.answer)
 
     def mirror(peer: LinkPeer, caller: ProvenFollower) -> Receiver:
-        return sources.accept(peer, caller.name, caller.incarnation)
+        return sources.accept(peer, caller.name, caller.run_id)
 
     handlers: dict[Kind, Handler] = {"member": asked.accept, "relay": forwarding.accept, "mirror": mirror}
     listener = ClusterListener(settings, credentials, handlers, member.why_not)

@@ -16,13 +16,13 @@ class NodeCredentials(NamedTuple):
         secret: the secret that all nodes share.
         node_id: the id of this node's data.
         name: such as `rabbit@host`.
-        incarnation: the id of this run, of a node of a cluster.
+        run_id: the id of this run, of a node of a cluster.
     """
 
     secret: Secret
     node_id: str
     name: str
-    incarnation: str = ""
+    run_id: str = ""
 
     def dials(
         self, kind: Kind, channel: bytes, *, vhost: str = "", passed_on: PassedOn | None = None
@@ -35,7 +35,7 @@ class NodeCredentials(NamedTuple):
             name=self.name,
             nonce=os.urandom(NONCE_BYTES),
             channel=channel,
-            incarnation=self.incarnation,
+            run_id=self.run_id,
             vhost=vhost,
             passed_on=passed_on,
         )

@@ -452,7 +452,7 @@ class MirrorCopies(CopyOwner):
 
     def change(self, copy: MirrorCopy, change: LogChange) -> None:
         """See copy_link.LinkedCopies."""
-        if change.kind not in (ChangeKind.CUT, ChangeKind.QUARANTINE):
+        if change.kind not in (ChangeKind.TRUNCATE, ChangeKind.QUARANTINE):
             # After a divergent part nothing is taken until the copy without it was reported.
             copy.compared.set()
         match change.kind:
@@ -461,7 +461,7 @@ class MirrorCopies(CopyOwner):
                 reader = self.readers.get(copy.name)
                 if reader is not None:
                     reader.delivered(cursor)
-            case ChangeKind.CUT | ChangeKind.QUARANTINE:
+            case ChangeKind.TRUNCATE | ChangeKind.QUARANTINE:
                 self._end_reader(copy.name)
                 copy.is_accepting = False
                 copy.busy = asyncio.get_running_loop().create_task(self._quarantine_range(copy, change))
@@ -504,7 +504,7 @@ class MirrorCopies(CopyOwner):
             return
         ends = _ends(log)
         is_head = change.kind is ChangeKind.QUARANTINE and log.first_offset < copy.lost_before
-        at = change.offset if change.kind is ChangeKind.CUT else log.first_offset
+        at = change.offset if change.kind is ChangeKind.TRUNCATE else log.first_offset
         until = min(copy.lost_before, ends.next_offset) if is_head else None
         is_lost = ends.epoch < copy.lost_epoch
         quarantine = self._quarantine(ends.epoch, copy.epoch, copy.leader, is_lost=is_lost)

@@ -48,7 +48,7 @@ class SourceLink(SourceLinkBase):
     """See the module; link_peer.Receiver.
 
     Attributes:
-        incarnation: the id of the mirror node's run.
+        run_id: the id of the mirror node's run.
         wanted: names of the logs that the mirror wants of this node, led here or not.
         streams: the streams under way, by the log's name.
     """
@@ -59,11 +59,11 @@ class SourceLink(SourceLinkBase):
         led: dict[str, MirroredLog],
         peer: LinkPeer,
         node: str,
-        incarnation: str = "",
+        run_id: str = "",
     ) -> None:
         """Serve a node after its handshake; send nothing before it reports which of the `led` logs it wants."""
         super().__init__(leader, peer, node)
-        self.incarnation = incarnation
+        self.run_id = run_id
         self.wanted: set[str] = set()
         self.streams: dict[str, SourceStream] = {}
         self._led = led

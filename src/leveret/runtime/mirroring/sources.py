@@ -151,21 +151,21 @@ class MirrorSources(ChangeReceiver):
             self._cursors.pop(led, None)
             self._changed.pop(led, None)
 
-    def accept(self, peer: LinkPeer, node: str, incarnation: str = "") -> Receiver:
+    def accept(self, peer: LinkPeer, node: str, run_id: str = "") -> Receiver:
         """Serve a mirror node after its handshake; this ends an earlier link of the node."""
         self._hang_up(node)
-        link = self._links[node] = SourceLink(self, self.led, peer, node, incarnation)
+        link = self._links[node] = SourceLink(self, self.led, peer, node, run_id)
         peer.receiver = link
         logger.info("mirror_connected node=%s address=%s", node, peer.address)
         return link
 
-    def runs(self, node: str, incarnation: str) -> None:
-        """Note the running incarnation of a node, or none: reports and acks of another one do not count any more.
+    def runs(self, node: str, run_id: str) -> None:
+        """Note the present run id of a node, or none: reports and acks of another run do not count any more.
 
-        The next incarnation may have put its copy away, or lack it, before the old link is found to be dead.
+        The next run may have put its copy away, or lack it, before the old link is found to be dead.
         """
         link = self._links.get(node)
-        if link is not None and link.incarnation != incarnation:
+        if link is not None and link.run_id != run_id:
             self._hang_up(node)
 
     def _hang_up(self, node: str) -> None:

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 _ANY_EPOCH: Final = 1 << 64
 _NOT_HERE: Final = Copied(None, _ANY_EPOCH)
-_DIVERGENT: Final = frozenset({ChangeKind.CUT, ChangeKind.QUARANTINE})
+_DIVERGENT: Final = frozenset({ChangeKind.TRUNCATE, ChangeKind.QUARANTINE})
 _OF_ITSELF: Final = frozenset({ChangeKind.DROP, ChangeKind.FILE, ChangeKind.REMOVE, ChangeKind.HEAD})
 """Changes that keep a node's consistency unchanged, whichever other changes are missing."""
 
@@ -250,7 +250,7 @@ class Applier:
         self._quarantined.update(divergent)
 
     def _at(self, change: LogChange, log: Log) -> int:
-        return change.offset if change.kind is ChangeKind.CUT else log.first_offset
+        return change.offset if change.kind is ChangeKind.TRUNCATE else log.first_offset
 
     def take(self, head: FrameHead, changes: Iterable[LogChange]) -> None:
         """Make the changes of a frame.
@@ -272,7 +272,7 @@ class Applier:
         log = self.tree.logs.get(change.name)
         if log is None:
             return False
-        if change.kind is ChangeKind.CUT:
+        if change.kind is ChangeKind.TRUNCATE:
             return log.next_offset <= change.offset
         if change.chunk is None or change.chunk.header.chunk_id >= log.next_offset:
             return False
@@ -296,7 +296,7 @@ class Applier:
                 self._delete(change.name)
             case ChangeKind.BEGIN:
                 self._begin(change.name, change.offset)
-            case ChangeKind.CUT | ChangeKind.QUARANTINE:
+            case ChangeKind.TRUNCATE | ChangeKind.QUARANTINE:
                 self._rewrite()
                 self._keep(change)
                 self.remove_divergent(change)

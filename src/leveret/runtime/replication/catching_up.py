@@ -213,7 +213,7 @@ class CatchUpPlan:
         """Note that the log was truncated; the follower quarantines the records behind, as this node did."""
         if self.sent.get(name, -1) > offset:
             self.sent[name] = offset
-            self._changes.append(log_change(ChangeKind.CUT, self._number(name), offset))
+            self._changes.append(log_change(ChangeKind.TRUNCATE, self._number(name), offset))
 
     def precede(self, name: str, top: int) -> None:
         """Note that the follower lacks the log's prefix before the offset `top`."""
@@ -246,7 +246,7 @@ class CatchUpPlan:
                 self._begin(name, at)
             case Truncate(name, at):
                 self.sent[name] = at
-                self._changes.append(log_change(ChangeKind.CUT, self._number(name), at))
+                self._changes.append(log_change(ChangeKind.TRUNCATE, self._number(name), at))
             case DropBefore(name, at):
                 self._drop(name, at)
             case DeleteLog(name):

@@ -111,7 +111,7 @@ class DelayedDrops:
         Records that the truncation removed may have settled what an earlier leader dropped, so its drops are left out.
         """
         name, begin = change.name, self._at_leader.pop(change.name, None)
-        if begin is None or change.kind is not ChangeKind.CUT or begin > change.offset:
+        if begin is None or change.kind is not ChangeKind.TRUNCATE or begin > change.offset:
             return []
         self._at_leader[name] = begin
         return [IndexEntry(EntryKind.DROP, name, begin)]

@@ -71,7 +71,7 @@ _NOTED_AS: Final = {
     ChangeKind.BEGIN: EntryKind.DELETED,
     ChangeKind.DELETE: EntryKind.DELETED,
     ChangeKind.QUARANTINE: EntryKind.QUARANTINED,
-    ChangeKind.CUT: EntryKind.CUT,
+    ChangeKind.TRUNCATE: EntryKind.TRUNCATED,
 }
 
 
@@ -306,7 +306,7 @@ class Delaying:
         for change in changes:
             log = self._tree.logs.get(change.name)
             if change.kind in _NOTED_AS and log is not None and change.name not in found:
-                found[change.name] = log, change.offset if change.kind is ChangeKind.CUT else None
+                found[change.name] = log, change.offset if change.kind is ChangeKind.TRUNCATE else None
         return found
 
     def take(self, head: FrameHead, changes: Iterable[LogChange]) -> None:
@@ -384,10 +384,10 @@ class Delaying:
                 lines += self._drops.begins_earlier(name, change.offset)
             elif kind in _NOTED_AS:
                 if log is not None and name not in kept:
-                    kept[name] = log, change.offset if kind is ChangeKind.CUT else None
+                    kept[name] = log, change.offset if kind is ChangeKind.TRUNCATE else None
                     lines.append(IndexEntry(_NOTED_AS[kind], name, change.offset))
                     lines += self._drops.destroyed(change)
-                ends[name] = change.offset if kind in (ChangeKind.BEGIN, ChangeKind.CUT) else None
+                ends[name] = change.offset if kind in (ChangeKind.BEGIN, ChangeKind.TRUNCATE) else None
         for name, end in ends.items():
             lines.append(
                 IndexEntry(EntryKind.GONE, name) if end is None else IndexEntry(EntryKind.END, name, end)

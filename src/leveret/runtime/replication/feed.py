@@ -165,7 +165,7 @@ class Feed(ChangeReceiver):
     def truncated(self, name: str, offset: int) -> None:
         """See ChangeReceiver."""
         if self._live:
-            self._frame.add(log_change(ChangeKind.CUT, self._number(name), offset))
+            self._frame.add(log_change(ChangeKind.TRUNCATE, self._number(name), offset))
         for follower in self._behind():
             follower.plan.truncated(name, offset)
 

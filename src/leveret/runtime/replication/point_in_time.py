@@ -129,7 +129,7 @@ def missing_log(then: PastLogs, index: DelayIndex) -> str | None:
 
 def _stays(kept: list[_KeptLog], end: int) -> bool:
     """Whether all destructions were truncations behind the log's end at that time."""
-    return all(each.kind is EntryKind.CUT and end <= each.offset for _, each in kept)
+    return all(each.kind is EntryKind.TRUNCATED and end <= each.offset for _, each in kept)
 
 
 async def go_back(then: PastLogs, index: DelayIndex, applier: Applier, quarantine: QuarantineFactory) -> None:
@@ -151,7 +151,7 @@ async def go_back(then: PastLogs, index: DelayIndex, applier: Applier, quarantin
             if end is not None:
                 applier.apply(LogChange(ChangeKind.BEGIN, name, end))
         elif end < log.next_offset:
-            applier.apply(LogChange(ChangeKind.CUT, name, end))
+            applier.apply(LogChange(ChangeKind.TRUNCATE, name, end))
         await asyncio.sleep(0)
     for name, octets in then.files.items():
         kind = ChangeKind.REMOVE if octets is None else ChangeKind.FILE
@@ -173,10 +173,14 @@ def _restore(name: str, kept: list[_KeptLog], end: int | None, index: DelayIndex
             # Also for a log that had no file. If files are gone, `missing_log` has told of it before any change.
             logger.warning("no_kept_files log=%s frame=%d", name, at)
             continue
-        if name in tree.logs and noted.kind is EntryKind.CUT and tree.logs[name].next_offset > noted.offset:
-            applier.apply(LogChange(ChangeKind.CUT, name, noted.offset))
+        if (
+            name in tree.logs
+            and noted.kind is EntryKind.TRUNCATED
+            and tree.logs[name].next_offset > noted.offset
+        ):
+            applier.apply(LogChange(ChangeKind.TRUNCATE, name, noted.offset))
         if name in tree.logs:
-            is_common = noted.kind is EntryKind.CUT
+            is_common = noted.kind is EntryKind.TRUNCATED
             applier.apply(LogChange(ChangeKind.DELETE if is_common else ChangeKind.QUARANTINE, name))
         index.restore(at, name, tree.path_of(name))
         log = tree.log(tree.path_of(name)).open(with_messages=False)
@@ -191,9 +195,9 @@ def _cut_quarantined(
     if noted.kind is EntryKind.QUARANTINED and end is None:
         applier.apply(LogChange(ChangeKind.DELETE, name))
         return
-    end = max(noted.offset if noted.kind is EntryKind.CUT else 0, end or 0)
+    end = max(noted.offset if noted.kind is EntryKind.TRUNCATED else 0, end or 0)
     if end < next_offset:
-        applier.remove_divergent(LogChange(ChangeKind.CUT, name, end))
+        applier.remove_divergent(LogChange(ChangeKind.TRUNCATE, name, end))
 
 
 def refuse_to_lead(data_dir: Path, now_ms: int) -> None:

@@ -20,7 +20,7 @@ from leveret.storage.delayed.spool import JOINED, JOINING, AppliedPosition, Spoo
 from leveret.wire.chunk import decode_chunk
 from leveret.wire.link import ChangeKind, FrameHead, LogChange
 
-_NOTED: Final = frozenset({JOINING, JOINED, ChangeKind.CUT, ChangeKind.QUARANTINE})
+_NOTED: Final = frozenset({JOINING, JOINED, ChangeKind.TRUNCATE, ChangeKind.QUARANTINE})
 _ALONE: Final = _NOTED | {ChangeKind.BEGIN, ChangeKind.DELETE}
 
 
@@ -112,7 +112,7 @@ def _fits(change: LogChange, ends: dict[str, int | None], applier: Applier) -> b
             # The offsets agree by chance: the chunk belongs to a log that was deleted later.
             return False
         ends[name] = header.next_offset
-    elif change.kind is ChangeKind.CUT:
+    elif change.kind is ChangeKind.TRUNCATE:
         return end is not None
     elif change.kind is ChangeKind.BEGIN:
         ends[name] = change.offset

@@ -52,7 +52,7 @@ class EntryKind(IntEnum):
     """There is no such log from now on, and there was none before the frame."""
     DROP = 2
     """The leader dropped what ends before this offset; it is here until the delay has passed."""
-    CUT = 3
+    TRUNCATED = 3
     """The log ended elsewhere, and is cut at this offset; it was kept, and what is cut off is quarantined."""
     DELETED = 4
     """The log was kept, and is gone."""
@@ -64,7 +64,7 @@ class EntryKind(IntEnum):
     """The leader got earlier segments again: its log begins at this offset, or before; earlier drops end there."""
 
 
-KEPT: Final = frozenset({EntryKind.CUT, EntryKind.DELETED, EntryKind.QUARANTINED})
+KEPT: Final = frozenset({EntryKind.TRUNCATED, EntryKind.DELETED, EntryKind.QUARANTINED})
 _DESTRUCTIVE: Final = KEPT | {EntryKind.FILE}
 
 
@@ -129,7 +129,7 @@ class IndexBase(msgspec.Struct):
         """Change the ends as a group of frames did, and begin behind it."""
         for _, frame in group.frames:
             for each in frame.noted:
-                if each.kind in (EntryKind.END, EntryKind.CUT):
+                if each.kind in (EntryKind.END, EntryKind.TRUNCATED):
                     self.ends[each.name] = each.offset
                 elif each.kind in (EntryKind.GONE, EntryKind.DELETED, EntryKind.QUARANTINED):
                     self.ends.pop(each.name, None)

@@ -35,7 +35,7 @@ _STRUCTS: Final[dict[Type, Any]] = {
     Type.TAKE_OVER: wire.Number,
     Type.HANDED_OVER: wire.Number,
 }
-_OFFSETS: Final = frozenset({ChangeKind.DROP, ChangeKind.BEGIN, ChangeKind.CUT, ChangeKind.CURSOR})
+_OFFSETS: Final = frozenset({ChangeKind.DROP, ChangeKind.BEGIN, ChangeKind.TRUNCATE, ChangeKind.CURSOR})
 
 
 class LinkRecording:

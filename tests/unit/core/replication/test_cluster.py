@@ -252,7 +252,7 @@ WRITTEN = st.one_of(
     st.tuples(NAMES.map(KEYS.member), SMALL.map(lambda n: encode(MemberRecord("m", "i", n)))),
     st.tuples(
         NAMES.map(KEYS.alive),
-        SMALL.map(lambda n: encode(msgspec.structs.replace(PRESENCE, incarnation=f"i{n}"))),
+        SMALL.map(lambda n: encode(msgspec.structs.replace(PRESENCE, run_id=f"i{n}"))),
     ),
     st.tuples(st.just(KEYS.definitions_lock), NAMES.map(encode)),
     st.tuples(NAMES.map(KEYS.definitions_lock_wanted), NAMES.map(encode)),
@@ -358,3 +358,9 @@ def test_who_missed_a_deletion_hears_of_it_if_it_closes_connections(entity: defi
         store.write([((key, value), is_put)])
     deleted = [definitions.Delete(entity.kind, entity.key)] if entity.kind != "permissions" else []
     assert _changes(node.state.apply(store.look(node.known), store.revision)) == [*deleted, changed]
+
+
+def test_records_keep_the_name_that_earlier_versions_have_for_the_id_of_a_run() -> None:
+    """Nodes of two versions are in one cluster while it is upgraded."""
+    assert msgspec.json.decode(encode(PRESENCE))["incarnation"] == PRESENCE.run_id
+    assert msgspec.json.decode(encode(Placement(1, "a", "a1", 1)))["incarnation"] == "a1"

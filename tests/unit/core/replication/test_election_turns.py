@@ -75,7 +75,7 @@ def test_of_all_nodes_that_see_the_same_record_one_at_most_takes_a_queue_over(
         placement = Placement(
             epoch=1,
             leader="a",
-            incarnation="i",
+            run_id="i",
             term=1,
             mirrors=mirrors,
             synchronised=synchronised,

@@ -61,11 +61,11 @@ def shown(placement: Placement) -> tuple[str, str, str, str]:
 # -- who leads a new queue, and one whose mirrors come and go -------------------------------------
 
 
-def test_a_new_queue_is_of_its_leaders_present_incarnation() -> None:
+def test_a_new_queue_is_of_its_leaders_present_run() -> None:
     assert first(9, "b", NOT_MIRRORED, cluster_view(), exclusive=True) == Placement(
         9, "b", "b1", 1, exclusive=True
     )
-    assert first(9, "a", NOT_MIRRORED, cluster_view("b"), exclusive=False).incarnation == "a1"
+    assert first(9, "a", NOT_MIRRORED, cluster_view("b"), exclusive=False).run_id == "a1"
 
 
 def test_a_leader_takes_mirrors_and_those_that_are_ready_are_to_be_synchronised() -> None:
@@ -103,7 +103,7 @@ def test_who_runs_again_and_was_replaced_gives_its_copy_up_once_the_others_have_
 
 
 def test_a_leader_that_has_begun_anew_is_recorded_as_what_it_is() -> None:
-    before = placed("bcd", "bcd", incarnation="a0")
+    before = placed("bcd", "bcd", run_id="a0")
     assert following(before, ALL, "bcd", "bcd", cluster_view()).placement == placed("bcd", "bcd")
 
 
@@ -129,7 +129,7 @@ def test_a_leader_that_the_policy_does_not_list_moves_its_queue_once_the_next_on
 def stepped(
     before: Placement, synchronised: str, fulfilled: RequiredMirrors | None = None, **changes: Any
 ) -> PlacementStep:
-    wanted = msgspec.structs.replace(before, synchronised=tuple(synchronised), incarnation="a1", **changes)
+    wanted = msgspec.structs.replace(before, synchronised=tuple(synchronised), run_id="a1", **changes)
     return step(before, wanted, fulfilled)
 
 
@@ -204,10 +204,10 @@ def test_nobody_is_recorded_where_too_few_of_a_majority_are_left() -> None:
 
 
 def test_a_leader_that_has_begun_anew_records_that_before_it_confirms_by_majority() -> None:
-    before = placed("bc", "bc", incarnation="a0", majority=True)
+    before = placed("bc", "bc", run_id="a0", majority=True)
     found = stepped(before, "c")
     assert found == PlacementStep(placed("bc", "bc", majority=True), waits("bc"), is_open=False)
-    unmoved = placed("bc", "bc", incarnation="a0")
+    unmoved = placed("bc", "bc", run_id="a0")
     assert stepped(unmoved, "c").placement == placed("bc", "c")
 
 
@@ -226,7 +226,7 @@ def test_who_takes_over_is_one_term_higher_and_whoever_is_synchronised_stays_so(
     before = placed("bcd", "bd", "e", exclusive=False)
     promoted = promotion(before, ALL, cluster_view("bcd").alive)
     after = taken_over(before, promoted, cluster_view("bcd", me="b"))
-    assert (shown(after), after.term, after.incarnation) == (("b", "cd", "d", "ea"), 4, "b1")
+    assert (shown(after), after.term, after.run_id) == (("b", "cd", "d", "ea"), 4, "b1")
 
 
 def test_mirrors_that_were_gone_before_their_leader_keep_their_copies() -> None:
@@ -285,7 +285,7 @@ def test_after_a_majority_was_asked_who_has_most_leads_and_only_its_equals_stay_
     me = cluster_view("bcd", me="b")
     after = led_by_most_complete(before, promoted, {"b": (3, 10), "c": (4, 8), "d": (4, 8)}, me)
     assert after is not None
-    assert (shown(after), after.term, after.incarnation, after.majority) == (
+    assert (shown(after), after.term, after.run_id, after.majority) == (
         ("c", "bd", "d", "a"),
         4,
         "c1",
@@ -309,7 +309,7 @@ def test_after_too_few_have_answered_nobody_leads() -> None:
 def test_a_queue_is_handed_over_with_those_that_have_all_of_it() -> None:
     before = placed("bcd", "bcd", majority=True)
     after = handed_over(before, "c", {"c", "d"}, cluster_view())
-    assert (shown(after), after.term, after.incarnation, after.majority) == (
+    assert (shown(after), after.term, after.run_id, after.majority) == (
         ("c", "bd", "d", "a"),
         4,
         "c1",
@@ -331,7 +331,7 @@ def test_what_was_handed_out_is_recorded_for_the_next_leader_and_for_none_after_
 
 def test_a_mirror_that_was_stopped_leads_once_it_starts_and_nobody_is_its_mirror_before() -> None:
     after = led_when_started(placed("", "", "bc", majority=True), "c")
-    assert (shown(after), after.term, after.incarnation, after.majority) == (("c", "", "", "b"), 4, "", False)
+    assert (shown(after), after.term, after.run_id, after.majority) == (("c", "", "", "b"), 4, "", False)
     assert shown(led_when_started(placed("bcd", "b", "da"), "c")) == ("c", "", "", "bd")
 
 
@@ -341,7 +341,7 @@ def test_a_mirror_that_was_stopped_leads_once_it_starts_and_nobody_is_its_mirror
         ({}, True, "", False),
         ({}, False, "a", False),
         ({}, False, "b", True),
-        ({"incarnation": "a0"}, False, "a", True),
+        ({"run_id": "a0"}, False, "a", True),
         ({"exclusive": True}, True, "b", True),
         ({"exclusive": True}, True, "ab", False),
     ],

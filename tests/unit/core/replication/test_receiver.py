@@ -57,7 +57,7 @@ class Logs:
                 self.bounds[change.name] = Bounds(first, header.next_offset)
             case ChangeKind.BEGIN:
                 self.bounds[change.name] = Bounds(change.offset, change.offset)
-            case ChangeKind.CUT:
+            case ChangeKind.TRUNCATE:
                 assert bounds is not None
                 assert change.offset <= bounds.next_offset
                 self.bounds[change.name] = Bounds(min(bounds.first_offset, change.offset), change.offset)
@@ -133,10 +133,10 @@ def test_phases_follow_the_table(
 
 
 DUE: Final = {
-    #   append, drop, delete, begin, cut, file, remove, quarantine, cursor, head
-    (C, 0): "append drop delete begin cut file remove quarantine head",
-    (S, 9): "append drop delete begin cut file remove head",
-    (P, 9): "append drop delete begin cut quarantine cursor head",
+    #   append, drop, delete, begin, truncate, file, remove, quarantine, cursor, head
+    (C, 0): "append drop delete begin truncate file remove quarantine head",
+    (S, 9): "append drop delete begin truncate file remove head",
+    (P, 9): "append drop delete begin truncate quarantine cursor head",
     (P, 0): "",
 }
 
@@ -165,10 +165,10 @@ def test_only_the_changes_of_a_phase_are_due(phase: ReceivePhase, number: int, k
         ([appends(4, OTHER, segment=0)], "begins at offset 4; the log ends at 0 here"),
         ([appends(20, epoch=EPOCH + 1)], "has epoch 4, above the leader's 3"),
         ([change(ChangeKind.DROP, 21)], "behind the log's end"),
-        ([change(ChangeKind.CUT, 21)], "behind the log's end"),
-        ([change(ChangeKind.CUT, 0, OTHER)], "not here"),
-        ([change(ChangeKind.DELETE), change(ChangeKind.CUT, 12)], "not here"),
-        ([change(ChangeKind.CUT, 12), appends(20)], "ends at 12 here"),
+        ([change(ChangeKind.TRUNCATE, 21)], "behind the log's end"),
+        ([change(ChangeKind.TRUNCATE, 0, OTHER)], "not here"),
+        ([change(ChangeKind.DELETE), change(ChangeKind.TRUNCATE, 12)], "not here"),
+        ([change(ChangeKind.TRUNCATE, 12), appends(20)], "ends at 12 here"),
         ([appends(20), change(ChangeKind.DELETE, name="../x")], "is not the name of a log"),
         ([LogChange(ChangeKind.DELETE, "/etc/passwd")], "is not the name of a log"),
     ],
@@ -190,10 +190,10 @@ def test_a_frame_that_does_not_fit_ends_the_link_before_anything_of_it_is_made(
         [appends(20), appends(22), change(ChangeKind.DROP, 24)],
         [appends(0, OTHER, segment=0), appends(2, OTHER, segment=0)],
         [change(ChangeKind.BEGIN, 40), appends(40, segment=40)],
-        [change(ChangeKind.CUT, 12), appends(12, segment=12)],
+        [change(ChangeKind.TRUNCATE, 12), appends(12, segment=12)],
         [change(ChangeKind.QUARANTINE), appends(7, segment=7)],
         [change(ChangeKind.DELETE, name=OTHER), change(ChangeKind.DROP, 9, OTHER)],
-        [change(ChangeKind.CUT, 99, UNKNOWN), appends(7, UNKNOWN)],
+        [change(ChangeKind.TRUNCATE, 99, UNKNOWN), appends(7, UNKNOWN)],
     ],
 )
 def test_what_fits_is_taken(changes: list[LogChange]) -> None:

@@ -54,9 +54,9 @@ class Site:
         self.node = Node(load(None, options), directory)
         short = name.partition("@")[2]
         own = NodeCredentials(SECRET, f"id-{short}", name, f"run-{short}")
-        self.incarnation = own.incarnation
+        self.run_id = own.run_id
         self.links = MemberLinks(SETTINGS, own)
-        self.forwarding = Forwarding(name, self.node, self.links.dial, own.incarnation)
+        self.forwarding = Forwarding(name, self.node, self.links.dial, own.run_id)
         self.follower_server = ClusterListener(
             SETTINGS, own, {"member": RequestLinks(self._answer).accept, "relay": self.forwarding.accept}
         )
@@ -80,7 +80,7 @@ class Site:
         await self.follower_server.start()
 
     def presence(self) -> Presence:
-        return Presence(self.incarnation, str(self.follower_server.uri), "", 0, "")
+        return Presence(self.run_id, str(self.follower_server.uri), "", 0, "")
 
     async def stop(self) -> None:
         self.links.stop()

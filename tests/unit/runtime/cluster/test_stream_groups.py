@@ -92,7 +92,7 @@ async def test_a_node_that_announces_something_else_keeps_its_members_until_its_
     alive["b"] = replace(alive["b"], streams=("host", 5552))
     groups.node_changed("b")
     active = [local.is_active]
-    alive["b"] = replace(alive["b"], incarnation="b2")
+    alive["b"] = replace(alive["b"], run_id="b2")
     groups.node_changed("b")
     assert [*active, local.is_active] == [False, True]
     groups.stop()

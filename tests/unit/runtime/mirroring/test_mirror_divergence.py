@@ -363,7 +363,7 @@ async def test_a_copy_that_is_cut_takes_nothing_meanwhile_and_who_reads_it_ends(
     ended = list[str]()
     mirror.copies.readers[A] = cast(Any, SimpleNamespace(end=lambda: ended.append(A)))
     copy = mirror.copies._copies[A]
-    mirror.copies.change(copy, LogChange(ChangeKind.CUT, A))
+    mirror.copies.change(copy, LogChange(ChangeKind.TRUNCATE, A))
     assert (ended, copy.is_accepting, mirror.copies.readable(A)) == ([A], False, None)
     await until(lambda: copy.is_accepting and leader.is_live("mirror", A), "live again")
     await mirror.stop()

@@ -83,7 +83,7 @@ class MirroringNode(LeaderSite):
             self.dropped_to.pop(name, None)
             self.applier.apply(LogChange(ChangeKind.QUARANTINE, name))
         else:
-            self.applier.apply(LogChange(ChangeKind.CUT, name, at))
+            self.applier.apply(LogChange(ChangeKind.TRUNCATE, name, at))
 
     def begin_anew(self, name: str) -> None:
         """It has nothing that is of use, and begins at a segment of the leader's log."""

@@ -386,7 +386,7 @@ async def test_without_its_index_it_has_all_and_begins_to_delay_anew(tmp_path: P
     assert_has_all(tmp_path / "copy", tmp_path / "2")
 
 
-@pytest.mark.parametrize("kind", [ChangeKind.DROP, ChangeKind.CUT, ChangeKind.DELETE])
+@pytest.mark.parametrize("kind", [ChangeKind.DROP, ChangeKind.TRUNCATE, ChangeKind.DELETE])
 async def test_what_a_damaged_index_had_noted_holds_up_no_drop_of_the_next(
     tmp_path: Path, kind: ChangeKind
 ) -> None:
@@ -400,7 +400,7 @@ async def test_what_a_damaged_index_had_noted_holds_up_no_drop_of_the_next(
     damaged.begin(IndexBase(ends={QUEUE: 3}))
     noted = {
         ChangeKind.DROP: EntryKind.DROP,
-        ChangeKind.CUT: EntryKind.CUT,
+        ChangeKind.TRUNCATE: EntryKind.TRUNCATED,
         ChangeKind.DELETE: EntryKind.DELETED,
     }
     for _ in range(5):

@@ -85,7 +85,7 @@ def test_a_join_counts_as_one_at_its_end(tmp_path: Path) -> None:
 def test_ends_follow_what_becomes_of_logs(tmp_path: Path) -> None:
     index = begun(tmp_path)
     index.append(
-        frame(FramePart.WHOLE, IndexEntry(EntryKind.CUT, NAME, 3), end(4), end(1, "a"), end(2, "b")), 20
+        frame(FramePart.WHOLE, IndexEntry(EntryKind.TRUNCATED, NAME, 3), end(4), end(1, "a"), end(2, "b")), 20
     )
     index.append(
         frame(FramePart.WHOLE, IndexEntry(EntryKind.GONE, "a"), IndexEntry(EntryKind.DROP, NAME, 2)),
@@ -116,7 +116,7 @@ def test_a_log_that_is_deleted_or_cut_comes_back_as_it_was(tmp_path: Path) -> No
     segments = sorted(name for name in before if name.endswith("segment"))
     assert len(segments) > 2
     index.keep([(NAME, log, 4)])
-    index.append(frame(FramePart.WHOLE, IndexEntry(EntryKind.CUT, NAME, 4)), 20)
+    index.append(frame(FramePart.WHOLE, IndexEntry(EntryKind.TRUNCATED, NAME, 4)), 20)
     # The log goes on in the segment before the cut, in its own file.
     for name in segments[1:3]:
         with (log.directory / name).open("r+b") as file:

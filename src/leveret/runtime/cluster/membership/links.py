@@ -68,8 +68,8 @@ class MemberLinks:
         self._alive = {name: presence for name, presence in alive.items() if name != me and presence.uri}
         for name, link in list(self._dialled.items()):
             presence = self._alive.get(name)
-            if presence is None or (presence.incarnation, presence.uri) != (
-                link.presence.incarnation,
+            if presence is None or (presence.run_id, presence.uri) != (
+                link.presence.run_id,
                 link.presence.uri,
             ):
                 self._dialled.pop(name).stop()

@@ -53,7 +53,7 @@ from leveret.storage.secret_file import SECRET_FILE, Secret
 logger = logging.getLogger(__name__)
 
 _ID_BYTES: Final = 12
-_INCARNATION_BYTES: Final = 9
+_RUN_ID_BYTES: Final = 9
 _ASK_AGAIN_S: Final = 0.05
 _REMEMBER_S: Final = 10.0
 """The interval at which a node stores which revision of etcd it has seen."""
@@ -70,7 +70,7 @@ class ClusterMember:
         store: the client of etcd.
         definitions_lock: acquires the definitions lock.
         is_founder: whether this node founds the cluster.
-        incarnation: the id of this run.
+        run_id: the id of this run.
         node_id: the id of this node's data.
         http_uri: the address of this node's management API.
         found_with: the decisions on schema replication with which this node would found a cluster.
@@ -95,7 +95,7 @@ class ClusterMember:
         self.state = ClusterState(ClusterKeys.under(config.etcd.prefix))
         self.is_founder = False
         self.found_with = SchemaDecided()
-        self.incarnation = secrets.token_urlsafe(_INCARNATION_BYTES)
+        self.run_id = secrets.token_urlsafe(_RUN_ID_BYTES)
         self.http_uri = f"http://{config.management.ip}:{config.management.port}"
         self._config = config
         self._data_dir = data_dir
@@ -351,7 +351,7 @@ class ClusterMember:
 
     def _presence(self, uri: str) -> Presence:
         return Presence(
-            incarnation=self.incarnation,
+            run_id=self.run_id,
             uri=uri,
             http_uri=self.http_uri,
             started_at_ms=self._started_at_ms,
@@ -423,7 +423,7 @@ class ClusterMember:
         members = self.state.names
         if self.name not in members:
             members = [*members, self.name]
-        return ClusterView(self.name, self.incarnation, members, alive, _shuffled)
+        return ClusterView(self.name, self.run_id, members, alive, _shuffled)
 
     def why_not(self, caller: ProvenFollower) -> str:
         """Return the reason why a node may not connect to this one; empty if it may.
@@ -431,7 +431,7 @@ class ClusterMember:
         Only a node that runs, as far as this one knows, may connect; one that is not known yet tries again.
         """
         presence = self.state.alive.get(caller.name)
-        if presence is None or presence.incarnation != caller.incarnation:
+        if presence is None or presence.run_id != caller.run_id:
             return f"node {caller.name} is not known to run"
         return ""
 

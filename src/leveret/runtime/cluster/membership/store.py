@@ -46,7 +46,7 @@ from leveret.runtime.coordination.lease import RETRY_S, KeptLease, attempt_timeo
 logger = logging.getLogger(__name__)
 
 ANNOUNCE_LEASES: Final = 3
-"""The wait, in lease times, for the lease of this node's previous incarnation to expire."""
+"""The wait, in lease times, for the lease of this node's previous run to expire."""
 LOOK_S: Final = 0.25
 """The interval of checks that the watch is at the endpoint that answers, and not behind."""
 STUCK_ATTEMPTS: Final = 2
@@ -167,10 +167,10 @@ class ClusterStore:
         """Add this node to the living ones, or change its presence; then report events.
 
         `presence` is called before each write, so of two changes under way neither undoes the other. Waits for the end
-        of the lease of another incarnation, which may have been killed.
+        of the lease of another run, which may have been killed.
 
         Raises:
-            NameTaken: that incarnation lives on: it is another node with this name.
+            NameTaken: that run goes on: it is another node with this name.
             LeaseLost: this took too long.
             EtcdRefused: etcd refuses.
         """

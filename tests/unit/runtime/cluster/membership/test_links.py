@@ -249,7 +249,7 @@ def test_who_comes_for_what_is_told_and_what_is_said_at_once_is_kept(
             assert near.got == [(Type.AMQP, piece) for piece in pieces]
             caller, far = b.came[0]
             assert (caller.kind, caller.name, caller.node_id) == ("relay", "a", "id-a")
-            assert (caller.incarnation, caller.vhost) == ("run-a", "/ü\n")
+            assert (caller.run_id, caller.vhost) == ("run-a", "/ü\n")
             peer.write(message(Type.AMQP, b"x" * 100_000))
             await until(lambda: b.others[0].got)
             assert b.others[0].got == [(Type.AMQP, b"x" * 100_000)]

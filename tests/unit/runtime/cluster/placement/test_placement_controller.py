@@ -183,8 +183,8 @@ class World:
     def _cluster_view(self) -> ClusterView:
         return ClusterView("a", "a1", list(NAMES), self.state.alive, list)
 
-    def runs(self, node: str, incarnation: str = "") -> None:
-        presence = Presence(incarnation or f"{node}1", "uri", "", 0, "")
+    def runs(self, node: str, run_id: str = "") -> None:
+        presence = Presence(run_id or f"{node}1", "uri", "", 0, "")
         self.store.put(self.store.keys.alive(node), encode(presence))
 
     def ends(self, node: str) -> None:
@@ -276,9 +276,9 @@ async def test_what_was_decided_of_a_queue_that_is_gone_by_then_is_not_written(
 async def test_who_leads_by_a_record_that_came_meanwhile_is_not_replaced() -> None:
     """While it is asked who has most, another node has written that it leads."""
     world = World(alive="abc", policy=MOST)
-    world.records(placed("ab", "ab", leader="d", incarnation="d1", majority=True))
+    world.records(placed("ab", "ab", leader="d", run_id="d1", majority=True))
     world.hands.ends = {"a": (3, 9), "b": (3, 8)}
-    other = placed("a", "a", leader="b", incarnation="b1", term=4)
+    other = placed("a", "a", leader="b", run_id="b1", term=4)
 
     def asked(node: str) -> None:
         if world.recorded().term == 3:
@@ -294,7 +294,7 @@ async def test_who_leads_by_a_record_that_came_meanwhile_is_not_replaced() -> No
 async def test_a_queue_that_was_declared_anew_is_not_deleted_for_the_one_before() -> None:
     world = World(alive="abc")
     other = ("/", "other")
-    world.records(placed(leader="d", incarnation="d1"), durable=False)
+    world.records(placed(leader="d", run_id="d1"), durable=False)
     world.records(placed(), other)
 
     def declared_anew() -> None:
@@ -316,7 +316,7 @@ async def test_a_record_is_followed_before_anything_is_decided_by_it(monkeypatch
     world = World()
     first = ("/", "first")
     world.records(placed("bcd", "bcd"), first)
-    world.records(placed("acd", "acd", leader="b", incarnation="b1"))
+    world.records(placed("acd", "acd", leader="b", run_id="b1"))
     await begun(world)
     await world.rest()
     followed = world.hands.followed
@@ -447,7 +447,7 @@ async def test_nothing_is_decided_before_what_was_written_is_seen() -> None:
 
 async def test_nobody_takes_over_from_a_leader_that_is_back_by_then() -> None:
     world = World(alive="abc")
-    before = placed("ab", "ab", leader="d", incarnation="d1")
+    before = placed("ab", "ab", leader="d", run_id="d1")
     world.records(before)
     world.store.before.append(lambda: world.runs("d"))
     await begun(world)
@@ -458,7 +458,7 @@ async def test_nobody_takes_over_from_a_leader_that_is_back_by_then() -> None:
 
 async def test_nobody_leads_without_messages_that_somebody_has_who_is_back_by_then() -> None:
     world = World(alive="ab", policy=MirrorPolicy(mode="all", promote_on_failure="always"))
-    before = placed("ac", "c", leader="d", incarnation="d1")
+    before = placed("ac", "c", leader="d", run_id="d1")
     world.records(before)
     world.store.before.append(lambda: world.runs("c"))
     await begun(world)
@@ -470,7 +470,7 @@ async def test_nobody_leads_without_messages_that_somebody_has_who_is_back_by_th
 @pytest.mark.parametrize("policy", [ALL, MOST])
 async def test_whether_a_majority_is_asked_is_the_records_word(policy: MirrorPolicy) -> None:
     world = World(alive="abc", policy=policy)
-    world.records(placed("abc", "abc", leader="d", incarnation="d1", majority=True))
+    world.records(placed("abc", "abc", leader="d", run_id="d1", majority=True))
     world.hands.ends = {"a": (3, 8), "b": (3, 9)}
     await begun(world)
     await world.rest()
@@ -479,7 +479,7 @@ async def test_whether_a_majority_is_asked_is_the_records_word(policy: MirrorPol
 
 async def test_too_few_of_a_majority_lead_nothing() -> None:
     world = World(alive="abc", policy=ALL)
-    before = placed("abc", "abc", leader="d", incarnation="d1", majority=True)
+    before = placed("abc", "abc", leader="d", run_id="d1", majority=True)
     world.records(before)
     world.hands.ends = {"a": (3, 8)}
     await begun(world)
@@ -489,7 +489,7 @@ async def test_too_few_of_a_majority_lead_nothing() -> None:
 
 async def test_who_cannot_read_its_copy_stands_aside() -> None:
     world = World(alive="abc")
-    world.records(placed("ab", "ab", leader="d", incarnation="d1"))
+    world.records(placed("ab", "ab", leader="d", run_id="d1"))
     world.hands.damaged.add(Q)
     await begun(world)
     await world.rest()

@@ -22,7 +22,7 @@ async def test_queues_that_move_by_their_policy_hold_nothing_else_up(monkeypatch
     for key in (Q, second):
         world.records(placed("b", "b"), key)
         world.hands.ready_ones[key] = "b"
-    world.records(placed("a", "a", leader="d", incarnation="d1"), other)
+    world.records(placed("a", "a", leader="d", run_id="d1"), other)
     is_given, given = asyncio.Event(), list[QueueKey]()
 
     async def hand_over_to(
