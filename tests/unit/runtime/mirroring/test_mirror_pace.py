@@ -11,6 +11,7 @@ import pytest
 
 from leveret.core.replication.sync_pace import SyncPace
 from leveret.model.errors import StorageError
+from leveret.runtime.link import heartbeat
 from leveret.runtime.mirroring import copy_link, source_link, source_stream
 from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.runtime.replication import sending_link
@@ -170,6 +171,8 @@ def test_a_slow_mirror_is_gone_and_catches_up_from_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sending_link, "LIVE_BYTES_MAX", 2_000_000)
+    # The link stands still for as long as the leader writes, which may take seconds.
+    monkeypatch.setattr(heartbeat, "BEAT_S", 60.0)
 
     async def scenario(proxy: LinkProxy) -> None:
         leader, mirror = Node(tmp_path / "leader"), Node(tmp_path / "mirror")
