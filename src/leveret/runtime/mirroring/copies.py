@@ -150,6 +150,7 @@ class MirrorCopies(CopyOwner):
                 remove_directory(pieces_directory(self._tree.root, name), self._tree.removed)
             self.damaged.discard(name)
             self._applier.forget(name)
+            self._make_if_empty(name)
             copy = self._copies[name] = MirrorCopy(name, leader, self._tree, self.commits, self._fail)
         else:
             self._links[copy.leader].remove(name)
@@ -220,6 +221,22 @@ class MirrorCopies(CopyOwner):
         # The records that the node reports are on disk before it acks any.
         self.commits.appended(log)
         return None
+
+    def _make_if_empty(self, name: str) -> None:
+        """Give a copy without a chunk a file, if this node has had records of the log.
+
+        The leader's log may be empty, for it lost records that it had confirmed to nobody. This copy counts as
+        synchronised then, and the mark of the log stays: without a file, a start or a promotion would take the log for
+        lost.
+
+        Raises:
+            StorageError: the disk refuses it.
+        """
+        if not self._logs.has_log(name):
+            return
+        log = self._tree.logs.get(name) or self._applier.open(name)
+        if not log.size_bytes:
+            log.make()
 
     def put_away(self, name: str, damage: str) -> None:
         """Move the files of an unreadable, closed log into quarantine; `damage` is the reason.
@@ -473,6 +490,8 @@ class MirrorCopies(CopyOwner):
                     self._logs.begins_anew(copy.name)
                     copy.prefix.remove()
                 self._applier.apply(change)
+                if kind is ChangeKind.BEGIN:
+                    self._make_if_empty(copy.name)
                 if kind is ChangeKind.DROP:
                     copy.prefix.drop(change.offset)
                 elif kind is ChangeKind.APPEND:
@@ -512,6 +531,7 @@ class MirrorCopies(CopyOwner):
         # After a crash up to here, or during the truncation, the records are divergent again, and the quarantine
         # continues.
         self._forget(copy, change, log, is_head=is_head)
+        self._make_if_empty(copy.name)
         await asyncio.to_thread(quarantine.finish)
         logger.warning(
             "mirror_diverged log=%s leader=%s offset=%d end=%d", copy.name, copy.leader, at, ends.next_offset

@@ -411,6 +411,35 @@ async def test_a_mirror_of_what_is_all_settled_knows_on_its_disk_where_it_begins
     assert [header.chunk_id for header, _ in found.headers_before(found.next_offset, 9)] == [end]
 
 
+@pytest.mark.parametrize("is_discarded", [False, True])
+@pytest.mark.parametrize("has_log", [False, True])
+async def test_a_mirror_of_a_leader_that_lost_everything_may_lead_although_nothing_came_since(
+    tmp_path: Path, is_discarded: bool, has_log: bool
+) -> None:
+    """The leader lost its power before anything was confirmed. Its mirror had records, and had them taken away."""
+    leader, mirror = await pair(tmp_path)
+    leader.lead(A, automatic=True)
+    leader.fill(A, 20_000)
+    mirror.copies.mirror(A, "leader")
+    await until(lambda: leader.is_live("mirror", A), "live")
+    await leader.stop()
+    await mirror.copies.release(A)
+    if is_discarded:
+        await mirror.copies.discard(A)
+    empty = Node(tmp_path / "empty", "leader", epoch=2)
+    mirror.via["leader"] = await empty.listen()
+    if has_log:
+        empty.log(A)
+    empty.lead(A, automatic=True)
+    mirror.copies.mirror(A, "leader")
+    await until(lambda: empty.is_live("mirror", A), "live")
+    await mirror.stop()
+    await empty.stop()
+    assert mirror.has_log(A)
+    found = Log(mirror.tree.path_of(A), epoch=0).open(must_exist=True)
+    assert (found.first_offset, found.next_offset) == (0, 0)
+
+
 async def test_a_mirror_that_was_told_to_begin_has_a_file_before_anything_comes(tmp_path: Path) -> None:
     """Should it end just then, it is an empty copy that begins there, and none that has all of nothing."""
     node = Node(tmp_path / "mirror")
