@@ -18,14 +18,15 @@ import msgspec
 from leveret.model.errors import LeveretError, NotFound, PreconditionFailed, StorageError
 from leveret.runtime.integrity.answers import Answers
 from leveret.runtime.integrity.divergent import DivergentParts, divergent_messages, divergent_reports
+from leveret.runtime.integrity.inspected_node import InspectedNode
 from leveret.runtime.integrity.log_copies import CopyRole, LogCopy, copy_at, copy_of
 from leveret.runtime.integrity.peers import InspectedPeer
-from leveret.runtime.integrity.scrubbing import CopyDamaged, Pace, Scrubbed, Scrubber, Stopped
+from leveret.runtime.integrity.scrubbing import Pace, Scrubbed, Scrubber, Stopped
 from leveret.runtime.integrity.verifying import Verification
 from leveret.storage.quarantine.count import contents
 from leveret.storage.quarantine.quarantine import Quarantine
+from leveret.storage.quarantine.report import DivergentReport
 from leveret.storage.state_file import StateFile
-from leveret.storage.tree import Tree
 
 logger = logging.getLogger(__name__)
 
@@ -63,43 +64,25 @@ class Inspection:
     def __init__(
         self,
         data_dir: Path,
+        node: InspectedNode,
         *,
-        name: str,
-        node_id: str,
-        tree: Callable[[], Tree],
-        state: Callable[[], str],
-        queue_of: Callable[[str], tuple[str, str] | None],
-        is_down: Callable[[str, str], bool],
-        peers: Callable[[], Iterable[InspectedPeer]],
-        copy_damaged: CopyDamaged,
         clock_ms: Callable[[], int],
         interval_ms: int | None,
     ) -> None:
         """Inspect nothing yet.
 
         Args:
-            data_dir: the directory of `tree`.
-            name: the name of this node, as other nodes use it.
-            node_id: the identity of this node.
-            tree: all logs and state files of the node.
-            state: the state of this node, as in management.node.ReplicationOperations.
-            queue_of: returns vhost and name of the queue with a given log.
-            is_down: returns whether a queue, by vhost and name, is out of service because its log is damaged.
-            peers: the nodes at the other ends of all links, the leader first.
-            copy_damaged: see scrubbing.
+            data_dir: the directory of the node's tree.
+            node: the node.
             clock_ms: the time.
             interval_ms: the interval of scrubs in the background; None for none.
         """
         self._data_dir = data_dir
-        self._name = name
-        self._tree = tree
-        self._node_id = node_id
-        self._queue_of = queue_of
-        self._peers = peers
+        self._node = node
         self._clock_ms = clock_ms
         self._interval_ms = interval_ms
-        self._answers = Answers(tree, state)
-        self._scrubber = Scrubber(tree, state, queue_of, is_down, peers, copy_damaged)
+        self._answers = Answers(lambda: node.tree, lambda: node.state)
+        self._scrubber = Scrubber(node)
         self._file = StateFile(data_dir / FILE)
         self._past = self._load()
         self._total = Scrubbed()
@@ -139,10 +122,13 @@ class Inspection:
 
     async def verify(self, follower: str | None, deep: bool) -> list[dict[str, Any]]:
         """See management.node.InspectionOperations."""
-        peers = [peer for peer in self._peers() if follower in (None, *self._follower(peer))]
+        peers = [peer for peer in self._node.peers if follower in (None, *self._follower(peer))]
         if not peers and follower is not None:
             raise NotFound(f"no follower '{follower}' is connected")
-        work = [Verification(self._answers, peer, self._name, self._queue_of, deep=deep) for peer in peers]
+        work = [
+            Verification(self._answers, peer, self._node.name, self._node.queue_of, deep=deep)
+            for peer in peers
+        ]
         comparing = _Comparing(work, len(work) * self._stored_octets())
         self._verifying.append(comparing)
         try:
@@ -159,11 +145,11 @@ class Inspection:
         }
 
     def _stored_octets(self) -> int:
-        return sum(log.size_bytes for log in list(self._tree().logs.values()))
+        return sum(log.size_bytes for log in list(self._node.tree.logs.values()))
 
     def _follower(self, peer: InspectedPeer) -> tuple[str, str]:
         """Return name and id of the follower of the two nodes."""
-        return (self._name, self._node_id) if peer.is_leader else (peer.name, peer.node_id)
+        return (self._node.name, self._node.node_id) if peer.is_leader else (peer.name, peer.node_id)
 
     # -- scrubbing ----------------------------------------------------------------------------
 
@@ -284,25 +270,19 @@ class Inspection:
 
     async def copies(self, path: str) -> list[LogCopy]:
         """See management.node.InspectionOperations."""
-        found = await asyncio.to_thread(contents, self._tree().path_of(path), path)
-        own = copy_of(self._name, CopyRole.LEADER, found, is_damaged=True)
-        asked = [copy_at(peer, path) for peer in self._peers() if not peer.is_leader]
+        found = await asyncio.to_thread(contents, self._node.tree.path_of(path), path)
+        own = copy_of(self._node.name, CopyRole.LEADER, found, is_damaged=True)
+        asked = [copy_at(peer, path) for peer in self._node.peers if not peer.is_leader]
         return [own, *await asyncio.gather(*asked)]
 
     async def quarantine_log(self, path: str) -> None:
         """See management.node.InspectionOperations."""
-        epoch = self._tree().epoch
-        quarantine = Quarantine(
-            self._data_dir,
-            at_ms=self._clock_ms(),
-            from_epoch=epoch,
-            to_epoch=epoch,
-            node_id=self._node_id,
-            leader_id=self._node_id,
-            leader_uri="",
-            name_of=self._queue_of,
-            is_lost=True,
+        epoch = self._node.tree.epoch
+        node_id = self._node.node_id
+        join = DivergentReport.begun(
+            self._clock_ms(), from_epoch=epoch, to_epoch=epoch, node_id=node_id, leader_id=node_id
         )
+        quarantine = Quarantine(self._data_dir, join, self._node.queue_of, is_lost=True)
         await asyncio.to_thread(quarantine.add, path)
         await asyncio.to_thread(quarantine.finish)
 

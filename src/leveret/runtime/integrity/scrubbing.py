@@ -9,7 +9,7 @@ is truncated, or begun anew, only when this node joins its leader. So no repair 
 join waits for `settled`.
 
 A missing segment is not repaired. A copy of another node's log that lacks a segment is fetched again as a whole:
-`copy_damaged`.
+`InspectedNode.copy_damaged`.
 """
 
 from __future__ import annotations
@@ -22,22 +22,19 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
-from leveret.model.errors import Corrupt, LeveretError, StorageError
+from leveret.model.errors import LeveretError, StorageError
 from leveret.runtime.integrity.answers import CHUNKS_BYTES_MAX, need
+from leveret.runtime.integrity.inspected_node import InspectedNode
 from leveret.runtime.integrity.peers import JOINED, InspectedPeer
 from leveret.storage.inspection.scrub import Scrub, repair
 from leveret.storage.inspection.walk import Damage
 from leveret.storage.log import Log
-from leveret.storage.tree import Tree
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-CopyDamaged: TypeAlias = Callable[[Log, Corrupt], bool]
-"""Called with an open log that cannot continue; returns whether it is a mirror's copy, which is fetched again."""
 
 _END_UNKNOWN: Final = 1 << 62
 """An offset beyond all logs."""
@@ -107,29 +104,11 @@ class Scrubbed:
 
 
 class Scrubber:
-    """See the module.
+    """See the module."""
 
-    Attributes:
-        peers: the nodes that may be asked for chunks.
-        is_down: returns whether a queue, by vhost and name, is out of service because its log is damaged.
-    """
-
-    def __init__(
-        self,
-        tree: Callable[[], Tree],
-        state: Callable[[], str],
-        queue_of: Callable[[str], tuple[str, str] | None],
-        is_down: Callable[[str, str], bool],
-        peers: Callable[[], Iterable[InspectedPeer]],
-        copy_damaged: CopyDamaged,
-    ) -> None:
-        """Read nothing yet. `state` is the state of this node; `queue_of` returns vhost and queue of a log."""
-        self._tree = tree
-        self._state = state
-        self._queue_of = queue_of
-        self._is_down = is_down
-        self._peers = peers
-        self._copy_damaged = copy_damaged
+    def __init__(self, node: InspectedNode) -> None:
+        """Read nothing yet."""
+        self._node = node
         self._writing = asyncio.Lock()
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="scrub")
 
@@ -151,7 +130,7 @@ class Scrubber:
 
     def _all(self) -> list[str]:
         """Return all logs, including those that could not be opened: a damaged log takes its queue down."""
-        tree = self._tree()
+        tree = self._node.tree
         return sorted({*tree.logs.copy(), *tree.unopened()})
 
     async def _in_thread(self, pace: Pace, work: Callable[[], T]) -> T:
@@ -174,7 +153,7 @@ class Scrubber:
     # -- one log --------------------------------------------------------------------------------
 
     async def _log(self, name: str, scrubbed: Scrubbed, pace: Pace) -> None:
-        tree = self._tree()
+        tree = self._node.tree
         log = tree.logs.get(name)
         until = log.synced_offset if log is not None else None
         scrub = Scrub(tree.path_of(name), until, on_read=pace, name=name)
@@ -194,11 +173,11 @@ class Scrubber:
 
     def _still_has_segment(self, name: str, log: Log | None, damage: Damage) -> bool:
         """Return whether the log is the one that was read, and still has that segment."""
-        return self._tree().logs.get(name) is log and (log is None or log.first_offset <= damage.segment)
+        return self._node.tree.logs.get(name) is log and (log is None or log.first_offset <= damage.segment)
 
     async def _damaged(self, name: str, log: Log | None, damage: Damage, scrubbed: Scrubbed) -> None:
         scrubbed.damaged += 1
-        vhost, queue = self._queue_of(name) or ("", "")
+        vhost, queue = self._node.queue_of(name) or ("", "")
         logger.error(
             "chunk_damaged log=%s vhost=%s queue=%s offset=%d next_offset=%d segment=%d error=%s",
             name,
@@ -221,8 +200,8 @@ class Scrubber:
             scrubbed.unmended.add(name)
 
     def _say_mended(self, name: str, log: Log | None) -> None:
-        queue = self._queue_of(name)
-        if log is None or (queue is not None and self._is_down(*queue)):
+        queue = self._node.queue_of(name)
+        if log is None or (queue is not None and self._node.is_down(*queue)):
             logger.warning(
                 "log_mended log=%s vhost=%s queue=%s hint=restart this node: it serves the queue again",
                 name,
@@ -233,14 +212,14 @@ class Scrubber:
 
     async def _mend(self, name: str, log: Log | None, damage: Damage) -> list[str] | None:
         """Return why no side's chunks could replace the damage; None if some did."""
-        if self._state() not in JOINED:
-            return [f"this node is {self._state()}, it mends nothing before it streams"]
+        if self._node.state not in JOINED:
+            return [f"this node is {self._node.state}, it mends nothing before it streams"]
         if damage.position < 0:
-            if log is not None and self._copy_damaged(log, damage.error(log.directory)):
+            if log is not None and self._node.copy_damaged(log, damage.error(log.directory)):
                 return ["a segment is missing: this copy is quarantined and fetched again from its leader"]
             return ["a segment is missing, and a scrub repairs chunks within segments only"]
         reasons = []
-        for peer in self._peers():
+        for peer in self._node.peers:
             try:
                 octets = await self._fetch(peer, name, damage)
                 await self._write(name, log, damage, octets)
@@ -294,7 +273,7 @@ class Scrubber:
 
     async def _write_settled(self, name: str, log: Log | None, damage: Damage, octets: bytes) -> None:
         async with self._writing:
-            if self._state() not in JOINED or not self._still_has_segment(name, log, damage):
+            if self._node.state not in JOINED or not self._still_has_segment(name, log, damage):
                 raise StorageError(f"log {name}: it was cut or dropped meanwhile")
-            directory = self._tree().path_of(name)
+            directory = self._node.tree.path_of(name)
             await asyncio.to_thread(repair, directory, damage.offset, octets)

@@ -27,7 +27,7 @@ from leveret.runtime.replication.prefix_segment import pieces_directory, remove_
 from leveret.storage.log import Log
 from leveret.storage.quarantine.count import contents
 from leveret.storage.quarantine.quarantine import Quarantine
-from leveret.storage.quarantine.report import DIRECTORY, DivergentLog
+from leveret.storage.quarantine.report import DIRECTORY, DivergentLog, DivergentReport
 from leveret.storage.segment import has_segments
 from leveret.storage.tree import Tree
 from leveret.wire import link as wire
@@ -329,17 +329,14 @@ class MirrorCopies(CopyOwner):
         self._warn_of_lost(name, found)
 
     def _quarantine(self, from_epoch: int, to_epoch: int, leader: str, *, is_lost: bool) -> Quarantine:
-        return Quarantine(
-            self._data_dir,
-            at_ms=self._clock_ms(),
+        join = DivergentReport.begun(
+            self._clock_ms(),
             from_epoch=from_epoch,
             to_epoch=to_epoch,
             node_id=self._node,
             leader_id=leader,
-            leader_uri="",
-            name_of=self._logs.key_of,
-            is_lost=is_lost,
         )
+        return Quarantine(self._data_dir, join, self._logs.key_of, is_lost=is_lost)
 
     def _warn_of_lost(self, name: str, found: DivergentLog | None) -> None:
         if found is not None and found.is_lost and found.unsettled:

@@ -65,6 +65,12 @@ class FollowingNode(Protocol):
     def leader_epoch(self, leader: ProvenLeader) -> None:
         """Take a proven leader, whose epoch may be higher than this node's."""
 
+    def damaged(self, error: Corrupt) -> None:
+        """Called with the error of a damaged or missing log of this node."""
+
+    def hopeless(self, error: LeveretError) -> None:
+        """Called with an error that no further attempt can cure: the leader has another secret."""
+
 
 @dataclass(slots=True)
 class LeaderProgress:
@@ -117,19 +123,13 @@ class Inbound:
         clock_ms: Callable[[], int],
         answer: Callable[[str, dict[str, Any]], dict[str, Any]],
         repaired: Callable[[], Awaitable[None]],
-        on_hopeless: Callable[[LeveretError], None],
-        on_damage: Callable[[Corrupt], None],
     ) -> None:
         """Start without a connection.
 
         `data` applies the leader's frames, `answer` answers the leader's questions. `repaired` returns once no chunk is
-        being repaired; none is repaired while this node joins. `on_hopeless` is called with an error that no further
-        attempt can cure: the leader has another secret. `on_damage` is called with the error of a damaged or missing
-        log of this node.
+        being repaired; none is repaired while this node joins.
         """
-        self._on_hopeless = on_hopeless
         self._repaired = repaired
-        self._on_damage = on_damage
         self.uri = uri
         self.progress = LeaderProgress()
         self.questions = Questions(in_thread(answer))
@@ -284,9 +284,9 @@ class Inbound:
         if not self._stops:
             self._note_error(str(error or "the leader closed the link"))
             if isinstance(error, SecretsDiffer):
-                self._on_hopeless(error)
+                self._followed.hopeless(error)
         if isinstance(error, Corrupt):
-            self._on_damage(error)
+            self._followed.damaged(error)
         refused = isinstance(error, (SecretsDiffer, HandshakeRefused, HandshakeDeclined, StorageError))
         progress.state = "failed" if refused else "connecting"
         progress.connected_at_ms = None

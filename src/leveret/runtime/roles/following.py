@@ -30,6 +30,7 @@ from leveret.runtime.roles.leaderships import Leaderships
 from leveret.session.link_handshake import ProvenLeader
 from leveret.storage.log import Log
 from leveret.storage.quarantine.quarantine import Quarantine
+from leveret.storage.quarantine.report import DivergentReport
 from leveret.wire.chunk import Chunk
 
 logger = logging.getLogger(__name__)
@@ -94,14 +95,15 @@ class FollowerRole(CopyOwner):
         *,
         is_fetching_again: bool = False,
     ) -> None:
-        """Make the link, whose `run` is to be called; the callbacks are the link's.
+        """Make the link, whose `run` is to be called; `answer` and `repaired` are the link's.
 
-        `is_fetching_again`: it had joined before, and has lost a log since then; a delayed follower goes on with its
-        delay.
+        `on_hopeless` is called with an error that no further attempt of the link can cure. `is_fetching_again`: it had
+        joined before, and has lost a log since then; a delayed follower goes on with its delay.
 
         Raises:
             StorageError: the index of a delayed follower cannot be read, or the disk refuses it.
         """
+        self._on_hopeless = on_hopeless
         identity, settings = self._identity.identity, self._config.followers
         data = await follower_data(
             self.node.data_dir,
@@ -124,8 +126,6 @@ class FollowerRole(CopyOwner):
             clock_ms=clock_ms,
             answer=answer,
             repaired=repaired,
-            on_hopeless=on_hopeless,
-            on_damage=self.damaged,
         )
         self._watching = asyncio.get_running_loop().create_task(self._watch(), name="removed logs")
         # Clients are passed on here, and a leader's confirms wait for this loop.
@@ -138,6 +138,10 @@ class FollowerRole(CopyOwner):
     def damaged(self, error: Corrupt) -> None:
         """Stop acking for good, because a log here is unusable; see roles."""
         self.node.commits.fail(error)
+
+    def hopeless(self, error: LeveretError) -> None:
+        """See inbound.FollowingNode."""
+        self._on_hopeless(error)
 
     async def stop(self) -> None:
         """End the link, and remove nothing more."""
@@ -208,16 +212,15 @@ class FollowerRole(CopyOwner):
     def _quarantine(self, leader: ProvenLeader) -> Quarantine:
         """The quarantine of records that this node has and the leader lacks."""
         identity = self._identity.identity
-        return Quarantine(
-            self.node.data_dir,
-            at_ms=clock_ms(),
+        join = DivergentReport.begun(
+            clock_ms(),
             from_epoch=identity.epoch,
             to_epoch=leader.epoch,
             node_id=identity.node_id,
             leader_id=leader.node_id,
             leader_uri=leader.uri or str(self.uri),
-            name_of=self.node.queue_of,
         )
+        return Quarantine(self.node.data_dir, join, self.node.queue_of)
 
     def joined(self, leader: ProvenLeader) -> None:
         """Record that this node has the leader's data alone."""

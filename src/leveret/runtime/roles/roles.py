@@ -38,7 +38,6 @@ from leveret.model.errors import Corrupt, LeveretError, PreconditionFailed, Stor
 from leveret.runtime.cluster.membership.listener import TLS_PREFIX as CLUSTER_TLS
 from leveret.runtime.cluster.membership.membership_file import MembershipFile
 from leveret.runtime.integrity.inspection import Inspection
-from leveret.runtime.integrity.peers import peers_of
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.node.node import Node
 from leveret.runtime.process.clock import clock_ms
@@ -53,6 +52,7 @@ from leveret.runtime.roles import passive_node
 from leveret.runtime.roles.fencer import Fencer
 from leveret.runtime.roles.follower_server import TLS, FollowerServer, uri_of
 from leveret.runtime.roles.following import FollowerRole
+from leveret.runtime.roles.inspected_roles import InspectedRoles
 from leveret.runtime.roles.leaderships import Leaderships
 from leveret.runtime.roles.protocol_endpoints import HttpEndpoint, endpoint_of
 from leveret.runtime.sockets.acceptor import Accepted
@@ -61,7 +61,6 @@ from leveret.runtime.sockets.listening import ProtocolEndpoint
 from leveret.runtime.sockets.tls import client_context
 from leveret.session.link_handshake import ProvenFollower, ProvenLeader
 from leveret.storage.disk import free_disk_bytes
-from leveret.storage.log import Log
 from leveret.storage.reserve import Reserve
 from leveret.storage.secret_file import SECRET_FILE, Secret, SecretError, make_or_read, read
 from leveret.storage.tree import Tree
@@ -146,14 +145,7 @@ class Roles:
             )
         self.inspection = Inspection(
             data_dir,
-            name=config.node_name,
-            node_id=self.identity.node_id,
-            tree=lambda: self.node.tree,
-            state=lambda: self.state,
-            queue_of=lambda name: self.node.queue_of(name),
-            is_down=self._is_down,
-            peers=lambda: peers_of(self.inbound, self.listener),
-            copy_damaged=self._lacks_segment,
+            InspectedRoles(self),
             clock_ms=clock_ms,
             interval_ms=config.followers.scrub_interval_ms,
         )
@@ -464,13 +456,6 @@ class Roles:
         self._note_incomplete()
         passive_node.report_lost_logs(node, lost, lost_definitions=lost_definitions)
 
-    def _lacks_segment(self, log: Log, error: Corrupt) -> bool:
-        """See scrubbing.CopyDamaged."""
-        if self.following is not None:
-            self.following.damaged(error)
-            return True
-        return self.node.copy_gone(log, error)
-
     def _damaged_copy(self, commits: GroupCommit, error: Corrupt) -> None:
         """Fetch a log of this follower again that is damaged or gone; acks have ended."""
         logger.error("damaged_copy log=%s error=%s action=fetch_again", error.log, error)
@@ -685,7 +670,3 @@ class Roles:
     def state(self) -> str:
         """A follower's state; in other roles the role."""
         return self.inbound.state if self.inbound is not None else self.role
-
-    def _is_down(self, vhost: str, name: str) -> bool:
-        queue = self.node.broker.queues.get((vhost, name))
-        return queue is not None and queue.damage is not None

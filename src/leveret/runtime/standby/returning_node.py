@@ -253,16 +253,14 @@ class RejoinQuarantine:
         """Quarantine nothing yet."""
         upstream, _ = node.standby.upstream
         self._reports: dict[str, DivergentReport] = {}
-        self._log_quarantine = Quarantine(
-            node.data_dir,
-            at_ms=clock_ms(),
+        join = DivergentReport.begun(
+            clock_ms(),
             from_epoch=0,
             to_epoch=0,
             node_id=node.config.node_name,
-            leader_id="",
             leader_uri=upstream.endpoints[0] if upstream is not None else "",
-            name_of=node.queue_of,
         )
+        self._log_quarantine = Quarantine(node.data_dir, join, node.queue_of)
 
     def add(self, queue: Queue, begin: int, end: int) -> None:
         """Quarantine the queue's records from `begin` up to `end`; blocks for the disk.

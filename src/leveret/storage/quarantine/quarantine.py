@@ -26,7 +26,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from datetime import UTC, datetime
 from itertools import chain, pairwise
 from itertools import count as count_from
 from pathlib import Path
@@ -67,26 +66,19 @@ class Quarantine:
     def __init__(
         self,
         data_dir: Path,
-        *,
-        at_ms: int,
-        from_epoch: int,
-        to_epoch: int,
-        node_id: str,
-        leader_id: str,
-        leader_uri: str,
+        join: DivergentReport,
         name_of: Callable[[str], tuple[str, str] | None],
+        *,
         is_lost: bool = False,
         on_read: OnRead | None = None,
     ) -> None:
-        """Of a node in `from_epoch` that joins a leader in `to_epoch`; `name_of` gives a log's vhost and queue.
+        """Of a join, as `DivergentReport.begun` describes it; `name_of` gives a log's vhost and queue.
 
         `is_lost`: no other node may have the confirmed messages of the logs.
         """
         self.report: DivergentReport | None = None
         self._data_dir = data_dir
-        self._new = DivergentReport(
-            _id(at_ms, from_epoch), at_ms, from_epoch, to_epoch, node_id, leader_id, leader_uri
-        )
+        self._new = join
         self._name_of = name_of
         self._is_lost = is_lost
         self._on_read = on_read
@@ -233,10 +225,6 @@ def _shared(pieces: list[_Piece], until: int | None) -> set[_Piece]:
     if until is None:
         return set(pieces[1:])
     return {piece for piece, after in pairwise(pieces[1:]) if after.first_offset <= until}
-
-
-def _id(at_ms: int, epoch: int) -> str:
-    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y%m%dT%H%M%S}-e{epoch}"
 
 
 def _tail_of(file: SegmentFile, piece: _Piece) -> Iterator[bytes]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -82,6 +83,21 @@ class DivergentReport(msgspec.Struct):
     leader_uri: str
     is_finished: bool = False
     logs: list[DivergentLog] = []
+
+    @classmethod
+    def begun(
+        cls,
+        at_ms: int,
+        *,
+        from_epoch: int,
+        to_epoch: int,
+        node_id: str,
+        leader_id: str = "",
+        leader_uri: str = "",
+    ) -> DivergentReport:
+        """The report of a join that begins, before anything is quarantined; nothing is written."""
+        report_id = f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y%m%dT%H%M%S}-e{from_epoch}"
+        return cls(report_id, at_ms, from_epoch, to_epoch, node_id, leader_id, leader_uri)
 
     @classmethod
     def load(cls, data_dir: Path, report_id: str) -> DivergentReport:

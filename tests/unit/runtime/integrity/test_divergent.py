@@ -20,6 +20,7 @@ from leveret.runtime.integrity.divergent import DivergentParts, divergent_messag
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.log_store import LogStore
 from leveret.storage.quarantine.quarantine import Quarantine
+from leveret.storage.quarantine.report import DivergentReport
 from leveret.storage.tree import Tree
 from tests.unit.runtime.collecting.site import head_of
 
@@ -54,10 +55,8 @@ def data_dir(tmp_path: Path) -> Path:
 
 
 def quarantine(data_dir: Path, at_ms: int, **offsets: int) -> str:
-    quarantine = Quarantine(
-        data_dir, at_ms=at_ms, from_epoch=1, to_epoch=2, node_id="here", leader_id="there",
-        leader_uri="tcp://there:5679", name_of=NAMES.get,
-    )  # fmt: skip
+    join = DivergentReport.begun(at_ms, from_epoch=1, to_epoch=2, node_id="here", leader_id="there")
+    quarantine = Quarantine(data_dir, join, NAMES.get)
     for kind, path in (("queue", QUEUE), ("stream", STREAM)):
         if kind in offsets:
             quarantine.add(path, offsets[kind])

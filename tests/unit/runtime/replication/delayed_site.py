@@ -17,6 +17,7 @@ from leveret.runtime.replication.applier import Applier, CopyOwner
 from leveret.runtime.replication.delaying import Delaying
 from leveret.storage.delayed.index import DelayIndex
 from leveret.storage.quarantine.quarantine import Quarantine
+from leveret.storage.quarantine.report import DivergentReport
 from leveret.storage.tree import Tree
 from leveret.testing.applications.compare import compare
 from leveret.testing.network.waiting import until
@@ -63,7 +64,7 @@ class DelayedSite(FollowerSite):
             self.commits,
             has_joined=self.identity.identity.followed_epoch > 0,
             clock=lambda: self.at_ms or clock_ms(),
-            on_damage=self.damaged.append,
+            on_damage=self.damaged,
         )
         self.delaying.open()
         self.delaying.start()
@@ -109,16 +110,10 @@ class AloneSite(CopyOwner):
         self.is_rewriting = True
 
     def keeper(self) -> Quarantine:
-        return Quarantine(
-            self.directory,
-            at_ms=clock_ms(),
-            from_epoch=1,
-            to_epoch=3,
-            node_id="f" * 24,
-            leader_id="f" * 24,
-            leader_uri="",
-            name_of=lambda name: None,
+        join = DivergentReport.begun(
+            clock_ms(), from_epoch=1, to_epoch=3, node_id="f" * 24, leader_id="f" * 24
         )
+        return Quarantine(self.directory, join, lambda name: None)
 
     async def finish(self, delaying: Delaying, at_ms: int) -> None:
         """Go back to that time, and close all."""

@@ -26,6 +26,7 @@ from leveret.runtime.replication.sent_node import LeaderState
 from leveret.session.link_handshake import ProvenLeader
 from leveret.storage.log import Log
 from leveret.storage.quarantine.quarantine import Quarantine
+from leveret.storage.quarantine.report import DivergentReport
 from leveret.storage.secret_file import Secret
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import Chunk, ChunkType, encode_entry
@@ -193,7 +194,8 @@ class FollowerSite(CopyOwner):
         self.identity = IdentityFile(directory)
         self.repairs = Repairs()
         self.seen: dict[str, list[int]] = {}
-        self.damaged: list[Corrupt] = []
+        self.damage: list[Corrupt] = []
+        self.hopeless = on_hopeless
         self.logs_rewritten: list[str] = []
         self.applier = Applier(self.tree, self.commits, self)
         self.inbound = Inbound(
@@ -205,10 +207,11 @@ class FollowerSite(CopyOwner):
             clock_ms=clock_ms,
             answer=unheard,
             repaired=self.repairs.wait,
-            on_hopeless=on_hopeless,
-            on_damage=self.damaged.append,
         )
         self.running = asyncio.create_task(self.inbound.run())
+
+    def damaged(self, error: Corrupt) -> None:
+        self.damage.append(error)
 
     def follower_data(self) -> FollowerData:
         """What stands at the link."""
@@ -239,16 +242,14 @@ class FollowerSite(CopyOwner):
         quarantine.finish()
 
     def _quarantine(self, leader: ProvenLeader) -> Quarantine:
-        return Quarantine(
-            self.directory,
-            at_ms=clock_ms(),
+        join = DivergentReport.begun(
+            clock_ms(),
             from_epoch=self.identity.identity.epoch,
             to_epoch=leader.epoch,
             node_id="f" * 24,
             leader_id=leader.node_id,
-            leader_uri="",
-            name_of=lambda name: None,
         )
+        return Quarantine(self.directory, join, lambda name: None)
 
     def joined(self, leader: ProvenLeader) -> None:
         if isinstance(self.applier.quarantine, Quarantine):

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from leveret.model.errors import LeveretError
+from leveret.model.errors import Corrupt, LeveretError
 from leveret.runtime.integrity.inspection import Inspection
 from leveret.runtime.integrity.peers import InspectedPeer
 from leveret.runtime.link.questions import Unanswered
@@ -113,17 +113,19 @@ class PairedNode:
     def inspect(self) -> Inspection:
         return Inspection(
             self.directory,
-            name=self.name,
-            node_id=self.node_id,
-            tree=lambda: self.tree,
-            state=lambda: self.state,
-            queue_of=lambda name: ("/", name[7:]) if name.startswith("queues/") else None,
-            is_down=lambda vhost, queue: (vhost, queue) in self.down,
-            peers=lambda: self.peers,
-            copy_damaged=lambda log, error: False,
+            self,
             clock_ms=lambda: self.now_ms,
             interval_ms=self.interval_ms,
         )
+
+    def queue_of(self, log: str) -> tuple[str, str] | None:
+        return ("/", log[7:]) if log.startswith("queues/") else None
+
+    def is_down(self, vhost: str, queue: str) -> bool:
+        return (vhost, queue) in self.down
+
+    def copy_damaged(self, log: Log, error: Corrupt) -> bool:
+        return False
 
     def log(self, name: str) -> Log:
         log = self.tree.log(self.directory / name, segment_bytes_max=SEGMENT_BYTES)

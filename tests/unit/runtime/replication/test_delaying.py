@@ -599,7 +599,7 @@ async def test_without_a_delay_it_is_what_its_leader_is_and_keeps_nothing(tmp_pa
         apply_delay_ms=0,
         has_joined=True,
         clock_ms=clock_ms,
-        on_damage=plain.damaged.append,
+        on_damage=plain.damaged,
     )
     assert data is plain.applier
     assert isinstance(data, Applier)

@@ -34,12 +34,12 @@ EIGHT: Chunks = [(90, 2, True)] * 8
 """Two chunks a segment."""
 
 
-def setting_aside(data_dir: Path, **more: Any) -> Quarantine:
-    about: dict[str, Any] = {"at_ms": AT_MS, "from_epoch": 5, "to_epoch": 6}
+def setting_aside(data_dir: Path, *, is_lost: bool = False, **more: int) -> Quarantine:
+    about = {"at_ms": AT_MS, "from_epoch": 5, "to_epoch": 6} | more
+    join = DivergentReport.begun(**about, node_id="here", leader_id="there", leader_uri="tcp://there:5679")
     return Quarantine(
-        data_dir, **(about | more), node_id="here", leader_id="there", leader_uri="tcp://there:5679",
-        name_of=lambda path: ("/", "work") if path == "queues/1" else None,
-    )  # fmt: skip
+        data_dir, join, lambda path: ("/", "work") if path == "queues/1" else None, is_lost=is_lost
+    )
 
 
 def quarantine(data_dir: Path, at_offset: int, path: str = "queues/1", **more: Any) -> DivergentReport | None:
@@ -215,10 +215,8 @@ def test_large_segments_are_copied_in_steps(tmp_path: Path) -> None:
     log.append(0, 1, 1, bytes(3 * STEP_BYTES), 0)
     log.close()
     steps: list[int] = []
-    quarantine = Quarantine(
-        tmp_path, at_ms=0, from_epoch=1, to_epoch=2, node_id="", leader_id="", leader_uri="",
-        name_of=lambda path: None, on_read=steps.append,
-    )  # fmt: skip
+    join = DivergentReport.begun(0, from_epoch=1, to_epoch=2, node_id="")
+    quarantine = Quarantine(tmp_path, join, lambda path: None, on_read=steps.append)
     quarantine.add("queues/1")
     assert max(steps) <= STEP_BYTES
     assert chunks_aside(tmp_path) == chunks_in(log.directory)
@@ -484,11 +482,13 @@ def test_what_was_appended_to_a_log_since_it_was_added_makes_a_report_of_its_own
     assert [report.logs[0].next_offset for report in reports(tmp_path)] == [18, log.next_offset]
 
 
-@pytest.mark.parametrize("more", [{"from_epoch": 4}, {"to_epoch": 7}])
-def test_a_join_between_other_epochs_makes_another_report(tmp_path: Path, more: dict[str, int]) -> None:
+@pytest.mark.parametrize(("from_epoch", "to_epoch"), [(4, 6), (5, 7)])
+def test_a_join_between_other_epochs_makes_another_report(
+    tmp_path: Path, from_epoch: int, to_epoch: int
+) -> None:
     filled(tmp_path / "queues/1", EIGHT)
     setting_aside(tmp_path).add("queues/1", 6)
-    setting_aside(tmp_path, **more).add("queues/1", 6)
+    setting_aside(tmp_path, from_epoch=from_epoch, to_epoch=to_epoch).add("queues/1", 6)
     assert len(reports(tmp_path)) == 2
 
 
