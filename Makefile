@@ -68,9 +68,10 @@ test-stories: setup-test  ## the long stories: whole sites and clusters, more se
 mutants: setup-test  ## put faults into a copy of the product, one at a time, and see the tests find them
 	@.venv/bin/python -m tests.mutants --whole-suite '$(WHOLE_SUITE)' $(MUTANTS_ARGS)
 
-# No test of these is in a group, so forks of one process share them, which collects once (tests/forked.py).
+# No test of these is in a group, so forks of one process share them, which collects once (tests/forked.py). None has a
+# process that writes, so what is captured are Python's own streams, which takes no file.
 test-fast: setup-test  ## the tests that start no process, property tests with fewer examples
-	@$(PYTEST) -p tests.forked -p tests.no_processes -m "not process and not story and not torture and not fuzz and not oracle" \
+	@$(PYTEST) -p tests.forked -p tests.no_processes --capture sys -m "not process and not story and not torture and not fuzz and not oracle" \
 		tests/unit tests/tools $(TEST_ARGS)
 
 check: setup  ## format, lint, types, import contracts, tidiness, links of the documents

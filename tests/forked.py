@@ -9,17 +9,20 @@ few tests in turns, and send back the reports that say something.
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import signal
 import struct
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import chain, pairwise
 from selectors import EVENT_READ, DefaultSelector
 from typing import Any, Final, NoReturn
 
 import pytest
 from _pytest._io import TerminalWriter
+from _pytest.logging import catching_logs
 
 TESTS_AT_ONCE: Final = 8
 """Tests of one file that a process takes at once: what is made for a file is then made in few of them."""
@@ -161,6 +164,7 @@ def run(session: pytest.Session, shares: Sequence[Sequence[pytest.Item]], taken:
         capture.stop_global_capturing()
         capture.start_global_capturing()
         plugins.register(Reporting(session.config, sent))
+        look_up_once(session)
         tests = chain.from_iterable(shares[number] for number in numbers(taken))
         for item, following in pairwise(chain(tests, (None,))):
             assert item is not None
@@ -168,6 +172,27 @@ def run(session: pytest.Session, shares: Sequence[Sequence[pytest.Item]], taken:
         status = 0
     finally:
         os._exit(status)
+
+
+def look_up_once(session: pytest.Session) -> None:
+    """Keep what pytest finds out anew many times for each test, and what is the same once all tests are collected.
+
+    It asks which hooks are those of a test's folder, and which of all loggers pass nothing on to their parents.
+    """
+    setattr(session, "gethookproxy", cache(session.gethookproxy))  # noqa: B010
+    attach = catching_logs.__enter__
+    loggers = [each for each in logging.root.manager.loggerDict.values() if isinstance(each, logging.Logger)]
+    if not all(each.propagate for each in loggers):
+        return
+
+    def attach_to_root(catching: catching_logs[Any]) -> Any:
+        if catching.level is not None:
+            return attach(catching)
+        logging.root.addHandler(catching.handler)
+        catching.attached_loggers.append(logging.root)
+        return catching.handler
+
+    setattr(catching_logs, "__enter__", attach_to_root)  # noqa: B010
 
 
 def numbers(taken: int) -> Iterator[int]:

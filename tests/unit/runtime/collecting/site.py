@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from leveret.config import load
+from leveret.config import Config, load
 from leveret.core.queues.head import Head, make_head
 from leveret.core.queues.messages import alike
 from leveret.core.queues.queue import Queue
@@ -42,6 +43,17 @@ def head_of(size: int) -> Head:
     return make_head(b"e", b"k", content_header(b"\x10\x00\x02", size))
 
 
+@cache
+def settings(listeners: str, durability: str) -> Config:
+    """Of a node of tests; to read them takes longer than all else of its start."""
+    config = load(
+        None,
+        {"listeners.tcp.1" if ":" in listeners else "listeners.tcp": listeners}
+        | {"stream.listeners.tcp": "none", "durability": durability, "disk_reserve": "0"},
+    )
+    return replace(config, storage=replace(config.storage, segment_bytes_max=SEGMENT_BYTES))
+
+
 class Site:
     """A node and its data directory; every method leaves everything durable. It is killed at the end of its test."""
 
@@ -58,12 +70,7 @@ class Site:
 
     async def start(self, listeners: str = "none") -> None:
         """With an AMQP listener if there is to be one."""
-        config = load(
-            None,
-            {"listeners.tcp.1" if ":" in listeners else "listeners.tcp": listeners}
-            | {"stream.listeners.tcp": "none", "durability": self._durability, "disk_reserve": "0"},
-        )
-        config = replace(config, storage=replace(config.storage, segment_bytes_max=SEGMENT_BYTES))
+        config = settings(listeners, self._durability)
         self.node = Node(config, self.directory, tree=Tree(self.directory, epoch=self.epoch))
         await self.node.start()
         self._is_alive = True
