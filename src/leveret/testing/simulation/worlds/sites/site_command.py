@@ -54,17 +54,18 @@ class SiteCommand:
         self._chance = chance
         self._promotions = 0
 
-    async def run(self, *, may_leave_down: bool = False) -> None:
+    async def run(self, *, may_leave_down: bool = False, is_calm: bool = False) -> None:
         """Give the command until all nodes have obeyed.
 
         Args:
             may_leave_down: whether a node may be down while the command is disturbed.
+            is_calm: whether nothing disturbs the command.
 
         Raises:
             NeverConverged: they do not obey, although nothing kills them any more.
         """
         nodes = self._site.nodes
-        kills = self._chance.choice(_KILLS)
+        kills = 0 if is_calm else self._chance.choice(_KILLS)
         failure = ""
         for number in range(_TRIES_MAX):
             left_down = self._chance.choice(nodes) if may_leave_down and number < kills else None

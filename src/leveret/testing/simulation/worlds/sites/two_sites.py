@@ -463,8 +463,9 @@ class SitesWorld(SimulatedWorld):
             promoted.is_promoted,
             self.chance,
         )
-        # Nodes with a shared archive do without a lost one.
-        await self._operator.spawn(promotion.run(may_leave_down=promoted.is_shared and not late.suspended))
+        # Nodes with a shared archive do without a lost one. What a suspended owner leaves shows in the first attempt.
+        command = promotion.run(may_leave_down=promoted.is_shared, is_calm=bool(late.suspended))
+        await self._operator.spawn(command)
         await resuming
         self._fail_over(promoted)
         self._serving[:] = promoted.nodes
