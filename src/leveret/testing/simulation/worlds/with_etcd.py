@@ -232,7 +232,9 @@ class EtcdWorld(SimulatedWorld):
                 self.audit.confirm(node, queue.epoch, end)
                 counted_on = self.counted_on(queue.key, queue.epoch)
                 if counted_on is not None:
-                    self.audit.judge(queue.epoch, counted_on, queue.log_floor)
+                    # A relocated message is unsettled, and stands behind the segments that were dropped for it.
+                    floor = None if self.has_small_logs else queue.log_floor
+                    self.audit.judge(queue.epoch, counted_on, floor)
         except BooksFault as fault:
             self.fault = self.fault or fault
 
