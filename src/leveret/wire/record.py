@@ -44,6 +44,7 @@ _RECOVERY: Final = RECOVERY_REFERENCE_PREFIX.encode()
 _ID_MARK: Final = "#"
 _DOWNSTREAM_NAME_BYTES_MAX: Final = 200
 """The stream protocol's references have up to 255 octets."""
+_TAKES_OVER: Final = " (taking over)"
 
 
 def downstream_reference(name: str, downstream_id: str) -> str:
@@ -51,8 +52,26 @@ def downstream_reference(name: str, downstream_id: str) -> str:
 
     The cluster's name alone is not enough: two sites of the same name would overwrite each other's position.
     """
-    cut = name.encode()[:_DOWNSTREAM_NAME_BYTES_MAX].decode(errors="ignore")
-    return f"{cut}{_ID_MARK}{downstream_id}"
+    return f"{_begin_of(name, _DOWNSTREAM_NAME_BYTES_MAX)}{_ID_MARK}{downstream_id}"
+
+
+def taking_over(reference: str) -> str:
+    """The reference of a downstream from whose archive no promotion recovers yet: it is taking a vhost over.
+
+    The upstream keeps its records for it, and no confirm rests on it.
+    """
+    name, downstream_id = named_downstream(reference)
+    begin = _begin_of(name, _DOWNSTREAM_NAME_BYTES_MAX - len(_TAKES_OVER))
+    return f"{begin}{_TAKES_OVER}{_ID_MARK}{downstream_id}"
+
+
+def _begin_of(name: str, bytes_max: int) -> str:
+    return name.encode()[:bytes_max].decode(errors="ignore")
+
+
+def is_taking_over(reference: str) -> bool:
+    """Whether `taking_over` made a reference."""
+    return named_downstream(reference)[0].endswith(_TAKES_OVER)
 
 
 def named_downstream(reference: str) -> tuple[str, str]:

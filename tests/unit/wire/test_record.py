@@ -18,8 +18,10 @@ from leveret.wire.record import (
     decode_settlements,
     downstream_reference,
     encode_settlements,
+    is_taking_over,
     message_head,
     named_downstream,
+    taking_over,
 )
 
 SHORT = st.binary(max_size=255)
@@ -78,6 +80,16 @@ def test_a_downstreams_reference_has_its_name_and_id_and_fits_the_stream_protoco
     shown, told = named_downstream(reference)
     assert (told, name.startswith(shown)) == (own_id, True)
     assert shown == name or len(name.encode()) > 200
+
+
+@given(st.text(max_size=400), st.text("0123456789abcdef", min_size=1, max_size=12))
+def test_a_reference_tells_of_a_take_over_beside_the_same_id(name: str, own_id: str) -> None:
+    reference = downstream_reference(name, own_id)
+    marked = taking_over(reference)
+    assert len(marked.encode()) <= REFERENCE_BYTES_MAX
+    assert named_downstream(marked)[1] == own_id
+    assert is_taking_over(marked)
+    assert not is_taking_over(reference)
 
 
 def test_a_reference_of_an_earlier_version_is_a_name_without_an_id() -> None:

@@ -14,6 +14,7 @@ import msgspec
 from leveret.model.errors import StorageError
 from leveret.pipeline.files.files import Place, place_of
 from leveret.pipeline.jobs.tls import TlsSettings
+from leveret.wire.record import taking_over
 
 PLANS: Final = "plans"
 EXPORTS: Final = "exports"
@@ -153,6 +154,7 @@ class TransferJob(Job, frozen=True, kw_only=True):
 
     Attributes:
         reference: the name of this downstream's position at the upstream (`wire.record.downstream_reference`).
+        taking_over: the vhosts of which a promotion would recover from another archive (`wire.record.taking_over`).
         endpoints: `host:port` of the upstream's stream listeners; the first one reachable is used.
         tls: the TLS settings of the connections; None without TLS.
         batch_bytes_max: the most octets of the outgoing logs in one micro-batch. retain_bytes_max, retain_ms_max: the
@@ -166,6 +168,7 @@ class TransferJob(Job, frozen=True, kw_only=True):
     endpoints: list[str]
     credentials: LoginCredentials
     vhosts: list[str]
+    taking_over: list[str] = []
     tls: TlsSettings | None = None
     spark: SparkSettings = SparkSettings()
     batch_bytes_max: int = 134_217_728
@@ -174,6 +177,10 @@ class TransferJob(Job, frozen=True, kw_only=True):
     retain_ms_max: int | None = None
     compact_interval_s: float = 60.0
     timeout_s: float = 5.0
+
+    def reference_of(self, vhost: str) -> str:
+        """The name of this downstream's position in the log of a vhost."""
+        return taking_over(self.reference) if vhost in self.taking_over else self.reference
 
 
 class RecoverJob(Job, frozen=True, kw_only=True):

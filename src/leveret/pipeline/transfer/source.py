@@ -319,7 +319,7 @@ class UpstreamReader(DataSourceStreamReader):
         client = link.client(self._job)
         if start < 0:
             # It may collect dropped messages anew, and so change the answer to the next request.
-            client.query_offset(BEGINNING_PREFIX + self._job.reference, OUTGOING_STREAM)
+            client.query_offset(BEGINNING_PREFIX + self._job.reference_of(vhost_of(log)), OUTGOING_STREAM)
         stats = client.stats(OUTGOING_STREAM)
         if not stats.keys() >= _STATISTICS:
             raise PreconditionFailed(
@@ -486,7 +486,7 @@ class UpstreamReader(DataSourceStreamReader):
             or reported[:2] != (client, offset)
             or now_s - reported[2] > ACKNOWLEDGE_INTERVAL_S
         ):
-            client.store_offset(self._job.reference, OUTGOING_STREAM, offset)
+            client.store_offset(self._job.reference_of(vhost_of(log)), OUTGOING_STREAM, offset)
             self._acknowledged[log] = client, offset, now_s
 
     def _report_absent(self, log: str) -> None:

@@ -7,7 +7,8 @@ makes it true:
 2. once that is durable here, the collector copies the chunk to the outgoing log: the confirm waits for the end of the
    outgoing log behind the copy from then on, which is beyond every record of it;
 3. a downstream transfers the records, and reports the offset before which its *manifest* holds everything: what a
-   promotion there would recover. `core.replication.downstream_confirms` keeps the promise.
+   promotion there would recover. `core.replication.downstream_confirms` keeps the promise. A node that is taking a
+   virtual host over reports, too, and does not count: a promotion would recover from the archive of the holder.
 
 So a confirm in time means that both sites have the message on disk. A confirm that is late, or that cannot come because
 no downstream is connected, gets the policy's answer: `local` confirms by this site alone, and `nack` refuses. Both are
@@ -30,6 +31,7 @@ from leveret.core.queues.queue_settings import ALL_DOWNSTREAMS, LOCAL
 from leveret.core.replication.downstream_confirms import DownstreamConfirms
 from leveret.runtime.collecting.outgoing_log import OutgoingLog
 from leveret.runtime.logs.ports import Part
+from leveret.wire.record import is_taking_over
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +82,7 @@ class RemoteDcConfirms:
         self._numbers = count()
         self._timer: asyncio.TimerHandle | None = None
         self._unmet: set[tuple[str, str]] = set()
+        self._taking_over: set[tuple[str, str]] = set()
         self._late_ones = 0
         self._late_max = self._due_max = _ANSWERED_MAX
 
@@ -129,7 +132,8 @@ class RemoteDcConfirms:
         log.copied = self._copied
         log.waiting = lambda: confirms.waiting
         for reference, each in log.downstreams.by_reference.items():
-            confirms.known(reference, each.offset)
+            if not is_taking_over(reference):
+                confirms.known(reference, each.offset)
 
     def closed(self, vhost: str) -> None:
         """An outgoing log is closed: nothing in it is transferred any more."""
@@ -158,7 +162,12 @@ class RemoteDcConfirms:
     def acked(self, vhost: str, reference: str, offset: int) -> None:
         """A downstream's manifest holds everything of the vhost before an offset that the log has committed."""
         confirms = self._confirms.get(vhost)
-        if confirms is not None:
+        if is_taking_over(reference):
+            if (vhost, reference) not in self._taking_over:
+                self._taking_over.add((vhost, reference))
+                # Under its other name it counted, and is not waited for now.
+                self.forget()
+        elif confirms is not None:
             is_new = reference not in confirms.references
             _keep(confirms.acked(reference, offset))
             if is_new:
@@ -181,6 +190,7 @@ class RemoteDcConfirms:
         self._connections[vhost, reference] -= 1
         if self._connections[vhost, reference] <= 0:
             del self._connections[vhost, reference]
+            self._taking_over.discard((vhost, reference))
             if vhost in self._confirms:
                 self._confirms[vhost].left(reference)
 
@@ -203,6 +213,8 @@ class RemoteDcConfirms:
         away = len(confirms.references - confirms.connected)
         if rule == ALL_DOWNSTREAMS and confirms.connected:
             return f"{away} of {len(confirms.references)} known downstreams are not connected"
+        if any(each == vhost for each, _ in self._taking_over):
+            return "a node of the downstream is taking the virtual host over, and does not have all of it yet"
         return "no downstream is connected"
 
     def _arm(self) -> None:

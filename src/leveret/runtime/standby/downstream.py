@@ -421,6 +421,7 @@ class StandbyDownstream:
             "reference": self._reference,
             **self.link_job(upstream),
             "vhosts": vhosts,
+            "taking_over": [] if self.member is None else self.member.taking_over(vhosts),
             "retain_bytes_max": self._node.config.standby.retention_bytes_max,
             "retain_ms_max": self._node.config.standby.retention_ms_max,
             "spark": self._spark(),

@@ -230,6 +230,15 @@ class SiteMember:
                 found.append(vhost)
         return found
 
+    def taking_over(self, vhosts: Collection[str]) -> list[str]:
+        """Return those of these vhosts that a promotion would recover from another node's archive, the holder's.
+
+        What this node has of them counts for no confirm of both sites: its archive may begin behind what the holder
+        has, and then the take-over does not end while the holder is away.
+        """
+        owners = self.site.owners
+        return [vhost for vhost in vhosts if vhost in owners and owners[vhost].recoverer != self.site.name]
+
     def _is_claimed(self, owner: VhostOwner) -> bool:
         return owner.node == self.site.name and owner.claimed == owner.term
 

@@ -12,7 +12,7 @@ import pytest
 from leveret.model import definitions as d
 from leveret.runtime.collecting.outgoing_log import OutgoingLog
 from leveret.testing.network.waiting import until
-from leveret.wire.record import downstream_reference
+from leveret.wire.record import downstream_reference, taking_over
 from tests.unit.runtime.collecting.site import POLICY, SEGMENT_BYTES, Site, replicating, served
 
 pytestmark = pytest.mark.usefixtures("collection")
@@ -192,6 +192,38 @@ async def test_a_downstream_with_another_name_is_no_other_one(directory: Path) -
     await committed(log, 4)
     report(site, now, 4)
     assert (answers, more) == ([True], [True])
+
+
+@pytest.mark.parametrize("rule", ["any", "all"])
+async def test_no_confirm_rests_on_a_node_that_is_taking_the_vhost_over(directory: Path, rule: str) -> None:
+    """A promotion would recover from the archive of the node before it, which lacks the messages."""
+    site, log = await confirming(directory, remote_dc_confirm=rule, remote_dc_confirm_on_timeout="nack")
+    owner = downstream_reference("eu", "1f")
+    come(site, owner, 0)
+    await site.publish(4)
+    waiting = held(site)
+    await committed(log, 4)
+    site.node.stream_server.downstream_left("v", owner)
+    come(site, taking_over(owner), 4)
+    assert "is taking the virtual host over" in site.node.collector.remote_dc_confirms.why_unmet(site.queue())
+    assert (waiting, held(site)) == ([], [False])
+    assert [each.offset for each in log.downstreams.by_reference.values()] == [4], "the log is kept for it"
+    site.node.stream_server.downstream_left("v", taking_over(owner))
+    come(site, owner, 4)
+    assert (waiting, held(site)) == ([True], [True])
+
+
+async def test_after_a_start_of_the_upstream_a_node_that_takes_over_does_not_count_either(
+    directory: Path,
+) -> None:
+    site, log = await confirming(directory, remote_dc_confirm="all", remote_dc_confirm_on_timeout="nack")
+    come(site, taking_over(EU), 0)
+    await site.publish(4)
+    await committed(log, 4)
+    site.node.collector.remote_dc_confirms.closed("v")
+    site.node.collector.remote_dc_confirms.opened("v")
+    come(site, US, 4)
+    assert held(site) == [True]
 
 
 async def test_what_retention_dropped_is_not_confirmed_by_a_downstream_that_goes_on_behind_it(

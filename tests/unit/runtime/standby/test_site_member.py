@@ -251,3 +251,14 @@ async def test_work_of_a_caller_that_is_gone_ends_although_nobody_asks(
     await asyncio.wait_for(is_over.wait(), 60)
     assert begun["found"] not in member.parts._running
     await until(lambda: member.parts._timer is None, "the end of the looks")
+
+
+async def test_what_a_promotion_recovers_from_another_archive_is_told(cluster: Cluster, own: Own) -> None:
+    member = SiteMember(cast(site.StandbySite, cluster), cast(NodeDownstream, own))
+    cluster.owners = {
+        "mine": VhostOwner("n1", 1, claimed=1),
+        "new": VhostOwner("n1", 2, holder="n2", claimed=2),
+        "kept": VhostOwner("n2", 2, holder="n1", claimed=2),
+    }
+    assert member.followed(["mine", "new", "kept", "other"]) == ["mine", "new", "kept"]
+    assert member.taking_over(["mine", "new", "kept"]) == ["new"]
