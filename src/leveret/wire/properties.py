@@ -125,13 +125,7 @@ def terms(header: bytes) -> tuple[bytes | None, int]:
     priority, position = 0, 14
     try:
         for flag, width in _widths(property_flags(header)):
-            start = position
-            if width > 0:
-                position += width
-            elif width == 0:
-                position += 1 + header[position]
-            else:
-                position += 4 + int.from_bytes(header[position : position + 4], "big")
+            start, position = position, _behind(header, position, width)
             if flag == PRIORITY:
                 priority = header[start]
             elif flag == EXPIRATION:
@@ -147,18 +141,19 @@ def with_text(header: bytes, of: int, old: bytes, new: bytes) -> bytes:
     """A whole header with another value of the short string `of`, if that is `old`; else the header as it is."""
     position = 14
     for flag, width in _widths(property_flags(header)):
-        if flag == of:
-            end = position + 1 + header[position]
-            if header[position + 1 : end] == old:
-                return header[:position] + shortstr(new) + header[end:]
-            break
-        if width > 0:
-            position += width
-        elif width == 0:
-            position += 1 + header[position]
-        else:
-            position += 4 + int.from_bytes(header[position : position + 4], "big")
+        start, position = position, _behind(header, position, width)
+        if flag == of and header[start + 1 : position] == old:
+            return header[:start] + shortstr(new) + header[position:]
     return header
+
+
+def _behind(header: bytes, position: int, width: int) -> int:
+    """The position behind a property that begins at `position`; `width` as in `_widths`."""
+    if width > 0:
+        return position + width
+    if width == 0:
+        return position + 1 + header[position]
+    return position + 4 + int.from_bytes(header[position : position + 4], "big")
 
 
 @cache
