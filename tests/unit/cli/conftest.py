@@ -1,4 +1,4 @@
-"""What all unit tests of the commands run with."""
+"""The set-up of all unit tests of the commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the inspection of a node's data sees of the process, in each of its roles."""
+"""The node of a process as the inspection of its data sees it, in each role of the process."""
 
 from __future__ import annotations
 
