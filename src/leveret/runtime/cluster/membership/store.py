@@ -24,9 +24,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from leveret.config import Config
 from leveret.core.replication.cluster import ClusterKeys, Event, Presence, differences, encode
@@ -59,6 +59,7 @@ PROBE_S: Final = 5.0
 """The interval of attempts to write while etcd has no room: the queue of a client that waits may be the only write."""
 _NO_LEASE: Final = 5
 _FULL: Final = "space exceeded"
+T = TypeVar("T")
 
 
 class LeaseLost(EtcdUnreachable):
@@ -178,12 +179,7 @@ class ClusterStore:
         give_up_s = self._clock_s() + ANNOUNCE_LEASES * self._ttl_s
         while True:
             lease = self._own_lease()
-            try:
-                entry = (await self._etcd.read(key)).entries.get(key)
-            except EtcdUnreachable as error:
-                self._note(str(error))
-                await asyncio.sleep(RETRY_S)
-                continue
+            entry = (await self._answered(lambda _: self._etcd.read(key))).entries.get(key)
             if entry is None or entry.lease == lease.id:
                 seen = Unchanged(key, entry.modified if entry else 0)
                 put = PutKey(key, encode(presence()), leased=True)
@@ -198,7 +194,7 @@ class ClusterStore:
                 await asyncio.sleep(RETRY_S)
         if self._following is None:
             # Until the announcement, others could take over this node's queues: older state does not count.
-            await self._look_surely()
+            await self._answered(lambda _: self._look())
             loop = asyncio.get_running_loop()
             self._following = loop.create_task(self._follow())
             self._compacting = loop.create_task(self._compact_history())
@@ -234,6 +230,16 @@ class ClusterStore:
         if self._lease is None or not self._lease.is_held_now():
             raise LeaseLost(f"this node's lease in etcd is over; last error: {self._last_error or 'none'}")
         return self._lease
+
+    async def _answered(self, request: Callable[[KeptLease], Awaitable[T]]) -> T:
+        """Make a request until etcd answers, for as long as this node has its lease. Raises LeaseLost, EtcdRefused."""
+        while True:
+            lease = self._own_lease()
+            try:
+                return await request(lease)
+            except EtcdUnreachable as error:
+                self._note(str(error))
+                await asyncio.sleep(RETRY_S)
 
     def _lost(self, reason: str) -> None:
         lease, self._lease = self._lease, None
@@ -312,28 +318,22 @@ class ClusterStore:
         """Attempt until etcd answers; None: the turn was taken already, or a condition did not hold."""
         conditions = (*transaction.conditions, Unchanged(self._turn, self._turn_modified))
         guarded = StoreTransaction(conditions, (*transaction.writes, PutKey(self._turn, value, leased=True)))
-        while True:
-            lease = self._own_lease()
-            try:
-                revision = await self._etcd.transact(guarded, lease.id)
-            except EtcdUnreachable as error:
-                self._note(str(error))
-                await asyncio.sleep(RETRY_S)
-                continue
-            except EtcdRefused as error:
-                if error.code == _NO_LEASE:
-                    lease.lose("etcd has ended the lease")
-                    self._own_lease()
-                self._refused(error)
-                # An attempt whose answer was lost, perhaps at another endpoint, may have been done before.
-                if await self._read_turn() != value:
-                    raise
-                revision = self._turn_modified
-            else:
-                self._has_room(is_written=revision is not None)
-            if revision is not None:
-                self._turn_modified = revision
-            return revision
+        try:
+            revision = await self._answered(lambda lease: self._etcd.transact(guarded, lease.id))
+        except EtcdRefused as error:
+            if error.code == _NO_LEASE:
+                self._own_lease().lose("etcd has ended the lease")
+                self._own_lease()
+            self._refused(error)
+            # An attempt whose answer was lost, perhaps at another endpoint, may have been done before.
+            if await self._read_turn() != value:
+                raise
+            revision = self._turn_modified
+        else:
+            self._has_room(is_written=revision is not None)
+        if revision is not None:
+            self._turn_modified = revision
+        return revision
 
     def _refused(self, error: EtcdRefused) -> None:
         """Note that etcd has no room, if that is the reason, and look until it has."""
@@ -362,16 +362,9 @@ class ClusterStore:
 
     async def _read_turn(self) -> bytes:
         """Return the value of the last turn that was taken, and note its revision."""
-        while True:
-            self._own_lease()
-            try:
-                turn = (await self._etcd.read(self._turn)).entries.get(self._turn)
-            except EtcdUnreachable as error:
-                self._note(str(error))
-                await asyncio.sleep(RETRY_S)
-                continue
-            self._turn_modified = turn.modified if turn is not None else 0
-            return turn.value if turn is not None else b""
+        turn = (await self._answered(lambda _: self._etcd.read(self._turn))).entries.get(self._turn)
+        self._turn_modified = turn.modified if turn is not None else 0
+        return turn.value if turn is not None else b""
 
     # Following.
 
@@ -381,17 +374,6 @@ class ClusterStore:
             if self._expected <= self.revision:
                 self._moved_at_s = self._clock_s()
             self._expected = revision
-
-    async def _look_surely(self) -> None:
-        while True:
-            self._own_lease()
-            try:
-                await self._look()
-            except EtcdUnreachable as error:
-                self._note(str(error))
-                await asyncio.sleep(RETRY_S)
-            else:
-                return
 
     async def _look(self) -> None:
         """Read all keys, and report the changes that are not known yet."""

@@ -51,7 +51,7 @@ async def test_an_etcd_that_was_replaced_before_the_node_is_announced_ends_its_l
     store._etcd = cast(Any, SimpleNamespace(read=answer, endpoint="e"))
     await store._look()
     with pytest.raises(LeaseLost, match="etcd has revision 1, and had 88: it was restored"):
-        await store._look_surely()
+        await store._answered(lambda _: store._look())
     assert len(lost) == 1
     assert state.revision == 88
 
