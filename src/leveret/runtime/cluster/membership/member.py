@@ -406,6 +406,17 @@ class ClusterMember:
             if not waits.done():
                 waits.set_result(None)
 
+    async def transact(self, transaction: StoreTransaction) -> bool:
+        """Do the writes if the conditions hold, and wait until the taker has received them; return whether they hold.
+
+        Raises:
+            LeaseLost, EtcdRefused: see ClusterStore.transact.
+        """
+        revision = await self.store.transact(transaction)
+        if revision is not None:
+            await self.has_taken(revision)
+        return revision is not None
+
     async def has_taken(self, revision: int) -> None:
         """Wait until the taker has received all changes up to a revision."""
         if self._taker is None or self.state.revision < revision:

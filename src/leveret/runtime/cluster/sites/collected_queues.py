@@ -81,8 +81,6 @@ class CollectedQueues:
         keys = self._member.state.keys
         puts = tuple(PutKey(keys.collected(epoch), encode(each)) for epoch, each in found.items())
         try:
-            revision = await self._member.store.transact(StoreTransaction((), puts))
+            await self._member.transact(StoreTransaction((), puts))
         except LeveretError as error:
             raise StorageError(f"etcd did not take the incarnations of collected queues: {error}") from error
-        if revision is not None:
-            await self._member.has_taken(revision)

@@ -66,12 +66,9 @@ class ClusterSchemaDecisions:
             )
         ):
             write = PutKey(member.state.keys.schema_sync, encode(change(self.decided)))
-            revision = await member.store.transact(
-                StoreTransaction((member.definitions_lock.lock_condition,), (write,))
-            )
-            if revision is None:
+            lock_condition = member.definitions_lock.lock_condition
+            if not await member.transact(StoreTransaction((lock_condition,), (write,))):
                 raise ResourceLocked("another node changes definitions by now: try again")
-            await member.has_taken(revision)
         await self.keep()
 
     async def keep(self) -> None:

@@ -139,10 +139,7 @@ class ClusterStandbySite:
             after = change(before)
             if after == before and member.state.standby is not None:
                 return
-            write = PutKey(key, encode(after))
-            revision = await member.store.transact(StoreTransaction((condition,), (write,)))
-            if revision is not None:
-                await member.has_taken(revision)
+            if await member.transact(StoreTransaction((condition,), (PutKey(key, encode(after)),))):
                 return
             await asyncio.sleep(_AGAIN_S)
         raise ResourceLocked("another node decides on the standby now: try again")
@@ -154,10 +151,8 @@ class ClusterStandbySite:
         if known is None or (known.node, known.term) != (owner.node, owner.term):
             return
         key = state.keys.standby_owner(vhost)
-        transaction = StoreTransaction((state.unchanged(key),), (PutKey(key, encode(owner)),))
-        revision = await self._member.store.transact(transaction)
-        if revision is not None:
-            await self._member.has_taken(revision)
+        write = PutKey(key, encode(owner))
+        await self._member.transact(StoreTransaction((state.unchanged(key),), (write,)))
 
     async def forget(self, vhosts: Collection[str], *, keep: Collection[str] = ()) -> None:
         """See StandbySite."""
@@ -168,9 +163,7 @@ class ClusterStandbySite:
                 continue
             emptied = replace(owner, term=owner.term + 1, claimed=0, holder="")
             write = PutKey(key, encode(emptied)) if vhost in keep else DeleteKey(key)
-            revision = await self._member.store.transact(StoreTransaction((state.unchanged(key),), (write,)))
-            if revision is not None:
-                await self._member.has_taken(revision)
+            await self._member.transact(StoreTransaction((state.unchanged(key),), (write,)))
 
     # -- other nodes ------------------------------------------------------------------------------
 
@@ -271,10 +264,8 @@ class ClusterStandbySite:
                 owner.holder,
             )
         for vhost, owner in changes.items():
-            transaction = StoreTransaction((conditions[vhost],), (PutKey(keys[vhost], encode(owner)),))
-            revision = await self._member.store.transact(transaction)
-            if revision is not None:
-                await self._member.has_taken(revision)
+            write = PutKey(keys[vhost], encode(owner))
+            await self._member.transact(StoreTransaction((conditions[vhost],), (write,)))
 
     def _report_trouble(self) -> None:
         trouble = self.trouble

@@ -50,17 +50,16 @@ class Pen:
 
 
 class Member:
-    """A member as far as decisions go (membership.member.ClusterMember); also its store."""
+    """A member as far as decisions go (membership.member.ClusterMember)."""
 
     def __init__(self, state: ClusterState) -> None:
         self.state = state
         self.definitions_lock = Pen()
         self.definitions_lock.comes.set()
-        self.store = self
         self.found_with = SchemaDecided()
         self.alive: dict[str, Presence] = {}
 
-    async def transact(self, transaction: StoreTransaction) -> int:
+    async def transact(self, transaction: StoreTransaction) -> bool:
         assert (transaction.conditions, self.definitions_lock.pins) == ((HELD,), 1), (
             "nobody else decides meanwhile"
         )
@@ -68,10 +67,7 @@ class Member:
         assert isinstance(write, PutKey)
         revision = self.state.revision + 1
         self.state.apply([Event(write.key, write.value, revision)], revision)
-        return revision
-
-    async def has_taken(self, revision: int) -> None:
-        assert self.state.revision >= revision
+        return True
 
     def cluster_view(self) -> Any:
         return SimpleNamespace(members=["a", "b"], alive=self.alive)

@@ -115,17 +115,17 @@ class Store:
         self.entries[key] = self.revision
         self._state.apply([Event(key, value, self.revision)], self.revision)
 
-    async def transact(self, transaction: StoreTransaction) -> int | None:
+    async def transact(self, transaction: StoreTransaction) -> bool:
         for each in transaction.conditions:
             if self.entries.get(each.key, 0) != cast(Any, each).modified:
-                return None
+                return False
         for write in transaction.writes:
             assert isinstance(write, PutKey)
             self.put(write.key, write.value)
         claimed = VhostOwner("n2", 1, claimed=1)
         if self._state.standby_owners.get("b") == VhostOwner("n2", 1):
             self.put(self._state.keys.standby_owner("b"), encode(claimed))
-        return self.revision
+        return True
 
 
 async def test_what_an_owner_notes_while_other_records_are_written_is_not_replaced(tmp_path: Path) -> None:
@@ -137,12 +137,7 @@ async def test_what_an_owner_notes_while_other_records_are_written_is_not_replac
         store.put(state.keys.member(node), encode(MemberRecord(node, node, 1)))
     for vhost in ("a", "b"):
         store.put(state.keys.standby_owner(vhost), encode(VhostOwner("n2", 1)))
-
-    async def has_taken(revision: int) -> None:
-        """Everything is known at once."""
-
-    member = cast(Any, found._member)
-    member.store, member.has_taken = store, has_taken
+    cast(Any, found._member).transact = store.transact
     # As it is decided while nobody has data: n2, which is gone, has no part in it.
     await found._write({vhost: VhostOwner("n3", 2) for vhost in ("a", "b")})
     assert found.owners == {"a": VhostOwner("n3", 2), "b": VhostOwner("n2", 1, claimed=1)}
