@@ -46,6 +46,11 @@ class ClusterView:
     alive: dict[str, Presence]
     shuffle: Shuffle
 
+    @property
+    def serving(self) -> list[str]:
+        """The members that run and accept links of other nodes, in order."""
+        return [name for name in self.members if name in self.alive and self.alive[name].uri]
+
 
 class RequiredMirrors(NamedTuple):
     """The mirrors that promises wait for: all mirrors of each of these sets, or a majority of each set."""

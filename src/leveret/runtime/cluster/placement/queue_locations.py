@@ -61,7 +61,7 @@ class QueueLocations:
             return first(definition.epoch, leader, policy, cluster_view, exclusive=exclusive)
         copies = self._wanted_copies(definition)
         members = first_members(
-            leader, copies, cluster_view.members, _serving(cluster_view), cluster_view.shuffle
+            leader, copies, cluster_view.members, cluster_view.serving, cluster_view.shuffle
         )
         found = first(definition.epoch, leader, stream_policy(members), cluster_view, exclusive=False)
         return msgspec.structs.replace(found, members=members, copies=copies)
@@ -82,7 +82,7 @@ class QueueLocations:
             queue_master_locator=settings.queue_master_locator,
             queue_leader_locator=settings.queue_leader_locator,
         )
-        serving = _serving(cluster_view)
+        serving = cluster_view.serving
         led: Counter[str] = Counter()
         if strategy == MIN_MASTERS:
             led.update(placed.placement.leader for placed in self._state.placements.values())
@@ -157,10 +157,3 @@ class QueueLocations:
 
 def _is_stream(definition: d.Queue) -> bool:
     return queue_type(definition.arguments) == STREAM
-
-
-def _serving(cluster_view: ClusterView) -> list[str]:
-    """Return the nodes that run and accept links of other nodes."""
-    return [
-        name for name in cluster_view.members if name in cluster_view.alive and cluster_view.alive[name].uri
-    ]

@@ -41,15 +41,7 @@ class ClusterSchemaDecisions:
     @property
     def follower(self) -> str:
         """See Deciding: of the nodes that serve, the one that joined first."""
-        cluster_view = self._member.cluster_view()
-        return next(
-            (
-                name
-                for name in cluster_view.members
-                if name in cluster_view.alive and cluster_view.alive[name].uri
-            ),
-            "",
-        )
+        return next(iter(self._member.cluster_view().serving), "")
 
     async def decide(self, change: Callable[[SchemaDecided], SchemaDecided]) -> None:
         """See Deciding.

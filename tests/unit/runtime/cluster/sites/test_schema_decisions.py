@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from leveret.core.replication.cluster import ClusterKeys, ClusterState, Event, Presence
 from leveret.core.replication.election import PutKey, StoreTransaction, Unchanged
+from leveret.core.replication.placement import ClusterView
 from leveret.core.schema.decisions import SchemaDecided
 from leveret.core.schema.operating_mode import OperatingMode
 from leveret.model.errors import ResourceLocked
@@ -69,8 +69,8 @@ class Member:
         self.state.apply([Event(write.key, write.value, revision)], revision)
         return True
 
-    def cluster_view(self) -> Any:
-        return SimpleNamespace(members=["a", "b"], alive=self.alive)
+    def cluster_view(self) -> ClusterView:
+        return ClusterView("a", "", ["a", "b"], self.alive, list)
 
 
 def node(
