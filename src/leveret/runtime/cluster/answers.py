@@ -25,6 +25,7 @@ AnswerOperator = Callable[[str, Any], Awaitable[dict[str, Any]]]
 class AnsweringNode(Protocol):
     """The node, as this module uses it."""
 
+    engine: Engine
     standby: StandbyDownstream
     stream_server: StreamServer
 
@@ -35,7 +36,6 @@ class ClusterAnswers:
     def __init__(
         self,
         member: ClusterMember,
-        engine: Engine,
         queues: ClusterQueues,
         roles: QueueRoles,
         placement_controller: PlacementController,
@@ -45,7 +45,6 @@ class ClusterAnswers:
     ) -> None:
         """Answer no operator's request until `answer_operators_with`."""
         self._member = member
-        self._engine = engine
         self._queues = queues
         self._roles = roles
         self._placement_controller = placement_controller
@@ -67,8 +66,8 @@ class ClusterAnswers:
         match what:
             case "applied":
                 await self._member.has_taken(int(about["revision"]))
-                await self._engine.refreshed()
-                self._engine.touch()
+                await self._node.engine.refreshed()
+                self._node.engine.touch()
                 return {}
             case "end":
                 epoch, next_offset = await self._roles.end(str(about["log"]))

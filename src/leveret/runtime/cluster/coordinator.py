@@ -101,20 +101,19 @@ class Coordinator:
         # Before other nodes connect: their messages wait for the mirrors of the queue from the first message on.
         await self._parts.placement_controller.begin()
         await self._member.serve(self._parts.links, str(self._parts.listener.uri))
-        self._tasks += [
-            self._spawn(self._parts.placement_controller.run()),
-            self._spawn(self._parts.standby_site.run()),
-            self._spawn(self._tick()),
-        ]
+        self._spawn(self._parts.placement_controller.run())
+        self._spawn(self._parts.standby_site.run())
+        self._spawn(self._tick())
         await self._parts.schema_decisions.keep()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Start a task that lasts as long as the node; its failure stops the node."""
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Start a task that ends with the node at the latest; its failure stops the node."""
         task = asyncio.get_running_loop().create_task(work)
+        self._tasks.append(task)
         task.add_done_callback(self._ended)
-        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.remove(task)
         if not task.cancelled() and task.exception() is not None:
             logger.critical("cluster_failed action=stop", exc_info=task.exception())
             self._node.failed.set()
@@ -130,7 +129,7 @@ class Coordinator:
 
     async def stop(self) -> None:
         """Stop all tasks and links."""
-        for task in self._tasks:
+        for task in tuple(self._tasks):
             task.cancel()
         self._parts.publication.stop()
         self._parts.roles.stop()
@@ -172,7 +171,7 @@ class Coordinator:
                 case MemberChanged(name):
                     self._parts.placement_controller.node_changed(name)
                 case SchemaSyncDecided():
-                    self._tasks.append(self._spawn(self._parts.schema_decisions.keep()))
+                    self._spawn(self._parts.schema_decisions.keep())
                 case DefinitionChanged(d.Put(d.GlobalParameter(name=name))) if name == UPSTREAM_PARAMETER:
                     self._node.schema_sync.endpoints_changed()
                 case CollectedChanged(epoch):
@@ -209,7 +208,7 @@ class Coordinator:
             logger.error("maintenance_not_announced error=%s", error)
             return
         if draining:
-            self._tasks.append(self._spawn(self._hand_over()))
+            self._spawn(self._hand_over())
 
     async def _hand_over(self) -> None:
         try:
@@ -226,7 +225,7 @@ class Coordinator:
 
     def streams_open(self) -> None:
         """Announce this node's stream listeners to all nodes: clients may connect now."""
-        self._tasks.append(self._spawn(self._announce_streams()))
+        self._spawn(self._announce_streams())
 
     async def _announce_streams(self) -> None:
         listener = self._node.stream_server

@@ -212,14 +212,15 @@ class ClusterCommands:
             await self._move_some(kind, vhosts, queues)
         finally:
             self._is_rebalancing = False
-        counts = self._led(lambda key: True)
+        counts = self._led()
         return [{"node": node, **{each: counts[node, each] for each in _KINDS}} for node in self.members()]
 
-    def _led(self, chosen: Callable[[QueueKey], bool]) -> Counter[tuple[str, str]]:
+    def _led(self) -> Counter[tuple[str, str]]:
+        """Return how many queues of each type each node leads, by node and type."""
         counts: Counter[tuple[str, str]] = Counter()
         for key, (placement, _) in self._member.state.placements.items():
             queue = self._queue(key)
-            if queue is not None and chosen(key):
+            if queue is not None:
                 counts[placement.leader, queue_type(queue.definition.arguments)] += 1
         return counts
 
@@ -323,7 +324,7 @@ class ClusterCommands:
             raise PreconditionFailed(f"{where} is not led here")
         if preferred == self.name:
             return self.name
-        led = self._led(lambda key: True)
+        led = self._led()
         able = [node for node in placement.synchronised if node in self.alive()]
         able.sort(key=lambda node: (led[node, STREAM], node))
         chosen = preferred or next(iter(able), "")

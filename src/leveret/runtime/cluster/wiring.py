@@ -156,7 +156,7 @@ def _parts(member: ClusterMember, node: Node, secret: Secret) -> ClusterParts:
 
     # Requests of the other nodes.
     answers = ClusterAnswers(
-        member, engine, queues, roles, placement_controller, node, stream_replicas, stream_groups
+        member, queues, roles, placement_controller, node, stream_replicas, stream_groups
     )
     asked = RequestLinks(answers.answer)
 
