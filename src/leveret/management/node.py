@@ -22,7 +22,8 @@ from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.node.alarms import AlarmWatch
 from leveret.runtime.process.event_history import EventHistory
 from leveret.runtime.process.loop_watch import LoopWatch
-from leveret.runtime.standby.recovery import Progress, RecoveryTarget
+from leveret.runtime.standby.pipeline_process import Report
+from leveret.runtime.standby.recovery import RecoveryTarget
 from leveret.session.ingest import ApiClient
 
 
@@ -86,11 +87,11 @@ class ArchiveOperations(Protocol):
     async def messages(self, vhost: str, queue: str, from_ms: int, count: int) -> list[dict[str, Any]]:
         """Messages of a queue that came at `from_ms` or later; rows as those of divergent ones."""
 
-    async def inspect(self, report: Progress) -> list[dict[str, Any]]:
+    async def inspect(self, report: Report) -> list[dict[str, Any]]:
         """One row a vhost, queue, exchange and routing key, with the number of messages; reports progress."""
 
     async def export(
-        self, target: str, form: str, options: dict[str, str], report: Progress
+        self, target: str, form: str, options: dict[str, str], report: Report
     ) -> list[dict[str, Any]]:
         """Write messages to files; one row a queue, with the numbers of messages; reports progress."""
 
@@ -99,16 +100,16 @@ class StandbyRecoveries(Protocol):
     """Recoveries from a downstream's data that change nothing at this node; each reports progress."""
 
     async def dry_run(
-        self, wanted: RecoveryRequest, target: RecoveryTarget | None, report: Progress
+        self, wanted: RecoveryRequest, target: RecoveryTarget | None, report: Report
     ) -> dict[str, Any]:
         """The messages that a recovery would bring: `queues`, a row each, `vhosts`, with the losses."""
 
     async def into(
-        self, wanted: RecoveryRequest, target: RecoveryTarget, report: Progress
+        self, wanted: RecoveryRequest, target: RecoveryTarget, report: Report
     ) -> list[dict[str, Any]]:
         """Recover into another broker; a row a vhost."""
 
-    async def rehearse(self, wanted: RecoveryRequest, report: Progress) -> dict[str, Any]:
+    async def rehearse(self, wanted: RecoveryRequest, report: Report) -> dict[str, Any]:
         """Recover into scratch vhosts, compare, remove them; returns a dry run's fields, and durations."""
 
 
@@ -124,7 +125,7 @@ class StandbyOperations(Protocol):
     async def set_mode(self, mode: str) -> None:
         """`upstream` or `downstream`."""
 
-    async def promote(self, wanted: RecoveryRequest, on_progress: Progress) -> list[dict[str, Any]]:
+    async def promote(self, wanted: RecoveryRequest, on_progress: Report) -> list[dict[str, Any]]:
         """Promote, reporting to `on_progress`; return a row a vhost."""
 
     @property

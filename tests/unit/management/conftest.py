@@ -29,7 +29,8 @@ from leveret.runtime.node.alarms import AlarmWatch
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.process.event_history import EventHistory
 from leveret.runtime.process.loop_watch import LoopWatch
-from leveret.runtime.standby.recovery import Progress, RecoveryTarget
+from leveret.runtime.standby.pipeline_process import Report
+from leveret.runtime.standby.recovery import RecoveryTarget
 from leveret.session.amqp091.connection import ClientConnection
 from leveret.session.ingest import ApiClient
 from leveret.storage.state_file import StateFile
@@ -180,7 +181,7 @@ class FakeStandby:
     def recoveries(self) -> FakeStandby:
         return self
 
-    async def promote(self, wanted: RecoveryRequest, on_progress: Progress) -> list[dict[str, Any]]:
+    async def promote(self, wanted: RecoveryRequest, on_progress: Report) -> list[dict[str, Any]]:
         if self.mode != "downstream":
             raise PreconditionFailed("this node is not a downstream")
         self.reported.append(wanted)
@@ -188,25 +189,25 @@ class FakeStandby:
         return self.promotion_summary()
 
     async def dry_run(
-        self, wanted: RecoveryRequest, target: RecoveryTarget | None, report: Progress
+        self, wanted: RecoveryRequest, target: RecoveryTarget | None, report: Report
     ) -> dict[str, Any]:
         self.reported.append((wanted, target))
         await self._go_on(report)
         return {"queues": [], "vhosts": []}
 
     async def into(
-        self, wanted: RecoveryRequest, target: RecoveryTarget, report: Progress
+        self, wanted: RecoveryRequest, target: RecoveryTarget, report: Report
     ) -> list[dict[str, Any]]:
         self.reported.append((wanted, target))
         await self._go_on(report)
         return self.promotion_summary()
 
-    async def rehearse(self, wanted: RecoveryRequest, report: Progress) -> dict[str, Any]:
+    async def rehearse(self, wanted: RecoveryRequest, report: Report) -> dict[str, Any]:
         self.reported.append(wanted)
         await self._go_on(report)
         return {"queues": [], "vhosts": [], "compared": 2}
 
-    async def _go_on(self, report: Progress) -> None:
+    async def _go_on(self, report: Report) -> None:
         for progress in self.progress:
             report(progress)
             await asyncio.sleep(0)

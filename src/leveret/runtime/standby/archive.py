@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Final
 
-from leveret.runtime.standby.pipeline_process import Event, ask
+from leveret.runtime.standby.pipeline_process import Event, Report, ask
 from leveret.session.message_json import payload_json, properties_json
 from leveret.wire.record import content_header
 
@@ -87,7 +87,7 @@ class StandbyArchive:
             for row in (await self.contents())["vhosts"]
         ]
 
-    async def inspect(self, report: Callable[[Event], None]) -> list[dict[str, Any]]:
+    async def inspect(self, report: Report) -> list[dict[str, Any]]:
         """Count messages by vhost, queue, exchange and routing key; reads the whole archive, and reports progress.
 
         Raises:
@@ -98,7 +98,7 @@ class StandbyArchive:
         return rows
 
     async def export(
-        self, target: str, form: str, options: dict[str, str], report: Callable[[Event], None]
+        self, target: str, form: str, options: dict[str, str], report: Report
     ) -> list[dict[str, Any]]:
         """Write messages to files in `target`; return a row for each queue: vhost, queue, messages, pending.
 

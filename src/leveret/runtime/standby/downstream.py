@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -38,7 +39,7 @@ from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.standby.archive import StandbyArchive
 from leveret.runtime.standby.decisions import StandbyDecided
 from leveret.runtime.standby.node_promotion import NodePromotion, StandbyNode
-from leveret.runtime.standby.pipeline_process import Event
+from leveret.runtime.standby.pipeline_process import Report, report_nothing
 from leveret.runtime.standby.recovery import Recoveries, own_endpoint, reported_rows
 from leveret.runtime.standby.site import StandbySite
 from leveret.runtime.standby.site_archive import SiteArchive
@@ -65,7 +66,6 @@ _LOSS: Final = (
     "newest_age_ms",
 )
 """The fields of each vhost's row that are logged before a promotion."""
-Progress = Callable[[Event], None]
 
 
 class StandbyDownstream:
@@ -219,7 +219,7 @@ class StandbyDownstream:
                 await self.member.have_all_follow()
 
     async def promote(
-        self, wanted: RecoveryRequest = EVERYTHING, on_progress: Progress | None = None
+        self, wanted: RecoveryRequest = EVERYTHING, on_progress: Report | None = None
     ) -> list[dict[str, Any]]:
         """Take the upstream's place: publish its unsettled messages, and become an upstream.
 
@@ -232,7 +232,7 @@ class StandbyDownstream:
             InvalidCommand: a named vhost or queue does not exist.
             PipelineFailed: the recovery did not finish; the next promotion continues it.
         """
-        report = on_progress or _ignore
+        report = on_progress or report_nothing
         async with self._changing("promote"):
             if not self.decided.promotions and self.decided.promoting is None:
                 self._check_downstream("promoted")
@@ -384,7 +384,7 @@ class StandbyDownstream:
 
     # -- inside -------------------------------------------------------------------------------
 
-    async def _promote_alone(self, report: Progress) -> None:
+    async def _promote_alone(self, report: Report) -> None:
         """Carry out the promotion of a node alone."""
         attempt = self.decided.promoting
         assert attempt is not None
@@ -532,24 +532,13 @@ class StandbyDownstream:
                 "standby.replication.operating_mode"
             )
 
-    def _changing(self, what: str) -> _OneCommandAtATime:
-        return _OneCommandAtATime(self._lock, what)
-
-
-class _OneCommandAtATime:
-    """Runs one operator's command at a time; a second one is refused, not queued."""
-
-    def __init__(self, lock: asyncio.Lock, what: str) -> None:
-        self._lock = lock
-        self._what = what
-
-    async def __aenter__(self) -> None:
+    @asynccontextmanager
+    async def _changing(self, what: str) -> AsyncIterator[None]:
+        """Run one operator's command at a time; a second one is refused, not queued."""
         if self._lock.locked():
-            raise NotAllowed(f"cannot {self._what} now: another command, perhaps a promotion, is under way")
-        await self._lock.acquire()
-
-    async def __aexit__(self, *error: object) -> None:
-        self._lock.release()
+            raise NotAllowed(f"cannot {what} now: another command, perhaps a promotion, is under way")
+        async with self._lock:
+            yield
 
 
 def _tls_of(options: TlsOptions) -> dict[str, Any] | None:
@@ -565,7 +554,3 @@ def _tls_of(options: TlsOptions) -> dict[str, Any] | None:
         "versions": list(options.versions),
         "ciphers": list(options.ciphers),
     }
-
-
-def _ignore(event: Event) -> None:
-    """Do nothing."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any, Protocol
 
 import msgspec
@@ -16,7 +16,13 @@ from leveret.model.errors import StorageError
 from leveret.runtime.schema_sync.schema_sync import SchemaSync
 from leveret.runtime.standby.archive import StandbyArchive
 from leveret.runtime.standby.decisions import StandbyDecided
-from leveret.runtime.standby.pipeline_process import Event, PipelineFailed, PipelineProcess, ask
+from leveret.runtime.standby.pipeline_process import (
+    Event,
+    PipelineFailed,
+    PipelineProcess,
+    Report,
+    ask,
+)
 from leveret.runtime.standby.progress import PlannedMessages, PromotionProgress, amounts
 from leveret.runtime.standby.recovery import Recoveries, RecoveringNode, own_endpoint
 from leveret.runtime.standby.transfer import TransferSupervisor
@@ -25,8 +31,6 @@ from leveret.storage.tree import Tree
 from leveret.wire.log_name import vhost_of
 
 logger = logging.getLogger(__name__)
-
-Progress = Callable[[Event], None]
 
 
 class StandbyNode(RecoveringNode, Protocol):
@@ -89,7 +93,7 @@ class NodePromotion:
         self._interrupted = None
 
     async def recover(
-        self, attempt: PromotionAttempt, vhosts: Collection[str] | None, report: Progress
+        self, attempt: PromotionAttempt, vhosts: Collection[str] | None, report: Report
     ) -> tuple[RecoveredPart, list[dict[str, Any]] | None]:
         """End both links, and recover these vhosts, or all in the archive.
 
@@ -131,7 +135,7 @@ class NodePromotion:
             logger.warning("standby_promotion_left_out_not_kept error=%s", error)
 
     async def _carry_out(
-        self, attempt: PromotionAttempt, vhosts: Collection[str] | None, report: Progress
+        self, attempt: PromotionAttempt, vhosts: Collection[str] | None, report: Report
     ) -> RecoveredPart:
         """End both links and recover."""
         endpoint = own_endpoint(self._node, "stream")
@@ -157,7 +161,7 @@ class NodePromotion:
         vhosts: Collection[str] | None,
         endpoint: str,
         process: PipelineProcess | None,
-        report: Progress,
+        report: Report,
     ) -> RecoveredPart:
         """Recover, in the transfer's process if that runs, because Spark runs there already."""
         staged = StagedDirectory(self._node.tree.root, self._node.tree.removed)

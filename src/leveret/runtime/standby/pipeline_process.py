@@ -19,6 +19,8 @@ import msgspec
 from leveret.model.errors import LeveretError
 
 Event = dict[str, Any]
+Report = Callable[[Event], None]
+"""Receives the events of a task."""
 _LINE_BYTES_MAX: Final = 256 * 1024 * 1024
 """The longest line: it has room for about two million rows of queues. Only actual lines use memory."""
 _STOP_TIMEOUT_S: Final = 10.0
@@ -117,10 +119,14 @@ class PipelineProcess:
                 await self._process.wait()
 
 
+def report_nothing(event: Event) -> None:
+    """Take no notice of an event."""
+
+
 async def ask(
     task: str,
     job: Mapping[str, Any],
-    report: Callable[[Event], None] | None = None,
+    report: Report | None = None,
     process: PipelineProcess | None = None,
 ) -> Event:
     """Run a task to its end, and report its events; return its `done` event.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from leveret.runtime.standby.pipeline_process import Event
+from leveret.runtime.standby.pipeline_process import Event, Report
 from leveret.wire.record import RECOVERY_REFERENCE_PREFIX
 
 _QUEUES_A_STEP: Final = 5_000
@@ -65,7 +65,7 @@ class PromotionProgress:
 class JoinedProgress:
     """Joins the reports of several nodes that work on parts of one operation into reports with common totals."""
 
-    def __init__(self, report: Callable[[Event], None]) -> None:
+    def __init__(self, report: Report) -> None:
         """Pass reports on to `report`."""
         self._report = report
         self._steps: set[str] = set()

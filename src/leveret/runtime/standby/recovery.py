@@ -28,12 +28,11 @@ from leveret.model.errors import InvalidCommand, NotAllowed, PreconditionFailed
 from leveret.model.moment import moment_ms
 from leveret.runtime.process.work_slices import in_slices
 from leveret.runtime.standby.archive import StandbyArchive
-from leveret.runtime.standby.pipeline_process import Event, PipelineFailed, ask
+from leveret.runtime.standby.pipeline_process import Event, PipelineFailed, Report, ask
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-Progress = Callable[[Event], None]
 _LOOPBACK: Final = ("127.0.0.1", "::1", "0.0.0.0", "::")
 _PORTS: Final = {"amqp": 5672, "amqps": 5671}
 _URI_FORM: Final = "amqp://USER@HOST:PORT/VHOST"
@@ -129,7 +128,7 @@ class Recoveries:
     # -- the operator's commands ------------------------------------------------------------------
 
     async def dry_run(
-        self, wanted: RecoveryRequest, target: RecoveryTarget | None, report: Progress
+        self, wanted: RecoveryRequest, target: RecoveryTarget | None, report: Report
     ) -> dict[str, Any]:
         """As `dry_run_part`, for the whole archive.
 
@@ -140,7 +139,7 @@ class Recoveries:
         return await self.dry_run_part(wanted, target, report)
 
     async def into(
-        self, wanted: RecoveryRequest, target: RecoveryTarget, report: Progress
+        self, wanted: RecoveryRequest, target: RecoveryTarget, report: Report
     ) -> list[dict[str, Any]]:
         """As `into_part`, for the whole archive.
 
@@ -150,7 +149,7 @@ class Recoveries:
         await self.check_wanted(wanted)
         return await self.into_part(wanted, target, report)
 
-    async def rehearse(self, wanted: RecoveryRequest, report: Progress) -> dict[str, Any]:
+    async def rehearse(self, wanted: RecoveryRequest, report: Report) -> dict[str, Any]:
         """As `rehearse_part`, for the whole archive.
 
         Raises:
@@ -172,7 +171,7 @@ class Recoveries:
     # -- the part of this node --------------------------------------------------------------------
 
     async def dry_run_part(
-        self, wanted: RecoveryRequest, target: RecoveryTarget | None, report: Progress
+        self, wanted: RecoveryRequest, target: RecoveryTarget | None, report: Report
     ) -> dict[str, Any]:
         """Count the messages of a recovery, without any change here or at the target.
 
@@ -188,7 +187,7 @@ class Recoveries:
         return await self._done_row(done)
 
     async def into_part(
-        self, wanted: RecoveryRequest, target: RecoveryTarget, report: Progress
+        self, wanted: RecoveryRequest, target: RecoveryTarget, report: Report
     ) -> list[dict[str, Any]]:
         """Recover into another broker; a second run publishes the messages transferred since the first.
 
@@ -223,7 +222,7 @@ class Recoveries:
             )
         return rows
 
-    async def rehearse_part(self, wanted: RecoveryRequest, report: Progress) -> dict[str, Any]:
+    async def rehearse_part(self, wanted: RecoveryRequest, report: Report) -> dict[str, Any]:
         """Recover into scratch vhosts, compare, and remove them.
 
         Returns:
@@ -282,7 +281,7 @@ class Recoveries:
 
     # -- inside -----------------------------------------------------------------------------------
 
-    async def _rehearse(self, wanted: RecoveryRequest, report: Progress) -> dict[str, Any]:
+    async def _rehearse(self, wanted: RecoveryRequest, report: Report) -> dict[str, Any]:
         stream = own_endpoint(self._node, "stream")
         host, _, port = own_endpoint(self._node, "amqp").rpartition(":")
         available = self._recovered_here(await self._archive.list_vhosts_available())

@@ -226,10 +226,8 @@ class Rejoin:
         if unknown and not set_all_aside:
             raise PreconditionFailed(
                 f"the node at {', '.join(upstream.endpoints)} never took the place of this one in vhost "
-                f"'{unknown[0]}': it was no standby of this node, or has not been promoted; nothing was "
-                "changed. Where "
-                "it took the place of a node that took this one's, --set-all-aside follows it, and keeps "
-                "all that the "
+                f"'{unknown[0]}': it was no standby of this node, or has not been promoted; nothing was changed. Where "
+                "it took the place of a node that took this one's, --set-all-aside follows it, and keeps all that the "
                 "replicated queues hold here"
             )
         return {vhost: UpstreamPosition(found.get(vhost) or 0, answer["marks"].get(vhost)) for vhost in logs}

@@ -21,7 +21,7 @@ import msgspec
 from leveret.core.replication.vhost_owners import VhostOwner
 from leveret.model.errors import LeveretError, NotFound, Refusal
 from leveret.runtime.standby.decisions import SharedDecisions
-from leveret.runtime.standby.pipeline_process import Event, PipelineFailed
+from leveret.runtime.standby.pipeline_process import Event, PipelineFailed, Report
 from leveret.runtime.standby.progress import JoinedProgress
 
 STANDBY: Final = "standby"
@@ -30,7 +30,6 @@ LOOK_S: Final = 0.3
 UNSEEN_S: Final = 60.0
 """Work that was not polled for this time is ended."""
 
-Report = Callable[[Event], None]
 Work = Callable[[Mapping[str, Any], Report], Awaitable[Any]]
 """(the request, the receiver of progress) -> the result."""
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from leveret.model.errors import InvalidCommand, PreconditionFailed
 from leveret.runtime.standby.archive import StandbyArchive, moments_of
-from leveret.runtime.standby.pipeline_process import Event
-from leveret.runtime.standby.site import Report, SiteParts
+from leveret.runtime.standby.pipeline_process import Event, Report
+from leveret.runtime.standby.site import SiteParts
 
 _OF_ONE_VHOST: Final = (
     "each node of this cluster has an archive of its own: name one virtual host with --virtual-host, whose data are "
@@ -95,7 +95,7 @@ class SiteArchive:
         return sorted(own, key=lambda row: (row["vhost"], row["queue"]))
 
     async def export(
-        self, target: str, form: str, options: dict[str, str], report: Callable[[Event], None]
+        self, target: str, form: str, options: dict[str, str], report: Report
     ) -> list[dict[str, Any]]:
         """See StandbyArchive; one vhost at a time, unless the archive is shared.
 

@@ -30,10 +30,10 @@ from leveret.runtime.standby.archive import StandbyArchive
 from leveret.runtime.standby.decisions import StandbyDecided
 from leveret.runtime.standby.found_archive import FoundArchive
 from leveret.runtime.standby.node_promotion import NodePromotion
-from leveret.runtime.standby.pipeline_process import Event, PipelineFailed
+from leveret.runtime.standby.pipeline_process import Event, PipelineFailed, Report
 from leveret.runtime.standby.progress import PromotionProgress
 from leveret.runtime.standby.recovery import Recoveries, reported_rows
-from leveret.runtime.standby.site import Report, SiteParts, StandbySite
+from leveret.runtime.standby.site import SiteParts, StandbySite
 from leveret.runtime.standby.site_archive import answers_of
 from leveret.runtime.standby.site_recoveries import away, works_of
 from leveret.runtime.standby.site_status import ReportingDownstream, SiteStatus

@@ -9,9 +9,9 @@ import msgspec
 
 from leveret.core.replication.standby_site import RecoveryRequest
 from leveret.model.errors import InvalidCommand, PreconditionFailed
-from leveret.runtime.standby.pipeline_process import Event
+from leveret.runtime.standby.pipeline_process import Event, Report
 from leveret.runtime.standby.recovery import Recoveries, RecoveryTarget, check_wanted, names_something
-from leveret.runtime.standby.site import Report, SiteParts
+from leveret.runtime.standby.site import SiteParts
 from leveret.runtime.standby.site_archive import SiteArchive
 
 _SUMS = ("compared",)

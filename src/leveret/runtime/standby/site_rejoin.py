@@ -29,7 +29,7 @@ from leveret.core.schema.operating_mode import OperatingMode
 from leveret.model.errors import LeveretError, PreconditionFailed, StorageError
 from leveret.runtime.clients.maintenance import DrainCause
 from leveret.runtime.process.clock import clock_ms
-from leveret.runtime.standby.pipeline_process import Event, ask
+from leveret.runtime.standby.pipeline_process import Report, ask, report_nothing
 from leveret.runtime.standby.returning_node import (
     FAILURES,
     RETRY_S,
@@ -39,7 +39,7 @@ from leveret.runtime.standby.returning_node import (
     UpstreamPosition,
     rows_of,
 )
-from leveret.runtime.standby.site import Report, SiteParts
+from leveret.runtime.standby.site import SiteParts
 from leveret.runtime.standby.transfer import StandbyUpstreamParameter
 from leveret.storage.quarantine.report import DivergentReport
 
@@ -207,7 +207,7 @@ class SiteRejoin:
 
     async def _work(self, name: str, **about: Any) -> dict[str, Any]:
         """Run the work of this name at all running nodes; return the results by node."""
-        return await self._parts.work(self._parts.site.running, name, _ignore, **about)
+        return await self._parts.work(self._parts.site.running, name, report_nothing, **about)
 
     def _check_led(self, logs: Mapping[str, Any]) -> None:
         """Check that a running node leads each replicated queue: a stopped node's records could not be quarantined.
@@ -435,7 +435,3 @@ def _reported(upstream: StandbyUpstreamParameter, rows: list[dict[str, Any]]) ->
         "settlements_lost": sum(row["settlements_lost"] for row in rows),
         "queues": sorted(rows, key=lambda row: (row["virtual_host"] or "", row["queue"] or "")),
     }
-
-
-def _ignore(event: Event) -> None:
-    """Do nothing."""

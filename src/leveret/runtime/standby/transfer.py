@@ -345,27 +345,7 @@ class TransferSupervisor:
             case "link" if self._job is not None and event["vhost"] not in self._job["vhosts"]:
                 pass  # The report was in flight when the vhost left the job; no later report would replace it.
             case "link":
-                before = self._links.get(event["log"], {})
-                self._links[event["log"]] = event
-                lag = self._lag_of_log(event["log"])
-                if "transferred" in event:
-                    lag.stored(event["transferred"])
-                if "committed" in event:
-                    # A lost upstream no longer reports; records of its last report that were not transferred are
-                    # lost with it.
-                    lag.heard(event["committed"], event["committed_ms"], self._said_s)
-                lag_records = lag.records
-                if event["state"] == "connected" and not lag_records:
-                    self._works()
-                if (before.get("state"), before.get("error")) != (event["state"], event.get("error")):
-                    _log_link(event, lag_records)
-                if event.get("missing_messages", 0) > before.get("missing_messages", 0):
-                    logger.warning(
-                        "standby_begins_incomplete vhost=%s missing_messages=%d "
-                        "reason=retained_too_short_by_the_upstream",
-                        event["vhost"],
-                        event["missing_messages"],
-                    )
+                self._take_link(event)
             case "archived" if self._lag_of_log(event["log"]).newest_ms is None:
                 self._lag_of_log(event["log"]).stored(event["next"], event["newest_ms"])
             case "stored":
@@ -389,6 +369,28 @@ class TransferSupervisor:
                 # For example a full disk: the links work, and no data are stored.
                 self._ended_by = self.error = event["error"]
                 logger.warning("standby_transfer_restarting error=%s", event["error"])
+
+    def _take_link(self, event: Event) -> None:
+        """Take the state of the link of one log."""
+        before = self._links.get(event["log"], {})
+        self._links[event["log"]] = event
+        lag = self._lag_of_log(event["log"])
+        if "transferred" in event:
+            lag.stored(event["transferred"])
+        if "committed" in event:
+            # A lost upstream no longer reports; records of its last report that were not transferred are lost with it.
+            lag.heard(event["committed"], event["committed_ms"], self._said_s)
+        lag_records = lag.records
+        if event["state"] == "connected" and not lag_records:
+            self._works()
+        if (before.get("state"), before.get("error")) != (event["state"], event.get("error")):
+            _log_link(event, lag_records)
+        if event.get("missing_messages", 0) > before.get("missing_messages", 0):
+            logger.warning(
+                "standby_begins_incomplete vhost=%s missing_messages=%d reason=retained_too_short_by_the_upstream",
+                event["vhost"],
+                event["missing_messages"],
+            )
 
 
 async def _warm() -> None:
