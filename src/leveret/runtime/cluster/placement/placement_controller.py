@@ -64,6 +64,8 @@ logger = logging.getLogger(__name__)
 _MOVES_AT_ONCE: Final = 32
 _RETRY_S: Final = 0.1
 _FIRST_LISTED_S: Final = 1.0
+HAND_OVER_S: Final = 10.0
+"""The wait of an orderly stop for one queue: it would never end while etcd is too slow to report the writes."""
 
 
 def report_mirrors(key: QueueKey, text: str) -> None:
@@ -146,9 +148,15 @@ class PlacementController:
 
     def is_at_rest(self, key: QueueKey) -> bool:
         """Whether the record of a queue led here was followed, and no write of it is under way."""
-        return not any(
-            key in each for each in (self._in_flight, self._unobserved, self._due.records, self._due.looks)
-        )
+        return not self._is_changing(key) and key not in self._due.looks
+
+    def _is_changing(self, key: QueueKey) -> bool:
+        """Whether the record of a queue is being written, or was not followed yet."""
+        return key in self._in_flight or self._is_outdated(key)
+
+    def _is_outdated(self, key: QueueKey) -> bool:
+        """Whether the record of a queue was replaced, or not followed yet, so that it decides nothing."""
+        return key in self._unobserved or key in self._due.records
 
     def definition_changed(self, change: d.Change) -> None:
         """Look at the queues of a vhost again, because a change may alter what policies say of their mirrors."""
@@ -261,9 +269,8 @@ class PlacementController:
         asyncio.get_running_loop().call_later(_RETRY_S, self.changed, key)
 
     def _look_at(self, key: QueueKey, definition: d.Queue, placement: Placement, found: _Found) -> None:
-        if key in self._moving or key in self._unobserved or key in self._due.records:
-            # The queue is looked at again once that is over: a record that is replaced, or not followed yet, decides
-            # nothing.
+        if key in self._moving or self._is_outdated(key):
+            # The queue is looked at again once that is over.
             return
         cluster_view = self._cluster_view()
         me, alive = cluster_view.me, cluster_view.alive
@@ -480,29 +487,16 @@ class PlacementController:
             complete = await self._local_queues.hand_over_to(
                 key, to, frozenset(placed.placement.synchronised), loses=loses
             )
-            cluster_view = self._cluster_view()
             has_all = loses or to in self._local_queues.ready(key)
-            if has_all and self._state.placements.get(key) == placed and to in cluster_view.alive:
-                conditions = (self._state.unchanged(self._state.keys.placement(*key)),)
-                before = None if loses else self._local_queues.delivered_before(key)
-                after = handed_over(placed.placement, to, complete, cluster_view, before)
-                lack = self._local_queues.lacks(key, to)
-                if lack is not None:
-                    if lack.messages:
-                        logger.warning(
-                            "messages_lost vhost=%s queue=%s messages=%d from=%s to=%s reason=unsynchronised_hand_over",
-                            *key,
-                            lack.messages,
-                            cluster_view.me,
-                            to,
-                        )
-                    # Also without a message to lose: the node may have no copy, and then begins one.
-                    after = with_loss(placed.placement, after, lack.begins_at)
-                write = placement_write(self._state.keys, key, after)
-                transaction = self._gathered.transact(StoreTransaction(conditions, (write,)))
-                writing = asyncio.get_running_loop().create_task(transaction)
-                return await asyncio.shield(writing) is not None
-            return False
+            stands = self._state.placements.get(key) == placed
+            if not (has_all and stands and to in self._cluster_view().alive):
+                return False
+            after = self._handed_over(key, placed.placement, to, complete, loses=loses)
+            conditions = (self._state.unchanged(self._state.keys.placement(*key)),)
+            write = placement_write(self._state.keys, key, after)
+            transaction = self._gathered.transact(StoreTransaction(conditions, (write,)))
+            writing = asyncio.get_running_loop().create_task(transaction)
+            return await asyncio.shield(writing) is not None
         finally:
             if writing is None:
                 self._is_moved(key, None)
@@ -511,6 +505,27 @@ class PlacementController:
             else:
                 # Its caller waits no longer. Until the outcome is known, no node may serve the queue.
                 writing.add_done_callback(lambda task: self._wrote_move(key, task))
+
+    def _handed_over(
+        self, key: QueueKey, before: Placement, to: str, complete: frozenset[str], *, loses: bool
+    ) -> Placement:
+        """Return the record of a queue that is handed over; `complete` are its recorded mirrors with all messages."""
+        cluster_view = self._cluster_view()
+        delivered_before = None if loses else self._local_queues.delivered_before(key)
+        after = handed_over(before, to, complete, cluster_view, delivered_before)
+        lack = self._local_queues.lacks(key, to)
+        if lack is None:
+            return after
+        if lack.messages:
+            logger.warning(
+                "messages_lost vhost=%s queue=%s messages=%d from=%s to=%s reason=unsynchronised_hand_over",
+                *key,
+                lack.messages,
+                cluster_view.me,
+                to,
+            )
+        # Also without a message to lose: the node may have no copy, and then begins one.
+        return with_loss(before, after, lack.begins_at)
 
     def _wrote_move(self, key: QueueKey, writing: asyncio.Task[int | None]) -> None:
         """Take the outcome of the write of a move."""
@@ -567,7 +582,7 @@ class PlacementController:
         self._wrote(key, revision)
 
     async def _until_at_rest(self, key: QueueKey) -> None:
-        while key in self._in_flight or key in self._unobserved or key in self._due.records:
+        while self._is_changing(key):
             await self._calm.wait()
 
     async def leave(self) -> None:
@@ -582,29 +597,15 @@ class PlacementController:
 
     async def hand_over(self) -> list[RecordWrite]:
         """Hand each queue that is led here over to its successor by policy; return records for queues without one."""
-        cluster_view = self._cluster_view()
-        others = {name: presence for name, presence in cluster_view.alive.items() if name != cluster_view.me}
-        moves: list[tuple[QueueKey, QueuePromotion]] = []
-        staying: list[QueueKey] = []
-        async for key, (placement, _) in in_slices(list(self._state.placements.items())):
-            queue = self._broker.queues.get(key)
-            if placement.leader != cluster_view.me or queue is None:
-                continue
-            policy = self._locations.policy(queue.definition)
-            promoted = successor(policy, placement.mirrors, placement.synchronised, others, is_graceful=True)
-            if promoted.log:
-                report_mirrors(key, promoted.log)
-            if promoted.leader is not None:
-                moves.append((key, promoted))
-            elif placement.mirrors:
-                staying.append(key)
+        me = self._cluster_view().me
+        moves, staying = await self._successors()
         waiting = iter(moves)
 
         async def move_one_by_one() -> None:
-            for key, promoted in waiting:
+            for key, to, loses in waiting:
                 try:
                     async with asyncio.timeout(HAND_OVER_S):
-                        await self.move(key, promoted.leader or "", loses=not promoted.is_complete)
+                        await self.move(key, to, loses=loses)
                 except (LeveretError, TimeoutError) as error:
                     reason = (
                         str(error)
@@ -618,9 +619,28 @@ class PlacementController:
         return [
             RecordWrite(key, placement, msgspec.structs.replace(placement, closed=True))
             for key, placement in found
-            if placement.leader == cluster_view.me
+            if placement.leader == me
         ]
 
+    async def _successors(self) -> tuple[list[tuple[QueueKey, str, bool]], list[QueueKey]]:
+        """Return each queue that is led here with its successor by policy, and whether that loses messages.
 
-HAND_OVER_S: Final = 10.0
-"""The wait of an orderly stop for one queue: it would never end while etcd is too slow to report the writes."""
+        The second list has the queues with mirrors of which none may lead.
+        """
+        cluster_view = self._cluster_view()
+        others = {name: presence for name, presence in cluster_view.alive.items() if name != cluster_view.me}
+        moves: list[tuple[QueueKey, str, bool]] = []
+        staying: list[QueueKey] = []
+        async for key, (placement, _) in in_slices(list(self._state.placements.items())):
+            queue = self._broker.queues.get(key)
+            if placement.leader != cluster_view.me or queue is None:
+                continue
+            policy = self._locations.policy(queue.definition)
+            promoted = successor(policy, placement.mirrors, placement.synchronised, others, is_graceful=True)
+            if promoted.log:
+                report_mirrors(key, promoted.log)
+            if promoted.leader is not None:
+                moves.append((key, promoted.leader, not promoted.is_complete))
+            elif placement.mirrors:
+                staying.append(key)
+        return moves, staying
