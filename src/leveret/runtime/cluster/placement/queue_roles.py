@@ -169,8 +169,8 @@ class QueueRoles:
 
     async def _lead(self, key: QueueKey, queue: Queue, placement: Placement) -> None:
         name = self._queues.names.get(key)
+        committed = 0
         if isinstance(queue, RemoteQueue) and key not in self._queues.handed_over:
-            committed = 0
             if name is not None:
                 await self._copies.release(name)
                 await self._commits.all_durable()
@@ -178,30 +178,7 @@ class QueueRoles:
                 committed = self._copies.cursor(name) or 0
             if self._broker.queues.get(key) is not queue:
                 return
-            is_lossy = placement.lost is not None and placement.lost.term == placement.term
-            if name is not None and is_lossy:
-                # This node may never have received a record; but its copy is all there is now.
-                self._queues.begin_if_missing(name)
-            # Only a leader that had stopped serving knows what it delivered. Otherwise any message may have been, by a
-            # leader that was lost or that this node never heard of; also of a quorum queue, whose consumers do not
-            # wait for mirrors.
-            given = placement.hand_over
-            delivered = given.delivered_before if given and given.term == placement.term else _ALL
-            led = self._queues.lead(queue, placement.term, delivered)
-            if is_lossy:
-                logger.warning(
-                    "led_without_all vhost=%s queue=%s term=%d from=%s messages=%d",
-                    *key,
-                    placement.term,
-                    queue.leader,
-                    led.message_count,
-                )
-            self._forwarding.led_here(queue, led)
-            self._on_other_leader(key)
-            logger.info("queue_led vhost=%s queue=%s term=%d from=%s", *key, placement.term, queue.leader)
-            queue = led
-        else:
-            committed = 0
+            queue = self._begin_serving(key, name, queue, placement)
         if self.is_damaged(key):
             # Mirrors get nothing of a damaged log: they would take themselves for divergent.
             return
@@ -221,6 +198,33 @@ class QueueRoles:
         if served is not None and not served.is_remote:
             # Only once promises wait for its mirrors: a downstream gets the records that they have.
             self._collector.led(served)
+
+    def _begin_serving(
+        self, key: QueueKey, name: str | None, stands: RemoteQueue, placement: Placement
+    ) -> Queue:
+        """Serve a queue from the copy here, which is released, in the place of its placeholder `stands`."""
+        is_lossy = placement.lost is not None and placement.lost.term == placement.term
+        if name is not None and is_lossy:
+            # This node may never have received a record; but its copy is all there is now.
+            self._queues.begin_if_missing(name)
+        # Only a leader that had stopped serving knows what it delivered. Otherwise any message may have been, by a
+        # leader that was lost or that this node never heard of; also of a quorum queue, whose consumers do not wait for
+        # mirrors.
+        given = placement.hand_over
+        delivered = given.delivered_before if given and given.term == placement.term else _ALL
+        led = self._queues.lead(stands, placement.term, delivered)
+        if is_lossy:
+            logger.warning(
+                "led_without_all vhost=%s queue=%s term=%d from=%s messages=%d",
+                *key,
+                placement.term,
+                stands.leader,
+                led.message_count,
+            )
+        self._forwarding.led_here(stands, led)
+        self._on_other_leader(key)
+        logger.info("queue_led vhost=%s queue=%s term=%d from=%s", *key, placement.term, stands.leader)
+        return led
 
     async def _stand_by(self, key: QueueKey, queue: Queue, placement: Placement) -> None:
         name = self._queues.names.get(key)
