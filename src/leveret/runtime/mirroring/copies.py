@@ -137,21 +137,9 @@ class MirrorCopies(CopyOwner):
         if copy is not None and copy.leader == leader:
             return
         if copy is None:
-            damage = damage or self._open(name, is_counted_on=is_counted_on)
-            if damage is not None and is_counted_on:
-                logger.error(
-                    "damaged_mirror log=%s leader=%s error=%s action=stands_aside", name, leader, damage
-                )
-                self.damaged.add(name)
+            copy = self._begin_copy(name, leader, damage, is_counted_on=is_counted_on)
+            if copy is None:
                 return
-            if damage is not None:
-                self.put_away(name, str(damage))
-                # The damage may be in a segment of the prefix; and no segment is of use without the copy behind it.
-                remove_directory(pieces_directory(self._tree.root, name), self._tree.removed)
-            self.damaged.discard(name)
-            self._applier.forget(name)
-            self._make_if_empty(name)
-            copy = self._copies[name] = MirrorCopy(name, leader, self._tree, self.commits, self._fail)
         else:
             self._links[copy.leader].remove(name)
             copy.leader, copy.is_accepting = leader, False
@@ -160,6 +148,25 @@ class MirrorCopies(CopyOwner):
         if link is None:
             link = self._links[leader] = CopyLink(self, leader)
         link.add(copy)
+
+    def _begin_copy(
+        self, name: str, leader: str, damage: StorageError | None, *, is_counted_on: bool
+    ) -> MirrorCopy | None:
+        """Make a copy, or continue the one that is on disk unless it has `damage`; None: the log is `damaged`."""
+        damage = damage or self._open(name, is_counted_on=is_counted_on)
+        if damage is not None and is_counted_on:
+            logger.error("damaged_mirror log=%s leader=%s error=%s action=stands_aside", name, leader, damage)
+            self.damaged.add(name)
+            return None
+        if damage is not None:
+            self.put_away(name, str(damage))
+            # The damage may be in a segment of the prefix; and no segment is of use without the copy behind it.
+            remove_directory(pieces_directory(self._tree.root, name), self._tree.removed)
+        self.damaged.discard(name)
+        self._applier.forget(name)
+        self._make_if_empty(name)
+        copy = self._copies[name] = MirrorCopy(name, leader, self._tree, self.commits, self._fail)
+        return copy
 
     def readable(self, name: str) -> Log | None:
         """Return the log of a growing copy for a reader; None if no copy can be read."""
@@ -470,6 +477,10 @@ class MirrorCopies(CopyOwner):
             # After a divergent part nothing is taken until the copy without it was reported.
             copy.compared.set()
         match change.kind:
+            case ChangeKind.APPEND:
+                self._applier.apply(change)
+                # The existence record is on disk with the chunk, before the ack: before any node counts on the chunk.
+                self._logs.record_existence(copy.name)
             case ChangeKind.CURSOR:
                 cursor = self._cursors[copy.name] = max(change.offset, self._cursors.get(copy.name, 0))
                 reader = self.readers.get(copy.name)
@@ -481,20 +492,17 @@ class MirrorCopies(CopyOwner):
                 copy.busy = asyncio.get_running_loop().create_task(self._quarantine_range(copy, change))
             case ChangeKind.HEAD if change.chunk is not None:
                 copy.prefix.append(change.offset, change.chunk, change.octets)
-            case kind:
-                if kind is ChangeKind.BEGIN:
-                    self._end_reader(copy.name)
-                    self._logs.begins_anew(copy.name)
-                    copy.prefix.remove()
+            case ChangeKind.BEGIN:
+                self._end_reader(copy.name)
+                self._logs.begins_anew(copy.name)
+                copy.prefix.remove()
                 self._applier.apply(change)
-                if kind is ChangeKind.BEGIN:
-                    self._make_if_empty(copy.name)
-                if kind is ChangeKind.DROP:
-                    copy.prefix.drop(change.offset)
-                elif kind is ChangeKind.APPEND:
-                    # The existence record is on disk with the chunk, before the ack: before any node counts on the
-                    # chunk.
-                    self._logs.record_existence(copy.name)
+                self._make_if_empty(copy.name)
+            case ChangeKind.DROP:
+                self._applier.apply(change)
+                copy.prefix.drop(change.offset)
+            case _:
+                self._applier.apply(change)
 
     async def _quarantine_range(self, copy: MirrorCopy, change: LogChange) -> None:
         """Quarantine divergent records in a thread, truncate the copy, and report it to the leader again."""
