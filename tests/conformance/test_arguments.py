@@ -11,8 +11,10 @@ from typing import Any
 
 import pika
 import pytest
+from pamqp import commands
 
 from tests.conformance.brokers import Broker
+from tests.conformance.rawclient import FRAME_METHOD, Peer, raw_frame
 from tests.conformance.verbs import channel_refuses, drain
 
 INTEGER = '"expected integer, got {}"'
@@ -327,6 +329,13 @@ def test_line_ends_are_no_part_of_a_name(channel: Any, name: str) -> None:
     channel.confirm_delivery()
     channel.basic_publish(name, "", b"x", mandatory=True)
     assert drain(channel, name) == [b"x"]
+
+
+def test_a_name_of_line_ends_alone_is_none(peer: Peer) -> None:
+    # Client libraries do not send this, or wait for an answer with the same name.
+    reserved, name, exclusive, arguments = b"\0\0", b"\x02\r\n", b"\x04", b"\0\0\0\0"
+    peer.send_octets(raw_frame(FRAME_METHOD, 1, b"\0\x32\0\x0a" + reserved + name + exclusive + arguments))
+    assert str(peer.expect(1, commands.Queue.DeclareOk).queue).startswith("amq.gen-")
 
 
 @pytest.mark.parametrize(

@@ -270,6 +270,14 @@ def test_a_binding_is_found_under_its_location(http: httpx.Client, name: str) ->
     assert (found["routing_key"], found["arguments"]) == ("a/b#", {"k": 1})
 
 
+def test_line_ends_are_no_part_of_a_declared_name(http: httpx.Client, name: str) -> None:
+    for path, body in (("queues", {"durable": True}), ("exchanges", {"type": "direct"})):
+        assert http.put(f"{path}/%2F/{name}%0D%0A-x", json=body).status_code == 201
+        assert http.get(f"{path}/%2F/{name}%0D%0A-x").status_code == 404
+        assert http.get(f"{path}/%2F/{name}-x").status_code == 200
+        assert http.delete(f"{path}/%2F/{name}-x").status_code == 204
+
+
 def test_the_name_of_the_cluster_is_shown_once_it_is_set(
     http: httpx.Client, broker: Broker, name: str
 ) -> None:

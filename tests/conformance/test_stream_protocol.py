@@ -107,6 +107,24 @@ def test_arguments_that_mean_nothing_are_refused(script: Script, arguments: dict
     assert script.code(wire.Create(1, script.stream + "x", arguments)) == Code.PRECONDITION_FAILED
 
 
+def test_line_ends_are_no_part_of_a_streams_name(script: Script) -> None:
+    assert script.code(wire.Create(1, f"\n{script.stream}\r\n-x", {})) == Code.OK
+    assert script.code(wire.DeleteStream(2, script.stream + "-x")) == Code.OK
+    assert script.code(wire.Create(3, "\r\n", {})) == Code.PRECONDITION_FAILED
+
+
+@pytest.mark.parametrize("name", ["amq.mine", "a\nmq.mine"])
+def test_a_stream_has_no_reserved_name(script: Script, name: str) -> None:
+    assert script.code(wire.Create(1, name, {})) == Code.PRECONDITION_FAILED
+
+
+def test_spaces_are_part_of_a_streams_name(script: Script) -> None:
+    for name in (f" {script.stream}-x ", "  "):
+        assert script.code(wire.Create(1, name, {})) == Code.OK
+        assert script.code(wire.DeleteStream(2, name.strip())) == Code.STREAM_DOES_NOT_EXIST
+        assert script.code(wire.DeleteStream(3, name)) == Code.OK
+
+
 def test_very_many_commands_in_one_go_are_answered_in_their_order(script: Script) -> None:
     count = 5000
     script.peer.socket.sendall(

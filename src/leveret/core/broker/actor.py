@@ -17,15 +17,13 @@ from leveret.core.queues.confirms import ConfirmParts
 from leveret.core.queues.queue import Queue
 from leveret.core.rules.queue_arguments import DEAD_LETTER_EXCHANGE
 from leveret.core.rules.super_streams import is_super_stream
-from leveret.core.rules.validation import ALTERNATE_EXCHANGE
+from leveret.core.rules.validation import ALTERNATE_EXCHANGE, RESERVED_PREFIX
 from leveret.model import definitions as d
 from leveret.model.errors import AccessRefused, NotFound, PreconditionFailed, Refusal, ResourceLocked
 from leveret.model.reasons import Reason
 
 if TYPE_CHECKING:
     from leveret.core.broker.broker import Broker
-
-RESERVED_PREFIX = "amq."
 
 
 class Actor:

@@ -25,6 +25,8 @@ from leveret.model.stream import interval_ms
 
 NAME_BYTES_MAX: Final = 255
 """What fits AMQP's short string."""
+RESERVED_PREFIX: Final = "amq."
+"""Clients declare no queue, exchange or stream whose name begins so."""
 NESTING_MAX: Final = 32
 """How deep tables and lists may lie in each other: far below what the log, a link and a document can take."""
 ALTERNATE_EXCHANGE: Final = "alternate-exchange"
@@ -34,6 +36,11 @@ STREAM: Final = "stream"
 _MATCH_MODES: Final = ("all", "any", "all-with-x", "any-with-x")
 _INT_MAX: Final = 2**31
 _INTERVAL_LENGTH_MAX: Final = 20
+
+
+def declared_name(given: str) -> str:
+    """The name that a declare means: without line ends, which RabbitMQ removes."""
+    return given.replace("\r", "").replace("\n", "")
 
 
 def queue_type(arguments: Arguments) -> str:

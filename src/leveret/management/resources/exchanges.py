@@ -9,6 +9,7 @@ import msgspec
 from starlette.responses import Response
 
 from leveret.core.broker.topology import ExchangeState
+from leveret.core.rules.validation import declared_name
 from leveret.management.request.call import Call, resource
 from leveret.management.request.merging import sums_of, with_sum
 from leveret.management.request.paged_lists import Listing
@@ -52,7 +53,7 @@ async def show(call: Call) -> Response:
 
 async def put(call: Call) -> Response:
     """Declare an exchange, or check that an existing one is equivalent."""
-    vhost, name = call.vhost(), call.exchange_name()
+    vhost, name = call.vhost(), declared_name(call.exchange_name())
     call.new_name()
     wanted = await call.body(ExchangeBody)
     existing = call.broker.topology(vhost).exchanges.get(name)

@@ -11,6 +11,7 @@ import msgspec
 from starlette.responses import Response
 
 from leveret.core.queues.queue import Queue
+from leveret.core.rules.validation import declared_name
 from leveret.management.peers import consumers_of_queue
 from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
@@ -70,7 +71,7 @@ async def show(call: Call) -> Response:
 
 async def put(call: Call) -> Response:
     """Declare a queue, or check that an existing one is equivalent."""
-    vhost, name = call.vhost(), call.new_name()
+    vhost, name = call.vhost(), declared_name(call.new_name())
     wanted = await call.body(QueueBody)
     existing = call.broker.queues.get((vhost, name))
     if existing is not None:

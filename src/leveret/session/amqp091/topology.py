@@ -10,7 +10,7 @@ from pamqp import base, commands
 
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
-from leveret.core.rules.validation import NESTING_MAX
+from leveret.core.rules.validation import NESTING_MAX, declared_name
 from leveret.model import definitions as d
 from leveret.model.errors import AccessRefused, NotFound, PreconditionFailed
 from leveret.session.amqp091 import remote_methods
@@ -43,11 +43,6 @@ def _vhost(channel: ChannelBase) -> str:
     return channel.connection.vhost or ""
 
 
-def _name(given: str) -> str:
-    """The name without line ends, which RabbitMQ removes."""
-    return given.replace("\r", "").replace("\n", "")
-
-
 def _hold(channel: ChannelBase) -> None:
     """Make replies wait for the definitions log, so that a declared entity survives every later event."""
     broker = channel.connection.broker
@@ -56,7 +51,7 @@ def _hold(channel: ChannelBase) -> None:
 
 
 def _exchange_declare(channel: ChannelBase, method: commands.Exchange.Declare) -> None:
-    vhost, name = _vhost(channel), _name(method.exchange)
+    vhost, name = _vhost(channel), declared_name(method.exchange)
     if method.passive:
         if name == "":
             raise AccessRefused("operation not permitted on the default exchange")
@@ -81,7 +76,7 @@ def _exchange_delete(channel: ChannelBase, method: commands.Exchange.Delete) -> 
     if channel.waiting_notices is None:
         with _in_turns(channel) as gone:
             channel.connection.actor.delete_exchange_in_turns(
-                _name(method.exchange), gone, if_unused=method.if_unused
+                declared_name(method.exchange), gone, if_unused=method.if_unused
             )
         if channel.connection.awaits_answer:
             return
@@ -95,9 +90,9 @@ def _exchange_delete(channel: ChannelBase, method: commands.Exchange.Delete) -> 
 
 def _exchange_bind(channel: ChannelBase, method: commands.Exchange.Bind | commands.Exchange.Unbind) -> None:
     binding = d.Binding(
-        source=_name(method.source),
+        source=declared_name(method.source),
         vhost=_vhost(channel),
-        destination=_name(method.destination),
+        destination=declared_name(method.destination),
         destination_type="exchange",
         routing_key=method.routing_key,
         arguments=_arguments(method.arguments),
@@ -118,14 +113,14 @@ def _change_binding(channel: ChannelBase, binding: d.Binding, *, add: bool) -> N
 def _queue_declare(channel: ChannelBase, method: commands.Queue.Declare) -> None:
     connection = channel.connection
     vhost = _vhost(channel)
-    name = _name(method.queue) or f"amq.gen-{connection.host.unique_id()}"
+    name = declared_name(method.queue) or f"amq.gen-{connection.host.unique_id()}"
     if method.queue == REPLY_TO or method.queue.startswith(PREFIX):
         _declare_replies(channel, method)
         return
     channel.await_returns(name)
     is_new = (vhost, name) not in connection.broker.queues
     if method.passive:
-        queue = channel.queue(_name(method.queue))
+        queue = channel.queue(declared_name(method.queue))
     else:
         queue = _declare(channel, method, name, vhost)
         _hold(channel)
@@ -160,15 +155,15 @@ def _declare(channel: ChannelBase, method: commands.Queue.Declare, name: str, vh
         arguments=_arguments(method.arguments),
     )
     channel.connection.actor.declare_queue(
-        wanted, exclusive=method.exclusive, is_server_named=not method.queue
+        wanted, exclusive=method.exclusive, is_server_named=not declared_name(method.queue)
     )
     return channel.queue(name)
 
 
 def _queue_bind(channel: ChannelBase, method: commands.Queue.Bind | commands.Queue.Unbind) -> None:
-    name = _name(method.queue) or channel.queue("").key[1]
+    name = declared_name(method.queue) or channel.queue("").key[1]
     binding = d.Binding(
-        source=_name(method.exchange),
+        source=declared_name(method.exchange),
         vhost=_vhost(channel),
         destination=name,
         routing_key=method.routing_key or ("" if method.queue else name),
@@ -214,7 +209,7 @@ def _queue_delete(channel: ChannelBase, method: commands.Queue.Delete) -> None:
 
 def _has_deleted(channel: ChannelBase, method: commands.Queue.Delete) -> bool:
     """Delete a queue; return whether it is gone, otherwise the answer follows later."""
-    broker, name = channel.connection.broker, _name(method.queue)
+    broker, name = channel.connection.broker, declared_name(method.queue)
     channel.connection.actor.require("configure", "queue", name or channel.last_queue)
     if name and broker.find_queue((_vhost(channel), name)) is None:
         return True

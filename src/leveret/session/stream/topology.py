@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from leveret.core.rules.validation import RESERVED_PREFIX, declared_name
 from leveret.model.errors import AccessRefused, LedElsewhere, LeveretError, NotFound
 from leveret.session.stream.login import place
 from leveret.session.stream.session import StreamSession
@@ -44,7 +45,7 @@ def _change_now(
 
 def create(session: StreamSession, command: wire.Create) -> None:
     """Make a stream."""
-    name = command.stream.strip()
+    name = declared_name(command.stream)
 
     def apply() -> Code:
         if not _is_free(name):
@@ -62,7 +63,7 @@ def _is_free(name: str) -> bool:
         or name.startswith((RECOVERY_STREAM_PREFIX, STAGED_STREAM_PREFIX))
         or label_of_partition(name)
     )
-    return bool(name) and not is_taken
+    return bool(name) and not is_taken and not name.startswith(RESERVED_PREFIX)
 
 
 def delete(session: StreamSession, command: wire.DeleteStream) -> None:
@@ -79,15 +80,15 @@ def delete(session: StreamSession, command: wire.DeleteStream) -> None:
 
 def create_super_stream(session: StreamSession, command: wire.CreateSuperStream) -> None:
     """Make an exchange and the streams bound to it."""
-    partitions = dict(zip(command.partitions, command.binding_keys, strict=False))
+    names = [declared_name(each) for each in (command.super_stream, *command.partitions)]
+    partitions = dict(zip(names[1:], command.binding_keys, strict=False))
 
     def apply() -> Code:
-        names = [command.super_stream, *command.partitions]
         unequal = len(partitions) != len(command.partitions) or len(partitions) != len(command.binding_keys)
         if unequal or not partitions or not all(map(_is_free, names)):
             return Code.PRECONDITION_FAILED
         made = session.authority.create_super_stream(
-            session.user, session.vhost, command.super_stream, partitions, command.arguments
+            session.user, session.vhost, names[0], partitions, command.arguments
         )
         return Code.OK if made else Code.STREAM_EXISTS
 

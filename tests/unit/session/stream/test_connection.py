@@ -353,7 +353,7 @@ def test_the_names_of_what_the_node_writes_itself_are_not_for_streams(peer: Peer
     assert peer.send(
         wire.Create(1, OUTGOING_STREAM, {}),
         wire.Create(2, QUEUE, {}),
-        wire.Create(3, " ", {}),
+        wire.Create(3, "\n", {}),
         wire.DeleteStream(4, OUTGOING_STREAM),
     ) == [
         wire.CreateResponse(1, Code.PRECONDITION_FAILED),
