@@ -6,7 +6,9 @@ evenly, and move as nodes come and go. The term of an owner is higher than those
 If each node has its own archive, a new owner has no data yet, and the previous owner has the transferred data. That
 node stays the *holder*: while it runs it follows the vhost as well, and a promotion recovers from its archive, until
 the new owner has all records of the upstream. So transferred data survive every move, and every absence of a node that
-comes back. If the nodes share an archive, there is no holder: a new owner goes on where the archive stands.
+comes back. What owners transferred while the holder was away may be in their archives alone: they are *beside* it,
+until one archive has everything. If the nodes share an archive, there is no holder: a new owner goes on where the
+archive stands.
 """
 
 from __future__ import annotations
@@ -27,17 +29,24 @@ class VhostOwner(msgspec.Struct, frozen=True, omit_defaults=True):
         holder: the node whose archive has its data until the owner's has; empty once it has.
         claimed: the last term in which an owner began to transfer into the archive that the present one uses; 0 before
             that.
+        beside: the nodes that transferred it, as owners, while another one was the holder.
     """
 
     node: str
     term: int
     holder: str = ""
     claimed: int = 0
+    beside: tuple[str, ...] = ()
 
     @property
     def recoverer(self) -> str:
         """The node that recovers the vhost at a promotion."""
         return self.holder or self.node
+
+    @property
+    def others(self) -> list[str]:
+        """The nodes whose archives may have records that the recoverer's lacks."""
+        return [name for name in self.beside if name != self.recoverer]
 
     @property
     def has_data(self) -> bool:
@@ -48,6 +57,17 @@ class VhostOwner(msgspec.Struct, frozen=True, omit_defaults=True):
     def followers(self) -> frozenset[str]:
         """The nodes that transfer the vhost."""
         return frozenset((self.node, self.holder)) - {""}
+
+    def claims(self) -> VhostOwner:
+        """Return the record before the owner transfers in its term."""
+        beside = self.beside
+        if self.holder and self.node not in beside:
+            beside = (*beside, self.node)
+        return msgspec.structs.replace(self, claimed=self.term, beside=beside)
+
+    def has_all(self) -> VhostOwner:
+        """Return the record once the owner's archive has everything that any archive has."""
+        return msgspec.structs.replace(self, holder="", beside=())
 
 
 class SiteNodes(NamedTuple):
@@ -84,15 +104,23 @@ def next_owners(
     loads.update(owner.node for vhost, owner in owners.items() if vhost in vhosts and owner.node in loads)
     for vhost in sorted({*vhosts, *owners}):
         owner = found.get(vhost)
-        if owner is not None and owner.holder and (nodes.share_archive or owner.holder not in nodes.members):
-            # The holder left the cluster, and its data with it; or the nodes have an archive together by now.
-            owner = found[vhost] = msgspec.structs.replace(owner, holder="")
+        if owner is not None:
+            # A node left the cluster, and its data with it; or the nodes have an archive together by now.
+            owner = found[vhost] = _without_gone(owner, () if nodes.share_archive else nodes.members)
         if owner is None or owner.node not in loads:
             found[vhost] = _successor(owner, loads, running, nodes)
             loads[found[vhost].node] += vhost in vhosts
     if nodes.may_balance:
         _balance([vhost for vhost in sorted(vhosts) if not found[vhost].holder], found, loads, running, nodes)
     return {vhost: owner for vhost, owner in found.items() if owners.get(vhost) != owner}
+
+
+def _without_gone(owner: VhostOwner, members: Sequence[str]) -> VhostOwner:
+    """Return the record without the other nodes that are no members."""
+    beside = tuple(name for name in owner.beside if name in members)
+    return msgspec.structs.replace(
+        owner, holder=owner.holder if owner.holder in members else "", beside=beside
+    )
 
 
 def _successor(
@@ -112,8 +140,8 @@ def _moved(owner: VhostOwner, to: str, nodes: SiteNodes) -> VhostOwner:
         return VhostOwner(to, term, claimed=owner.claimed)
     holder = owner.holder or (owner.node if owner.claimed else "")
     if to == holder:
-        return VhostOwner(to, term, claimed=owner.term)
-    return VhostOwner(to, term, holder=holder if holder in nodes.members else "")
+        return VhostOwner(to, term, claimed=owner.term, beside=owner.beside)
+    return VhostOwner(to, term, holder=holder if holder in nodes.members else "", beside=owner.beside)
 
 
 def _balance(

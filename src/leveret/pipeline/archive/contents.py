@@ -22,7 +22,8 @@ def contents(data_dir: Place, *, with_queues: bool = True) -> dict[str, list[dic
         transferred (offsets in the upstream's outgoing logs), missing (records that the upstream dropped before their
         transfer), missing_messages (the most messages of its queues that its log had dropped when the transfer began),
         is_replaced (it has another log by now), known_from_ms (the time before which the state of its queues is
-        unknown; 0: it is known from the begin).
+        unknown; 0: it is known from the begin), newest_ms (the time of its newest record), logs (by outgoing log its
+        id, 0 if unknown, and the offsets of the first transferred record and after the last one).
     """
     queues: dict[tuple[str, str], dict[str, Any]] = {}
     vhosts: dict[str, dict[str, Any]] = {}
@@ -36,11 +37,16 @@ def contents(data_dir: Place, *, with_queues: bool = True) -> dict[str, list[dic
                 "bytes": 0,
                 "files": 0,
                 "records": 0,
+                "newest_ms": 0,
+                "logs": {},
                 "transferred": sum(manifest.next_by_log[log] for log in manifest.logs_of(file.vhost)),
                 **_upstream_of(identities, file.vhost),
             },
         )
         total["known_from_ms"] = max(total["known_from_ms"], file.history_from_ms)
+        total["newest_ms"] = max(total["newest_ms"], file.max_ms)
+        log_id, end = identities.log_id(file.log), manifest.next_by_log[file.log]
+        total["logs"].setdefault(file.log, [log_id, file.first, end])
         total["bytes"] += file.bytes
         total["files"] += 1
         total["records"] += file.records

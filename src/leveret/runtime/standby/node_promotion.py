@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Protocol
 
 import msgspec
@@ -93,9 +93,19 @@ class NodePromotion:
         self._interrupted = None
 
     async def recover(
-        self, attempt: PromotionAttempt, vhosts: Collection[str] | None, report: Report
+        self,
+        attempt: PromotionAttempt,
+        vhosts: Collection[str] | None,
+        report: Report,
+        check: Callable[[], Awaitable[None]] | None = None,
     ) -> tuple[RecoveredPart, list[dict[str, Any]] | None]:
         """End both links, and recover these vhosts, or all in the archive.
+
+        Args:
+            attempt: the promotion.
+            vhosts: the vhosts; None for all in the archive.
+            report: receives the progress.
+            check: may refuse, once no more records come into the archive and before anything is recovered.
 
         Returns:
             The recovered part, and the counts of the messages that it leaves out.
@@ -117,7 +127,7 @@ class NodePromotion:
 
         try:
             async with self._recoveries.paused("a promotion"):
-                return await self._carry_out(attempt, vhosts, take), left_out
+                return await self._carry_out(attempt, vhosts, take, check), left_out
         finally:
             self._progress = None
 
@@ -135,12 +145,18 @@ class NodePromotion:
             logger.warning("standby_promotion_left_out_not_kept error=%s", error)
 
     async def _carry_out(
-        self, attempt: PromotionAttempt, vhosts: Collection[str] | None, report: Report
+        self,
+        attempt: PromotionAttempt,
+        vhosts: Collection[str] | None,
+        report: Report,
+        check: Callable[[], Awaitable[None]] | None,
     ) -> RecoveredPart:
         """End both links and recover."""
         endpoint = own_endpoint(self._node, "stream")
         process = await self._transfer.drain(self._drain_timeout_s)
         try:
+            if check is not None:
+                await check()
             # For good, and before the first message is recovered: a returning upstream would delete definitions made
             # here since then.
             if self._node.schema_sync.mode is OperatingMode.DOWNSTREAM:

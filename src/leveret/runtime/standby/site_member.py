@@ -30,6 +30,7 @@ from leveret.runtime.standby.archive import StandbyArchive
 from leveret.runtime.standby.decisions import StandbyDecided
 from leveret.runtime.standby.found_archive import FoundArchive
 from leveret.runtime.standby.node_promotion import NodePromotion
+from leveret.runtime.standby.other_archives import check_drained, check_other_archives
 from leveret.runtime.standby.pipeline_process import Event, PipelineFailed, Report
 from leveret.runtime.standby.progress import PromotionProgress
 from leveret.runtime.standby.recovery import Recoveries, reported_rows
@@ -257,18 +258,19 @@ class SiteMember:
         for vhost in self._own_vhosts():
             owner = self._owned(vhost)
             if owner is not None and owner.claimed < owner.term:
-                await self.site.note(vhost, replace(owner, claimed=owner.term))
+                await self.site.note(vhost, owner.claims())
 
     async def _note_whole(self) -> None:
-        """Record the vhosts of which this node, as the new owner, has all data and no longer needs the holders."""
+        """Record the vhosts of which this node, as the owner, has all data and no longer needs the other nodes'."""
         for vhost in self._own_vhosts():
             owner = self._owned(vhost)
-            if owner is None or not owner.holder or not self._is_claimed(owner):
+            if owner is None or not (owner.holder or owner.others) or not self._is_claimed(owner):
                 continue
             [row] = self._own.transfer.rows([vhost])
             if self._take_overs.is_done(owner.term, row, holder_runs=owner.holder in self.site.running):
-                await self.site.note(vhost, replace(owner, holder=""))
-                logger.info("standby_vhost_taken_over vhost=%s from=%s", vhost, owner.holder)
+                await self.site.note(vhost, owner.has_all())
+                if owner.holder:
+                    logger.info("standby_vhost_taken_over vhost=%s from=%s", vhost, owner.holder)
 
     def _own_vhosts(self) -> list[str]:
         return [vhost for vhost in self._own.vhosts() if self._owned(vhost) is not None]
@@ -283,14 +285,19 @@ class SiteMember:
     async def check_promotion(self, wanted: RecoveryRequest) -> None:
         """Check that the nodes with the data run; with `all_available`, the running nodes recover their own data.
 
+        A promotion that goes on was checked at its begin: by now no node gets more records.
+
         Raises:
-            PreconditionFailed: a node with data does not run.
+            PreconditionFailed: a node with data does not run, or one archive lacks what another one has.
         """
+        goes_on = self._own.decided.promoting is not None and self._own.decided.promoting.wanted == wanted
         for vhost in sorted(self.site.owners):
             owner = self.site.owners.get(vhost)  # Records change while another one is written.
             if owner is None or vhost in wanted.exclude or not owner.has_data:
                 continue
             if owner.recoverer in self.site.running:
+                if not (wanted.all_available or goes_on):
+                    await check_other_archives(self.parts, vhost, owner)
                 continue
             if self.site.is_shared:
                 continue  # Another node takes the vhost over, and recovers it.
@@ -309,7 +316,9 @@ class SiteMember:
         try:
             await self.site.all_know()
             await self._found.find()
-            part, left_out = await self._own.promotion.recover(attempt, vhosts, self._take)
+            part, left_out = await self._own.promotion.recover(
+                attempt, vhosts, self._take, lambda: self._check_drained(attempt, vhosts)
+            )
             await self._own.decided.decide(
                 lambda site: self._finished(with_part(site, attempt, part, left_out))
             )
@@ -328,6 +337,23 @@ class SiteMember:
                 )
             else:
                 await asyncio.sleep(RETRY_S * self._failures)
+
+    async def _check_drained(self, attempt: PromotionAttempt, vhosts: list[str]) -> None:
+        """Check that no other archive has records that this node's recovery would leave out, and nobody was told.
+
+        Raises:
+            PreconditionFailed: one has, and the request is not for what is available.
+        """
+        for vhost in vhosts:
+            owner = self.site.owners.get(vhost)
+            if owner is None:
+                continue
+            try:
+                await check_drained(self.parts, vhost, owner)
+            except PreconditionFailed as refusal:
+                if not attempt.wanted.all_available:
+                    raise
+                logger.warning("standby_promotion_lacks vhost=%s reason=other_archive %s", vhost, refusal)
 
     def _take(self, event: Event) -> None:
         """Take a report of this node's recovery."""

@@ -9,6 +9,7 @@ import msgspec
 
 from leveret.core.replication.standby_site import RecoveryRequest
 from leveret.model.errors import InvalidCommand, PreconditionFailed
+from leveret.runtime.standby.other_archives import check_other_archives
 from leveret.runtime.standby.pipeline_process import Event, Report
 from leveret.runtime.standby.recovery import Recoveries, RecoveryTarget, check_wanted, names_something
 from leveret.runtime.standby.site import SiteParts
@@ -78,7 +79,7 @@ class SiteRecoveries:
         """Check the request; return the nodes that recover a part of it.
 
         Raises:
-            PreconditionFailed: one of these nodes does not run.
+            PreconditionFailed: one of these nodes does not run, or one archive lacks what another one has.
         """
         await self.check_wanted(wanted)
         site = self._parts.site
@@ -89,8 +90,11 @@ class SiteRecoveries:
                     f"vhost '{vhost}': node {owner.recoverer}, its owner, does not run, and no other node has taken it "
                     "over yet: repeat the command in some seconds"
                 )
-            if owner.recoverer not in site.running and owner.has_data and not wanted.all_available:
+            if wanted.all_available or not owner.has_data:
+                continue
+            if owner.recoverer not in site.running:
                 raise PreconditionFailed(away(vhost, owner.recoverer))
+            await check_other_archives(self._parts, vhost, owner)
         return sorted({owner.recoverer for owner in owners.values()} & {*site.running})
 
     async def _check_names(self, wanted: RecoveryRequest) -> None:

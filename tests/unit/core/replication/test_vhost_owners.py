@@ -75,6 +75,34 @@ def shared(running: str) -> SiteNodes:
             {"w": VhostOwner(B, 5)},
         ),
         (
+            "what a lost owner transferred beside the holder is not forgotten when the holder owns the vhost again",
+            "w",
+            {"w": VhostOwner(B, 5, holder=A, claimed=5, beside=(B,))},
+            nodes("ac"),
+            {"w": VhostOwner(A, 6, claimed=5, beside=(B,))},
+        ),
+        (
+            "nor when a third node does",
+            "w",
+            {"w": VhostOwner(B, 5, holder=A, claimed=5, beside=(B,))},
+            nodes("c"),
+            {"w": VhostOwner(C, 6, holder=A, beside=(B,))},
+        ),
+        (
+            "a forgotten node has nothing beside the holder",
+            "w",
+            {"w": VhostOwner(A, 6, claimed=6, beside=(B, C))},
+            nodes("ac", members="ac"),
+            {"w": VhostOwner(A, 6, claimed=6, beside=(C,))},
+        ),
+        (
+            "what nodes had beside each other before the archive was shared is transferred again",
+            "w",
+            {"w": VhostOwner(A, 6, claimed=6, beside=(B,))},
+            shared("abc"),
+            {"w": VhostOwner(A, 6, claimed=6)},
+        ),
+        (
             "a forgotten owner holds nothing",
             "w",
             {"w": VhostOwner(A, 4, claimed=4)},
@@ -156,6 +184,17 @@ def shared(running: str) -> SiteNodes:
 )
 def test_owners(name: str, vhosts: str, owners: Owners, view: SiteNodes, written: Owners) -> None:
     assert next_owners([*vhosts], owners, view) == written
+
+
+def test_an_owner_is_noted_beside_the_holder_before_it_transfers_and_until_it_has_everything() -> None:
+    owner = VhostOwner(B, 5, holder=A)
+    claimed = owner.claims()
+    assert claimed == VhostOwner(B, 5, holder=A, claimed=5, beside=(B,))
+    assert (owner.others, claimed.others, claimed.claims()) == ([], [B], claimed)
+    assert claimed.has_all() == VhostOwner(B, 5, claimed=5)
+    assert VhostOwner(B, 5).claims() == VhostOwner(B, 5, claimed=5), "nobody else has data"
+    forgotten = VhostOwner(B, 5, claimed=5, beside=(B, C))
+    assert forgotten.others == [C], "its own archive is the one that a promotion reads"
 
 
 @pytest.mark.parametrize("seed", seeds(200, each_time=40))

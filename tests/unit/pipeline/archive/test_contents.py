@@ -49,6 +49,10 @@ def test_it_is_counted_by_queue_and_by_vhost(data_dir: Path) -> None:
         ("b", 1, 1, 1),
     ]
     assert all(row["bytes"] > 0 and row["known_from_ms"] == 0 for row in found["vhosts"])
+    assert [(row["newest_ms"], row["logs"]) for row in found["vhosts"]] == [
+        (base + 5, {"/": [0, 0, 18]}),
+        (base + 6, {"b": [0, 0, 1]}),
+    ]
     UpstreamIdentities(data_dir).note_begin("b", 7, is_whole=False)
     assert [row["known_from_ms"] for row in contents(data_dir)["vhosts"]] == [0, 7]
 

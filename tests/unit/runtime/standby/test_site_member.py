@@ -16,7 +16,7 @@ from leveret.core.replication.standby_site import (
     SiteDecisions,
 )
 from leveret.core.replication.vhost_owners import VhostOwner
-from leveret.model.errors import LeveretError
+from leveret.model.errors import LeveretError, PreconditionFailed
 from leveret.runtime.standby import site, site_member
 from leveret.runtime.standby.site_member import NodeDownstream, SiteMember
 from leveret.testing.network.waiting import until
@@ -262,3 +262,53 @@ async def test_what_a_promotion_recovers_from_another_archive_is_told(cluster: C
     }
     assert member.followed(["mine", "new", "kept", "other"]) == ["mine", "new", "kept"]
     assert member.taking_over(["mine", "new", "kept"]) == ["new"]
+
+
+async def test_an_owner_that_the_upstream_tells_of_no_more_records_leaves_nothing_beside_it(
+    cluster: Cluster, member: SiteMember
+) -> None:
+    """The owner again, after another one transferred while it was away."""
+    cluster.owners = {"v": VhostOwner("n1", 3, claimed=3, beside=("n2",))}
+    await member._obey()
+    assert cluster.notes == [VhostOwner("n1", 3, claimed=3)]
+
+
+@pytest.mark.parametrize(
+    ("all_available", "is_begun", "refused"),
+    [(False, False, True), (True, False, False), (False, True, False)],
+    ids=["a first request", "for what is available", "one that goes on"],
+)
+async def test_a_promotion_is_refused_if_another_archive_has_more_and_nobody_was_told(
+    cluster: Cluster, own: Own, member: SiteMember, all_available: bool, is_begun: bool, refused: bool
+) -> None:
+    wanted = RecoveryRequest(all_available=all_available)
+    cluster.owners = {"v": VhostOwner("n2", 3, claimed=3, beside=("gone",))}
+    cluster.answers["status"] = {"vhosts": []}
+    own.decided.promoting = PromotionAttempt(begun_ms=1, wanted=wanted) if is_begun else None
+    if refused:
+        with pytest.raises(PreconditionFailed, match="gone, which transferred it while node n2 was away"):
+            await member.check_promotion(wanted)
+    else:
+        await member.check_promotion(wanted)
+
+
+@pytest.mark.parametrize("all_available", [False, True])
+async def test_a_drained_recovery_stops_if_another_archive_has_more_unless_that_was_asked_for(
+    cluster: Cluster,
+    member: SiteMember,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    all_available: bool,
+) -> None:
+    async def has_more(*given: object) -> None:
+        raise PreconditionFailed("n2 has 5 records more")
+
+    monkeypatch.setattr(site_member, "check_drained", has_more)
+    cluster.owners = {"v": VhostOwner("n1", 3, claimed=3, beside=("n2",))}
+    attempt = PromotionAttempt(begun_ms=1, wanted=RecoveryRequest(all_available=all_available))
+    if not all_available:
+        with pytest.raises(PreconditionFailed):
+            await member._check_drained(attempt, ["v"])
+    else:
+        await member._check_drained(attempt, ["v", "forgotten"])
+        assert "5 records more" in caplog.text

@@ -161,7 +161,7 @@ class ClusterStandbySite:
             owner, key = state.standby_owners.get(vhost), state.keys.standby_owner(vhost)
             if owner is None:
                 continue
-            emptied = replace(owner, term=owner.term + 1, claimed=0, holder="")
+            emptied = replace(owner.has_all(), term=owner.term + 1, claimed=0)
             write = PutKey(key, encode(emptied)) if vhost in keep else DeleteKey(key)
             await self._member.transact(StoreTransaction((state.unchanged(key),), (write,)))
 

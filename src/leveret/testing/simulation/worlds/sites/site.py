@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 from leveret.core.queues.queue import Queue
 from leveret.core.schema.operating_mode import OperatingMode
 from leveret.model import definitions as d
+from leveret.pipeline.archive.identities import UpstreamIdentities
 from leveret.pipeline.archive.manifest import Manifest
 from leveret.testing.applications.run_books import BooksFault
 from leveret.testing.simulation.machine.blocking import BlockingProcess
@@ -167,6 +168,17 @@ class Site:
             ).waiting.values():
                 if file.log in ids:
                     found[ids[file.log]] = min(file.first, found[ids[file.log]])
+        return found
+
+    def archived(self) -> dict[int, int]:
+        """Return the ends of the upstream's logs in any archive of the site, by the logs' ids."""
+        found: dict[int, int] = {}
+        for node in self.opened:
+            place = Path(broker_of(node).standby.own_archive.place["data_dir"])
+            identities = UpstreamIdentities(place, is_shared=self.is_shared)
+            for log, end in Manifest(place).next_by_log.items():
+                log_id = identities.log_id(log)
+                found[log_id] = max(end, found.get(log_id, 0))
         return found
 
     def is_overtaken(self) -> bool:

@@ -25,7 +25,11 @@ _END_S: Final = 60.0
 
 
 class SiteCommand:
-    """See the module."""
+    """See the module.
+
+    Attributes:
+        is_disturbed: whether nodes are killed while the command works.
+    """
 
     def __init__(
         self,
@@ -53,6 +57,7 @@ class SiteCommand:
         self._is_done = is_done
         self._chance = chance
         self._promotions = 0
+        self.is_disturbed = False
 
     async def run(self, *, may_leave_down: bool = False, is_calm: bool = False) -> None:
         """Give the command until all nodes have obeyed.
@@ -90,6 +95,7 @@ class SiteCommand:
         process, broker = node.process, broker_of(node)
         assert process is not None
         self._promotions = len(self._site.decided.site.promotions)
+        self.is_disturbed = is_disturbed
         working = process.spawn(self._act(broker))
         if is_disturbed:
             await self._disturb(self._chance.choice(self._site.nodes), working)

@@ -20,7 +20,9 @@ from typing import Any, Final, NamedTuple, cast
 
 from leveret.core.replication.cluster import Placement
 from leveret.core.replication.election import StoreTransaction
+from leveret.core.replication.standby_site import RecoveryRequest
 from leveret.model import definitions as d
+from leveret.model.errors import LeveretError
 from leveret.runtime.standby.downstream import UPSTREAM_PARAMETER
 from leveret.testing.applications.run_books import BooksFault, RunBooks
 from leveret.testing.simulation.applications.consumers import ConsumingHabit
@@ -459,7 +461,7 @@ class SitesWorld(SimulatedWorld):
             self,
             promoted,
             "promotion",
-            lambda node: node.standby.promote(),
+            lambda node: self._promote(node, promotion),
             promoted.is_promoted,
             self.chance,
         )
@@ -476,6 +478,15 @@ class SitesWorld(SimulatedWorld):
                 # They do not wait for the answers of a machine that lost its power.
                 self.network.reset(application.name, node.name)
         self._stream.begin_anew()
+
+    async def _promote(self, node: Any, promotion: SiteCommand) -> None:
+        """Give the command as an operator does who reads why it is refused, once no node is about to come back."""
+        try:
+            await node.standby.promote()
+        except LeveretError as error:
+            if promotion.is_disturbed or "records more" not in str(error):
+                raise
+            await node.standby.promote(RecoveryRequest(all_available=True))
 
     def _hurry(self) -> None:
         """Have the publishers publish as fast as at the begin: a disaster is to meet messages on their way."""
@@ -498,6 +509,7 @@ class SitesWorld(SimulatedWorld):
         stored: dict[int, int] = {}
         for log_id, end in promoted.decided.promotions[-1].transferred.values():
             stored[log_id] = max(end, stored.get(log_id, 0))
+        self._check_left_out(promoted, stored)
         covered_s = self._covered_by(stored)
         # Moves, and what leaders before the last ones have settled, may wait for the order of the logs.
         settled_s = self._covered_by(promoted.ordered(stored))
@@ -513,6 +525,18 @@ class SitesWorld(SimulatedWorld):
             f"{doubtful} confirms and {back} settlements are in doubt"
         )
         self.faults["in doubt"] = self.faults.get("in doubt", 0) + doubtful + back
+
+    def _check_left_out(self, promoted: Site, stored: dict[int, int]) -> None:
+        """Raise BooksFault if an archive has later records than the recovered ends, and the operator was not told."""
+        if promoted.decided.promotions[-1].wanted.all_available:
+            return
+        left_out = {
+            log_id: end - stored[log_id]
+            for log_id, end in promoted.archived().items()
+            if log_id in stored and end > stored[log_id]
+        }
+        if left_out:
+            raise BooksFault(f"left out: the promotion said nothing of later records by log: {left_out}")
 
     def _covered_by(self, stored: dict[int, int]) -> float:
         """Return the last covered moment whose ends are before these, by the logs' ids."""

@@ -1,0 +1,98 @@
+"""Finds records that a recovery would leave out, because they are in the archive of another node of the site alone.
+
+Each node has an archive of its own. A vhost is recovered from one of them, which may have begun before its node was
+away, and lack what the next owner transferred meanwhile. While the upstream is there, the recoverer gets that from it.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from leveret.core.replication.vhost_owners import VhostOwner
+from leveret.model.errors import PreconditionFailed
+from leveret.runtime.standby.site import SiteParts
+
+_HEARD_MS: Final = 10_000
+"""An upstream that reported within this time is there; the transfer reports each second or two."""
+_NOTHING: Final[dict[str, Any]] = {"logs": {}, "newest_ms": 0}
+
+
+async def check_other_archives(parts: SiteParts, vhost: str, owner: VhostOwner) -> None:
+    """Check, before a recovery is begun, that the archive of the vhost's recoverer has what all archives have.
+
+    Raises:
+        PreconditionFailed: it lacks records, or a node that may have more does not run; the text says what to do.
+        LeveretError: a node does not answer.
+    """
+    if not owner.others or await _is_linked(parts, vhost, owner):
+        return
+    for other in owner.others:
+        if other not in parts.site.running:
+            raise PreconditionFailed(
+                f"vhost '{vhost}': node {other}, which transferred it while node {owner.recoverer} was away, does not "
+                f"run, and may have later records than node {owner.recoverer}, from whose archive a recovery reads: "
+                f"start it. {_remedies(vhost, owner, other)}"
+            )
+    await check_drained(parts, vhost, owner)
+
+
+async def check_drained(parts: SiteParts, vhost: str, owner: VhostOwner) -> None:
+    """Check, once the recoverer gets no more records, that no running node has later ones.
+
+    Raises:
+        PreconditionFailed: one has; the text names the moments, and says what to do.
+        LeveretError: a node does not answer.
+    """
+    others = [other for other in owner.others if other in parts.site.running]
+    if not others:
+        return
+    here = await _archived(parts, owner.recoverer, vhost)
+    for other in others:
+        there = await _archived(parts, other, vhost)
+        if count := _later(here["logs"], there["logs"]):
+            raise PreconditionFailed(
+                f"vhost '{vhost}': a recovery reads the archive of node {owner.recoverer}, whose newest record is of "
+                f"{_moment(here)}; node {other}, which transferred it while node {owner.recoverer} was away, has "
+                f"{count} records more, up to {_moment(there)}. If the upstream can be reached, connect it, and wait "
+                f"until standby_replication_status shows no lag. {_remedies(vhost, owner, other)}"
+            )
+
+
+def _remedies(vhost: str, owner: VhostOwner, other: str) -> str:
+    return (
+        f"--all-available recovers what node {owner.recoverer} has, and leaves the archive of node {other} as it is; "
+        f"to recover that one alone, stop node {owner.recoverer} and run forget_cluster_node {owner.recoverer}; "
+        f"--exclude-virtual-hosts leaves the vhost out"
+    )
+
+
+async def _is_linked(parts: SiteParts, vhost: str, owner: VhostOwner) -> bool:
+    """Return whether the recoverer is connected to the upstream, so that a promotion gets the later records there."""
+    rows = (await parts.of(owner.recoverer, "status"))["vhosts"]
+    return any(
+        row["state"] == "connected" and row["heard_ago_ms"] is not None and row["heard_ago_ms"] < _HEARD_MS
+        for row in rows
+        if row["virtual_host"] == vhost
+    )
+
+
+async def _archived(parts: SiteParts, node: str, vhost: str) -> dict[str, Any]:
+    """Return the row of a vhost in a node's own archive."""
+    rows = (await parts.of(node, "contents"))["vhosts"]
+    return next((row for row in rows if row["vhost"] == vhost), _NOTHING)
+
+
+def _later(here: dict[str, list[int]], there: dict[str, list[int]]) -> int:
+    """Return the number of records of `there` that are behind those of `here`; logs as in `archive.contents`."""
+    count = 0
+    for log, (log_id, first, end) in there.items():
+        known_id, _, known_end = here.get(log, (0, 0, 0))
+        count += max(0, end - max(first, known_end if known_id == log_id else 0))
+    return count
+
+
+def _moment(row: dict[str, Any]) -> str:
+    if not row["newest_ms"]:
+        return "no time"
+    return datetime.fromtimestamp(row["newest_ms"] / 1000, UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,101 @@
+"""Which recoveries are refused because the archive of another node has records that they would leave out."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from leveret.core.replication.vhost_owners import VhostOwner
+from leveret.model.errors import PreconditionFailed
+from leveret.runtime.standby.other_archives import check_drained, check_other_archives
+from leveret.runtime.standby.site import SiteParts
+
+OWNER = VhostOwner("b", 2, holder="a", claimed=2, beside=("b",))
+Logs = dict[str, list[int]]
+
+
+class Parts:
+    """The answers of the nodes a, which a recovery reads, and b, by the logs in their archives."""
+
+    def __init__(self, a: Logs, b: Logs) -> None:
+        self.site = SimpleNamespace(running=["a", "b"])
+        self.link: dict[str, Any] = {"virtual_host": "v", "state": "connecting", "heard_ago_ms": 1}
+        self._logs = {"a": a, "b": b}
+
+    async def of(self, node: str, name: str) -> dict[str, Any]:
+        if name == "status":
+            return {"vhosts": [self.link] if node == "a" else []}
+        rows = [{"vhost": "other", "logs": {}, "newest_ms": 9_000}]
+        if self._logs[node]:
+            rows.append(
+                {"vhost": "v", "logs": self._logs[node], "newest_ms": 60_000 if node == "b" else 1_000}
+            )
+        return {"vhosts": rows}
+
+
+def parts_of(a: Logs, b: Logs) -> tuple[Parts, SiteParts]:
+    parts = Parts(a, b)
+    return parts, cast(SiteParts, parts)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "more"),
+    [
+        ({"v": [7, 0, 50]}, {"v": [7, 13, 50]}, 0),
+        ({"v": [7, 0, 50]}, {"v": [7, 13, 80]}, 30),
+        ({"v": [7, 0, 50]}, {"v": [7, 60, 80]}, 20),
+        ({"v": [7, 0, 50]}, {"v": [8, 0, 3]}, 3),
+        ({"v@x": [7, 0, 50]}, {"v@x": [7, 0, 40], "v@y": [9, 2, 6]}, 4),
+        ({"v": [7, 0, 50]}, {}, 0),
+        ({}, {"v": [7, 13, 80]}, 67),
+    ],
+    ids=["as far", "further", "behind a gap", "of a later log", "of another node", "nothing", "everything"],
+)
+async def test_later_records_of_another_archive_are_counted(a: Logs, b: Logs, more: int) -> None:
+    _, parts = parts_of(a, b)
+    for check in (check_other_archives, check_drained):
+        if not more:
+            await check(parts, "v", OWNER)
+            continue
+        with pytest.raises(PreconditionFailed) as refusal:
+            await check(parts, "v", OWNER)
+        text = str(refusal.value)
+        assert (
+            f"node b, which transferred it while node a was away, has {more} records more, up to 1970" in text
+        )
+        assert "forget_cluster_node a" in text
+        assert ("is of 1970-01-01T00:00:01.000" if a else "is of no time") in text
+
+
+@pytest.mark.parametrize(
+    ("change", "is_refused"),
+    [
+        ({"state": "connected"}, False),
+        ({"state": "connected", "heard_ago_ms": 60_000}, True),
+        ({"state": "connected", "heard_ago_ms": None}, True),
+        ({"state": "connected", "virtual_host": "other"}, True),
+    ],
+    ids=["it is there", "it is silent", "it was not heard", "of another vhost"],
+)
+async def test_a_node_that_is_linked_to_the_upstream_gets_the_later_records_there(
+    change: dict[str, Any], is_refused: bool
+) -> None:
+    answers, parts = parts_of({"v": [7, 0, 50]}, {"v": [7, 13, 80]})
+    answers.link |= change
+    if not is_refused:
+        await check_other_archives(parts, "v", OWNER)
+        return
+    with pytest.raises(PreconditionFailed, match="30 records more"):
+        await check_other_archives(parts, "v", OWNER)
+
+
+async def test_a_stopped_node_that_may_have_more_is_named_before_and_counts_for_nothing_afterwards() -> None:
+    """It may have stopped in the middle of the promotion, which was checked at its begin."""
+    answers, parts = parts_of({"v": [7, 0, 50]}, {"v": [7, 13, 80]})
+    answers.site.running = ["a"]
+    with pytest.raises(PreconditionFailed, match=r"node b, .* does not run, .* start it"):
+        await check_other_archives(parts, "v", OWNER)
+    await check_drained(parts, "v", OWNER)
+    await check_other_archives(parts, "v", OWNER.has_all())
