@@ -43,7 +43,7 @@ class SegmentFile:
         self,
         directory: Path,
         first_offset: int,
-        on_read: OnRead,
+        on_read: OnRead | None = None,
         *,
         window_bytes: int = STEP_BYTES,
         from_disk: bool = False,
@@ -59,7 +59,7 @@ class SegmentFile:
         self.directory = directory
         self.first_offset = first_offset
         self.fd = open_segment(directory, first_offset)
-        self._on_read = on_read
+        self._on_read = on_read or _ignore
         self._window_bytes = window_bytes
         self._from_disk = from_disk
         self._window = memoryview(b"")
@@ -198,3 +198,7 @@ def open_segment(directory: Path, first_offset: int, flags: int = os.O_RDONLY) -
         except OSError as error:
             raise StorageError(f"log {directory}: segment {path.name} cannot be opened: {error}") from error
     raise FileNotFoundError(f"log {directory}: no segment begins at offset {first_offset}")
+
+
+def _ignore(octets: int) -> None:
+    """Do nothing."""

@@ -171,7 +171,7 @@ def _fit_hole(directory: Path, hole: Damage, offset: int, end: int, size: int) -
     if hole.offset != offset:
         raise _RepairRefused(f"the damage begins at offset {hole.offset}")
     stop = hole.position + size
-    with closing(SegmentFile(directory, hole.segment, _ignore, window_bytes=HEADER_BYTES)) as file:
+    with closing(SegmentFile(directory, hole.segment, window_bytes=HEADER_BYTES)) as file:
         if not file.has(stop):
             after = next((start for start in starts(directory) if start > hole.segment), None)
             # The log alone knows the end of its newest segment, because it goes on writing there.
@@ -190,10 +190,6 @@ def _fit_hole(directory: Path, hole: Damage, offset: int, end: int, size: int) -
         raise _RepairRefused(
             f"chunk {header.chunk_id} is behind the {size} octets of the other side, which end at offset {end}"
         )
-
-
-def _ignore(octets: int) -> None:
-    """Do nothing."""
 
 
 def _write(fd: int, position: int, octets: bytes) -> bool:

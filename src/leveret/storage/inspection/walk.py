@@ -98,9 +98,7 @@ def walk(
     start = max((each for each in held if each <= from_offset), default=held[0] if held else None)
     while start is not None and (until_offset is None or start < until_offset):
         try:
-            file = SegmentFile(
-                directory, start, on_read or _ignore, window_bytes=window_bytes, from_disk=from_disk
-            )
+            file = SegmentFile(directory, start, on_read, window_bytes=window_bytes, from_disk=from_disk)
         except FileNotFoundError:
             start = _after(starts(directory), start)
             continue
@@ -111,10 +109,6 @@ def walk(
         if until_offset is not None and end >= until_offset:
             return
         start = yield from _step_on(directory, start, end, from_offset, until_offset)
-
-
-def _ignore(octets: int) -> None:
-    """Do nothing."""
 
 
 def _after(held: list[int], start: int) -> int | None:

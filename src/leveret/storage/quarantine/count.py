@@ -9,7 +9,7 @@ from typing import Final
 
 from leveret.storage.inspection.walk import Damage, WalkedChunk, walk
 from leveret.storage.quarantine.report import DivergentLog
-from leveret.storage.segment_file import OnRead, Unreadable, starts
+from leveret.storage.segment_file import Unreadable, starts
 from leveret.wire.chunk import HEADER_BYTES, ChunkError, ChunkType
 from leveret.wire.record import decode_settlements
 from leveret.wire.relocation import decode_relocation
@@ -28,13 +28,11 @@ def contents(directory: Path, path: str) -> DivergentLog | None:
     if first is None:
         return None
     log = DivergentLog(path, path.partition("/")[0], None, None, first, first)
-    count(directory, log, None, None, directory)
+    count(directory, log, None, directory)
     return log
 
 
-def count(
-    directory: Path, log: DivergentLog, on_read: OnRead | None, until: int | None, quarantined: Path
-) -> None:
+def count(directory: Path, log: DivergentLog, until: int | None, quarantined: Path) -> None:
     """Count the records of the log in `directory` from `log.from_offset` on. Reads headers and settlements only.
 
     For a log that is appended to, `until` ends the range. Records behind it are read from the directory
@@ -45,7 +43,7 @@ def count(
     """
     settled, relocated = _Settled(), _Settled()
     log.has_relocated = log.kind == "queues" and starts(directory)[:1] == [log.from_offset]
-    for found in walk(directory, log.from_offset, until, on_read=on_read):
+    for found in walk(directory, log.from_offset, until):
         if isinstance(found, Damage):
             log.damaged += 1
             log.next_offset = max(log.next_offset, found.next_offset)
@@ -63,17 +61,17 @@ def count(
         elif header.type == ChunkType.USER and log.kind in ("queues", "streams"):
             log.messages += header.records
     if until is not None and log.is_lost:
-        log.settled_to = _settled_behind(quarantined, settled, log.next_offset, on_read)
+        log.settled_to = _settled_behind(quarantined, settled, log.next_offset)
     log.messages += relocated.count(0, log.from_offset)
     if settled.first is not None:
         log.settlements += settled.count_both(relocated)
-        _count_settled(directory, log, settled, on_read)
+        _count_settled(directory, log, settled)
 
 
-def _settled_behind(directory: Path, settled: _Settled, start: int, on_read: OnRead | None) -> int:
+def _settled_behind(directory: Path, settled: _Settled, start: int) -> int:
     """Add the settlements of the remaining chunks; return the offset behind them."""
     end = start
-    for found in walk(directory, start, on_read=on_read):
+    for found in walk(directory, start):
         if isinstance(found, WalkedChunk):
             end = found.header.next_offset
             if found.header.type == ChunkType.TRACKING:
@@ -108,9 +106,9 @@ def _take_relocated(relocated: _Settled, place: WalkedChunk, before: int) -> boo
     return True
 
 
-def _count_settled(directory: Path, log: DivergentLog, settled: _Settled, on_read: OnRead | None) -> None:
+def _count_settled(directory: Path, log: DivergentLog, settled: _Settled) -> None:
     """Count the settled messages: a range may also cover settlement records, and dropped messages."""
-    for found in walk(directory, settled.first or 0, log.next_offset, on_read=on_read):
+    for found in walk(directory, settled.first or 0, log.next_offset):
         if isinstance(found, WalkedChunk) and found.header.type == ChunkType.USER:
             number = settled.count(found.header.chunk_id, found.header.next_offset)
             log.settlements += number

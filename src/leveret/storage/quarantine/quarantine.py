@@ -39,7 +39,7 @@ from leveret.storage.inspection.walk import WalkedChunk, walk
 from leveret.storage.quarantine.count import count
 from leveret.storage.quarantine.report import DIRECTORY, DivergentLog, DivergentReport, directory_of, reports
 from leveret.storage.segment import SegmentState
-from leveret.storage.segment_file import STEP_BYTES, OnRead, SegmentFile, starts
+from leveret.storage.segment_file import STEP_BYTES, SegmentFile, starts
 
 
 class _Piece(NamedTuple):
@@ -70,7 +70,6 @@ class Quarantine:
         name_of: Callable[[str], tuple[str, str] | None],
         *,
         is_lost: bool = False,
-        on_read: OnRead | None = None,
     ) -> None:
         """Of a join, as `DivergentReport.begun` describes it; `name_of` gives a log's vhost and queue.
 
@@ -81,7 +80,6 @@ class Quarantine:
         self._new = join
         self._name_of = name_of
         self._is_lost = is_lost
-        self._on_read = on_read
 
     def add(self, path: str, at_offset: int = 0, until_offset: int | None = None) -> DivergentLog | None:
         """Quarantine the chunks from `at_offset` on of the log at `path`, which is below the directory of all logs.
@@ -122,7 +120,7 @@ class Quarantine:
         report.save(self._data_dir)
 
     def _tail(self, directory: Path, at_offset: int) -> list[_Piece]:
-        with closing(walk(directory, at_offset, on_read=self._on_read)) as found:
+        with closing(walk(directory, at_offset)) as found:
             first = next(found, None)
             if first is None:
                 return []
@@ -150,7 +148,7 @@ class Quarantine:
         vhost, queue = self._name_of(path) or (None, None)
         first = pieces[0].first_offset
         log = DivergentLog(path, path.partition("/")[0], vhost, queue, first, first, is_lost=self._is_lost)
-        count(directory, log, self._on_read, until, target)
+        count(directory, log, until, target)
         report.add(self._data_dir, log)
         return log
 
@@ -209,7 +207,7 @@ class Quarantine:
         sync_directory(target)
 
     def _open(self, directory: Path, piece: _Piece) -> SegmentFile:
-        return SegmentFile(directory, piece.segment, self._on_read or _ignore)
+        return SegmentFile(directory, piece.segment)
 
     def _make(self, directory: Path) -> None:
         made = self._data_dir
@@ -255,7 +253,3 @@ def _link(file: SegmentFile, target: Path) -> bool:
             return False
         return True
     return False
-
-
-def _ignore(octets: int) -> None:
-    """Do nothing."""
