@@ -31,9 +31,9 @@ from leveret.pipeline.archive.settled_offsets import (
     SettledRanges,
     rows_by_incarnation,
 )
-from leveret.pipeline.archive.store import ROW_GROUP_ROWS, SETTLED, range_name, records_writer
+from leveret.pipeline.archive.store import ROW_GROUP_ROWS, SETTLED, range_name, records_writer, write_sidecar
 from leveret.pipeline.archive.stored_positions import SUFFIX, last_stored_positions
-from leveret.pipeline.archive.tables import messages_in, read_table, write_table
+from leveret.pipeline.archive.tables import messages_in, read_table
 from leveret.pipeline.files.files import Place, keep, name_in, opened, sync_directory, written_beside
 from leveret.wire.log_name import title_of, vhost_of
 
@@ -130,13 +130,9 @@ def compact(
                     for incarnation, rows in rows_by_incarnation(vhost, batch):
                         parts[incarnation.queue, incarnation.epoch].messages += len(rows)
             size = keep(beside, path)
-        sidecar: Place | None = path.with_suffix(SETTLED) if settled.num_rows else None
-        if sidecar:
-            size += write_table(sidecar, settled)
+        settlements, settled_bytes = write_sidecar(data_dir, path.with_suffix(SETTLED), settled)
         stored_positions = last_stored_positions(data_dir, files)
-        book_place: Place | None = path.with_suffix(SUFFIX) if stored_positions.num_rows else None
-        if book_place:
-            size += write_table(book_place, stored_positions)
+        positions, positions_bytes = write_sidecar(data_dir, path.with_suffix(SUFFIX), stored_positions)
         sync_directory(directory)
     except (OSError, pa.ArrowInvalid, StorageError) as error:
         raise StorageError(f"{data_dir}: {title_of(files[0].log)} is not compacted: {error}") from error
@@ -144,12 +140,12 @@ def compact(
         vhost=vhost,
         node=node,
         path=name_in(data_dir, path),
-        settlements=name_in(data_dir, sidecar) if sidecar else "",
-        stored_positions=name_in(data_dir, book_place) if book_place else "",
+        settlements=settlements,
+        stored_positions=positions,
         first=files[0].first,
         next=files[-1].next,
         records=records,
-        bytes=size,
+        bytes=size + settled_bytes + positions_bytes,
         min_ms=min(file.min_ms for file in files),
         max_ms=max(file.max_ms for file in files),
         queues=[part for part in parts.values() if part.messages],

@@ -75,13 +75,10 @@ def store_range(
         path: Place = directory / f"{range_name(decoder.first, decoder.next, node)}.parquet"
         size = keep(beside, path)
         uncache(path)
-    sidecar: Place | None = path.with_suffix(SETTLED) if settled.num_rows else None
-    if sidecar:
-        size += write_table(sidecar, settled)
-    stored_positions = decoder.stored_positions.table()
-    book_place: Place | None = path.with_suffix(SUFFIX) if stored_positions.num_rows else None
-    if book_place:
-        size += write_table(book_place, stored_positions)
+    settlements, settled_bytes = write_sidecar(data_dir, path.with_suffix(SETTLED), settled)
+    positions, positions_bytes = write_sidecar(
+        data_dir, path.with_suffix(SUFFIX), decoder.stored_positions.table()
+    )
     sync_directory(directory)
     parts, last = list(decoder.parts.values()), decoder.last
     assert last is not None
@@ -89,12 +86,12 @@ def store_range(
         vhost=vhost,
         node=node,
         path=name_in(data_dir, path),
-        settlements=name_in(data_dir, sidecar) if sidecar else "",
-        stored_positions=name_in(data_dir, book_place) if book_place else "",
+        settlements=settlements,
+        stored_positions=positions,
         first=decoder.first,
         next=decoder.next,
         records=decoder.records,
-        bytes=size,
+        bytes=size + settled_bytes + positions_bytes,
         min_ms=min(part.min_ms for part in parts),
         max_ms=max(part.max_ms for part in parts),
         queues=parts,
@@ -102,6 +99,11 @@ def store_range(
         epoch=last.epoch,
         moves=Moves.WAIT if is_of_cluster and _has_moves(settled) else Moves.NONE,
     )
+
+
+def write_sidecar(data_dir: Place, place: Place, table: pa.Table) -> tuple[str, int]:
+    """Write a file beside one of records; return its name in the archive and its octets, none for an empty table."""
+    return (name_in(data_dir, place), write_table(place, table)) if table.num_rows else ("", 0)
 
 
 def _has_moves(settled: pa.Table) -> bool:
