@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -393,37 +393,8 @@ class RecoveryRun:
         Large queues come by shares of files first, beside the others; then a task of its own completes each that lacks
         messages.
         """
-        job, inbox = self._job, self._inbox.address
-        # A rehearsal recovers entries of streams into queues, to compare them unchanged.
-        numbers_streams = job.to is None and job.compare is None
         there: dict[str, dict[str, int]] = {}
-
-        def work(task: PublishTask | FileShare) -> TaskResult:
-            if isinstance(task, FileShare):
-                return TaskResult(
-                    task.plan_id, [], write_share(task, Path(job.staging), partial(_say, inbox, task))
-                )
-
-            def progress(count: int) -> None:
-                report(inbox, "published", vhost=task.vhost, messages=count)
-
-            client = partial(
-                client_of,
-                job,
-                task.vhost,
-                task.directory,
-                on_blocked=partial(_say_blocked, inbox, task),
-            )
-            publisher = PlanPublisher(
-                task.directory,
-                client,
-                progress,
-                numbers_streams=numbers_streams,
-                reported=there.get(task.plan_id),
-            )
-            queues = publisher.publish(task.queues)
-            return TaskResult(task.plan_id, in_doubt_counted(job, task.directory, queues), [])
-
+        work = _work_of(self._job, self._inbox.address, there)
         found: dict[str, list[QueueOutcome]] = {}
         large: dict[str, set[str]] = {}
         try:
@@ -578,6 +549,37 @@ def _complete(plan: RecoveryPlan, there: dict[str, int]) -> dict[str, QueueOutco
 
 def _say_blocked(inbox: str, task: PublishTask, reason: str) -> None:
     report(inbox, _BLOCKED, task=f"{task.plan_id} {task.queues[0]}", reason=reason)
+
+
+def _work_of(
+    job: RecoverJob, inbox: str, there: Mapping[str, Mapping[str, int]]
+) -> Callable[[PublishTask | FileShare], TaskResult]:
+    """Return the work on a task; `there` has, by plan, the last message of each queue that intakes of segments took."""
+    # A rehearsal recovers entries of streams into queues, to compare them unchanged.
+    numbers_streams = job.to is None and job.compare is None
+
+    def work(task: PublishTask | FileShare) -> TaskResult:
+        if isinstance(task, FileShare):
+            segments = write_share(task, Path(job.staging), partial(_say, inbox, task))
+            return TaskResult(task.plan_id, [], segments)
+
+        def progress(count: int) -> None:
+            report(inbox, "published", vhost=task.vhost, messages=count)
+
+        client = partial(
+            client_of, job, task.vhost, task.directory, on_blocked=partial(_say_blocked, inbox, task)
+        )
+        publisher = PlanPublisher(
+            task.directory,
+            client,
+            progress,
+            numbers_streams=numbers_streams,
+            reported=there.get(task.plan_id),
+        )
+        queues = publisher.publish(task.queues)
+        return TaskResult(task.plan_id, in_doubt_counted(job, task.directory, queues), [])
+
+    return work
 
 
 def _say(inbox: str, share: FileShare, segment: WrittenSegment) -> None:
