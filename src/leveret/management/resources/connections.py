@@ -41,7 +41,7 @@ async def close(call: Call) -> Response:
     """End a connection; the client gets `x-reason`."""
     existing = _existing(call)
     call.caller.require_own(existing.user)
-    _close(existing, _reason(call))
+    _close(existing, reason_given(call))
     await call.node.commit()
     return done()
 
@@ -73,7 +73,7 @@ async def close_of_user(call: Call) -> Response:
     call.caller.require_own(call.path("user"))
     await parts(call, method="DELETE")
     for each in _of_user(call):
-        _close(each, _reason(call))
+        _close(each, reason_given(call))
     await call.node.commit()
     return done()
 
@@ -90,13 +90,9 @@ def visible_of(call: Call, found: list[Any]) -> list[Any]:
 
 def connection_json(call: Call, connection: Any) -> dict[str, Any]:
     """A connection of any protocol."""
-    if not isinstance(connection, ClientConnection):
-        shown = other_connection_json(call.node, connection)
-        return {**shown, **call.rates.connection(connection, call.ranges())}
-    return {
-        **amqp_connection_json(call.node, connection),
-        **call.rates.connection(connection, call.ranges()),
-    }
+    is_amqp = isinstance(connection, ClientConnection)
+    shown = (amqp_connection_json if is_amqp else other_connection_json)(call.node, connection)
+    return {**shown, **call.rates.connection(connection, call.ranges())}
 
 
 def name_of(connection: Any) -> str:
@@ -125,14 +121,10 @@ def _of_user(call: Call) -> list[Any]:
     return [each for each in visible(call) if each.user == user]
 
 
-def _reason(call: Call) -> str:
-    return reason_given(call, _REASON)
-
-
-def reason_given(call: Call, otherwise: str) -> str:
+def reason_given(call: Call) -> str:
     """The reason for the end of a connection; UTF-8 in the header's octets, as RabbitMQ takes it."""
     given = call.request.headers.get("x-reason")
-    return otherwise if given is None else given.encode("latin-1").decode(errors="replace")
+    return _REASON if given is None else given.encode("latin-1").decode(errors="replace")
 
 
 def _close(connection: Any, reason: str) -> None:

@@ -39,7 +39,7 @@ async def close(call: Call) -> Response:
     """End a stream connection; `x-reason` goes into the log."""
     existing = _existing(call)
     call.caller.require_own(existing.user)
-    existing.cut(reason_given(call, "Closed via management plugin"))
+    existing.cut(reason_given(call))
     await call.node.commit()
     return done()
 

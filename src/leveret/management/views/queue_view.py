@@ -24,10 +24,11 @@ IDLE_BYTES: Final = 4096
 
 def queue_json(call: Call, queue: Queue) -> Json:
     """A queue with its counts and, if there are any, rates; for one that another node leads, the fields known here."""
-    if queue.is_remote:
-        return _known_json(call, queue)
     if call.flag("disable_stats"):
         return _short_json(call, queue)
+    if queue.is_remote:
+        # Only the leader can count: counts of 0 for a queue that is down would tell that nothing waits for its leader.
+        return {**identity_json(call, queue), **_policies(call, queue)}
     utilisation = call.rates.consumer_utilisation(queue)
     return {
         **identity_json(call, queue),
@@ -152,19 +153,6 @@ def synced_messages(queue: Queue, states: list[Json]) -> int:
     progresses = [each["progress"] for each in states if each["progress"]]
     shares = [each["bytes_done"] / each["bytes_total"] for each in progresses if each["bytes_total"]]
     return int(queue.message_count * min(shares, default=0.0))
-
-
-def _known_json(call: Call, queue: Queue) -> Json:
-    """The fields known of a queue that another node leads: definition and place.
-
-    Only the leader can count: counts of 0 for a queue that is down would tell that nothing waits for its leader.
-    """
-    if call.flag("disable_stats"):
-        return _short_json(call, queue)
-    return {
-        **identity_json(call, queue),
-        **_policies(call, queue),
-    }
 
 
 def _short_json(call: Call, queue: Queue) -> Json:
