@@ -116,17 +116,16 @@ class SimulatedPublisher(SimulatedApplication):
 
 
 class SimulatedTransactionalPublisher(SimulatedPublisher):
-    """Publishes several messages in each transaction, and rolls some transactions back."""
+    """Publishes several messages in each transaction; rolls some transactions back, and the last one at its end."""
 
     async def work(self, client: SimulatedClient) -> None:
         """See SimulatedApplication."""
         await self.answer(client, commands.Tx.Select())
         origin = self.origin()
         while not self.is_stopping and not client.is_closed:
-            copies: list[BookedMessage] = []
-            for _ in range(self.random.randint(1, _IN_TRANSACTION_MAX)):
-                copies += self.publish(client, origin, is_withheld=True)
-                await asyncio.sleep(self.pace.pause_s(self.random, len(self.books.messages)))
+            copies = await self._publish_some(client, origin)
+            if not copies:
+                return
             if self.random.random() < _ROLLED_BACK:
                 await self.answer(client, commands.Tx.Rollback())
                 continue
@@ -135,3 +134,14 @@ class SimulatedTransactionalPublisher(SimulatedPublisher):
             await self.answer(client, commands.Tx.Commit())
             self.books.confirm(copies)
             self.on_promise()
+
+    async def _publish_some(self, client: SimulatedClient, origin: str) -> list[BookedMessage]:
+        """Publish a transaction's messages; return the copies, none if the end comes before the last one."""
+        copies: list[BookedMessage] = []
+        for _ in range(self.random.randint(1, _IN_TRANSACTION_MAX)):
+            copies += self.publish(client, origin, is_withheld=True)
+            await asyncio.sleep(self.pace.pause_s(self.random, len(self.books.messages)))
+            if self.is_stopping:
+                # The pause may have been long: a commit now could come after the count of the messages left.
+                return []
+        return copies

@@ -1,13 +1,21 @@
-"""The pace of simulated publishers: fast at first, slower once a run has many messages."""
+"""Simulated publishers: fast at first, slower once a run has many messages; nothing is committed after the end."""
 
 from __future__ import annotations
 
 from random import Random
+from typing import Any, cast
 
 import pytest
+from pamqp import commands
 
 from leveret.testing.applications.run_books import RunBooks
-from leveret.testing.simulation.applications.publishers import FAST_COPIES, SLOWER, PublishingPace
+from leveret.testing.simulation.applications.client import SimulatedClient
+from leveret.testing.simulation.applications.publishers import (
+    FAST_COPIES,
+    SLOWER,
+    PublishingPace,
+    SimulatedTransactionalPublisher,
+)
 from leveret.testing.simulation.applications.users import SimulatedUsers
 from leveret.testing.simulation.machine.loop import VirtualLoop
 from leveret.testing.simulation.machine.network import SimulatedNetwork
@@ -28,3 +36,32 @@ def test_a_run_may_have_another_number_of_copies_after_which_publishers_are_slow
     users = SimulatedUsers(network, (), (), books, 1, fast_copies=50)
     assert users.publisher(("q",), PublishingPace(0.02)).pace.fast_copies == 50
     assert users.owner("q", 1.0).pace.fast_copies == 50
+
+
+class OpenClient:
+    """A connection that answers at once, and notes what it was asked."""
+
+    is_closed = False
+
+    def __init__(self) -> None:
+        self.called: list[type] = []
+
+    async def call(self, method: Any) -> None:
+        self.called.append(type(method))
+
+    def publish(self, *_given: object, **_named: object) -> None:
+        pass
+
+
+async def test_a_transaction_that_the_end_meets_in_a_pause_is_not_committed() -> None:
+    """The count of a run began ten seconds after the end, and took messages before they were committed."""
+    network, books, client = SimulatedNetwork(VirtualLoop(Random(1)), Random(1)), RunBooks(), OpenClient()
+    users = SimulatedUsers(network, (), (), books, 1)
+    publisher = users.publisher(("q",), PublishingPace(0.001), in_transactions=True)
+    assert isinstance(publisher, SimulatedTransactionalPublisher)
+    publisher.on_publish = lambda: setattr(publisher, "is_stopping", True)
+    await publisher.work(cast("SimulatedClient", client))
+    assert client.called == [commands.Tx.Select]
+    [message] = books.messages.values()
+    assert message.is_withheld
+    assert not message.is_confirmed
