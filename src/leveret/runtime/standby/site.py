@@ -42,6 +42,10 @@ class StandbySite(SharedDecisions, Protocol):
         """This node."""
 
     @property
+    def members(self) -> Collection[str]:
+        """All nodes of the cluster."""
+
+    @property
     def running(self) -> list[str]:
         """The running nodes, in the order of joining."""
 

@@ -8,7 +8,8 @@ also after a restart, and no node admits clients before.
 Several nodes may have collected a queue, one after the other. Each of their outgoing logs shows up to which offset the
 new upstream has the queue, so the highest of these offsets counts. A log shows nothing about a queue that it has under
 another incarnation than the leader's log, because offsets may name other messages there. If no log shows an offset,
-all messages of the queue are quarantined: too many are safe.
+all messages of the queue are quarantined: too many are safe. But they double if an operator publishes them again; so a
+node that may have such a log has to run, or to be forgotten.
 """
 
 from __future__ import annotations
@@ -158,7 +159,8 @@ class SiteRejoin:
             As Rejoin.rejoin; rows and reports also have their node.
 
         Raises:
-            PreconditionFailed: see Rejoin; or a queue has no running leader.
+            PreconditionFailed: see Rejoin; or a node does not run, unless `set_all_aside`; or a queue has no running
+                leader.
             LeveretError: a node does not answer, or cannot quarantine its records; nothing was deleted.
         """
         if self._lock.locked() or self._returning is not None:
@@ -167,6 +169,8 @@ class SiteRejoin:
             )
         async with self._lock:
             upstream = self._here.check()
+            if not set_all_aside:
+                self._check_present(self._parts.site.members, self._parts.site.running)
             logs = await self._work("return_logs")
             self._check_led(logs)
             seen = await self._ask_positions(upstream, logs, set_all_aside=set_all_aside)
@@ -187,7 +191,10 @@ class SiteRejoin:
         """Quarantine at all nodes, and record that the return has begun; return the rows of the quarantine."""
         await self._work("return_close", by=self._parts.site.name)
         begins: dict[tuple[str, str, int], int] = {}
-        for found in (await self._work("return_begins", seen=seen)).values():
+        found_by_node = await self._work("return_begins", seen=seen)
+        # A node may have ended since it was asked for its logs, and be back by now.
+        self._check_present(seen, found_by_node)
+        for found in found_by_node.values():
             for vhost, name, incarnation, begin in found:
                 key = vhost, name, incarnation
                 begins[key] = max(begin, begins.get(key, 0))
@@ -208,6 +215,21 @@ class SiteRejoin:
     async def _work(self, name: str, **about: Any) -> dict[str, Any]:
         """Run the work of this name at all running nodes; return the results by node."""
         return await self._parts.work(self._parts.site.running, name, report_nothing, **about)
+
+    def _check_present(self, nodes: Iterable[str], present: Container[str]) -> None:
+        """Check that these nodes take part: their logs may show what the new upstream has of queues led elsewhere.
+
+        Raises:
+            PreconditionFailed: one is not.
+        """
+        for node in nodes:
+            if node not in present:
+                raise PreconditionFailed(
+                    f"node {node} does not run, and may know up to which message the new upstream has the queues that "
+                    f"it led: start it and do it again, or run forget_cluster_node {node} if it is gone for good; "
+                    "nothing was changed. --set-all-aside does without it, and may quarantine messages that both "
+                    "sites have"
+                )
 
     def _check_led(self, logs: Mapping[str, Any]) -> None:
         """Check that a running node leads each replicated queue: a stopped node's records could not be quarantined.

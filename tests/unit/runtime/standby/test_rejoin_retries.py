@@ -101,3 +101,44 @@ async def test_a_command_ends_with_the_failure_of_another_node_that_finishes_the
     found = site_rejoin.SiteRejoin(cast(Any, node), cast(Any, parts))
     with pytest.raises(StorageError, match="led by no running node, says a; it is tried again"):
         await asyncio.wait_for(found._wait_finished(), PATIENCE_S)
+
+
+@pytest.mark.parametrize(
+    ("running", "set_all_aside", "begun"),
+    [(["a"], False, False), (["a", "b"], False, True), (["a"], True, True)],
+    ids=["a node is away", "all nodes run", "all is to be set aside"],
+)
+async def test_a_return_begins_with_all_nodes_whose_logs_may_show_what_the_new_upstream_has(
+    running: list[str], set_all_aside: bool, begun: bool
+) -> None:
+    """All of a queue that another node had led until shortly before was quarantined, though both sites had it."""
+    site = SimpleNamespace(name="a", members=["a", "b"], running=running)
+
+    async def work(nodes: list[str], name: str, report: object, **about: object) -> dict[str, Any]:
+        raise InterruptedError(name)
+
+    parts = SimpleNamespace(add=lambda answers, works: None, site=site, work=work)
+    standby = SimpleNamespace(decided=SimpleNamespace(site=SiteDecisions()))
+    found = site_rejoin.SiteRejoin(cast(Any, SimpleNamespace(standby=standby)), cast(Any, parts))
+    found._here = cast(Any, SimpleNamespace(check=lambda: "upstream"))
+    if begun:
+        with pytest.raises(InterruptedError, match="return_logs"):
+            await found.rejoin(set_all_aside=set_all_aside)
+    else:
+        with pytest.raises(PreconditionFailed, match="node b does not run, and may know"):
+            await found.rejoin(set_all_aside=set_all_aside)
+
+
+async def test_a_node_that_ends_before_it_showed_what_the_new_upstream_has_ends_the_command() -> None:
+    asked: list[str] = []
+
+    async def work(nodes: list[str], name: str, report: object, **about: object) -> dict[str, Any]:
+        asked.append(name)
+        return {"a": []}
+
+    site = SimpleNamespace(name="a", running=["a", "b"])
+    parts = SimpleNamespace(add=lambda answers, works: None, site=site, work=work)
+    found = site_rejoin.SiteRejoin(cast(Any, SimpleNamespace()), cast(Any, parts))
+    with pytest.raises(PreconditionFailed, match="node b does not run"):
+        await found._begin({"a": {}, "b": {"v": [5, 1]}}, ())
+    assert asked == ["return_close", "return_begins"]

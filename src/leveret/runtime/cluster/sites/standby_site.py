@@ -74,6 +74,11 @@ class ClusterStandbySite:
         return self._member.state.standby_owners
 
     @property
+    def members(self) -> Collection[str]:
+        """See StandbySite."""
+        return self._member.cluster_view().members
+
+    @property
     def running(self) -> list[str]:
         """See StandbySite: the nodes that serve."""
         view = self._member.cluster_view()
