@@ -7,6 +7,7 @@ from http import HTTPStatus
 from typing import Final
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -18,6 +19,7 @@ from leveret.management.metrics import scrape
 from leveret.management.node import ManagedNode
 from leveret.management.request.auth import OPERATOR_SCOPE
 from leveret.management.request.call import internal_error, not_found
+from leveret.management.request.large_answers import LargeAnswers
 from leveret.management.resources import (
     bindings,
     channels,
@@ -140,6 +142,7 @@ def build_app(node: ManagedNode) -> Starlette:
     app = Starlette(
         routes=routes,
         exception_handlers={HTTPStatus.NOT_FOUND: not_found, Exception: internal_error},
+        middleware=[Middleware(LargeAnswers)],
     )
     app.router.redirect_slashes = False
     app.state.node = node

@@ -14,10 +14,11 @@ from starlette.responses import Response
 
 from leveret.core.queues.queue import Queue as BrokerQueue
 from leveret.management.request.call import NAME_BYTES_MAX, Call, resource, with_definitions_lock
+from leveret.management.request.large_answers import answer_to, need_room
 from leveret.management.request.leadership import need_serving
 from leveret.management.request.other_nodes import pass_on
 from leveret.management.request.places import at_leader, leader_elsewhere, need_led_here
-from leveret.management.request.replies import BadRequest, json_reply
+from leveret.management.request.replies import BadRequest, json_reply, octets_reply
 from leveret.management.views.message_view import Properties, header_of, message_json
 from leveret.model.definitions import Queue
 from leveret.model.errors import AccessRefused, InvalidCommand, LeveretError, NotFound
@@ -103,8 +104,8 @@ async def get(call: Call) -> Response:
     api_client = _api_client(call, vhost)
     count = COUNT_MAX if count < 0 else min(count, COUNT_MAX)
     no_ack = wish.ackmode == "ack_requeue_false"
-    shown: list[dict[str, Any]] = []
-    size = 0
+    shown: list[bytes] = []
+    size, answer = 0, answer_to(call.request)
     try:
         async for _ in in_slices(range(count)):
             existing = await _at_rest(call, (vhost, name))
@@ -113,11 +114,17 @@ async def get(call: Call) -> Response:
                 break
             if existing is not None:
                 need_led_here(call, existing)
+            if not answer.has_room and shown:
+                break
+            # Before a message is taken, because some modes settle it.
+            need_room(call.request)
             found = api_client.get(name, 1, no_ack=no_ack)
             if not found:
                 break
-            shown.append(message_json(found[0], wish.encoding, truncate))
-            size += len(shown[-1]["payload"])
+            message = message_json(found[0], wish.encoding, truncate)
+            shown.append(msgspec.json.encode(message))
+            answer.add(len(shown[-1]))
+            size += len(message["payload"])
             if size >= BYTES_MAX:
                 break
     except (NotFound, AccessRefused, BadRequest):
@@ -130,7 +137,7 @@ async def get(call: Call) -> Response:
         else:
             api_client.requeue()
         await call.node.commit()
-    return json_reply(shown)
+    return octets_reply(b"[%b]" % b",".join(shown))
 
 
 def _integer(name: str, value: Any) -> int:
@@ -181,6 +188,14 @@ async def check_alive(call: Call) -> Response:
     return json_reply({"status": "ok"})
 
 
+async def _at_leader(call: Call) -> str | None:
+    """As `at_leader`; the answer of another node is held here as well."""
+    leader = await at_leader(call)
+    if leader is not None:
+        need_room(call.request)
+    return leader
+
+
 async def _at_aliveness(call: Call) -> str | None:
     return leader_elsewhere(call, (call.path("vhost"), _ALIVE))
 
@@ -220,6 +235,6 @@ def _amqp_text(error: LeveretError) -> str:
 
 ROUTES = [
     resource("/api/exchanges/{vhost}/{name}/publish", defines=False, POST=publish),
-    resource("/api/queues/{vhost}/{name}/get", defines=False, place=at_leader, POST=get),
+    resource("/api/queues/{vhost}/{name}/get", defines=False, place=_at_leader, POST=get),
     resource("/api/aliveness-test/{vhost}", place=_at_aliveness, GET=check_alive),
 ]
