@@ -100,7 +100,6 @@ class LeaderProgress:
     bytes_left: int = 0
     bytes_copied: int = 0
     copying_since_ms: int = 0
-    was_streaming: bool = False
     is_torn: bool = False
 
 
@@ -156,14 +155,13 @@ class Inbound:
         while not self._stops:
             began_s = asyncio.get_running_loop().time()
             await self._once()
-            if self.progress.was_streaming or asyncio.get_running_loop().time() - began_s > CONNECT_TIMEOUT_S:
+            # A link that soon ends is a failure although it streamed: a copy of this node ends it with its own.
+            if asyncio.get_running_loop().time() - began_s > 2 * RETRY_S[-1]:
                 failures = 0
             await asyncio.sleep(delay_s(RETRY_S, failures))
             failures += 1
 
     async def _once(self) -> None:
-        progress = self.progress
-        progress.was_streaming = False
         self._ended.clear()
         loop = asyncio.get_running_loop()
         dialling = Dialling(self._own.prove)
@@ -419,7 +417,7 @@ class Inbound:
     def _begin_streaming(self, link: ReceivingLink, position: int) -> None:
         link.receiver.joined(position)
         progress = self.progress
-        progress.state, progress.was_streaming, progress.is_torn = "streaming", True, False
+        progress.state, progress.is_torn = "streaming", False
         progress.position = progress.applied_position = position
         progress.bytes_left = progress.bytes_copied = 0
         logger.info("replication Files synced leader=%s position=%d", self.uri, position)

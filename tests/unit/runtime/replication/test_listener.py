@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+import shutil
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -18,7 +19,7 @@ from leveret.config.uris import NodeUri
 from leveret.runtime.link import listening
 from leveret.runtime.link import peer as link_peer
 from leveret.runtime.link.listening import UNPROVEN_MAX
-from leveret.runtime.replication import listener
+from leveret.runtime.replication import inbound, listener
 from leveret.runtime.replication.outbound import Outbound
 from leveret.runtime.replication.sent_node import SentNode
 from leveret.runtime.sockets.tls import client_context, server_context
@@ -211,3 +212,23 @@ async def test_a_link_that_ends_before_the_first_step_of_its_task_leaves_nothing
         await follower.stop()
     assert len(ended) == 2
     gc.collect()
+
+
+async def test_two_followers_that_are_copies_of_one_do_not_send_each_other_away_without_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(inbound, "RETRY_S", (0.01, 0.02, 0.05, 0.1, 0.2))
+    async with leading(tmp_path) as (leader, uri):
+        leader.append("definitions")
+        follower = FollowerSite(tmp_path / "follower", uri)
+        await until(lambda: in_sync(leader), "in sync")
+        await follower.stop()
+        shutil.copytree(tmp_path / "follower", tmp_path / "copy")
+        both = [FollowerSite(tmp_path / each, uri) for each in ("follower", "copy")]
+        caplog.clear()
+        with caplog.at_level("WARNING"):
+            await asyncio.sleep(2)
+        for each in both:
+            await each.stop()
+    # Each ends the other one's link, a tenth of the usual waits after its own has ended.
+    assert 0 < caplog.text.count("follower_connected_anew") < 30
