@@ -24,7 +24,7 @@ from leveret.runtime.replication.receiving_link import ReceivingLink
 from leveret.runtime.sockets.backoff import RETRY_S, delay_s
 from leveret.session.link_handshake import Kind
 from leveret.wire import link as wire
-from leveret.wire.link import ChangeKind, FrameHead, LinkError, LogChange, Type, decode, pack
+from leveret.wire.link import FrameHead, LinkError, LogChange, Type, decode, pack
 
 logger = logging.getLogger(__name__)
 
@@ -235,6 +235,12 @@ class CopyLink:
             copy.damage = error
             self._shared.damaged_copy(copy)
             return
+        # Writes that succeed in between do not count: beside a full disk small ones may, and each try costs the leader
+        # what it sends.
+        now_s = self._loop.time()
+        if now_s - copy.failed_at_s > 2 * RETRY_S[-1]:
+            copy.failures = 0
+        copy.failed_at_s = now_s
         wait_s = delay_s(RETRY_S, copy.failures)
         copy.failures += 1
         if copy.name not in self._retries:
@@ -292,8 +298,6 @@ class CopyLink:
                 continue
             try:
                 self._shared.change(copy, change)
-                if change.kind is ChangeKind.APPEND:
-                    copy.failures = 0
             except StorageError as error:
                 self.fail(copy, error)
 

@@ -27,7 +27,8 @@ class MirrorCopy:
         lost_before, lost_epoch: see wire.link.Mirroring.
         compared: set once the leader has compared the copy, or its mirroring has ended.
         damage: the copy is damaged or gone while it was open: nothing is reported or taken until it begins anew.
-        failures: the number of failed writes since the last successful one.
+        failures: the number of failed writes, each soon after the one before; see `CopyLink.fail`.
+        failed_at_s: the time of the last one, by the event loop.
         error: the last write error; empty for none.
     """
 
@@ -50,6 +51,7 @@ class MirrorCopy:
         self.compared = asyncio.Event()
         self.damage: Corrupt | None = None
         self.failures = 0
+        self.failed_at_s = 0.0
         self.error = ""
         self._tree = tree
         self.prefix = CopiedPrefix(name, tree, commits, lambda error: failed(self, error))

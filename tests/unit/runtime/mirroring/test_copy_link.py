@@ -8,11 +8,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from isal.isal_zlib import crc32
 
 from leveret.runtime.mirroring import copy_link
 from leveret.runtime.mirroring.copy_link import CopyLink
 from leveret.testing.network.waiting import until
 from leveret.wire import link as wire
+from leveret.wire.chunk import ChunkType, encode_entry, encode_header
 from leveret.wire.link import ChangeKind, Frame, LogExtent, Type, log_change, name_change, pack
 
 NAME = "queues/0000000000000001"
@@ -71,10 +73,16 @@ class Shared:
         """It ends."""
 
 
-def frame(position: int) -> memoryview:
+DROPPED = (log_change(ChangeKind.DROP, 1, 0),)
+ENTRY = encode_entry(b"small")
+CHUNK = encode_header(ChunkType.USER, 1, 1, 1, 9, 0, crc32(ENTRY), len(ENTRY)) + ENTRY
+APPENDED = (log_change(ChangeKind.APPEND, 1, 0), [CHUNK], 1)
+
+
+def frame(position: int, change: tuple[Any, ...] = DROPPED) -> memoryview:
     made = Frame()
     made.add(name_change(1, NAME))
-    made.add(log_change(ChangeKind.DROP, 1, 0))
+    made.add(*change)
     return memoryview(b"".join(bytes(each) for each in made.message(position, 0, 0)))[5:]
 
 
@@ -94,6 +102,7 @@ async def linked() -> tuple[CopyLink, Peer, Shared, Any]:
         epoch=0,
         error="",
         failures=0,
+        failed_at_s=0.0,
         log=None,
     )
     link = CopyLink(cast(Any, shared), "leader")
@@ -143,6 +152,28 @@ async def test_what_cannot_be_written_is_told_before_anything_is_acked_and_nothi
     shared.durable[0]()
     assert shared.changed == []
     assert peer.said == [Type.COPIES, Type.FAILED, Type.ACK]
+    link.stop()
+
+
+async def test_a_disk_that_takes_small_records_only_is_not_tried_without_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(copy_link, "RETRY_S", (0.01, 0.02, 0.05, 0.1, 0.2))
+    link, _, shared, copy = await linked()
+    ends_s, tries = asyncio.get_running_loop().time() + 1, 0
+
+    def is_reported() -> bool:
+        return bool(copy.serial > tries)
+
+    while asyncio.get_running_loop().time() < ends_s:
+        tries += 1
+        link.received(Type.MIRRORING, told_apart(wire.Mirroring(NAME, tries, 9), Type.MIRRORING))
+        link.received(Type.FRAME, frame(tries, APPENDED))
+        link.fail(copy, OSError("disk full"))
+        await until(is_reported)
+    assert shared.changed == [ChangeKind.APPEND] * tries
+    # 0.38 s for the first five, then 0.2 s for each.
+    assert tries < 12
     link.stop()
 
 
