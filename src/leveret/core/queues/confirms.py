@@ -18,18 +18,19 @@ class ConfirmBatch:
         places: by queue of another leader, the place of this batch's last message; the default is the last message of
             the flush.
         doubt: why the outcome of some of it is unknown; empty if it is known.
+        unmet: what else than a disk did not keep it, and why; empty for nothing.
         count: the number of its publishes.
         settles: whether it belongs to a transaction that settles messages of some of the queues.
     """
 
-    __slots__ = ("count", "doubt", "last", "outcome", "places", "queues", "refused", "settles")
+    __slots__ = ("count", "doubt", "last", "outcome", "places", "queues", "refused", "settles", "unmet")
 
     def __init__(self) -> None:
         """An open batch."""
         self.last = self.count = 0
         self.outcome: bool | None = None
         self.refused = False
-        self.doubt = ""
+        self.doubt = self.unmet = ""
         self.settles = False
         self.queues: dict[object, bool] = {}
         """The queues that got some of it, and whether anything in them needs the disk."""

@@ -21,6 +21,7 @@ import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import Callable
+from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Final
@@ -103,7 +104,17 @@ class RemoteDcConfirms:
         for queue in batch.queues:
             if self.concerns(queue):
                 assert isinstance(queue, Queue)
-                self.hold(queue, batch.count, part())
+                self.hold(queue, batch.count, partial(self._decided, batch, queue, part()))
+
+    def _decided(self, batch: ConfirmBatch, queue: Queue, answer: Callable[[bool], None], ok: bool) -> None:
+        """Answer, with the reason if it is no: the messages are safe here, and a publisher may want to know."""
+        if not ok:
+            reason = self.why_unmet(queue) or "no answer in time"
+            batch.unmet = (
+                f"no other site has what queue '{queue.key[1]}' in vhost '{queue.key[0]}' got, as its policy's "
+                f"remote-dc-confirm asks: {reason}; the messages are in the queue here"
+            )
+        answer(ok)
 
     def hold(self, queue: Queue, messages: int, answer: Callable[[bool], None]) -> None:
         """Answer once downstreams have everything before the present end of the queue's log; or as the policy says."""

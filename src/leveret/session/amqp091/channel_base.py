@@ -212,5 +212,6 @@ class ChannelBase(DeliveryChannel):
             error = PreconditionFailed(batch.doubt or "partial tx completion")
             self.connection.fail(error, self.number, 0x005A0014)
         else:
-            fault = Fault(506, "the disk refused the transaction; see the node's log")
+            at_leader = "the disk refused the transaction, or the leader of a queue did; see the nodes' logs"
+            fault = Fault(506, batch.unmet or at_leader)
             self.connection.fail(fault, self.number, 0x005A0014)

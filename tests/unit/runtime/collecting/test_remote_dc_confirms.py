@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from leveret.core.queues.confirms import ConfirmBatch
 from leveret.model import definitions as d
 from leveret.runtime.collecting.outgoing_log import OutgoingLog
 from leveret.testing.network.waiting import until
@@ -96,6 +97,20 @@ async def test_without_a_downstream_the_policy_s_answer_comes_at_once_and_is_cou
     assert held(site) == []
     site.node.stream_server.downstream_left("v", EU)
     assert held(site) == [ok]
+
+
+@pytest.mark.parametrize(("answer", "told"), [("local", ""), ("nack", "queue 'q' in vhost 'v'")])
+async def test_a_refused_batch_tells_that_no_other_site_has_it(
+    directory: Path, answer: str, told: str
+) -> None:
+    site, _ = await confirming(directory, remote_dc_confirm_on_timeout=answer)
+    await site.publish(1)
+    batch, answers = ConfirmBatch(), list[bool]()
+    batch.queues[site.queue()] = True
+    site.node.collector.remote_dc_confirms.when_kept(batch, lambda: answers.append)
+    assert (answers, told in batch.unmet, bool(batch.unmet)) == ([not told], True, bool(told))
+    if told:
+        assert "no downstream is connected; the messages are in the queue here" in batch.unmet
 
 
 async def test_a_confirm_that_is_late_gets_the_policy_s_answer_and_no_other(directory: Path) -> None:

@@ -374,3 +374,21 @@ def test_a_commit_in_turns_fails_if_another_node_leads_the_queue_at_its_end() ->
         for _ in range(2 * COUNT):
             story.turn()
         assert named(story.client) == ["Channel.Close"]
+
+
+@pytest.mark.parametrize("unmet", ["", "no other site has what queue 'q' got"])
+def test_a_commit_that_is_not_kept_says_whether_that_is_the_disk(unmet: str) -> None:
+    """A nack of the other site was told as a refusal of the disk."""
+    node = FakeNode()
+    session = connect(node, 1)
+    for part in (frame(commands.Queue.Declare(queue="q")), frame(commands.Tx.Select()), *publish(b"x")):
+        session.receive(part, 0)
+    session.receive(frame(commands.Tx.Commit()), 0)
+    take(session)
+    waiting = [*node.broker.confirming, *session.confirming]
+    for waits, batch in [(each, batch) for each in waiting for batch in each.close_batches()]:
+        batch.unmet = unmet
+        waits.confirm(batch, ok=False)
+    [(_, closing)] = take(session)
+    assert closing.reply_code == 506
+    assert (unmet or "the disk refused the transaction, or the leader of a queue did") in closing.reply_text
