@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from leveret.cli.families import NAMES
 from leveret.cli.not_served import NOT_SERVED
 
@@ -48,3 +50,8 @@ def test_a_reason_is_one_sentence() -> None:
     for name, reason in NOT_SERVED.items():
         assert reason[0].islower(), name
         assert not reason.endswith("."), name
+
+
+@pytest.mark.parametrize("name", ["add_member", "delete_member", "grow", "quorum_status", "shrink"])
+def test_members_of_a_group_are_chosen_by_its_policy(name: str) -> None:
+    assert NOT_SERVED[name].startswith("policies choose the nodes of a queue")

@@ -233,3 +233,21 @@ def test_what_a_scrub_found_is_told(anonymous: Client) -> None:
     found = samples(anonymous.get("/metrics").text)
     counts = [found[f"leveret_scrub_{name}_total", ()] for name in ("chunks", "damaged", "repaired")]
     assert counts == [40, 2, 1]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rabbitmq_connection_incoming_packets_total",
+        "rabbitmq_connection_outgoing_packets_total",
+        "rabbitmq_queue_messages_paged_out",
+        "rabbitmq_io_reopen_total",
+        "rabbitmq_io_seek_total",
+    ],
+)
+@pytest.mark.parametrize("path", ["/metrics", "/metrics/per-object"])
+def test_what_is_not_counted_is_no_metric(anonymous: Client, admin: Client, path: str, name: str) -> None:
+    admin.put("/api/queues/%2F/q")
+    text = anonymous.get(path).text
+    assert "rabbitmq_queues_declared_total" in text
+    assert name not in text

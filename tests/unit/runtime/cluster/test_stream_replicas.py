@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from leveret.core.queues.stream import first_wanted
 from leveret.model.errors import LedElsewhere
+from leveret.model.stream import OffsetSpec, OffsetType
 from leveret.runtime.cluster.stream_replicas import ReplicaLog
 from leveret.storage.log import Log
 from leveret.wire.chunk import ChunkType, Header, encode_entry
@@ -54,4 +56,17 @@ def test_a_replica_that_is_opened_late_begins_with_what_is_known_to_be_committed
         append(log)
     replica = ReplicaLog(log, 6, ended=GONE)
     assert (replica.committed_offset, replica.last_chunk_id, replica.last_appended_id) == (6, 3, 9)
+    log.close()
+
+
+@pytest.mark.parametrize(("asked", "begins"), [(2, 2), (6, 6), (7, 7), (500, 500)])
+def test_a_reader_at_a_replica_waits_for_an_offset_that_has_not_come_here_yet(
+    tmp_path: Path, asked: int, begins: int
+) -> None:
+    """The replica may only be late, and at the next one, or the leader, the reader would go back."""
+    log = Log(tmp_path / "log", epoch=1).open()
+    for _ in range(2):
+        append(log)
+    replica = ReplicaLog(log, 6, ended=GONE)
+    assert first_wanted(replica, OffsetSpec(OffsetType.OFFSET, asked)) == begins
     log.close()

@@ -174,3 +174,13 @@ def test_whatever_comes_whenever_never_raises_and_is_not_hoarded(
         assert session.state is not AmqpState.CLOSED or not kept
     session.tick(node.limits.handshake_timeout_ms + len(pieces) + 1)
     assert begins_well or session.state in (AmqpState.OPEN, AmqpState.CLOSING, AmqpState.CLOSED)
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_connection_counts_as_closed_if_it_was_open(opened: bool) -> None:
+    """A check of the port counts for nothing."""
+    node = FakeNode()
+    session = connect(node) if opened else ClientConnection(node, peer="test", from_loopback=True, now_ms=0)
+    session.lost()
+    churn = node.broker.churn
+    assert (churn.connection_created, churn.connection_closed) == (int(opened), int(opened))
