@@ -16,6 +16,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
 
 from leveret.core.broker.broker import Broker
 from leveret.core.queues.queue import Queue
@@ -33,6 +35,10 @@ logger = logging.getLogger(__name__)
 
 CLOCK_DIFFERENCE_MS_MAX = 10_000
 """The greatest difference of the times of a segment's messages, which begin their time to live, from the present."""
+
+
+_BEGUN_S: Final = 5.0
+"""The longest wait for the sync of a new log: a disk that refuses it ends it with no word."""
 
 
 class SegmentIngest:
@@ -110,6 +116,7 @@ class SegmentIngest:
             or numbers[-1] != announced.last
         ):
             raise StorageError(f"{segment.path}: its messages are not those that were announced")
+        await self._begun_on_disk()
         # The queue may be another one by now, or another process may have brought these messages.
         self._check(reference, announced)
         queue = self._queue()
@@ -122,6 +129,21 @@ class SegmentIngest:
         # In a cluster also its mirrors have them then: a plan that is done does not bring them again.
         self._engine.when_safe(queue, lambda: done() if queue.damage is None else None)
         self._commit.begin()
+
+    async def _begun_on_disk(self) -> None:
+        """Wait, for a while, for a group commit of a new log.
+
+        The name of a second segment may be on disk only once those of the log and of the first one are, so without the
+        wait `Log.take_in` syncs these itself, in the event loop. That is right too, and takes long beside a recovery's
+        writes.
+        """
+        log = self._store.log(self._queue())
+        if log.synced_offset <= log.first_offset < log.next_offset:
+            synced = asyncio.Event()
+            self._commit.when_synced(synced.set)
+            self._commit.begin()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(synced.wait(), _BEGUN_S)
 
     def _queue(self) -> Queue:
         queue = self._broker.queues.get(self._key)

@@ -217,6 +217,40 @@ async def test_an_error_of_one_segment_holds_up_no_other(
     assert site.contents() == [body(n) for n in range(1, 20)]
 
 
+async def test_a_second_segment_of_a_new_queue_waits_for_the_group_commit_of_the_first(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise its log syncs directories in the event loop, a step of 253 ms beside a recovery's writes."""
+    site = await site_with(directory)
+    ingest, numbers = ingest_of(site), (range(1, 8), range(8, 20))
+    commit, queues = ingest._commit, site.node.log_store.queues
+    begin, when_synced, original = commit.begin, commit.when_synced, queues.take_in
+    is_held, fresh = True, list[bool]()
+
+    def asked(then: Any) -> None:
+        nonlocal is_held
+        is_held = False
+        when_synced(then)
+
+    def taken(queue: Any, *args: Any) -> None:
+        nonlocal is_held
+        fresh.append(queues.log(queue)._names.is_fresh and queues.log(queue).next_offset > 0)
+        original(queue, *args)
+        is_held = len(fresh) == 1
+
+    monkeypatch.setattr(commit, "begin", lambda: None if is_held else begin())
+    monkeypatch.setattr(commit, "when_synced", asked)
+    monkeypatch.setattr(queues, "take_in", taken)
+    announced, behind = write(site, numbers[0], LogEnd.of(ingest.end().statistics()))
+    later, _ = write(site, numbers[1], behind)
+    ended = [asyncio.get_running_loop().create_future() for _ in range(2)]
+    for each, outcome in zip((announced, later), ended, strict=True):
+        ingest.take_in(REFERENCE, each, partial(outcome.set_result, None), outcome.set_exception)
+    await asyncio.wait_for(asyncio.gather(*ended), 30)
+    assert fresh == [False, False]
+    assert site.contents() == [body(n) for n in range(1, 20)]
+
+
 async def test_a_file_that_cannot_be_removed_keeps_no_segment_out(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
