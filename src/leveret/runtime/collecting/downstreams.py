@@ -51,6 +51,7 @@ class Downstreams:
         """
         self._file = file
         self._is_saved = True
+        self._went_back: set[str] = set()
         try:
             self.by_reference = msgspec.convert(file.load(), dict[str, Downstream])
         except msgspec.ValidationError as error:
@@ -80,6 +81,16 @@ class Downstreams:
         if offset > committed or (known is None and len(self.by_reference) >= DOWNSTREAMS_MAX):
             logger.warning("downstream_position_refused downstream=%r offset=%d", reference, offset)
             return False
+        if known is not None and first < offset < known.offset and reference not in self._went_back:
+            # Of two copies the faster one would let the log drop what the slower one lacks.
+            self._went_back.add(reference)
+            logger.warning(
+                "downstream_went_back downstream=%s from=%d to=%d hint=%s",
+                reference,
+                known.offset,
+                offset,
+                "if two sites are listed as this one, one is a copy of the other: start it with an empty directory",
+            )
         # A downstream with records goes on behind them, or at the log's begin.
         begins = offset == first and (known is None or known.offset != offset)
         missing = known.missing_messages if known is not None else 0

@@ -143,6 +143,21 @@ async def test_a_downstream_that_retention_overtook_is_told_of_once(
     assert "vhost=v downstream=eu.2 first_missing=4" in line
 
 
+async def test_two_copies_of_a_downstream_are_told_of_once(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    site, log = await collecting(directory, 40)
+    with caplog.at_level(logging.WARNING):
+        for offset in (0, 20, 0, 20, 24):  # It began again, and went on.
+            reported(site, "eu.2#f00d", offset)
+        assert "went_back" not in caplog.text
+        for offset in (12, 28, 16):
+            reported(site, "eu.2#f00d", offset)
+    [line] = [each.getMessage() for each in caplog.records if "went_back" in each.getMessage()]
+    assert "downstream=eu.2#f00d from=24 to=12 " in line
+    assert log.downstreams.by_reference["eu.2#f00d"].offset == 16, "the log keeps what the slower one lacks"
+
+
 async def test_nobody_can_make_up_any_number_of_downstreams(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
