@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import Final
 
 import msgspec
 
@@ -59,7 +60,7 @@ from leveret.model import definitions as d
 from leveret.model.errors import InvalidCommand, NotFound, PreconditionFailed
 from leveret.wire.content_header import HeaderReader
 
-STANDBY_TAG = "standby_replication"
+STANDBY_TAG: Final = "standby_replication"
 
 
 class Broker:

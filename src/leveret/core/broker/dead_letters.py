@@ -7,7 +7,7 @@ that returns to a queue in which it died before is dropped there, unless a consu
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from leveret.core.broker.broker import Broker
 from leveret.core.queues.dead_lettering import DeadLetters
@@ -19,12 +19,12 @@ from leveret.core.rules.validation import queue_type
 from leveret.wire import properties as props
 from leveret.wire import tables
 
-_DEATHS = b"x-death"
-_CARBON_COPIES = b"CC"
-_TEXT_BEGINS = 5
+_DEATHS: Final = b"x-death"
+_CARBON_COPIES: Final = b"CC"
+_TEXT_BEGINS: Final = 5
 """Where a long string value has its octets."""
-_COUNT_MAX = 2**63 - 1
-_SHORT_STRING_MAX = 255
+_COUNT_MAX: Final = 2**63 - 1
+_SHORT_STRING_MAX: Final = 255
 
 
 def dead_letter(

@@ -91,7 +91,7 @@ class DeadLettering:
             declared_dead.append((first, end, reason))
 
     def add_declared_dead(self, find: Callable[[int], Run]) -> None:
-        """Add declared_dead messages until the dispatch is full; `find` reads the run that holds an offset."""
+        """Add messages that were declared dead until the dispatch is full; `find` reads the run with an offset."""
         while self.declared_dead and not self.is_full:
             first, end, reason = self.declared_dead[0]
             run = find(first)

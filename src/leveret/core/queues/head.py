@@ -7,7 +7,7 @@ from typing import Final
 from leveret.wire import properties as props
 from leveret.wire.properties import body_bytes_of, is_persistent, property_flags, shortstr
 
-_EXPIRATION_MS_MAX = 10**18
+_EXPIRATION_MS_MAX: Final = 10**18
 DEFAULT_TERMS: Final = (None, 0)
 """The terms of messages that never expire and have no priority."""
 

@@ -17,7 +17,7 @@ from leveret.core.rules.validation import QUORUM, STREAM, field_type, queue_type
 from leveret.model.definitions import Arguments
 from leveret.model.stream import interval_ms
 
-DROP_HEAD = "drop-head"
+DROP_HEAD: Final = "drop-head"
 REMOTE_CONFIRM: Final = "remote-dc-confirm"
 REMOTE_CONFIRM_TIMEOUT: Final = "remote-dc-confirm-timeout"
 REMOTE_CONFIRM_ON_TIMEOUT: Final = "remote-dc-confirm-on-timeout"
@@ -26,7 +26,7 @@ LOCAL: Final = "local"
 NACK: Final = "nack"
 ANY_DOWNSTREAM: Final = "any"
 ALL_DOWNSTREAMS: Final = "all"
-REJECT_PUBLISH_DLX = "reject-publish-dlx"
+REJECT_PUBLISH_DLX: Final = "reject-publish-dlx"
 
 
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ restarts and fail-overs (`return_counts`).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from leveret.core.queues.head import Head, head_of_octets, make_head
 from leveret.core.queues.messages import Messages, Run, alike
@@ -17,8 +18,8 @@ from leveret.wire import properties as props
 from leveret.wire import tables
 from leveret.wire.properties import shortstr
 
-DELIVERY_COUNT = b"x-delivery-count"
-_COUNTED_MAX = 8
+DELIVERY_COUNT: Final = b"x-delivery-count"
+_COUNTED_MAX: Final = 8
 """The most heads with other counts that a head caches: a message may come back millions of times."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from starlette.responses import Response
@@ -27,7 +27,7 @@ from leveret.model.definitions import Queue as QueueDefinition
 from leveret.model.errors import AccessRefused, InvalidCommand, PreconditionFailed
 from leveret.runtime.process.work_slices import in_slices
 
-_ACTIONS = ("sync", "cancel_sync")
+_ACTIONS: Final = ("sync", "cancel_sync")
 
 
 class QueueBody(msgspec.Struct):

@@ -158,7 +158,7 @@ def _chosen_type(wanted: VhostBody) -> str | None:
     return None if wanted.default_queue_type == "undefined" else wanted.default_queue_type
 
 
-_ADMIN = Requirement.ADMINISTRATOR
+_ADMIN: Final = Requirement.ADMINISTRATOR
 ROUTES = [
     resource("/api/vhosts", GET=show_all),
     resource("/api/vhosts/{vhost}", need=_ADMIN, GET=show, PUT=put, DELETE=delete),

@@ -53,7 +53,7 @@ _THREADS: Final = 8
 """Settlements are read side by side: in a store, each read takes a while."""
 PART_ROWS_MIN: Final = 50_000
 """The rows from which on a part of a queue gets no more of them; the last one of a run may have fewer."""
-_KEYS = ["queue", "queue_epoch", "queue_offset", "kind", "timestamp_ms"]
+_KEYS: Final = ["queue", "queue_epoch", "queue_offset", "kind", "timestamp_ms"]
 
 
 def not_to_recover(

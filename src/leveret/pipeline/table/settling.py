@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,7 +19,7 @@ from leveret.pipeline.archive.repetitions import parts_of
 from leveret.pipeline.archive.settled_offsets import Int64s, QueueIncarnation
 
 Ranges = list[tuple[int, int]]
-_ALL = (0, np.iinfo(np.int64).max)
+_ALL: Final = (0, np.iinfo(np.int64).max)
 
 
 class _Settled(NamedTuple):

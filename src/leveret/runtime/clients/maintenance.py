@@ -10,13 +10,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
+from typing import Final
 
 from leveret.runtime.clients.amqp_listener import AmqpListener
 from leveret.runtime.clients.stream_listener import StreamListener
 
 logger = logging.getLogger(__name__)
 
-_REASON = "Node was put into maintenance mode"
+_REASON: Final = "Node was put into maintenance mode"
 
 
 class DrainCause(StrEnum):

@@ -33,7 +33,7 @@ from leveret.wire.staged_segment import LogEnd, StagedSegment
 
 logger = logging.getLogger(__name__)
 
-CLOCK_DIFFERENCE_MS_MAX = 10_000
+CLOCK_DIFFERENCE_MS_MAX: Final = 10_000
 """The greatest difference of the times of a segment's messages, which begin their time to live, from the present."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -15,8 +15,8 @@ from leveret.runtime.standby.recovery import Recoveries, RecoveryTarget, check_w
 from leveret.runtime.standby.site import SiteParts
 from leveret.runtime.standby.site_archive import SiteArchive
 
-_SUMS = ("compared",)
-_LONGEST = ("recovered_s", "compared_s")
+_SUMS: Final = ("compared",)
+_LONGEST: Final = ("recovered_s", "compared_s")
 
 
 class SiteRecoveries:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from typer import Argument, Option
 
@@ -15,7 +15,7 @@ from leveret.cli.completion import users
 from leveret.cli.output.values import MessageLine, Table
 from leveret.cli.read_modify_write import Fields
 
-LIMITS = ("max-connections", "max-channels")
+LIMITS: Final = ("max-connections", "max-channels")
 
 
 @command(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from typer import Argument
 
@@ -20,7 +20,7 @@ from leveret.cli.commands.broker.policies import (
 from leveret.cli.output.values import Table
 
 Name = Annotated[str, Argument(help="Name of the operator policy.")]
-_PATH = "operator-policies"
+_PATH: Final = "operator-policies"
 
 
 @command(

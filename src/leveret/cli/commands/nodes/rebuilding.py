@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 from typer import Argument, Option
 
@@ -12,7 +12,7 @@ from leveret.cli.api import CtlError
 from leveret.cli.command import Session, command
 from leveret.cli.output.values import MessageLine, Table
 
-_COLUMNS = ("vhost", "name", "leader", "copies", "next_offset", "note")
+_COLUMNS: Final = ("vhost", "name", "leader", "copies", "next_offset", "note")
 
 
 @command(

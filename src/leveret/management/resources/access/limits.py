@@ -5,7 +5,7 @@ A vhost's limits are its runtime parameter `vhost-limits`, a user's are part of 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from starlette.responses import Response
@@ -113,7 +113,7 @@ def _known_user(call: Call) -> User:
     return user
 
 
-_ADMIN = Requirement.ADMINISTRATOR
+_ADMIN: Final = Requirement.ADMINISTRATOR
 ROUTES = [
     resource("/api/vhost-limits", GET=show_vhosts),
     resource("/api/vhost-limits/{vhost}", GET=show_vhost),

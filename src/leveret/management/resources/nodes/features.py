@@ -66,7 +66,7 @@ def _flag(name: str) -> dict[str, Any]:
     }
 
 
-_ADMIN = Requirement.ADMINISTRATOR
+_ADMIN: Final = Requirement.ADMINISTRATOR
 ROUTES = [
     resource("/api/feature-flags", GET=show_flags),
     resource("/api/feature-flags/{name}/enable", need=_ADMIN, defines=False, PUT=enable_flag),

@@ -134,7 +134,7 @@ async def _at_follower(call: Call) -> str | None:
     return follower if follower and follower != cluster.name and follower in cluster.alive() else None
 
 
-_ADMIN = Requirement.ADMINISTRATOR
+_ADMIN: Final = Requirement.ADMINISTRATOR
 ROUTES = [
     resource(
         "/api/tanzu/osr/schema/status", need=Requirement.MONITORING, place=_at_follower, GET=show_status

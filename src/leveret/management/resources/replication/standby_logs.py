@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
+from typing import Final
 
 from starlette.responses import Response
 
@@ -44,8 +45,8 @@ async def delete_orphaned(call: Call) -> Response:
     return json_reply(await call.node.standby.delete_orphaned_data())
 
 
-_ADMIN = Requirement.ADMINISTRATOR
-_STANDBY = "/api/replication/standby"
+_ADMIN: Final = Requirement.ADMINISTRATOR
+_STANDBY: Final = "/api/replication/standby"
 ROUTES = [
     resource(f"{_STANDBY}/downstreams", need=Requirement.MONITORING, GET=list_downstreams),
     resource(f"{_STANDBY}/downstreams/{{name}}", need=_ADMIN, defines=False, DELETE=forget_downstream),

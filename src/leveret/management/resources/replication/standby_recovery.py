@@ -264,8 +264,8 @@ async def _lines(step: dict[str, Any], steps: Steps) -> AsyncIterator[bytes]:
     yield msgspec.json.encode(step) + b"\n"
 
 
-_ADMIN = Requirement.ADMINISTRATOR
-_STANDBY = "/api/replication/standby"
+_ADMIN: Final = Requirement.ADMINISTRATOR
+_STANDBY: Final = "/api/replication/standby"
 ROUTES = [
     resource(f"{_STANDBY}/promote", need=_ADMIN, defines=False, POST=promote),
     resource(f"{_STANDBY}/dry-run", need=_ADMIN, defines=False, POST=dry_run),

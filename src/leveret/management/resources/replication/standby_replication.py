@@ -6,7 +6,7 @@ the rest of `/api/replication/standby/...`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from starlette.responses import Response
 
@@ -124,8 +124,8 @@ async def standby_rows(call: Call) -> list[dict[str, Any]]:
     ]
 
 
-_ADMIN = Requirement.ADMINISTRATOR
-_STANDBY = "/api/replication/standby"
+_ADMIN: Final = Requirement.ADMINISTRATOR
+_STANDBY: Final = "/api/replication/standby"
 ROUTES = [
     resource("/api/tanzu/osr/standby/status", need=Requirement.MONITORING, GET=show_status),
     resource("/api/replication/status", need=Requirement.MONITORING, GET=show_status),
