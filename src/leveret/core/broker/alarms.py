@@ -119,7 +119,13 @@ class Alarms:
         self.own = tuple(found)
         found += [each for each in self._elsewhere if each not in found]
         before, self.active = self.active, tuple(found)
-        return before != self.active
+        has_changed = before != self.active
+        if has_changed:
+            self.changed()
+        return has_changed
+
+    def changed(self) -> None:
+        """The alarms in effect have changed; for a subclass that reports it."""
 
 
 def reason(active: tuple[str, ...]) -> str:

@@ -93,36 +93,11 @@ class AlarmWatch(Alarms):
             free = free_disk_bytes(self._directory)
         # The reserve is for the node itself: it lets no publisher in.
         for_all = None if free is None else max(0, free - self._reserve.missing_bytes)
-        self._report(self.measure(used_memory_bytes(), for_all))
+        self.measure(used_memory_bytes(), for_all)
         return free
 
-    def set_memory(self, limit: Watermark) -> bool:
-        """Block publishers above this much memory until the node stops, and report the change."""
-        changed = super().set_memory(limit)
-        self._report(changed)
-        return changed
-
-    def set_disk(self, limit: Watermark) -> bool:
-        """Block publishers below this much free disk until the node stops, and report the change."""
-        changed = super().set_disk(limit)
-        self._report(changed)
-        return changed
-
-    def set_replicas_short(self, is_short: bool) -> bool:
-        """Block publishers while too few replicas are in sync, and report the change."""
-        changed = super().set_replicas_short(is_short)
-        self._report(changed)
-        return changed
-
-    def set_elsewhere(self, resources: tuple[str, ...]) -> bool:
-        """Block publishers while other nodes have an alarm, and report the change."""
-        changed = super().set_elsewhere(resources)
-        self._report(changed)
-        return changed
-
-    def _report(self, changed: bool) -> None:
-        if not changed:
-            return
+    def changed(self) -> None:
+        """See Alarms: log the change, and report it."""
         level = logging.WARNING if self.active else logging.INFO
         logger.log(
             level,
