@@ -32,9 +32,9 @@ from leveret.cli.program import run
 from leveret.cli.program_aliases import operator_arguments
 from leveret.model.durations import DURATION_MS_MAX
 
-_VALUE_OPTIONS: Final = {
-    *("--data-dir", "--url", "--vhost", "-p", "--formatter", "--node", "-n", "--timeout", "-t"),
-}
+_VALUE_OPTIONS: Final = frozenset(
+    ("--data-dir", "--url", "--vhost", "-p", "--formatter", "--node", "-n", "--timeout", "-t")
+)
 _FLAGS: Final = {"--quiet", "-q", "--silent", "-s", "--no-table-headers", "--longnames", "-l"}
 _HELP: Final = {"help_option_names": ["--help", "-h", "-?"]}
 _TIMEOUT_S_MAX: Final = DURATION_MS_MAX // 1000
