@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -39,21 +40,6 @@ from leveret.pipeline.spark.errors import cause_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TASKS: Final = (
-    "transfer",
-    "recover",
-    "contents",
-    "browse",
-    "plans",
-    "identify",
-    "inspect",
-    "export",
-    "forget",
-    "delete",
-    "set_aside",
-    "positions",
-    "warm",
-)
 _RECOVERY: Final = "leveret.pipeline.recovery.driver"
 _WITH_SPARK: Final = {
     "transfer": TransferJob,
@@ -61,6 +47,78 @@ _WITH_SPARK: Final = {
     "inspect": InspectJob,
     "export": ExportJob,
 }
+
+
+def _contents(job: ContentsJob) -> dict[str, Any]:
+    from leveret.pipeline.archive.contents import contents
+
+    return contents(job.root, with_queues=job.with_queues)
+
+
+def _browse(job: BrowseJob) -> dict[str, Any]:
+    from leveret.pipeline.archive.browse import archived_messages
+
+    rows = archived_messages(
+        job.root,
+        job.vhost,
+        job.queue,
+        from_ms=job.from_ms,
+        count=job.count,
+        body_bytes_max=job.body_bytes_max,
+    )
+    return {"rows": rows}
+
+
+def _plans(job: Job) -> dict[str, Any]:
+    from leveret.pipeline.archive.contents import unfinished_plans
+
+    return {"rows": unfinished_plans(job.root)}
+
+
+def _identify(job: IdentifyJob) -> dict[str, Any]:
+    from leveret.pipeline.archive.ownership import identify
+
+    return {"archive_id": identify(job.root, job.cluster_id, job.expected)}
+
+
+def _forget(job: ForgetJob) -> dict[str, Any]:
+    from leveret.pipeline.recovery.forget import forget_vhosts
+
+    return {"rows": forget_vhosts(job.root, job.work, job.vhosts, is_shared=job.terms is not None)}
+
+
+def _delete(job: DeleteJob) -> dict[str, Any]:
+    from leveret.pipeline.recovery.forget import delete_all
+
+    delete_all(job.root, job.work)
+    return {}
+
+
+def _retire(job: RetireArchiveJob) -> dict[str, Any]:
+    from leveret.pipeline.recovery.forget import retire
+
+    retire(job.root, job.work, job.at_ms)
+    return {}
+
+
+def _positions(job: PositionsJob) -> dict[str, Any]:
+    from leveret.pipeline.upstream.positions import ask_positions
+
+    return ask_positions(job)
+
+
+_ANSWERS: Final[Mapping[str, tuple[type[Any], Callable[[Any], dict[str, Any]]]]] = {
+    "contents": (ContentsJob, _contents),
+    "browse": (BrowseJob, _browse),
+    "plans": (Job, _plans),
+    "identify": (IdentifyJob, _identify),
+    "forget": (ForgetJob, _forget),
+    "delete": (DeleteJob, _delete),
+    "set_aside": (RetireArchiveJob, _retire),
+    "positions": (PositionsJob, _positions),
+}
+"""The tasks without Spark: their jobs, and what returns their results."""
+TASKS: Final = (*_WITH_SPARK, *_ANSWERS, "warm")
 USAGE: Final = f"usage: python -m leveret.pipeline {'|'.join(TASKS)}, with a job in JSON on standard input"
 
 
@@ -114,56 +172,8 @@ def run(task: str, parent: ParentChannel) -> None:
     elif task in _WITH_SPARK:
         _run_with_spark(task, parent)
     else:
-        parent.say("done", **_answer(task, parent.read_line()))
-
-
-def _answer(task: str, line: bytes) -> dict[str, Any]:
-    """The result of a task without Spark."""
-    if task == "contents":
-        from leveret.pipeline.archive.contents import contents
-
-        wanted = msgspec.json.decode(line, type=ContentsJob)
-        return contents(wanted.root, with_queues=wanted.with_queues)
-    if task == "browse":
-        from leveret.pipeline.archive.browse import archived_messages
-
-        look = msgspec.json.decode(line, type=BrowseJob)
-        rows = archived_messages(
-            look.root,
-            look.vhost,
-            look.queue,
-            from_ms=look.from_ms,
-            count=look.count,
-            body_bytes_max=look.body_bytes_max,
-        )
-        return {"rows": rows}
-    if task == "plans":
-        from leveret.pipeline.archive.contents import unfinished_plans
-
-        return {"rows": unfinished_plans(msgspec.json.decode(line, type=Job).root)}
-    if task == "identify":
-        from leveret.pipeline.archive.ownership import identify
-
-        asked = msgspec.json.decode(line, type=IdentifyJob)
-        return {"archive_id": identify(asked.root, asked.cluster_id, asked.expected)}
-    if task == "positions":
-        from leveret.pipeline.upstream.positions import ask_positions
-
-        return ask_positions(msgspec.json.decode(line, type=PositionsJob))
-    from leveret.pipeline.recovery.forget import delete_all, forget_vhosts, retire
-
-    if task == "forget":
-        forget = msgspec.json.decode(line, type=ForgetJob)
-        return {
-            "rows": forget_vhosts(forget.root, forget.work, forget.vhosts, is_shared=forget.terms is not None)
-        }
-    if task == "delete":
-        job = msgspec.json.decode(line, type=DeleteJob)
-        delete_all(job.root, job.work)
-    else:
-        retired = msgspec.json.decode(line, type=RetireArchiveJob)
-        retire(retired.root, retired.work, retired.at_ms)
-    return {}
+        shape, answer = _ANSWERS[task]
+        parent.say("done", **answer(msgspec.json.decode(parent.read_line(), type=shape)))
 
 
 def _run_with_spark(task: str, parent: ParentChannel) -> None:
