@@ -238,16 +238,13 @@ def add_super_stream(
     if ctl.api.get_or_none("exchanges", ctl.vhost, name) is not None:
         raise CtlError(exits.SOFTWARE, f"there is already {_A['exchange']} named {name}")
     keys = [key for key in binding_keys.split(",") if key] or [str(number) for number in range(partitions)]
-    sizes = {
-        "x-max-length-bytes": _bytes(max_length_bytes),
-        "x-stream-max-segment-size-bytes": _bytes(segment_bytes),
-    }
     wanted: dict[str, Any] = {
         "x-queue-type": "stream",
+        "x-max-length-bytes": _bytes(max_length_bytes),
+        "x-stream-max-segment-size-bytes": _bytes(segment_bytes),
         "x-max-age": max_age and _age(max_age),
         "x-queue-leader-locator": leader_locator,
         "x-initial-cluster-size": initial_cluster_size,
-        **sizes,
     }
     arguments = {key: value for key, value in wanted.items() if value is not None}
     there = [key for key in keys if ctl.api.get_or_none("queues", ctl.vhost, f"{name}-{key}") is not None]
