@@ -91,19 +91,7 @@ def start_session(
     os.environ["JAVA_HOME"] = str(java_home)
     conf, package = _ALWAYS | settings.conf, None
     if master is not None and master.startswith("local"):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        for variable, value in _WORKERS.items():
-            os.environ.setdefault(variable, value)
-        make_directory(scratch / "local")
-        # Otherwise workers would use any `python3` on the path.
-        os.environ.setdefault("PYSPARK_PYTHON", local_python(scratch))
-        archive = use_archive(archive_path(java_home, os.environ))
-        own = {
-            "spark.local.dir": str(scratch / "local"),
-            "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-            "spark.driver.extraJavaOptions": f"{JVM_OPTIONS} {archive} {jvm_options}",
-        }
-        conf = _LOCAL | own | conf
+        conf = _of_this_machine(scratch, java_home, jvm_options) | conf
     else:
         choose_python(settings.python, os.environ)
         package = pack(scratch)
@@ -125,6 +113,22 @@ def start_session(
         spark.sparkContext.addPyFile(str(package))
         check_workers(spark.sparkContext, store if isinstance(store, Path) else None)
     return spark
+
+
+def _of_this_machine(scratch: Path, java_home: Path, jvm_options: str) -> dict[str, str]:
+    """Set the environment of workers on this machine; return the settings of Spark for them."""
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    for variable, value in _WORKERS.items():
+        os.environ.setdefault(variable, value)
+    make_directory(scratch / "local")
+    # Otherwise workers would use any `python3` on the path.
+    os.environ.setdefault("PYSPARK_PYTHON", local_python(scratch))
+    archive = use_archive(archive_path(java_home, os.environ))
+    return _LOCAL | {
+        "spark.local.dir": str(scratch / "local"),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.driver.extraJavaOptions": f"{JVM_OPTIONS} {archive} {jvm_options}",
+    }
 
 
 def _spark_conf(conf: dict[str, str]) -> SparkConf:
