@@ -256,12 +256,12 @@ def stand(
         PutKey(keys.leader, msgspec.json.encode(leader), leased=True),
         PutKey(keys.epoch, msgspec.json.encode(epoch)),
     ]
-    record = observed.in_sync if promoted.is_complete else None
-    if record is None:
-        record = alone
-        puts.append(PutKey(keys.in_sync, _record_value(record)))
+    recorded = observed.in_sync if promoted.is_complete else None
+    if recorded is None:
+        recorded = alone
+        puts.append(PutKey(keys.in_sync, _record_value(recorded)))
     seen = tuple(observed.unchanged(key) for key in (keys.leader, keys.epoch, keys.in_sync))
-    return Candidacy(leader, record, StoreTransaction(seen, tuple(puts)))
+    return Candidacy(leader, recorded, StoreTransaction(seen, tuple(puts)))
 
 
 def record(

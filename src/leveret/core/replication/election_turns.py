@@ -4,7 +4,7 @@ Both have a record in etcd that names the leader and the replicas with every con
 itself, from three facts:
 
     RecordedLeader   the leader in the record: this node, another one that runs, or one that does not run
-    LocalCopy          this node's copy: whole; unreadable; or torn, when it may lack messages despite the record
+    LocalCopy        this node's copy: whole; unreadable; or torn, when it may lack messages despite the record
     Successor        the replica that leads next by the rules of core.replication.leader_and_mirrors
 
 `_NEXT` has the turn of this node for each combination. A turn is carried out by a conditional write of the record, so
