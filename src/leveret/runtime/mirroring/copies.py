@@ -142,8 +142,7 @@ class MirrorCopies(CopyOwner):
                 return
         else:
             self._links[copy.leader].remove(name)
-            copy.leader, copy.is_accepting = leader, False
-            copy.compared.clear()
+            copy.led_by(leader)
         link = self._links.get(leader)
         if link is None:
             link = self._links[leader] = CopyLink(self, leader)
@@ -211,7 +210,7 @@ class MirrorCopies(CopyOwner):
         del self._copies[copy.name]
         self._end_reader(copy.name)
         self._links[copy.leader].remove(copy.name)
-        copy.compared.set()
+        copy.end()
         self._close(copy)
 
     def _open(self, name: str, *, is_counted_on: bool) -> StorageError | None:
@@ -360,8 +359,7 @@ class MirrorCopies(CopyOwner):
         copy = self._copies.pop(name, None)
         self._end_reader(name)
         if copy is not None:
-            copy.is_accepting = False
-            copy.compared.set()
+            copy.end()
             self._links[copy.leader].remove(name)
             if copy.busy is not None:
                 await asyncio.wait([copy.busy])
@@ -439,7 +437,7 @@ class MirrorCopies(CopyOwner):
     def describe(self, copy: MirrorCopy) -> wire.Copy:
         """See copy_link.LinkedCopies."""
         self._serial += 1
-        copy.serial, copy.is_accepting = self._serial, False
+        copy.reported(self._serial)
         name, log = copy.name, copy.log
         if log is None:
             return wire.Copy(copy.serial, LogExtent(name, 0, 0, b""), None)
@@ -488,8 +486,7 @@ class MirrorCopies(CopyOwner):
                     reader.delivered(cursor)
             case ChangeKind.TRUNCATE | ChangeKind.QUARANTINE:
                 self._end_reader(copy.name)
-                copy.is_accepting = False
-                copy.busy = asyncio.get_running_loop().create_task(self._quarantine_range(copy, change))
+                copy.quarantines(asyncio.create_task(self._quarantine_range(copy, change)))
             case ChangeKind.HEAD if change.chunk is not None:
                 copy.prefix.append(change.offset, change.chunk, change.octets)
             case ChangeKind.BEGIN:

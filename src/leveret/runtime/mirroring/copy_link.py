@@ -155,7 +155,7 @@ class CopyLink:
             retry.cancel()
         self._retries.clear()
         for copy in self.copies.values():
-            copy.is_accepting = False
+            copy.pause()
         self._ended.set()
 
     def ended(self, error: Exception | None) -> None:
@@ -225,14 +225,12 @@ class CopyLink:
             logger.error(
                 "mirror_not_written log=%s leader=%s error=%s others=%d", copy.name, self.node, error, others
             )
-        copy.is_accepting = False
-        copy.error = str(error)
+        copy.failed(error)
         if self._link is not None:
             # Before any ack of records that came with the failed one: from here on the leader does not count on this
             # copy.
             self._link.peer.write(pack(Type.FAILED, wire.CopyFailed(copy.name, str(error))))
         if isinstance(error, Corrupt):
-            copy.damage = error
             self._shared.damaged_copy(copy)
             return
         # Writes that succeed in between do not count: beside a full disk small ones may, and each try costs the leader
@@ -260,8 +258,7 @@ class CopyLink:
                 said = decode(kind, payload, wire.Mirroring)
                 copy = self.copies.get(said.path)
                 if copy is not None and copy.serial == said.serial:
-                    copy.is_accepting, copy.epoch, copy.error = True, said.epoch, ""
-                    copy.lost_before, copy.lost_epoch = said.lost_before, said.lost_epoch
+                    copy.answered(said)
                     self._failures = 0
             case Type.PROBE:
                 self._answer(link.peer, decode(kind, payload, wire.ProbeHeaders))

@@ -10,6 +10,7 @@ from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.replication.prefix_segment import CopiedPrefix
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
+from leveret.wire.link import Mirroring
 
 
 class MirrorCopy:
@@ -65,6 +66,43 @@ class MirrorCopy:
     def log(self) -> Log | None:
         """The copy's log; None if there is none."""
         return self._tree.logs.get(self.name)
+
+    def led_by(self, leader: str) -> None:
+        """Copy the log from another node from now on."""
+        self.leader = leader
+        self.compared.clear()
+        self.pause()
+
+    def reported(self, serial: int) -> None:
+        """Note the report of that number: only its answer counts from now on."""
+        self.serial = serial
+        self.pause()
+
+    def answered(self, said: Mirroring) -> None:
+        """Take the leader's answer to the last report."""
+        self.is_accepting, self.epoch, self.error = True, said.epoch, ""
+        self.lost_before, self.lost_epoch = said.lost_before, said.lost_epoch
+
+    def pause(self) -> None:
+        """Take no more records until the next report is answered."""
+        self.is_accepting = False
+
+    def quarantines(self, quarantine: asyncio.Task[None]) -> None:
+        """Take no more records until this is done, and its result reported."""
+        self.pause()
+        self.busy = quarantine
+
+    def failed(self, error: Exception) -> None:
+        """Note an error of a write, or that the copy is damaged."""
+        self.pause()
+        self.error = str(error)
+        if isinstance(error, Corrupt):
+            self.damage = error
+
+    def end(self) -> None:
+        """End its mirroring; who waits for its comparison waits no longer."""
+        self.pause()
+        self.compared.set()
 
     def holds(self, log: Log) -> bool:
         """Whether a log is this copy, or a segment of its prefix."""

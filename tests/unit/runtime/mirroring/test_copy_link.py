@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ from isal.isal_zlib import crc32
 
 from leveret.runtime.mirroring import copy_link
 from leveret.runtime.mirroring.copy_link import CopyLink
+from leveret.runtime.mirroring.mirror_copy import MirrorCopy
 from leveret.testing.network.waiting import until
 from leveret.wire import link as wire
 from leveret.wire.chunk import ChunkType, encode_entry, encode_header
@@ -62,8 +64,7 @@ class Shared:
         """Nothing waits."""
 
     def describe(self, copy: Any) -> wire.Copy:
-        copy.serial += 1
-        copy.is_accepting = False
+        copy.reported(copy.serial + 1)
         return wire.Copy(copy.serial, LogExtent(NAME, 0, 0, b""), None)
 
     def headers(self, name: str, before: int, count: int) -> list[bytes]:
@@ -90,21 +91,15 @@ def told_apart(said: Any, kind: Type) -> memoryview:
     return memoryview(pack(kind, said))[5:]
 
 
+def copy_for(shared: Shared) -> MirrorCopy:
+    tree = cast(Any, SimpleNamespace(root=Path("data"), logs={}))
+    return MirrorCopy(NAME, "leader", tree, shared.commits, lambda copy, error: None)
+
+
 async def linked() -> tuple[CopyLink, Peer, Shared, Any]:
     peer = Peer()
     shared = Shared(peer)
-    copy: Any = SimpleNamespace(
-        name=NAME,
-        serial=0,
-        is_accepting=False,
-        is_busy=False,
-        damage=None,
-        epoch=0,
-        error="",
-        failures=0,
-        failed_at_s=0.0,
-        log=None,
-    )
+    copy = copy_for(shared)
     link = CopyLink(cast(Any, shared), "leader")
     link.add(copy)
     for _ in range(5):
@@ -133,10 +128,11 @@ async def test_only_the_answer_to_what_was_told_last_is_taken_and_acked_once_it_
 
 async def test_nothing_is_told_of_what_is_being_set_aside() -> None:
     link, peer, _, copy = await linked()
-    copy.is_busy = True
+    copy.quarantines(asyncio.ensure_future(asyncio.Event().wait()))
     link.received(Type.REPORT_AGAIN, told_apart(wire.LogNames([NAME]), Type.REPORT_AGAIN))
     assert peer.said == [Type.COPIES]
-    copy.is_busy = False
+    copy.busy.cancel()
+    await asyncio.wait((copy.busy,))
     link.received(Type.REPORT_AGAIN, told_apart(wire.LogNames([NAME]), Type.REPORT_AGAIN))
     assert peer.said == [Type.COPIES] * 2
     link.stop()
@@ -192,7 +188,7 @@ async def test_no_error_of_one_try_ends_the_tries(monkeypatch: pytest.MonkeyPatc
 
     shared.dial = dial  # type: ignore[method-assign]
     link = CopyLink(cast(Any, shared), "leader")
-    link.add(cast(Any, SimpleNamespace(name=NAME, serial=0, is_busy=False, damage=None)))
+    link.add(copy_for(shared))
     await until(lambda: peer.said == [Type.COPIES])
     assert (tries, link.error) == (2, "")
     link.stop()
