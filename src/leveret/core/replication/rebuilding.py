@@ -8,7 +8,7 @@ Each copy becomes a node of the new cluster, under a new name. The most complete
 3. Of equal ends, the copy that begins first.
 
 Once the nodes run, all other copies are compared with the leader's, like those of any mirror that comes back: records
-that only they have go to quarantine. If one of them ends later than the leader, the record says so (`Lost`).
+that only they have go to quarantine. If one of them ends later than the leader, the record says so (`Placement.lost`).
 
 The new cluster has a new id. So a node that still has the old cluster's data, or runs in it, is no member of it.
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -154,10 +154,9 @@ def _built(target: RecoveryTarget | None) -> dict[str, Any] | None:
     return None if target is None else msgspec.to_builtins(target)
 
 
-def _joined(found: Any) -> dict[str, Any]:
+def _joined(found: Iterable[Event]) -> dict[str, Any]:
     """Join the results of nodes into one: all rows, the sum of messages, the longest time."""
     joined: dict[str, Any] = {"queues": [], "vhosts": []}
-    each: Event
     for each in found:
         joined["queues"] += each["queues"]
         joined["vhosts"] += each["vhosts"]
