@@ -4,6 +4,8 @@
 directory of the package. In the prose of the sources, a dotted name (`module.function`, `Class.method`) or a name with
 a leading underscore in backquotes has to consist of words that occur in the code. So a renamed class or function
 is renamed in the prose as well. Accepted decisions (docs/adr) keep their names.
+
+A class that prose names without backquotes, as `module.Class` or behind "See", has to be in that module, or anywhere.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ import io
 import re
 import sys
 import tokenize
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +27,8 @@ PACKAGE = Path("src/leveret")
 BACKQUOTED = re.compile(r"(?<!`)`([^`\n]+)`")
 MODULE = re.compile(r"(?P<room>\w+)/(?P<path>[\w/]*\w)/?(?:\.(?P<name>\w+))?")
 DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+|_[a-z]\w*")
+CLASS = re.compile(r"(?<![\w./`])(?P<module>[a-z_]\w*(?:\.[a-z_]\w*)*)\.(?P<name>[A-Z]\w+)")
+SEEN = re.compile(r"\b[Ss]ee (?P<name>[A-Z]\w+)")
 WORDS = ("NAME", "STRING", "FSTRING_MIDDLE")
 """Tokens of code: names, and strings with their parts."""
 
@@ -40,17 +45,20 @@ class Prose(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A Python file, divided."""
+    """A Python file, divided; `classes` are those that it defines."""
 
     prose: list[Prose]
     words: set[str]
+    classes: set[str]
 
 
 def divided(path: Path) -> Source:
     """Divide a file into its prose and the words of its code."""
     text = path.read_text(encoding="utf-8")
-    prose, words, docstrings = [], set[str](), set[tuple[int, int]]()
+    prose, words, docstrings, classes = [], set[str](), set[tuple[int, int]](), set[str]()
     for node in ast.walk(ast.parse(text, path)):
+        if isinstance(node, ast.ClassDef):
+            classes.add(node.name)
         if (
             isinstance(node, ast.Expr)
             and isinstance(node.value, ast.Constant)
@@ -63,7 +71,7 @@ def divided(path: Path) -> Source:
             prose.append(Prose(path, token.start[0], token.string))
         elif tokenize.tok_name[token.type] in WORDS and token.start not in docstrings:
             words.update(re.findall(r"\w+", token.string))
-    return Source(prose, words)
+    return Source(prose, words, classes)
 
 
 def is_missing_module(root: Path, code: str) -> bool:
@@ -95,6 +103,27 @@ def missing_names(root: Path, prose: Iterable[Prose], words: set[str]) -> Iterat
                 yield f"{path.relative_to(root)}:{line}: `{code}` is no name of the code"
 
 
+def missing_classes(root: Path, sources: Mapping[Path, Source], words: set[str]) -> Iterator[str]:
+    """Classes in docstrings and comments, without backquotes, that are not where they are said to be."""
+    classes = set(chain.from_iterable(source.classes for source in sources.values()))
+    modules: defaultdict[str, set[str]] = defaultdict(set)
+    for path, source in sources.items():
+        parts = path.relative_to(root / PACKAGE).with_suffix("").parts
+        for start in range(len(parts)):
+            modules[".".join(parts[start:])] |= source.words
+    for path, line, text in chain.from_iterable(source.prose for source in sources.values()):
+        named = {
+            match[0]: match["name"] in modules[module] if module in modules else match["name"] not in classes
+            for match in CLASS.finditer(text)
+            if (module := match["module"].removeprefix(f"{PACKAGE.name}.")).split(".")[0]
+            not in sys.stdlib_module_names
+        }
+        named |= {match[0]: match["name"] in words for match in SEEN.finditer(text)}
+        for code, is_there in named.items():
+            if not is_there:
+                yield f"{path.relative_to(root)}:{line}: {code} is no class of the code"
+
+
 def missing_modules(root: Path) -> Iterator[str]:
     """Modules in documents that the package does not have."""
     for document in documents(root):
@@ -111,7 +140,11 @@ def main(root: Path) -> int:
     words = set(chain.from_iterable(source.words for source in sources.values()))
     words.update(part for path in sources for part in path.relative_to(root).with_suffix("").parts)
     prose = chain.from_iterable(source.prose for source in sources.values())
-    found = [*missing_names(root, prose, words), *missing_modules(root)]
+    found = [
+        *missing_names(root, prose, words),
+        *missing_classes(root, sources, words),
+        *missing_modules(root),
+    ]
     for finding in found:
         print(finding)
     print(f"references: {len(found)} to change")

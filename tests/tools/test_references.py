@@ -49,6 +49,23 @@ def test_a_name_in_prose_that_the_code_does_not_have_is_reported(
     assert f"src/leveret/core/queues/queue.py:6: `{code}` is no name of the code" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "text", ["queues.log.Log", "See Log", "queue.Queue", "threading.Thread", "pyspark.RDD"]
+)
+def test_a_class_that_is_where_prose_says_passes(project: Path, text: str) -> None:
+    (project / "src/leveret/core/queues/other.py").write_text(f"# {text}.\n")
+    assert found(project) == 0
+
+
+@pytest.mark.parametrize("text", ["queues.log.Queue", "See Logs", "queue_log.Log"])
+def test_a_class_that_is_not_where_prose_says_is_reported(
+    project: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    (project / "src/leveret/core/queues/other.py").write_text(f"# {text}.\n")
+    assert found(project) == 1
+    assert f"src/leveret/core/queues/other.py:1: {text} is no class of the code" in capsys.readouterr().out
+
+
 def test_a_name_that_occurs_only_in_prose_is_no_name_of_the_code(project: Path) -> None:
     (project / "src/leveret/core/queues/kept.py").write_text('"""Kept: `Kept.is_full`."""\n')
     assert found(project) == 1

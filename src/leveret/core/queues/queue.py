@@ -308,7 +308,7 @@ class Queue:
         self._settle(first, first + count, reason)
 
     def why_not_settled(self) -> str:
-        """See session.amqp091.delivery.Source: taken messages can be settled while the queue exists."""
+        """See core.queues.consumers.DeliverySource: taken messages can be settled while the queue exists."""
         return ""
 
     def check_refusable(self) -> None:

@@ -130,7 +130,7 @@ class Login:
 
 
 class AmqpHost:
-    """session.host.Host for AMQP 0-9-1."""
+    """session.host.SessionHost for AMQP 0-9-1."""
 
     def __init__(
         self,

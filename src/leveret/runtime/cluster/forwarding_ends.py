@@ -80,7 +80,7 @@ class ForwardingOwner(Protocol):
 
 
 class DialledEnd:
-    """A link to a leader (link_peer.Receiver, ports.Peer).
+    """A link to a leader (link.peer.Receiver, ports.Peer).
 
     Attributes:
         is_over: set when the link has ended.
@@ -137,7 +137,7 @@ class DialledEnd:
 
 
 class AcceptedEnd:
-    """Another node's link to this one, as a leader (link_peer.Receiver, ports.Peer)."""
+    """Another node's link to this one, as a leader (link.peer.Receiver, ports.Peer)."""
 
     def __init__(self, owner: ForwardingOwner, peer: LinkPeer, node: str) -> None:
         """Wait for requests."""

@@ -61,16 +61,16 @@ class LeaderPeer:
 
     @property
     def is_connected(self) -> bool:
-        """See Side."""
+        """See InspectedPeer."""
         return self._inbound.is_connected
 
     @property
     def state(self) -> str:
-        """See Side."""
+        """See InspectedPeer."""
         return self._inbound.state
 
     async def ask(self, what: str, about: dict[str, str | int | bool]) -> dict[str, Any]:
-        """See Side."""
+        """See InspectedPeer."""
         return await self._inbound.ask(what, about)
 
 
@@ -87,16 +87,16 @@ class FollowerPeer:
 
     @property
     def is_connected(self) -> bool:
-        """See Side."""
+        """See InspectedPeer."""
         return not self._outbound.peer.is_closed
 
     @property
     def state(self) -> str:
-        """See Side."""
+        """See InspectedPeer."""
         return self._outbound.state
 
     async def ask(self, what: str, about: dict[str, str | int | bool]) -> dict[str, Any]:
-        """See Side."""
+        """See InspectedPeer."""
         return await self._outbound.questions.ask(self._outbound.peer, what, about)
 
 

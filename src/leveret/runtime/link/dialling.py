@@ -22,7 +22,7 @@ Prove = Callable[[FollowerHandshake, HandshakeMessage], HandshakeMessage]
 
 
 class Dialling:
-    """The receiver of a link until its handshake ends (link_peer.Receiver).
+    """The receiver of a link until its handshake ends (link.peer.Receiver).
 
     Attributes:
         peer: the link.
@@ -59,7 +59,7 @@ class Dialling:
         return await self._leader
 
     def received(self, kind: Type, payload: memoryview) -> None:
-        """See link_peer.Receiver."""
+        """See link.peer.Receiver."""
         if self._handshake is None or self._leader.done():
             raise HandshakeError("a message came that is not due in the handshake")
         said = HandshakeMessage(kind, bytes(payload))
@@ -78,6 +78,6 @@ class Dialling:
         self._leader.set_result(leader)
 
     def ended(self, error: Exception | None) -> None:
-        """See link_peer.Receiver."""
+        """See link.peer.Receiver."""
         if not self._leader.done():
             self._leader.set_exception(error or HandshakeError("it closed the link"))

@@ -133,7 +133,7 @@ class LinkListener(ABC):
 
 
 class _Arrival:
-    """A link whose handshake has not ended (link_peer.Receiver)."""
+    """A link whose handshake has not ended (link.peer.Receiver)."""
 
     def __init__(self, listener: LinkListener, peer: LinkPeer, refused: str, ended: str) -> None:
         self._listener = listener
@@ -144,7 +144,7 @@ class _Arrival:
         self._late = asyncio.get_running_loop().call_later(HANDSHAKE_TIMEOUT_S, self._is_late)
 
     def received(self, kind: Type, payload: memoryview) -> None:
-        """See link_peer.Receiver."""
+        """See link.peer.Receiver."""
         peer, said = self._peer, HandshakeMessage(kind, bytes(payload))
         try:
             if said.type == Type.HELLO:
@@ -163,7 +163,7 @@ class _Arrival:
         self._peer.abort(LinkError(f"it did not identify itself within {HANDSHAKE_TIMEOUT_S:.0f} s"))
 
     def ended(self, error: Exception | None) -> None:
-        """See link_peer.Receiver."""
+        """See link.peer.Receiver."""
         self._late.cancel()
         if error is not None and not isinstance(error, HandshakeDeclined):
             logger.info("%s peer=%s reason=%s", self._ended, self._peer.address, error)

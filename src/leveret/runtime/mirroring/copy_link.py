@@ -63,7 +63,7 @@ class LinkedCopies(Protocol):
 
 
 class CopyLink:
-    """See the module; link_peer.Receiver.
+    """See the module; link.peer.Receiver.
 
     Attributes:
         node: the leader's name.
@@ -159,7 +159,7 @@ class CopyLink:
         self._ended.set()
 
     def ended(self, error: Exception | None) -> None:
-        """See link_peer.Receiver."""
+        """See link.peer.Receiver."""
         if self._link is not None:
             self._note_error(str(error or "the leader closed the link"))
             self._forget(self._link)
@@ -247,7 +247,7 @@ class CopyLink:
     # -- messages of the leader ---------------------------------------------------------------
 
     def received(self, kind: Type, payload: memoryview) -> None:
-        """See link_peer.Receiver."""
+        """See link.peer.Receiver."""
         link = self._link
         if link is None:
             return

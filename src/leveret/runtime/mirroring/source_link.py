@@ -45,7 +45,7 @@ class MirroredLog(LedLog):
 
 
 class SourceLink(SourceLinkBase):
-    """See the module; link_peer.Receiver.
+    """See the module; link.peer.Receiver.
 
     Attributes:
         run_id: the id of the mirror node's run.
@@ -90,7 +90,7 @@ class SourceLink(SourceLinkBase):
     # -- messages of the mirror ---------------------------------------------------------------
 
     def received(self, kind: Type, payload: memoryview) -> None:
-        """See link_peer.Receiver."""
+        """See link.peer.Receiver."""
         match kind:
             case Type.ACK:
                 self._acked(decode(kind, payload, wire.Acked).position)
@@ -176,7 +176,7 @@ class SourceLink(SourceLinkBase):
             stream.end(reports=reports)
 
     def ended(self, error: Exception | None) -> None:
-        """See link_peer.Receiver."""
+        """See link.peer.Receiver."""
         if self._is_over:
             return
         self._is_over = True

@@ -37,7 +37,7 @@ _OF_ITSELF: Final = frozenset({ChangeKind.DROP, ChangeKind.FILE, ChangeKind.REMO
 
 
 class QuarantineFactory(Protocol):
-    """Stores divergent records: storage.quarantine.Quarantine."""
+    """Stores divergent records: storage.quarantine.quarantine.Quarantine."""
 
     def add(self, path: str, at_offset: int = 0) -> object:
         """Copy the log's records from that offset on; the copy is on disk on return."""

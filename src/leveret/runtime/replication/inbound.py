@@ -272,7 +272,7 @@ class Inbound:
         self.progress.error = error
 
     def ended(self, error: Exception | None) -> None:
-        """See link_peer.Receiver."""
+        """See link.peer.Receiver."""
         progress = self.progress
         if progress.state == "streaming" and self._link is not None:
             # A silent leader was lost long before the end of the link.
@@ -296,7 +296,7 @@ class Inbound:
     # -- messages of the leader ---------------------------------------------------------------
 
     def received(self, kind: Type, payload: memoryview) -> None:
-        """See link_peer.Receiver."""
+        """See link.peer.Receiver."""
         link = self._link
         if link is None:
             return

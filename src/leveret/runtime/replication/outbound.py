@@ -75,7 +75,7 @@ class Outbound(SendingLink):
     # -- messages -----------------------------------------------------------------------------
 
     def received(self, kind: Type, payload: memoryview) -> None:
-        """See link_peer.Receiver."""
+        """See link.peer.Receiver."""
         sending = self.sending
         match kind:
             case Type.ACK:
@@ -94,7 +94,7 @@ class Outbound(SendingLink):
                 raise LinkError(f"message {kind.name} is not due from a follower")
 
     def ended(self, error: Exception | None) -> None:
-        """See link_peer.Receiver."""
+        """See link.peer.Receiver."""
         self.stop_steps()
         self.questions.ended()
         state = self.state

@@ -39,7 +39,7 @@ class SteppedScope(Protocol):
 
 
 class SendingLink:
-    """See the module. A subclass knows the messages of its kind of peer (link_peer.Receiver).
+    """See the module. A subclass knows the messages of its kind of peer (link.peer.Receiver).
 
     Attributes:
         node: the other node, empty before it is known.

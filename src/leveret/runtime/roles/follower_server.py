@@ -69,7 +69,7 @@ class FollowerServer:
             unreadable: the names of logs that cannot be read.
             met: called with every connecting node; returns whether it, or the node it follows, replaced this one.
             answer: answers the followers' questions.
-            accept_client: see outbound.Leading.
+            accept_client: see sent_node.LeaderState.
         """
         settings = config.followers
         self._node = node
@@ -161,7 +161,7 @@ class FollowerServer:
             node.commits.give_up()
 
     def _hand_over(self, follower: ProvenFollower, epoch: int) -> None:
-        """See sent_node.Leading: append everything received, so that the follower gets it with the next cut."""
+        """See sent_node.LeaderState: append everything received, so that the follower gets it with the next cut."""
         if not self._leads or self._is_member:
             raise PreconditionFailed(
                 "this node hands nothing over: it does not lead, or belongs to a cluster"
@@ -172,13 +172,13 @@ class FollowerServer:
     # -- what it cannot send ------------------------------------------------------------------
 
     def _damaged(self) -> set[str]:
-        """See sent_node.Leading."""
+        """See sent_node.LeaderState."""
         node = self._node()
         damaged = {log_name(queue) for queue in node.broker.queues.values() if queue.damage is not None}
         return {name for name in self._unreadable if name not in node.tree.logs} | damaged
 
     def _log_unreadable(self, name: str, error: StorageError) -> None:
-        """See sent_node.Leading: take an unreadable queue or stream down.
+        """See sent_node.LeaderState: take an unreadable queue or stream down.
 
         A mirror's copy is fetched again. Without any other log a follower is no copy. If only the system's descriptors
         have run out, the follower joins again.

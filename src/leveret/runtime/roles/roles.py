@@ -554,27 +554,27 @@ class Roles:
             return "suspended"
         return "follower" if self.elected is not None else "fenced"
 
-    # -- what etcd decides: elected.ElectionCandidate -------------------------------------------------
+    # -- what etcd decides: elected_node.ElectionCandidate -------------------------------------------------
 
     @property
     def is_torn(self) -> bool:
-        """See elected.ElectionCandidate."""
+        """See elected_node.ElectionCandidate."""
         return self.identity.rewriting
 
     def standing_for(self) -> tuple[str, str, int]:
-        """See elected.ElectionCandidate."""
+        """See elected_node.ElectionCandidate."""
         identity = self.identity
         return identity.node_id, self.own_uri(), max(identity.epoch, identity.seen_epoch)
 
     async def lead_in(self, epoch: int, recorded: frozenset[str]) -> None:
-        """See elected.ElectionCandidate."""
+        """See elected_node.ElectionCandidate."""
         async with self._changing:
             if self.role != "leader":
                 await self._close(in_order=True)
                 await self._lead_or_end(raises_epoch=False, epoch=epoch, recorded=recorded)
 
     async def follow_leader(self, uri: NodeUri) -> None:
-        """See elected.ElectionCandidate."""
+        """See elected_node.ElectionCandidate."""
         async with self._changing:
             if self.following is not None and self.following.uri == uri:
                 return

@@ -52,7 +52,7 @@ class NodeSchemaDecisions:
             raise InvalidCommand(f"{file.path}: {error}") from None
 
     async def decide(self, change: Callable[[SchemaDecided], SchemaDecided]) -> None:
-        """See Deciding."""
+        """See SchemaDecisionStore."""
         decided = change(self.decided)
         on_loop = asyncio.get_running_loop().call_soon_threadsafe
         await asyncio.to_thread(self._file.save_in_thread, msgspec.to_builtins(decided), on_loop)

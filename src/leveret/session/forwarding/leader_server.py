@@ -347,7 +347,7 @@ class ForwardedChannelConsumer(ChannelConsumer):
         method: commands.Basic.Consume,
         prefetch: int,
     ) -> None:
-        """See Consumer."""
+        """See ChannelConsumer."""
         arguments: dict[str, Any] = dict(method.arguments or {})
         notify = arguments.pop(forwarding.CLIENT, None)
         method.arguments = arguments
@@ -365,7 +365,7 @@ class ForwardedChannelConsumer(ChannelConsumer):
         self.channel.connection.send(forwarding.begins(self.channel.number, self.tag, offset))
 
     def deliver(self, queue: DeliverySource, runs: Sequence[Run], redelivered: bool) -> None:
-        """See Consumer."""
+        """See ChannelConsumer."""
         self.credit -= count_of(runs)
         super().deliver(queue, runs, redelivered)
 

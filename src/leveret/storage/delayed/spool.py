@@ -7,10 +7,10 @@ A record is one change, so changes have offsets. Its entry, big endian; names ar
 
     u32 length of what follows | u8 kind | u16 length | u64 offset | i64 previous | name | octets
 
-    kind                   offset           octets
-    of wire.link.Kind      as on the link   of APPEND the chunk, of FILE the file
-    64 JOINING, 65 JOINED  0                the leader: the changes between the two are what the follower lacked when
-                                            it joined
+    kind                     offset           octets
+    of wire.link.ChangeKind  as on the link   of APPEND the chunk, of FILE the file
+    64 JOINING, 65 JOINED    0                the leader: the changes between the two are what the follower lacked when
+                                              it joined
 """
 
 from __future__ import annotations

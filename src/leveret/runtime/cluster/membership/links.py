@@ -170,7 +170,7 @@ class RequestLinks:
 
 
 class _MemberLink:
-    """Keeps the link for requests to one node (link_peer.Receiver).
+    """Keeps the link for requests to one node (link.peer.Receiver).
 
     Attributes:
         presence: the presence of the node, with its address.
@@ -236,14 +236,14 @@ class _MemberLink:
         return await self._questions.ask(self.peer, what, about)
 
     def received(self, kind: Type, payload: memoryview) -> None:
-        """See link_peer.Receiver."""
+        """See link.peer.Receiver."""
         if kind is not Type.ANSWER:
             raise LinkError(f"message {kind.name} is not due from a node that is asked")
         if self.peer is not None:
             self._questions.received(self.peer, kind, payload)
 
     def ended(self, error: Exception | None) -> None:
-        """See link_peer.Receiver."""
+        """See link.peer.Receiver."""
         self.peer = None
         self._missing_since_s = asyncio.get_running_loop().time()
         self._questions.ended()
@@ -267,20 +267,20 @@ async def _nothing(what: str, about: dict[str, Any]) -> dict[str, Any]:
 
 
 class _RequestLink:
-    """A link over which another node sends requests (link_peer.Receiver)."""
+    """A link over which another node sends requests (link.peer.Receiver)."""
 
     def __init__(self, peer: LinkPeer, questions: Questions) -> None:
         self._peer = peer
         self._questions = questions
 
     def received(self, kind: Type, payload: memoryview) -> None:
-        """See link_peer.Receiver."""
+        """See link.peer.Receiver."""
         if kind is not Type.QUESTION:
             raise LinkError(f"message {kind.name} is not due from a node that asks")
         self._questions.received(self._peer, kind, payload)
 
     def ended(self, error: Exception | None) -> None:
-        """See link_peer.Receiver."""
+        """See link.peer.Receiver."""
         self._questions.ended()
 
 

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class ClusterSchemaDecisions:
-    """See the module; schema_sync.decisions.Deciding."""
+    """See the module; schema_sync.decisions.SchemaDecisionStore."""
 
     def __init__(self, member: ClusterMember, own: SchemaDecisionStore) -> None:
         """Serve this member, with `own` as its copy; a cluster that it founds begins with those decisions."""
@@ -34,17 +34,17 @@ class ClusterSchemaDecisions:
 
     @property
     def decided(self) -> SchemaDecided:
-        """See Deciding; the node's own decisions hold until the cluster has some."""
+        """See SchemaDecisionStore; the node's own decisions hold until the cluster has some."""
         decided = self._member.state.schema_sync
         return self._own.decided if decided is None else decided
 
     @property
     def follower(self) -> str:
-        """See Deciding: of the nodes that serve, the one that joined first."""
+        """See SchemaDecisionStore: of the nodes that serve, the one that joined first."""
         return next(iter(self._member.cluster_view().serving), "")
 
     async def decide(self, change: Callable[[SchemaDecided], SchemaDecided]) -> None:
-        """See Deciding.
+        """See SchemaDecisionStore.
 
         Raises:
             ResourceLocked: the holder of the definitions lock does not hand it over.

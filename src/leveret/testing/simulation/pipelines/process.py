@@ -27,7 +27,7 @@ class _Left(BaseException):
 
 
 class SimulatedParentChannel:
-    """Replaces pipeline.jobs.parent_channel.Console.
+    """Replaces pipeline.jobs.parent_channel.ParentChannel.
 
     Attributes:
         input: the lines that the parent has written.

@@ -177,14 +177,14 @@ class SimulatedTasks:
         self._work: Callable[[int], Any] = int
 
     def map(self, work: Callable[[int], Any]) -> SimulatedTasks:
-        """See RDD."""
+        """See pyspark's RDD."""
         self._work = work
         return self
 
     def mapInArrow(
         self, work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: str
     ) -> SimulatedTasks:
-        """See DataFrame; a row is a dict, of the only batch that the work returns."""
+        """See pyspark's DataFrame; a row is a dict, of the only batch that the work returns."""
 
         def of_one(number: int) -> Any:
             batch = pa.RecordBatch.from_arrays([pa.array([number], pa.int64())], names=["id"])
@@ -193,7 +193,7 @@ class SimulatedTasks:
         return self.map(of_one)
 
     def collect(self) -> list[Any]:
-        """See RDD."""
+        """See pyspark's RDD."""
         return self._session.run([partial(self._work, number) for number in self._numbers])
 
 
@@ -208,34 +208,34 @@ class SimulatedStream:
         self._options: dict[str, str] = {}
 
     def format(self, name: str) -> SimulatedStream:
-        """See DataStreamReader, DataStreamWriter."""
+        """See pyspark's DataStreamReader, DataStreamWriter."""
         self._formats.append(name)
         return self
 
     def options(self, **options: str) -> SimulatedStream:
-        """See DataStreamReader, DataStreamWriter."""
+        """See pyspark's DataStreamReader, DataStreamWriter."""
         self._options = options
         return self
 
     def option(self, name: str, value: str) -> SimulatedStream:
-        """See DataStreamWriter; the product names a checkpoint here, which it does not use."""
+        """See pyspark's DataStreamWriter; the product names a checkpoint here, which it does not use."""
         return self
 
     def queryName(self, name: str) -> SimulatedStream:
-        """See DataStreamWriter."""
+        """See pyspark's DataStreamWriter."""
         return self
 
     def load(self) -> SimulatedStream:
-        """See DataStreamReader."""
+        """See pyspark's DataStreamReader."""
         return self
 
     @property
     def writeStream(self) -> SimulatedStream:
-        """See DataFrame."""
+        """See pyspark's DataFrame."""
         return self
 
     def start(self) -> SimulatedQuery:
-        """See DataStreamWriter."""
+        """See pyspark's DataStreamWriter."""
         source, sink = (self._sources[name](self._options) for name in self._formats)
         return SimulatedQuery(self._session, source, sink)
 
