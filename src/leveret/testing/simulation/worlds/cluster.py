@@ -13,7 +13,7 @@ import msgspec
 
 from leveret.core.queues.queue import Queue
 from leveret.core.replication.cluster import ClusterKeys, ClusterState, Placement, differences
-from leveret.core.replication.election import PutKey, StoreTransaction
+from leveret.core.replication.election import DeleteKey, PutKey, StoreTransaction
 from leveret.runtime.cluster.operations import ClusterCommands
 from leveret.runtime.logs.log_home import directory_of
 from leveret.testing.applications.run_books import BooksFault
@@ -83,6 +83,10 @@ class ClusterWorld(EtcdWorld):
         """See SimulatedWorld."""
         super().prepare()
         self.etcd.on_request = self._asked_for
+        self._placed: dict[str, str] = {}
+        """The directory of the log of each placement in etcd, by its key."""
+        self._deleted: set[str] = set()
+        """The directories of the logs whose placements were deleted."""
 
     async def set_up(self) -> None:
         """See SimulatedWorld."""
@@ -394,6 +398,20 @@ class ClusterWorld(EtcdWorld):
             if entry.modified > since and key.startswith(PLACEMENTS):
                 placement = _decoded(entry.value)
                 yield placement.epoch, _counted_on(placement)
+
+    def _recorded(self, transaction: StoreTransaction) -> None:
+        for write in transaction.writes:
+            if isinstance(write, PutKey) and write.key.startswith(PLACEMENTS):
+                self._placed[write.key] = directory_of(_decoded(write.value).epoch)
+                self._deleted.discard(self._placed[write.key])
+            elif isinstance(write, DeleteKey) and write.key in self._placed:
+                self._deleted.add(self._placed.pop(write.key))
+        super()._recorded(transaction)
+
+    def accounted(self, leader: str, node: str, log: str, end: int) -> None:
+        """See SimulatedWorld; a mirror may hear of a deletion in etcd, and remove the log, before its leader does."""
+        if Path(log).name not in self._deleted:
+            super().accounted(leader, node, log, end)
 
     def leaders(self) -> set[str]:
         """See EtcdWorld: from the placements in etcd."""

@@ -1,0 +1,41 @@
+"""The accounts of mirrors in a simulated cluster: a log counts until its deletion is in etcd."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from leveret.core.replication.election import DeleteKey, PutKey, StoreTransaction
+from leveret.testing.applications.run_books import BooksFault
+from leveret.testing.simulation.worlds.cluster import PLACEMENTS, ClusterWorld
+
+KEY = f"{PLACEMENTS}%2F/q"
+PLACEMENT = b'{"epoch":4,"leader":"n1@localhost","incarnation":"a","term":1,"mirrors":["n2@localhost"]}'
+LOG = "queues/0000000000000004"
+
+
+def accounted(tmp_path: Path, *writes: PutKey | DeleteKey) -> BooksFault | None:
+    """Return what the world says to an account of a mirror without the log, after these writes to etcd."""
+    tmp_path.mkdir(exist_ok=True)
+    world = ClusterWorld(1, tmp_path)
+    world.prepare()
+    world.add_node("n2", {})
+    for write in writes:
+        world._recorded(StoreTransaction((), (write,)))
+    world.accounted("n1", "n2@localhost", LOG, 18)
+    return world.fault
+
+
+def test_a_mirror_may_remove_a_log_whose_deletion_is_in_etcd_before_its_leader_hears_of_that(
+    tmp_path: Path,
+) -> None:
+    put, delete = PutKey(KEY, PLACEMENT), DeleteKey(KEY)
+    assert "counts on n2" in str(accounted(tmp_path / "placed", put))
+    assert accounted(tmp_path / "deleted", put, delete) is None
+    assert "counts on n2" in str(accounted(tmp_path / "again", put, delete, put))
+
+
+@pytest.mark.parametrize("key", [f"{PLACEMENTS}%2F/other", KEY])
+def test_the_deletion_of_an_unknown_placement_excuses_nothing(tmp_path: Path, key: str) -> None:
+    assert "counts on n2" in str(accounted(tmp_path, DeleteKey(key)))
