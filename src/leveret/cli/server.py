@@ -175,6 +175,7 @@ async def _serve(config: Config, data_dir: Path, logs: Logs) -> int:
     """Start, wait for a signal or a failed disk, stop; return the exit status."""
     from leveret.management.http.server import ManagementServer
     from leveret.runtime.process.allocator import freeze_objects
+    from leveret.runtime.process.huge_pages import collapse_pages
     from leveret.runtime.roles.operations import ReplicationCommands
     from leveret.runtime.roles.roles import Roles
     from leveret.runtime.sockets.connection_budget import process_sockets
@@ -188,6 +189,7 @@ async def _serve(config: Config, data_dir: Path, logs: Logs) -> int:
     roles = Roles(config, data_dir, ReplicationCommands)
     # All modules are loaded: a follower that is promoted need not have them visited, 40 ms before its first client.
     freeze_objects()
+    collapse_pages()
     management: ManagementServer | None = None
     try:
         if await _done_before(stop, roles.start()):
