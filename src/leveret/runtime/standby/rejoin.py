@@ -2,22 +2,22 @@
 
 The new upstream never had the tails of some queues' logs. The rejoin quarantines them as those of a divergent follower
 (storage.quarantine), and `list_divergent_messages` shows them. The new upstream has all earlier records and serves
-them. So the rejoin deletes the replicated queues here, and the schema sync makes them anew, empty; other queues stay.
-The schema sync also deletes queues that the new upstream does not have, replicated or not: the rejoin quarantines
-their records first.
+them. So the rejoin empties the replicated queues here: each begins anew, with its definition and its bindings; other
+queues stay. The schema sync deletes queues that the new upstream does not have, replicated or not: the rejoin
+quarantines their records first.
 
-    clients drained -> tails quarantined, durably -> previous archive moved -> rejoin.json -> queues deleted
+    clients drained -> tails quarantined, durably -> previous archive moved -> rejoin.json -> queues emptied
     -> both modes downstream -> rejoin.json emptied -> clients admitted, both links
 
-Between rejoin.json and the deletion, the node ceases to be an upstream of its own downstreams: it serves no
-definitions, its outgoing logs are gone, and later ones have another identity. So the deletion reaches no downstream.
+Before the first queue is emptied, the node ceases to be an upstream of its own downstreams: it serves no
+definitions, its outgoing logs are gone, and later ones have another identity. So no downstream learns of it.
 
 If the new upstream's position in a vhost is unknown, all messages of its queues are quarantined: too many are safe.
 
 After a failure or a kill, the node is still an upstream if rejoin.json is empty. Otherwise the rejoin cannot be undone:
-a start continues it before clients are admitted, and retries until it is done. A queue may receive messages until its
-deletion, such as dead letters of another queue. So rejoin.json has the offset up to which each queue was quarantined,
-and later records follow in the same step as the deletion. An archive from the node's own earlier time as a standby is
+a start continues it before clients are admitted, and retries until it is done. A queue may receive messages until it is
+emptied, such as dead letters of another queue. So rejoin.json has the offset up to which each queue was quarantined,
+and later records follow in the same step as the emptying. An archive from the node's own earlier time as a standby is
 kept too, under another name.
 """
 
@@ -260,13 +260,13 @@ class Rejoin:
         """Carry out the rejoin once its state file is written; return the reports of records that came since then.
 
         Other downstreams of this node keep their messages and definitions: this node ceases to be their upstream
-        before the first deletion.
+        before the first queue is emptied.
         """
         node = self._node
         await node.schema_sync.set_mode("none")
         node.collector.resign()
-        reports = await self._here.delete(begun.queues)
-        # Last, because it declares the queues again.
+        reports = await self._here.empty(begun.queues)
+        # Last, because from now on the new upstream's definitions hold.
         await node.standby.set_mode("downstream")
         await node.schema_sync.set_mode("downstream")
         self._state_file.save({})

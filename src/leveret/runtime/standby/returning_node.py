@@ -1,4 +1,4 @@
-"""One node's steps of a rejoin: quarantine the records that the new upstream lacks, then delete queues.
+"""One node's steps of a rejoin: quarantine the records that the new upstream lacks, then empty queues.
 
 A node alone takes all steps by itself (`rejoin`). In a cluster each node takes them for the queues that it leads, and
 reports to the others the new upstream's positions in its outgoing logs (`site_rejoin`).
@@ -19,7 +19,6 @@ from leveret.core.queues.queue import Queue
 from leveret.core.replication.standby_site import KeptQueue
 from leveret.core.schema.delta import UPSTREAM_PARAMETER as SCHEMA_PARAMETER
 from leveret.core.schema.operating_mode import OperatingMode
-from leveret.model.definitions import Delete
 from leveret.model.errors import LeveretError, PreconditionFailed, Refusal
 from leveret.runtime.clients.amqp_listener import AmqpListener
 from leveret.runtime.clients.maintenance import Maintenance
@@ -205,23 +204,30 @@ class ReturningNode:
         queues = self._node.broker.queues.values()
         return [queue for queue in queues if queue.key[0] == vhost and queue.replicated and not queue.damage]
 
-    # -- deleting ---------------------------------------------------------------------------------
+    # -- emptying ---------------------------------------------------------------------------------
 
-    async def delete(self, kept: Iterable[KeptQueue]) -> list[DivergentReport]:
-        """Delete queues as `_delete` does; return the reports of records that came since their quarantine."""
+    async def empty(self, kept: Iterable[KeptQueue]) -> list[DivergentReport]:
+        """Empty queues as `_empty` does; return the reports of records that came since their quarantine.
+
+        May be repeated: it leaves queues that are empty since an earlier time as they are.
+        """
+        kept = list(kept)
         quarantine = RejoinQuarantine(self._node)
-        async for each in in_slices(kept):
-            await self._delete(each, quarantine)
+        # Twice, because a queue may dead-letter into one that was emptied before it.
+        for _ in range(2):
+            async for each in in_slices(kept):
+                await self._empty(each, quarantine)
         reports = await quarantine.finish()
         await self._node.commit()
         return reports
 
-    async def _delete(self, kept: KeptQueue, quarantine: RejoinQuarantine) -> None:
-        """Delete a queue that this node leads once all its records are quarantined.
+    async def _empty(self, kept: KeptQueue, quarantine: RejoinQuarantine) -> None:
+        """Empty a queue that this node leads once all its records are quarantined.
 
-        Records that came since the quarantine may be many, so a thread adds them first, and the event loop serves
-        others meanwhile. Then one step adds the records that came during that, and deletes the queue. An unreadable
-        queue stays.
+        Its definition and its bindings stay: if the new upstream is lost before the first schema sync, a promotion
+        needs them. Records that came since the quarantine may be many, so a thread adds them first, and the event loop
+        serves others meanwhile. Then one step adds the records that came during that, and begins the queue anew. An
+        unreadable queue stays as it is.
         """
         queue = self._flushed(kept)
         if queue is not None and (begin := _begin_of(queue, kept)) < (end := self._end_of(queue)):
@@ -229,10 +235,10 @@ class ReturningNode:
             kept = KeptQueue(kept.vhost, kept.name, queue.epoch, end)
             queue = self._flushed(kept)
         # No await from here on.
-        if queue is None:
+        if queue is None or (queue.epoch != kept.epoch and not self._end_of(queue)):
             return
         quarantine.add(queue, _begin_of(queue, kept), self._end_of(queue))
-        self._node.broker.apply(Delete("queues", queue.key))
+        self._node.broker.restart_queue(queue)
 
     def _flushed(self, kept: KeptQueue) -> Queue | None:
         """Flush, and return the queue; None if it is gone, another node leads it, or it cannot be read."""

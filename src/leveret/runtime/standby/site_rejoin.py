@@ -48,8 +48,8 @@ logger = logging.getLogger(__name__)
 
 _COLLECTED_S: Final = 60.0
 """The longest wait until the queues of a newly started node are collected."""
-_DELETED_S: Final = 10.0
-"""The longest wait for the deletions of other nodes to arrive."""
+_EMPTIED_S: Final = 10.0
+"""The longest wait until this node knows of the queues that other nodes emptied."""
 _LOOK_S: Final = 0.3
 
 
@@ -88,7 +88,7 @@ class SiteRejoin:
                 "return_quarantine": self._quarantine,
                 "return_keep_former": self._keep_former,
                 "return_resign": self._resign,
-                "return_delete": self._delete,
+                "return_delete": self._empty_own,
                 "return_collect": self._collect,
             },
         )
@@ -101,7 +101,7 @@ class SiteRejoin:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a return cannot be undone and its queues are not deleted yet; meanwhile no record is collected."""
+        """Whether a return cannot be undone and its queues are not emptied yet; meanwhile no record is collected."""
         return self._returning is not None and not self._returning.is_emptied
 
     async def resume(self) -> None:
@@ -302,23 +302,23 @@ class SiteRejoin:
         self._error, self._finishing = "", None
 
     async def _finish(self, returning: SiteReturn) -> None:
-        """Delete the queues, and follow.
+        """Empty the queues, and follow.
 
         Other downstreams of this site keep their messages and definitions: it ceases to be their upstream before the
-        first deletion.
+        first queue is emptied.
         """
         node = self._node
         if not returning.is_emptied:
             await self._empty(returning)
         await self._parts.site.all_know()
         await self._work("return_collect")
-        # Last, because it declares the queues again.
+        # Last, because from now on the new upstream's definitions hold.
         await node.schema_sync.set_mode("downstream")
         await node.standby.decided.decide(lambda site: replace(site, returning=None))
         logger.warning("rejoined_as_downstream queues_emptied=%d", len(returning.queues))
 
     async def _empty(self, returning: SiteReturn) -> None:
-        """Delete the queues at their leaders."""
+        """Empty the queues at their leaders."""
         node = self._node
         if node.schema_sync.mode is OperatingMode.UPSTREAM:
             await node.schema_sync.set_mode("none")
@@ -327,15 +327,17 @@ class SiteRejoin:
         queues = msgspec.to_builtins(returning.queues)
         done = await self._work("return_delete", queues=queues)
         staying = {tuple(key) for found in done.values() for key in found}
-        deadline_s = time.monotonic() + _DELETED_S
+        deadline_s = time.monotonic() + _EMPTIED_S
         while (left := self._left(returning.queues, staying)) and time.monotonic() < deadline_s:
             await self._parts.site.wait(_LOOK_S)
         if left:
             raise StorageError(f"queue '{left.name}' of vhost '{left.vhost}' is led by no running node")
+        # A queue may have dead-lettered into one that another node had emptied before.
+        await self._work("return_delete", queues=queues)
         await node.standby.decided.decide(_emptied)
 
     def _left(self, queues: Iterable[KeptQueue], staying: Container[Place]) -> KeptQueue | None:
-        """Return a queue that still exists and must not stay; None if there is none."""
+        """Return a queue that is not emptied yet and must not stay; None if there is none."""
         for each in queues:
             queue = self._node.broker.queues.get((each.vhost, each.name))
             if queue is not None and queue.epoch == each.epoch and queue.key not in staying:
@@ -423,18 +425,18 @@ class SiteRejoin:
     async def _collect(self, about: Mapping[str, Any], report: Report) -> None:
         self._node.collector.has_resigned = False
 
-    async def _delete(self, about: Mapping[str, Any], report: Report) -> list[list[str]]:
-        """Delete the queues that this node leads; return those that stay, because they cannot be read."""
+    async def _empty_own(self, about: Mapping[str, Any], report: Report) -> list[list[str]]:
+        """Empty the queues that this node leads; return those that stay, because they cannot be read."""
         queues = [msgspec.convert(each, KeptQueue) for each in about["queues"]]
         led = {queue.key: queue for queue in self._node.broker.led_queues()}
         own = [each for each in queues if (each.vhost, each.name) in led]
         async with self._node.changing():
-            self._late += _rows(await self._here.delete(own))
+            self._late += _rows(await self._here.empty(own))
         return [list(key) for key, queue in led.items() if queue.damage is not None]
 
 
 def _emptied(site: SiteDecisions) -> SiteDecisions:
-    """Return the decisions after the deletion of the queues; unchanged if another node has finished the return."""
+    """Return the decisions once the queues are empty; unchanged if another node has finished the return."""
     if site.returning is None:
         return site
     returning = replace(site.returning, is_emptied=True)

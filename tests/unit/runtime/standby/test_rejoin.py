@@ -146,7 +146,7 @@ def test_a_promoted_node_that_serves_no_definitions_yet_is_told(
     assert "add_schema_replication_user" in refused(node)
 
 
-# -- a real node: what it keeps, what it deletes, and when ---------------------------------------------------
+# -- a real node: what it keeps, what it empties, and when ---------------------------------------------------
 
 BACK = [
     d.Put(d.GlobalParameter(name="schema_definition_sync_upstream", value={})),
@@ -226,6 +226,11 @@ def kept(site: Site) -> dict[str, list[bytes]]:
     return found
 
 
+def held(site: Site) -> dict[str, int]:
+    """The number of messages in each queue."""
+    return {queue.key[1]: queue.message_count for queue in site.node.broker.vhost_queues("v")}
+
+
 async def test_of_what_the_promoted_node_has_nothing_is_set_aside(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,7 +246,7 @@ async def test_of_what_the_promoted_node_has_nothing_is_set_aside(
     answer = await site.node.rejoin.rejoin()
     assert kept(site) == {"q2": untransferred}
     assert (answer["messages"], answer["reports"]) == (2, [answer["report"]])
-    assert (site.node.broker.queues, site.node.standby.mode) == ({}, "downstream")
+    assert (held(site), site.node.standby.mode) == ({"q1": 0, "q2": 0}, "downstream")
     assert not site.node.maintenance.is_draining
 
 
@@ -322,7 +327,6 @@ async def test_what_the_schema_sync_is_to_delete_is_set_aside(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Queues that were made here after the disaster, be they replicated or not."""
-
     site = await old_upstream(directory, "q")
     promoted = Promoted(site, monkeypatch)
     for name in ("made later", "emptied", "known there"):
@@ -340,7 +344,7 @@ async def test_what_the_schema_sync_is_to_delete_is_set_aside(
     answer = await site.node.rejoin.rejoin()
     assert kept(site) == {"made later": bodies["made later"]}
     assert [row["queue"] for row in answer["queues"]] == ["made later"]
-    assert [name for _, name in site.node.broker.queues] == ["known there"]
+    assert held(site) == {"q": 0, "made later": 0, "emptied": 0, "known there": 3}
     assert site.contents("known there") == bodies["known there"]
 
 
@@ -363,7 +367,6 @@ async def test_what_comes_between_setting_aside_and_deleting_is_kept_too(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Published as the HTTP API does, and dead letters of a queue that is not replicated."""
-
     site = await old_upstream(directory, "q", "q-last")
     promoted = Promoted(site, monkeypatch)
     node = site.node
@@ -379,11 +382,12 @@ async def test_what_comes_between_setting_aside_and_deleting_is_kept_too(
     promoted.unlink()
     # However busy the machine is, there is something to quarantine first, and so a report of its own for what follows.
     before_all = await site.publish(1, "q")
+    first_epoch = site.queue("q").epoch
     dying: list[bytes] = []
     sent: list[bytes] = []
 
     async def publish() -> None:
-        while ("v", "q") in node.broker.queues:
+        while node.broker.queues["v", "q"].epoch == first_epoch:
             body = b"http %03d" % len(sent)
             api_client = node.api_client(None, "v")
             header = header_of(Properties(delivery_mode=2), len(body))
@@ -411,8 +415,7 @@ async def test_what_comes_between_setting_aside_and_deleting_is_kept_too(
 async def test_other_downstreams_learn_nothing_of_the_emptying(
     directory: Path, is_killed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither of messages nor of definitions: also if the node is killed as the first queue was deleted."""
-
+    """Neither of messages nor of definitions: also if the node is killed as the first queue was emptied."""
     site, promoted, _ = await with_messages(directory, monkeypatch)
     await site.node.schema_sync.set_mode("upstream")
     promoted.unlink()
@@ -420,17 +423,16 @@ async def test_other_downstreams_learn_nothing_of_the_emptying(
     before = node.collector.logs["v"]
     assert not node.stream_server.is_downstream
     modes: list[str] = []
-    deleted = node.broker.apply
+    restarted = node.broker.restart_queue
 
-    def apply(change: d.Change) -> Any:
-        if isinstance(change, d.Delete):
-            modes.append(node.schema_sync.mode)
-            assert (before.is_closed, node.collector.logs) == (True, {})
-            if is_killed and len(modes) == 2:
-                raise StorageError("killed")
-        return deleted(change)
+    def restart(queue: Any) -> Any:
+        modes.append(node.schema_sync.mode)
+        assert (before.is_closed, node.collector.logs) == (True, {})
+        if is_killed and len(modes) == 2:
+            raise StorageError("killed")
+        return restarted(queue)
 
-    monkeypatch.setattr(node.broker, "apply", apply)
+    monkeypatch.setattr(node.broker, "restart_queue", restart)
     if is_killed:
         with pytest.raises(StorageError, match="killed"):
             await node.rejoin.rejoin()
@@ -446,7 +448,7 @@ async def test_other_downstreams_learn_nothing_of_the_emptying(
     assert site.node.stream_server.is_downstream
     assert after.log_id != before.log_id, "what a downstream has of the former is not continued by this one"
     assert (after.log.next_offset, after.downstreams.by_reference) == (0, {})
-    assert site.node.broker.queues == {}
+    assert held(site) == {"q1": 0, "q2": 0}
     await site.apply(d.Put(d.Queue(name="q", vhost="v")))
     bodies = await site.publish(2)
     await served(site)
@@ -533,7 +535,6 @@ async def test_what_a_crash_interrupted_is_finished_before_anybody_is_let_in(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a queue that is another one by now, or that an older version noted, nothing is set aside yet."""
-
     site = await old_upstream(directory, "q1", "q2", "q3")
     Promoted(site, monkeypatch)
     bodies = {name: await site.publish(3, name) for name in ("q1", "q2", "q3")}
@@ -547,14 +548,14 @@ async def test_what_a_crash_interrupted_is_finished_before_anybody_is_let_in(
     opened = AmqpListener.start
 
     async def start(self: AmqpListener, address: str, port: int, tls: Any = None) -> None:
-        listeners.append(bool(site.node.broker.queues))
+        listeners.append(any(held(site).values()))
         await opened(self, address, port, tls)
 
     monkeypatch.setattr(AmqpListener, "start", start)
     monkeypatch.setattr(TransferSupervisor, "start", lambda self: _nothing())
     monkeypatch.setattr(SchemaSync, "start", lambda self: _nothing())
     await site.start(listeners="127.0.0.1:0")
-    assert listeners == [False], "all was deleted before"
+    assert listeners == [False], "all was emptied before"
     assert kept(site) == {"q1": since, "q2": bodies["q2"], "q3": bodies["q3"]}
     assert site.node.standby.mode == "downstream"
     assert StateFile(site.node.data_dir / rejoin.STATE_FILE).load() == {}
@@ -580,7 +581,7 @@ async def test_a_start_that_cannot_finish_it_goes_on_trying_with_closed_doors(
     assert site.contents() == bodies
     (directory / "divergent").unlink()
     await until(lambda: not node.maintenance.is_draining)
-    assert (kept(site), node.broker.queues, node.standby.mode) == ({"q": bodies}, {}, "downstream")
+    assert (kept(site), held(site), node.standby.mode) == ({"q": bodies}, {"q": 0}, "downstream")
     _, writer = await asyncio.open_connection("127.0.0.1", node.amqp.addresses[0].port)
     writer.close()
     await site.stop()
@@ -618,7 +619,6 @@ async def test_all_is_set_aside_if_the_promoted_node_has_the_end_of_another_writ
     directory: Path, is_same: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This node was a follower that had not all, and wrote something else where the standby has the old leader's."""
-
     site = await old_upstream(directory, "q")
     promoted = Promoted(site, monkeypatch)
     await site.publish(3)
@@ -638,16 +638,60 @@ async def test_all_is_set_aside_if_the_promoted_node_has_the_end_of_another_writ
     assert kept(site) == {"q": [b"%08d" % n for n in range(6 if is_same else 0, 8)]}
 
 
-async def test_others_go_on_while_queues_are_deleted(
+async def test_others_go_on_while_queues_are_emptied(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ten thousand held the event loop up for 0.2 s; a cluster's node has a lease to keep (2026-11-29)."""
     monkeypatch.setattr(returning_node, "in_slices", partial(in_slices, slice_s=0.0), raising=False)
     site = await replicating(directory, "q1", "q2")
     here = returning_node.ReturningNode(cast(Any, site.node))
+    await site.publish(1, "q1")
+    await site.publish(1, "q2")
     kept, _ = await here.quarantine(here.begins_of_all("v"))
-    deleting = asyncio.create_task(here.delete(kept))
+    emptying = asyncio.create_task(here.empty(kept))
     await asyncio.sleep(0)
-    assert len(site.node.broker.vhost_queues("v")) == 1
-    await deleting
-    assert not site.node.broker.vhost_queues("v")
+    assert held(site) == {"q1": 0, "q2": 1}
+    await emptying
+    assert held(site) == {"q1": 0, "q2": 0}
+
+
+async def test_an_emptied_queue_keeps_its_definition_and_its_bindings(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new upstream was lost before the first schema sync, and the promotion found no queue (2026-11-29)."""
+    site = await old_upstream(directory, "q", "q-last")
+    promoted = Promoted(site, monkeypatch)
+    await site.apply(d.Put(d.Exchange(name="x", vhost="v", type="fanout")))
+    await site.apply(d.Put(d.Binding(source="x", vhost="v", destination="q", routing_key="k")))
+    await site.publish(3, "q")
+    await served(site)
+    promoted.position = site.node.collector.logs["v"].committed_offset
+    promoted.unlink()
+    await site.node.rejoin.rejoin()
+    await site.kill()
+    monkeypatch.setattr(TransferSupervisor, "start", lambda self: _nothing())
+    monkeypatch.setattr(SchemaSync, "start", lambda self: _nothing())
+    await site.start()
+    assert (held(site), kept(site)) == ({"q": 0, "q-last": 0}, {})
+    bindings = site.node.broker.topology("v").bindings_into("queue", "q")
+    assert [binding.routing_key for binding in bindings] == ["k"]
+
+
+async def test_what_a_later_queue_dead_letters_into_an_emptied_one_is_kept(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = await replicating(directory, "q1", "q2")
+    here = returning_node.ReturningNode(cast(Any, site.node))
+    await site.publish(1, "q2")
+    kept_queues, _ = await here.quarantine(here.begins_of_all("v"))
+    restarted, body = site.node.broker.restart_queue, b"dead letter"
+
+    def restart(queue: Any) -> None:
+        if restarted(queue).key[1] == "q2":
+            header = header_of(Properties(delivery_mode=2), len(body))
+            assert site.node.api_client(None, "v").publish("", "q1", header, body)
+
+    monkeypatch.setattr(site.node.broker, "restart_queue", restart)
+    await here.empty(kept_queues)
+    assert held(site) == {"q1": 0, "q2": 0}
+    assert kept(site)["q1"] == [body]
