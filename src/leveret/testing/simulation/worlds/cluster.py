@@ -355,8 +355,8 @@ class ClusterWorld(EtcdWorld):
         await self.until(
             lambda: forgetting.done() or process is None or not process.is_alive, "it is forgotten"
         )
-        if name in cluster.members() or node.is_up:
-            return
+        if name in cluster.members() or node not in self.nodes or node.is_up:
+            return  # It is still there, or an earlier fault has replaced it meanwhile.
         self._renew(node)
 
     def _renew(self, node: SimulatedNode) -> None:

@@ -21,7 +21,7 @@ LOG = f"queues/{directory_of(EPOCH)}"
 
 def node(folder: Path, name: str) -> Any:
     (folder / name).mkdir()
-    return SimpleNamespace(name=name, data_dir=folder / name)
+    return SimpleNamespace(name=name, data_dir=folder / name, is_open=True)
 
 
 def written(data_dir: Path, disk: SimulatedDisk, *, synced: bool, text: bytes = b"a message") -> None:
@@ -140,3 +140,21 @@ def test_a_segment_that_was_read_before_has_the_chunks_that_it_has_now(after: by
     again.read(after)
     fresh.read(after)
     assert (again.end, again.heads) == (fresh.end, fresh.heads)
+
+
+@pytest.mark.parametrize(("is_open", "is_removed"), [(True, True), (False, False), (False, True)])
+def test_an_ack_may_be_under_way_from_a_node_that_ended_and_whose_log_was_removed(
+    tmp_path: Path, is_open: bool, is_removed: bool
+) -> None:
+    """The world took one, 25 ms after it had removed the log, for an ack that came too early (2026-11-30)."""
+    mirror = node(tmp_path, "n2")
+    mirror.is_open = is_open
+    with SimulatedDisk(tmp_path) as disk:
+        audit = PromiseAudit(disk, [mirror])
+        if is_removed:
+            audit.damaged(mirror.data_dir / LOG / "removed")
+        if is_removed and not is_open:
+            audit.acked("n1", "n2", LOG, 18)
+        else:
+            with pytest.raises(BooksFault, match="counts on n2"):
+                audit.acked("n1", "n2", LOG, 18)
