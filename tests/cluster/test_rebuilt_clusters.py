@@ -16,6 +16,7 @@ from leveret.testing.applications.applications import channel_of
 from leveret.testing.network.ports import LOOPBACK, wait_until
 from leveret.testing.sites import cluster_site
 from leveret.testing.sites.cluster_site import ClusterSite
+from leveret.testing.sites.mirror_cluster import ClusterNode
 from tests.cluster.beyond import BODY, QUEUES, Beyond, declare, messages_of, publish, wait_mirrored
 
 pytestmark = [
@@ -100,7 +101,7 @@ def test_a_cluster_is_brought_up_again_from_followers_of_its_nodes(
         assert len(messages_of(channel, "alone")) == len(LEFT) + 4
 
 
-def serves(site: ClusterSite, node: Any) -> bool:
+def serves(site: ClusterSite, node: ClusterNode) -> bool:
     """Whether a node has the queues; one that lost its lease meanwhile begins without users."""
     try:
         return bool(site.api("GET", "queues", at=node))

@@ -108,7 +108,7 @@ class ReturningNode:
         return upstream
 
     async def check_definitions(self) -> set[Place]:
-        """Check that the schema sync will make the queues again; return the queues and vhosts that it will delete.
+        """Check that the new upstream serves its definitions; return the queues and vhosts that the sync will delete.
 
         Raises:
             PreconditionFailed: the new upstream does not serve its definitions.

@@ -1,7 +1,7 @@
 """The rejoin of a cluster that was replaced as an upstream: all its nodes follow the site that was promoted.
 
 The steps are those of a node alone (`rejoin`); all nodes take each step for the queues that they lead. The record of a
-return in etcd takes the place of `rejoin.json`: before it is written, nothing was deleted, and the cluster is still an
+return in etcd takes the place of `rejoin.json`: before it is written, nothing was emptied, and the cluster is still an
 upstream. After that the return cannot be undone. Of the running nodes, the one that joined first finishes the return,
 also after a restart, and no node admits clients before.
 
@@ -88,6 +88,7 @@ class SiteRejoin:
                 "return_quarantine": self._quarantine,
                 "return_keep_former": self._keep_former,
                 "return_resign": self._resign,
+                # The name on the link to nodes of earlier versions, which delete the queues.
                 "return_delete": self._empty_own,
                 "return_collect": self._collect,
             },
