@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pika
 import pytest
 
@@ -16,7 +15,6 @@ from leveret.testing.applications.applications import channel_of
 from leveret.testing.network.ports import LOOPBACK, wait_until
 from leveret.testing.sites import cluster_site
 from leveret.testing.sites.cluster_site import ClusterSite
-from leveret.testing.sites.mirror_cluster import ClusterNode
 from tests.cluster.beyond import BODY, QUEUES, Beyond, declare, messages_of, publish, wait_mirrored
 
 pytestmark = [
@@ -101,14 +99,6 @@ def test_a_cluster_is_brought_up_again_from_followers_of_its_nodes(
         assert len(messages_of(channel, "alone")) == len(LEFT) + 4
 
 
-def serves(site: ClusterSite, node: ClusterNode) -> bool:
-    """Whether a node has the queues; one that lost its lease meanwhile begins without users."""
-    try:
-        return bool(site.api("GET", "queues", at=node))
-    except httpx.HTTPStatusError:
-        return False
-
-
 def test_nodes_whose_etcd_lost_its_data_get_new_records_from_their_own_data(
     site: ClusterSite, tmp_path: Path
 ) -> None:
@@ -137,7 +127,7 @@ def test_an_etcd_restored_from_an_older_copy_is_refused_and_new_records_have_all
     etcd.stop()
     shutil.copytree(etcd.data_dir, tmp_path / "copy")
     etcd.restart()
-    wait_until(lambda: all(serves(site, node) for node in site.members), "all nodes", 60)
+    wait_until(lambda: all(site.api("GET", "queues", at=node) for node in site.members), "all nodes", 60)
     wait_mirrored(site, n2)
     with site.channel(n3) as channel:
         channel.queue_declare("ha.later", durable=True)

@@ -19,6 +19,7 @@ from starlette.responses import Response
 from leveret.core.broker.access import permission_of
 from leveret.core.broker.actor import Actor, Unrestricted
 from leveret.management.node import ManagedNode
+from leveret.management.request.leadership import lack_of_users
 from leveret.management.request.replies import REALM, error_reply
 from leveret.model.definitions import Permission, User
 from leveret.model.errors import AuthenticationFailed, NotFound
@@ -166,12 +167,14 @@ def log_in(node: ManagedNode, connection: HTTPConnection, username: str, passwor
     """Identify a caller by credentials.
 
     Raises:
-        Unauthorised: wrong credentials, or a forbidden address.
+        Unauthorised: wrong credentials, a forbidden address, or a node that cannot tell yet (503).
     """
     client = connection.client
     try:
         name = node.authenticate(username, password, client is not None and is_loopback(client.host))
     except AuthenticationFailed as error:
+        if reason := lack_of_users(node):
+            raise Unauthorised(error_reply(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", reason)) from None
         node.broker.logins.count(PROTOCOL, succeeded=False)
         raise Unauthorised(_challenge(connection, str(error))) from None
     node.broker.logins.count(PROTOCOL, succeeded=True)

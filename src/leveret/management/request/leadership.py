@@ -41,6 +41,23 @@ def need_serving(node: ManagedNode) -> None:
         raise BadRequest("starting", f"{STARTING}; try again then", HTTPStatus.SERVICE_UNAVAILABLE)
 
 
+def lack_of_users(node: ManagedNode) -> str:
+    """The reason why the node cannot tell right credentials from wrong ones; empty if it can.
+
+    A follower has no users before its first join, and a node without its lease may lack the newest. The text names no
+    other node: the caller is a stranger.
+    """
+    if serves(node):
+        return ""
+    if node.replication.role == SUSPENDED:
+        lack = standing(node.replication.status())
+    elif not node.broker.definitions.by_kind["users"]:
+        lack = "this node has no users yet: it serves no client, and has not received the definitions of its leader"
+    else:
+        return ""
+    return f"{lack}; the credentials may be right: try again then, or ask another node"
+
+
 def standing(status: dict[str, Any]) -> str:
     """The role of a node that does not lead, with the leader, if known."""
     if status["role"] == SUSPENDED:

@@ -28,6 +28,8 @@ from leveret.model.errors import (
 
 REALM: Final = 'Basic realm="RabbitMQ Management"'
 
+RETRY_AFTER_S: Final = "1"
+
 STATUS: Final[dict[type[LeveretError], tuple[HTTPStatus, str]]] = {
     NotFound: (HTTPStatus.NOT_FOUND, "Object Not Found"),
     AccessRefused: (HTTPStatus.UNAUTHORIZED, "not_authorised"),
@@ -66,7 +68,9 @@ def octets_reply(document: bytes, status: int = HTTPStatus.OK) -> Response:
 
 
 def error_reply(status: int, error: str, reason: str, headers: Mapping[str, str] | None = None) -> Response:
-    """RabbitMQ's error object."""
+    """RabbitMQ's error object; a client that is to try again is told after how many seconds."""
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        headers = {"retry-after": RETRY_AFTER_S, **(headers or {})}
     body = msgspec.json.encode({"error": error, "reason": reason})
     return Response(body, status, headers, "application/json")
 

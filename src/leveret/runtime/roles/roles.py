@@ -88,7 +88,7 @@ class Roles:
         proxy: passes clients on to the leader while this node does not lead; None if it is not to.
         passed_on_clients: the clients that other nodes pass on to this one.
         http_endpoint: the way in to the HTTP listeners, with or without TLS; None without one.
-        on_node: called with each new node.
+        on_node: called with each new node, once it has all data; until then the one before it is shown.
         failed: set when the process must end.
         failure: the reason for that, if an operator can remove it.
     """
@@ -275,8 +275,11 @@ class Roles:
         """Lead, in the epoch won in an election if there is one; promises also wait for the recorded nodes."""
         self._make_room()
         self._leaderships.take_lead(raises_epoch=raises_epoch, epoch=epoch)
-        node = self._take(self._build(), "leader")
+        node, self.role = self._build(), "leader"
+        self.node = node
         await node.recover()
+        # Not before: it has no users yet, and its queues no messages.
+        self.on_node(node)
         # What is missing now is missing for all who follow: a later start does not call it lost.
         self.identity.note_whole(passive_node.stored_logs(node))
         self._identity.save()
@@ -301,9 +304,9 @@ class Roles:
                 # First: promises then wait for mirrors and for followers.
                 self.follower_server = self._followers_of(node, recorded=frozenset(), unreadable=unreadable)
             coordinator = attach(node)
-            # Last: the node has a cluster, whose other nodes expect answers.
-            self.on_node(node)
             await node.recover()
+            # Not before: it has no users yet, and its queues no messages. From `begin` on other nodes expect answers.
+            self.on_node(node)
             if self.follower_server is not None:
                 unreadable.update(await node.open_all_logs())
             await coordinator.begin()
@@ -334,10 +337,9 @@ class Roles:
         )
         return Node(self.config, self.data_dir, tree, failed=self.failed, replication=self._commands)
 
-    def _take(self, node: Node, role: str) -> Node:
+    def _take(self, node: Node, role: str) -> None:
         self.node, self.role = node, role
         self.on_node(node)
-        return node
 
     async def _listen(self, ip: str, *, recorded: frozenset[str], unreadable: set[str]) -> None:
         """Accept followers."""

@@ -138,3 +138,23 @@ def test_only_the_doors_that_are_open_are_told(admin: Client, node: FakeNode) ->
     assert protocols() == {"amqp", "stream", "http"}
     node.replication.follow()
     assert protocols() == {"http"}
+
+
+def test_a_node_that_cannot_tell_right_credentials_from_wrong_ones_asks_to_try_again(
+    node: FakeNode, client_as: Callable[..., Client], operator: Client
+) -> None:
+    """A new follower has no users before its first join, and a node without its lease may lack the newest."""
+    client = client_as("newest")
+    assert client.get("/api/whoami").status_code == 401
+    node.replication.role = "suspended"
+    reply = client.get("/api/whoami")
+    assert (reply.status_code, reply.headers["retry-after"]) == (503, "1")
+    assert "has no lease in etcd" in reply.json()["reason"]
+    assert client.post("/api/login", username="newest", password="secret").status_code == 503
+    assert client_as("guest").get("/api/whoami").status_code == 200
+    node.replication.follow()
+    assert client.get("/api/whoami").status_code == 401
+    node.broker.definitions.by_kind["users"].clear()
+    reply = client.get("/api/whoami")
+    assert (reply.status_code, reply.json()["error"], "10.0.0.1" in reply.text) == (503, "unavailable", False)
+    assert operator.get("/api/whoami").status_code == 200

@@ -10,6 +10,7 @@ import pytest
 from leveret.config import load
 from leveret.config.uris import NodeUri, parse_node_uri
 from leveret.core.replication.election import ElectedLeader
+from leveret.model.definitions import Queue
 from leveret.model.errors import PreconditionFailed, StorageError
 from leveret.runtime.coordination import elected_node as elected_module
 from leveret.runtime.coordination.elected_node import ElectedNode
@@ -147,4 +148,31 @@ async def test_a_node_follows_after_an_attempt_that_the_disk_refused(
     monkeypatch.undo()
     await roles.follow_leader(uri)
     assert roles.following is not None
+    await roles.stop()
+
+
+@pytest.mark.parametrize("is_in_cluster", [False, True])
+async def test_a_node_is_shown_once_it_has_its_users_and_queues(tmp_path: Path, is_in_cluster: bool) -> None:
+    """It answered right credentials with 401, and lists of queues without their messages, while it recovered."""
+    roles = Roles(load(None, OPTIONS), tmp_path, lambda roles: None)
+    await roles.start()
+    roles.node.broker.declare_queue(Queue(name="q", vhost="/"))
+    await roles.node.commit()
+    await roles.stop()
+
+    shown: list[tuple[int, int]] = []
+    roles = Roles(load(None, OPTIONS), tmp_path, lambda roles: None)
+    roles.on_node = lambda node: shown.append(
+        (len(node.broker.definitions.by_kind["users"]), len(node.broker.queues))
+    )
+    if is_in_cluster:
+
+        async def begin() -> None:
+            assert shown, "other nodes ask from here on"
+
+        coordinator: Any = SimpleNamespace(begin=begin)
+        await roles.serve_with(lambda node: coordinator)
+    else:
+        await roles.start()
+    assert shown == [(1, 1)]
     await roles.stop()
