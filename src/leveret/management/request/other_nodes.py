@@ -29,6 +29,7 @@ from leveret.management.request.auth import PASSED_SCOPE, ForwardedRequest, Requ
 from leveret.management.request.conditions import IF_MATCH, IF_NONE_MATCH
 from leveret.management.request.replies import BadRequest
 from leveret.model.errors import InvalidCommand, LeveretError
+from leveret.runtime.link.questions import read_as
 
 T = TypeVar("T")
 
@@ -176,7 +177,7 @@ async def part_of(call: ClusterRequest, node: str, kind: type[T], *, query: Iter
     if answer["status"] != HTTPStatus.OK:
         document = msgspec.json.decode(answer["body"])
         raise LeveretError(f"{node}: {document.get('reason', answer['status'])}")
-    return msgspec.json.decode(answer["body"], type=kind)
+    return read_as(kind, msgspec.json.decode(answer["body"]))
 
 
 def rows_of(call: ClusterRequest, found: Iterable[NodeAnswer]) -> list[Any]:

@@ -25,6 +25,7 @@ from leveret.model.patterns import Pattern, PatternError, compiled
 from leveret.runtime.cluster.forgetting import leader_without, row, undecided
 from leveret.runtime.cluster.parts import ClusterParts
 from leveret.runtime.integrity.log_copies import CopyRole, CopyState, LogCopy, copy_of
+from leveret.runtime.link.questions import read_as
 from leveret.runtime.logs.log_store import log_name
 from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.storage.quarantine.report import DivergentLog
@@ -352,10 +353,11 @@ class ClusterCommands:
         try:
             async with asyncio.timeout(_COPY_S):
                 found = await self.ask(node, "copy", about)
+            copied = read_as(DivergentLog, found) if found else None
         except (LeveretError, TimeoutError) as error:
             why = str(error) or f"no answer within {_COPY_S} s"
             return LogCopy(node, CopyRole.MIRROR, CopyState.UNKNOWN, why=why)
-        return copy_of(node, CopyRole.MIRROR, msgspec.convert(found, DivergentLog) if found else None)
+        return copy_of(node, CopyRole.MIRROR, copied)
 
     async def quarantine_copies(self, vhost: str, name: str) -> None:
         """See ClusterOperations."""

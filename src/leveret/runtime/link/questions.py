@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, Never, TypeVar
 
+import msgspec
+
+import leveret
 from leveret.model.errors import LeveretError
 from leveret.runtime.link.peer import LinkPeer
 from leveret.wire.link import Answer, LinkError, Question, Type, decode, pack
@@ -16,6 +19,13 @@ logger = logging.getLogger(__name__)
 ANSWER_TIMEOUT_S: Final = 60.0
 _QUESTIONS_MAX: Final = 100_000
 """More than a node has reason to ask at once; each costs a task here."""
+
+_REMEDY: Final = (
+    f"its version is another than this node's ({leveret.__version__}); "
+    "let all nodes run the same one, and try again"
+)
+
+T = TypeVar("T")
 
 Finder = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
 """Returns the answer to a question; the other side receives the text of a raised error."""
@@ -34,17 +44,56 @@ def in_thread(answer: Callable[[str, dict[str, Any]], dict[str, Any]]) -> Finder
     return find
 
 
+class OtherVersion(LeveretError):
+    """A question or an answer of the other side is not as this version knows it."""
+
+
+class Fields(dict[str, Any]):
+    """The fields of a question or an answer; one that this version needs, and the other side's does not send, is told.
+
+    Raises, by `[]`:
+        OtherVersion: the field is missing; the text names the sender, and the question.
+    """
+
+    def __init__(self, sender: str, what: str, fields: Mapping[str, Any]) -> None:
+        nested = {
+            name: Fields(sender, what, value) if isinstance(value, dict) else value
+            for name, value in fields.items()
+        }
+        super().__init__(nested)
+        self._where = f"{sender}, {what!r}"
+
+    def __missing__(self, name: str) -> Never:
+        raise OtherVersion(f"{self._where}: the field {name!r} is missing: {_REMEDY}")
+
+
+def read_as(kind: type[T], value: object) -> T:
+    """Return what another node sent as an object.
+
+    Raises:
+        OtherVersion: it is none of this kind.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise OtherVersion(f"another node sent no {kind.__name__}: {error}: {_REMEDY}") from None
+
+
 class Questions:
     """The questions of both sides of one link at a time."""
 
-    def __init__(self, find: Finder) -> None:
-        """Start without a question; `find` answers the other side's, and is cancelled with the link."""
+    def __init__(self, find: Finder, sender: str = "the other node") -> None:
+        """Start without a question; `find` answers the other side's, and is cancelled with the link.
+
+        `sender` names the other side.
+        """
+        self._sender = sender
         self._find_answer = find
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._last_number = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def ask(self, peer: LinkPeer, what: str, about: dict[str, Any]) -> dict[str, Any]:
+    async def ask(self, peer: LinkPeer, what: str, about: dict[str, Any]) -> Fields:
         """Return the other side's answer.
 
         Raises:
@@ -60,7 +109,7 @@ class Questions:
         peer.write(pack(Type.QUESTION, Question(number, what, about)))
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                return await waits
+                return Fields(self._sender, what, await waits)
         except TimeoutError:
             raise Unanswered(f"{peer.address} did not answer within {ANSWER_TIMEOUT_S:.0f} s") from None
         finally:
@@ -90,7 +139,9 @@ class Questions:
 
     async def _find(self, peer: LinkPeer, question: Question) -> None:
         try:
-            found = await self._find_answer(question.what, dict(question.about))
+            found = await self._find_answer(
+                question.what, Fields(self._sender, question.what, question.about)
+            )
             if not isinstance(found, dict):
                 # Sent as it is, it would end the link at the asking side.
                 raise TypeError(f"the answer to {question.what!r} is no object but {type(found).__name__}")

@@ -219,6 +219,8 @@ class SiteParts:
         """
         self._end_unseen()
         match about["name"]:
+            case "begin" if about["work"] not in self._works:
+                raise NotFound(f"a node of this version does not know the work '{about['work']}'")
             case "begin":
                 number = next(self._numbers)
                 self._running[number] = _RunningWork(self._works[about["work"]], about["about"])

@@ -9,6 +9,7 @@ import msgspec
 
 from leveret.core.replication.standby_site import RecoveryRequest
 from leveret.model.errors import InvalidCommand, PreconditionFailed
+from leveret.runtime.link.questions import read_as
 from leveret.runtime.standby.other_archives import check_other_archives
 from leveret.runtime.standby.pipeline_process import Event, Report
 from leveret.runtime.standby.recovery import Recoveries, RecoveryTarget, check_wanted, names_something
@@ -143,11 +144,11 @@ def away(vhost: str, node: str) -> str:
 
 
 def _wanted(about: Mapping[str, Any]) -> RecoveryRequest:
-    return msgspec.convert(about["wanted"], RecoveryRequest)
+    return read_as(RecoveryRequest, about["wanted"])
 
 
 def _target(about: Mapping[str, Any]) -> RecoveryTarget | None:
-    return None if about["target"] is None else msgspec.convert(about["target"], RecoveryTarget)
+    return None if about["target"] is None else read_as(RecoveryTarget, about["target"])
 
 
 def _built(target: RecoveryTarget | None) -> dict[str, Any] | None:

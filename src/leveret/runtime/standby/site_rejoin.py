@@ -29,6 +29,7 @@ from leveret.core.replication.standby_site import KeptQueue, SiteDecisions, Site
 from leveret.core.schema.operating_mode import OperatingMode
 from leveret.model.errors import LeveretError, PreconditionFailed, StorageError
 from leveret.runtime.clients.maintenance import DrainCause
+from leveret.runtime.link.questions import read_as
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.standby.pipeline_process import Report, ask, report_nothing
 from leveret.runtime.standby.returning_node import (
@@ -208,7 +209,7 @@ class SiteRejoin:
         await self._work("return_keep_former")
         site = self._parts.site
         await site.forget([*site.owners], keep=self._node.standby.vhosts())
-        kept = [msgspec.convert(each, KeptQueue) for part in done.values() for each in part["kept"]]
+        kept = [read_as(KeptQueue, each) for part in done.values() for each in part["kept"]]
         returning = SiteReturn(begun_ms=clock_ms(), queues=kept)
         await self._node.standby.decided.decide(lambda decided: replace(decided, returning=returning))
         return [{"node": node, **row} for node, part in done.items() for row in part["reports"]]
@@ -428,7 +429,7 @@ class SiteRejoin:
 
     async def _empty_own(self, about: Mapping[str, Any], report: Report) -> list[list[str]]:
         """Empty the queues that this node leads; return those that stay, because they cannot be read."""
-        queues = [msgspec.convert(each, KeptQueue) for each in about["queues"]]
+        queues = [read_as(KeptQueue, each) for each in about["queues"]]
         led = {queue.key: queue for queue in self._node.broker.led_queues()}
         own = [each for each in queues if (each.vhost, each.name) in led]
         async with self._node.changing():

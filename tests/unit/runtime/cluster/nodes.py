@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+import leveret
 from leveret.config.sections.cluster import Cluster
 from leveret.config.uris import NodeUri
 from leveret.core.replication.cluster import Presence
@@ -50,6 +51,7 @@ class Node:
         self.came: list[tuple[ProvenFollower, LinkPeer]] = []
         self.others: list[Other] = []
         self.refusal = ""
+        self.version = leveret.__version__
         self.on_came: Callable[[LinkPeer], None] = lambda peer: None
         self.answers: Callable[[str, Any], Awaitable[dict[str, Any]]] = self._echo
         self.links = MemberLinks(settings, own)
@@ -81,11 +83,11 @@ class Node:
             if port
             else str(self.follower_server.uri)
         )
-        return Presence(f"run-{self.name}", uri, "", 0, "1")
+        return Presence(f"run-{self.name}", uri, "", 0, self.version)
 
     def presence_as(self, scheme: str) -> Presence:
         return Presence(
-            f"run-{self.name}", f"{scheme}://{LOOPBACK}:{self.follower_server.uri.port}", "", 0, "1"
+            f"run-{self.name}", f"{scheme}://{LOOPBACK}:{self.follower_server.uri.port}", "", 0, self.version
         )
 
     def knows(self, *nodes: Node, **more: Presence) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
+import leveret
 from leveret.config.sections.cluster import Cluster
 from leveret.config.uris import CLUSTER_PORT, parse_node_uri
 from leveret.core.replication.cluster import Presence
@@ -160,7 +161,7 @@ class RequestLinks:
         async def find(what: str, about: dict[str, Any]) -> dict[str, Any]:
             return await self._answer(caller.name, what, about)
 
-        return _RequestLink(peer, Questions(find))
+        return _RequestLink(peer, Questions(find, f"node {caller.name}"))
 
     def stop(self) -> None:
         """End all links."""
@@ -187,7 +188,8 @@ class _MemberLink:
         self._missing_since_s = asyncio.get_running_loop().time()
         self._changed = asyncio.Event()
         self._ended = asyncio.Event()
-        self._questions = Questions(_nothing)
+        self._sender = f"node {name} of version {presence.version}"
+        self._questions = Questions(_nothing, self._sender)
         self._running = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
@@ -233,7 +235,13 @@ class _MemberLink:
                     await self._changed.wait()
         if self.peer is None:
             raise Unanswered(f"node {self._name} is not reached: {self._error or 'it does not run'}")
-        return await self._questions.ask(self.peer, what, about)
+        try:
+            return await self._questions.ask(self.peer, what, about)
+        except Unanswered as error:
+            if self.presence.version == leveret.__version__:
+                raise
+            reason = f"{error} ({self._sender}, asked by one of version {leveret.__version__})"
+            raise Unanswered(reason) from error
 
     def received(self, kind: Type, payload: memoryview) -> None:
         """See link.peer.Receiver."""

@@ -6,15 +6,17 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
+import leveret
 from leveret.core.replication.cluster import Presence
 from leveret.model.errors import PreconditionFailed
 from leveret.runtime.cluster.membership import links as links_room
 from leveret.runtime.cluster.membership.links import NoSuchNode
 from leveret.runtime.link import heartbeat as heart
 from leveret.runtime.link.peer import LinkPeer
-from leveret.runtime.link.questions import Unanswered
+from leveret.runtime.link.questions import OtherVersion, Unanswered, read_as
 from leveret.session.link_handshake import HandshakeRefused, SecretsDiffer
 from leveret.storage.secret_file import Secret
 from leveret.testing.network.link_proxy import LinkProxy
@@ -22,6 +24,11 @@ from leveret.testing.network.ports import LOOPBACK, free_port
 from leveret.testing.network.waiting import until
 from leveret.wire.link import LinkError, Type, message
 from tests.unit.runtime.cluster.nodes import PATIENCE_S, SETTINGS, Node, Other, play, started
+
+
+class Rows(msgspec.Struct):
+    count: int
+
 
 # Asking.
 
@@ -83,6 +90,36 @@ def test_questions_are_answered_as_they_are_ready_and_errors_told(caplog: pytest
 
     play(scene())
     assert "question_failed what=broken" in caplog.text
+
+
+def test_a_node_of_another_version_is_named_with_its_version() -> None:
+    """A request or an answer that one version does not know was an error of Python's, and 500 over HTTP."""
+
+    async def scene() -> None:
+        a, b = Node("a"), Node("b")
+        b.version = "0.0.9"
+
+        async def answers(what: str, about: Any) -> dict[str, Any]:
+            if what == "asks for more":
+                return {"found": about["deep"]["down"]}
+            return {"known": {"since": 1}}
+
+        b.answers = answers
+        async with started(a, b):
+            a.knows(b)
+            found = await a.links.ask("b", "rows", {})
+            with pytest.raises(
+                OtherVersion, match=r"node b of version 0\.0\.9, 'rows': the field 'count' is"
+            ):
+                found["count"]
+            with pytest.raises(OtherVersion, match="the field 'until' is missing"):
+                found["known"]["until"]
+            with pytest.raises(OtherVersion, match=f"`count`.* this node's .{leveret.__version__}.;"):
+                read_as(Rows, found)
+            with pytest.raises(Unanswered, match=r"node a, .*'down' is missing.*\(node b of version 0\.0\.9"):
+                await a.links.ask("b", "asks for more", {"deep": {}})
+
+    play(scene())
 
 
 def test_who_is_gone_answers_nobody_and_whose_question_is_forgotten() -> None:
