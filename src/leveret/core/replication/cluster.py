@@ -286,12 +286,14 @@ class Event(NamedTuple):
     """The store's revision `modified` wrote a key, or deleted it (`value` is None).
 
     `is_anew`: the key was deleted before it was written, in an event that this node missed.
+    `created`: the revision that made the key; 0 if that is not known.
     """
 
     key: str
     value: bytes | None
     modified: int
     is_anew: bool = False
+    created: int = 0
 
 
 def differences(known: Mapping[str, int], entries: Mapping[str, StoredValue], revision: int) -> list[Event]:
@@ -304,7 +306,7 @@ def differences(known: Mapping[str, int], entries: Mapping[str, StoredValue], re
     """
     gone = [Event(key, None, revision) for key in known if key not in entries]
     return gone + [
-        Event(key, entry.value, entry.modified, entry.created > known.get(key, entry.created))
+        Event(key, entry.value, entry.modified, entry.created > known.get(key, entry.created), entry.created)
         for key, entry in entries.items()
         if known.get(key) != entry.modified
     ]
@@ -376,6 +378,7 @@ class ClusterState:
         cluster_id: the cluster's id; empty before the cluster is founded.
         proof: the founder's proof that it has the secret; empty before the cluster is founded.
         members, alive: records by the node's name.
+        begun: by the node's name, the revision in which its present run entered the cluster.
         definitions_lock: the node that may change definitions; None for none.
         definitions_lock_wanted: the nodes that request the definitions lock.
         epoch: the highest epoch that any queue ever had.
@@ -394,6 +397,7 @@ class ClusterState:
         self.proof = ""
         self.members: dict[str, MemberRecord] = {}
         self.alive: dict[str, Presence] = {}
+        self.begun: dict[str, int] = {}
         self.definitions_lock: str | None = None
         self.definitions_lock_wanted: frozenset[str] = frozenset()
         self.epoch = 0
@@ -413,6 +417,10 @@ class ClusterState:
     def names(self) -> list[str]:
         """The members' names, in the order of joining: the same on all nodes."""
         return sorted(self.members, key=lambda name: (self.members[name].joined_at_ms, name))
+
+    def begun_since(self, revision: int) -> set[str]:
+        """Return the running nodes whose present run entered the cluster after this revision."""
+        return {name for name, begun in self.begun.items() if begun > revision}
 
     def unchanged(self, key: str) -> Unchanged:
         """Return the condition that the store's key is unchanged since the present revision.
@@ -459,7 +467,7 @@ class ClusterState:
                     self._place((key.names[0], key.names[1]), value, event.modified, placements)
                 case _:
                     self._note(event)
-                    self._take(key, value, nodes)
+                    self._take(key, value, event, nodes)
         deletes.sort(key=lambda change: -_ORDER[change.kind])
         puts.sort(key=lambda change: _ORDER[change.entity.kind])
         self.revision = revision
@@ -480,7 +488,7 @@ class ClusterState:
         else:
             self._modified[event.key] = event.modified
 
-    def _take(self, key: ClusterKey, value: Any, found: list[Changed]) -> None:
+    def _take(self, key: ClusterKey, value: Any, event: Event, found: list[Changed]) -> None:
         match key.family:
             case "cluster":
                 self.cluster_id = value or ""
@@ -507,6 +515,8 @@ class ClusterState:
                 _keep(self.members, key.names[0], value)
                 found.append(MemberChanged(key.names[0], value))
             case "alive":
+                known = self.begun.get(key.names[0], event.modified)
+                _keep(self.begun, key.names[0], None if value is None else event.created or known)
                 _keep(self.alive, key.names[0], value)
                 found.append(AliveChanged(key.names[0], value))
             case "collected" if key.names[0].isdecimal():

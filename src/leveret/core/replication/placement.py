@@ -240,11 +240,27 @@ def _still(nodes: Sequence[str], alive: Collection[str]) -> list[str]:
     return [node for node in nodes if node in alive]
 
 
-def promotion(placement: Placement, policy: MirrorPolicy, alive: Collection[str]) -> QueuePromotion:
+def promotion(
+    placement: Placement, policy: MirrorPolicy, alive: Collection[str], late: Collection[str] = ()
+) -> QueuePromotion:
     """Return the successor of a leader that does not run.
 
     The record, not the policy, tells which mirrors its confirms waited for: the policy may have changed since.
+
+    `late`: the nodes that began to run after the record was written, so the leader was lost while they were stopped.
+    A mirror that lacks messages may lead only if one ran at the loss: after a start of all nodes, the leader and
+    complete mirrors come a moment later.
     """
+    found = _promotion(placement, policy, alive)
+    if found.is_complete or not late:
+        return found
+    ran = [node for node in alive if node not in late]
+    if any(node in ran for node in placement.mirrors):
+        ran += [node for node in placement.synchronised if node in alive and node in late]
+    return _promotion(placement, policy, ran)
+
+
+def _promotion(placement: Placement, policy: MirrorPolicy, alive: Collection[str]) -> QueuePromotion:
     policy = msgspec.structs.replace(policy, confirm=MAJORITY if placement.majority else ALL)
     found = successor(policy, placement.mirrors, placement.synchronised, alive, is_graceful=False)
     if not placement.closed or found.is_complete:

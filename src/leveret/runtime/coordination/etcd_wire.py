@@ -177,7 +177,10 @@ class KeyEvent(msgspec.Struct):
     @property
     def event(self) -> Event:
         """The change as an Event."""
-        return Event(self.kv.name, None if self.type == "DELETE" else self.kv.value, self.kv.mod_revision)
+        kv = self.kv
+        if self.type == "DELETE":
+            return Event(kv.name, None, kv.mod_revision)
+        return Event(kv.name, kv.value, kv.mod_revision, created=kv.create_revision)
 
 
 class WatchResponse(msgspec.Struct):

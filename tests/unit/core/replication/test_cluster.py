@@ -128,6 +128,19 @@ class TestState:
         assert (state.alive, state.names) == ({}, ["b"])
         assert state.unchanged(KEYS.alive("a")) == Unchanged(KEYS.alive("a"), 0)
 
+    def test_knows_since_when_each_node_runs(self) -> None:
+        state = ClusterState(KEYS)
+        presence = encode(PRESENCE)
+        state.apply(differences({}, {KEYS.alive("a"): StoredValue(presence, 6, 1, 4)}, 6), 6)
+        assert (state.begun_since(3), state.begun_since(4)) == ({"a"}, set())
+        # It announces something, in the same run; then it ends, and another run begins.
+        reported(state, Event(KEYS.alive("a"), presence, 7, created=4), revision=7)
+        assert (state.begun_since(3), state.begun_since(4)) == ({"a"}, set())
+        reported(state, Event(KEYS.alive("a"), None, 8), revision=8)
+        assert state.begun_since(0) == set()
+        reported(state, Event(KEYS.alive("a"), presence, 9, created=9), revision=9)
+        assert (state.begun_since(8), state.begun_since(9)) == ({"a"}, set())
+
     def test_knows_who_has_the_definitions_lock_and_who_wants_it(self) -> None:
         state = ClusterState(KEYS)
 

@@ -247,6 +247,23 @@ def test_where_messages_are_lost_nobody_is_recorded_and_nobody_who_has_them_may_
     assert must_be_gone(by_majority, few) == ("c", "d")
 
 
+def test_a_mirror_that_lacks_messages_and_was_stopped_when_the_leader_was_lost_does_not_lead() -> None:
+    unready = placed("bcd", "d")
+    assert promotion(unready, ALL, "bc", "b").leader == "c"
+    assert promotion(unready, ALL, "bc", "bc").leader is None
+    assert promotion(unready, ALL, "bd", "bd") == promotion(unready, ALL, "bd")
+    few = placed("bcd", "cd", majority=True)
+    assert promotion(few, ALL, "c", "c").leader is None
+    # One ran, so the queue goes on, with the best copy that there is now.
+    assert promotion(few, ALL, "bc", "c").leader == "c"
+    closed = placed("bc", closed=True)
+    shutdown = MirrorPolicy(mode="all", promote_on_shutdown="always")
+    assert (promotion(closed, shutdown, "bc").leader, promotion(closed, shutdown, "bc", "bc").leader) == (
+        "b",
+        None,
+    )
+
+
 def test_a_mirror_that_cannot_read_its_copy_is_recorded_no_more_and_is_the_last_to_lead() -> None:
     found = withdrawn(placed("bcd", "bd"), "b")
     assert shown(found) == ("a", "cdb", "d", "")

@@ -283,7 +283,7 @@ class PlacementController:
         copy = LocalCopy.UNREADABLE if self._local_queues.is_damaged(key) else LocalCopy.WHOLE
         promoted = QueuePromotion(None)
         if leader is RecordedLeader.GONE:
-            promoted = promotion(placement, policy, alive)
+            promoted = promotion(placement, policy, alive, self._begun_since_write(key))
         elif leader is RecordedLeader.HERE and copy is LocalCopy.UNREADABLE:
             promoted = promotion(placement, policy, alive.keys() - {me})
         match turn(leader, copy, Successor.by(promoted, me)):
@@ -299,6 +299,11 @@ class PlacementController:
             self._local_queues.leader_is(key, alive=leader is RecordedLeader.ELSEWHERE)
             if self._is_first(cluster_view) and lost:
                 found.lost.append((key, placement))
+
+    def _begun_since_write(self, key: QueueKey) -> set[str]:
+        """Return the running nodes that have begun to run since the queue's record was written."""
+        placed = self._state.placements.get(key)
+        return self._state.begun_since(placed.modified) if placed is not None else set()
 
     def _look_at_led(self, key: QueueKey, placement: Placement, policy: MirrorPolicy, found: _Found) -> None:
         local = self._local_queues

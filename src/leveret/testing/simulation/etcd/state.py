@@ -85,7 +85,7 @@ class EtcdState:
                     before, written = self.entries.get(key), self.revision + 1
                     made = before.created if before is not None else written
                     self.entries[key] = StoredValue(value, written, lease_id * leased, made)
-                    events.append(Event(key, value, self.revision + 1))
+                    events.append(Event(key, value, written, created=made))
                 case DeleteKey(key, is_prefix):
                     named = self._keys_below(key) if is_prefix else [key] * (key in self.entries)
                     events += map(self._remove, named)

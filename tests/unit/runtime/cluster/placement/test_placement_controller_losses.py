@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from leveret.core.replication.cluster import LossyPromotion, Presence
 from leveret.core.replication.placement import ClusterView, following
@@ -21,6 +22,21 @@ async def test_a_mirror_that_lacks_messages_and_leads_says_so_until_who_has_them
     assert kept.lost == found.lost
     back = following(found, world.policy, [], ["c"], world.placement_controller._cluster_view()).placement
     assert back.lost == LossyPromotion(found.term, 7, "")
+
+
+@pytest.mark.parametrize("ran", [True, False])
+async def test_a_mirror_that_lacks_messages_leads_only_if_it_ran_when_the_leader_was_lost(ran: bool) -> None:
+    """After a start of all nodes, the leader and the mirrors that have everything come a moment later."""
+    world = World(alive="a" if ran else "", policy=MirrorPolicy(mode="all", promote_on_failure="always"))
+    world.records(msgspec.structs.replace(placed("abd", "d"), leader="c"))
+    if not ran:
+        world.runs("a")
+    await begun(world)
+    await world.rest()
+    assert world.recorded().leader == ("a" if ran else "c")
+    world.runs("d")
+    await world.rest()
+    assert (world.recorded().leader, world.recorded().lost is None) == (("a", False) if ran else ("c", True))
 
 
 def test_who_had_led_is_a_mirror_until_what_it_alone_has_is_quarantined() -> None:
