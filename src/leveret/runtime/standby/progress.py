@@ -94,6 +94,30 @@ class JoinedProgress:
                 self._report(event)
 
 
+class PromotionReports:
+    """Reports what the nodes of a site tell of a promotion, each plan and each message once.
+
+    A node that tries again publishes the messages of a plan again, and counts them from 0.
+    """
+
+    def __init__(self, report: Report) -> None:
+        """Pass reports on to `report`."""
+        self.report = report
+        self._plans: set[str] = set()
+        self._published: dict[str, int] = {}
+
+    def take(self, node: str, plans: Iterable[Event], published: int) -> None:
+        """Take the plans of a node, and the number of messages that it has published in its present try."""
+        for plan in plans:
+            if plan["plan_id"] not in self._plans:
+                self._plans.add(plan["plan_id"])
+                self.report({**plan, "event": "planned"})
+        before = self._published.get(node, 0)
+        if published > before:
+            self._published[node] = published
+            self.report({"event": "published", "messages": published - before})
+
+
 def amounts(
     plans: Iterable[PlannedMessages], recovered: Callable[[tuple[str, str], str], int]
 ) -> Iterator[list[dict[str, Any]]]:

@@ -32,7 +32,7 @@ from leveret.runtime.standby.found_archive import FoundArchive
 from leveret.runtime.standby.node_promotion import NodePromotion
 from leveret.runtime.standby.other_archives import check_drained, check_other_archives
 from leveret.runtime.standby.pipeline_process import Event, PipelineFailed, Report
-from leveret.runtime.standby.progress import PromotionProgress
+from leveret.runtime.standby.progress import PromotionProgress, PromotionReports
 from leveret.runtime.standby.recovery import Recoveries, reported_rows
 from leveret.runtime.standby.site import SiteParts, StandbySite
 from leveret.runtime.standby.site_archive import answers_of
@@ -98,7 +98,7 @@ class SiteMember:
         self._task: asyncio.Task[None] | None = None
         self._part: asyncio.Task[None] | None = None
         self._failures = 0
-        self._report: Report | None = None
+        self._reports: PromotionReports | None = None
         self._progress = PromotionProgress()
         self._published = 0
         self._promoted = own.decided.promotions[-1:]
@@ -313,6 +313,7 @@ class SiteMember:
     async def _recover(self, attempt: PromotionAttempt, vhosts: list[str]) -> None:
         """Recover vhosts, and record that; a recovery that a lost node may have failed is retried."""
         running = self.site.running
+        self._published = 0
         try:
             await self.site.all_know()
             await self._found.find()
@@ -358,10 +359,15 @@ class SiteMember:
     def _take(self, event: Event) -> None:
         """Take a report of this node's recovery."""
         self._progress.take(event)
-        if event.get("event") == "published":
+        is_published = event.get("event") == "published"
+        if is_published:
             self._published += event["messages"]
-        if self._report is not None:
-            self._report(event)
+        if self._reports is None:
+            return
+        if is_published or event.get("event") == "planned":
+            self._reports.take(self.site.name, [] if is_published else [event], self._published)
+        else:
+            self._reports.report(event)
 
     def _finished(self, site: SiteDecisions) -> SiteDecisions:
         """Return the decisions, with the promotion ended if all vhosts are recovered."""
@@ -384,8 +390,7 @@ class SiteMember:
         Raises:
             PipelineFailed: the promotion failed at a node, or was given up, or a node with data was lost.
         """
-        seen: dict[str, tuple[set[str], int]] = {}
-        self._report, missing_since_s = report, 0.0
+        self._reports, missing_since_s = PromotionReports(report), 0.0
         loop = asyncio.get_running_loop()
         try:
             while self._own.decided.promotions[-1:] == before:
@@ -402,11 +407,11 @@ class SiteMember:
                         )
                 else:
                     missing_since_s = 0.0
-                await self._report_others(seen, report)
+                await self._report_others(self._reports)
                 await self.site.wait(LOOK_S)
             self._note_promoted(self._own.decided.site)
         finally:
-            self._report = None
+            self._reports = None
 
     def _lost(self, attempt: PromotionAttempt) -> tuple[str, str] | None:
         """Return a vhost that is not recovered yet and whose node does not run, and the node; None if there is none."""
@@ -416,20 +421,13 @@ class SiteMember:
                 return vhost, owners[vhost].recoverer
         return None
 
-    async def _report_others(self, seen: dict[str, tuple[set[str], int]], report: Report) -> None:
+    async def _report_others(self, reports: PromotionReports) -> None:
         for node in self.site.running:
             if node == self.site.name:
                 continue
             with suppress(LeveretError):
                 found = await self.parts.of(node, "progress")
-                plans, published = seen.setdefault(node, (set(), 0))
-                for plan in found["plans"]:
-                    if plan["plan_id"] not in plans:
-                        plans.add(plan["plan_id"])
-                        report({"event": "planned", **plan})
-                if found["published"] > published:
-                    report({"event": "published", "messages": found["published"] - published})
-                seen[node] = plans, max(published, found["published"])
+                reports.take(node, found["plans"], found["published"])
 
     # -- deleting ---------------------------------------------------------------------------------
 
@@ -521,7 +519,8 @@ class SiteMember:
             "plans": [
                 {"vhost": each.vhost, "plan_id": each.plan_id, "queues": each.queues} for each in plans
             ],
-            "published": self._published,
+            # Without a plan nothing is published: the count is of an earlier promotion.
+            "published": self._published if plans else 0,
             "error": "",
         }
 

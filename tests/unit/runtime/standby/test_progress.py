@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from leveret.runtime.standby import progress
-from leveret.runtime.standby.progress import JoinedProgress, PlannedMessages, PromotionProgress, amounts
+from leveret.runtime.standby.progress import (
+    JoinedProgress,
+    PlannedMessages,
+    PromotionProgress,
+    PromotionReports,
+    amounts,
+)
 
 
 def test_what_is_left_is_told_by_vhost() -> None:
@@ -27,6 +35,19 @@ def test_many_queues_are_looked_at_in_bounded_steps() -> None:
     *steps, [row] = amounts([plan], lambda key, reference: 0)
     assert len(steps) == 3
     assert (row["queues_left"], row["messages_left"]) == (count, count)
+
+
+def test_a_node_that_publishes_messages_again_after_a_failure_reports_each_once() -> None:
+    reported: list[dict[str, Any]] = []
+    reports = PromotionReports(reported.append)
+    plan = {"event": "planned", "vhost": "v", "plan_id": "p", "queues": {"q": 9}}
+    reports.take("a", [plan], 0)
+    reports.take("a", [plan], 5)
+    reports.take("a", [plan], 0)
+    reports.take("b", [], 0)
+    reports.take("a", [], 4)
+    reports.take("a", [plan], 9)
+    assert reported == [plan, *({"event": "published", "messages": count} for count in (5, 4))]
 
 
 @pytest.mark.parametrize(
