@@ -31,11 +31,7 @@ RABBITMQ_SERVER = shutil.which("rabbitmq-server", path="/usr/sbin:/usr/lib/rabbi
 # A run is the same every time, so a red test is the change's fault; new cases are `make fuzz`'s task.
 settings.register_profile("quick", max_examples=40, derandomize=True, deadline=None, print_blob=True)
 settings.register_profile(
-    "fuzz",
-    max_examples=5_000,
-    deadline=None,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow],
+    "fuzz", max_examples=5_000, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("quick")
 

@@ -296,8 +296,7 @@ def test_a_header_matches_only_in_its_own_type(
 
 
 @pytest.mark.parametrize(
-    ("permissions", "what"),
-    [({"read": ""}, "exchange 'mine'"), ({"write": "^mine$"}, "exchange 'target'")],
+    ("permissions", "what"), [({"read": ""}, "exchange 'mine'"), ({"write": "^mine$"}, "exchange 'target'")]
 )
 def test_an_alternate_exchange_must_be_writable_and_the_exchange_readable(
     broker: Broker, connect: Any, name: str, permissions: dict[str, str], what: str

@@ -12,11 +12,7 @@ from tests.conformance.verbs import drain, publish, ready_count, take, wait_read
 
 
 def test_an_expired_message_goes_to_the_dead_letter_exchange(channel: Any, queue: str, name: str) -> None:
-    arguments = {
-        "x-message-ttl": 10,
-        "x-dead-letter-exchange": "",
-        "x-dead-letter-routing-key": queue,
-    }
+    arguments = {"x-message-ttl": 10, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": queue}
     dying = f"dying-{name}"
     channel.queue_declare(dying, exclusive=True, arguments=arguments)
     publish(channel, dying, b"x")

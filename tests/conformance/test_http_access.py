@@ -52,10 +52,7 @@ READERS: Final[dict[str, frozenset[str]]] = {
         ANY,
     ),
     **dict.fromkeys(("nodes", "nodes/$node", "nodes/$node/memory", "auth/attempts/$node"), MONITORS),
-    **dict.fromkeys(
-        ("parameters", "parameters/vhost-limits", "parameters/vhost-limits/%2F"),
-        MAKERS,
-    ),
+    **dict.fromkeys(("parameters", "parameters/vhost-limits", "parameters/vhost-limits/%2F"), MAKERS),
     **dict.fromkeys(
         (
             "vhosts/%2F",

@@ -129,8 +129,7 @@ def test_a_payload_that_is_no_text_is_given_in_base64(publish: Publish, get: Get
 
 
 @pytest.mark.parametrize(
-    ("truncate", "shown"),
-    [(0, ""), (1, "h"), (1.9, "h"), ("1", "h"), (10**12, "hi"), (1e300, "hi")],
+    ("truncate", "shown"), [(0, ""), (1, "h"), (1.9, "h"), ("1", "h"), (10**12, "hi"), (1e300, "hi")]
 )
 def test_a_payload_is_cut_by_whole_numbers_also_in_other_forms(
     publish: Publish, get: Get, truncate: Any, shown: str

@@ -105,9 +105,7 @@ ROWS: Final[dict[str, Row]] = {
         http("PUT", "queues/$/new", {}),
     ),
     "queue.declare of one that is there": Row(
-        {("configure", "q")},
-        amqp(lambda channel: channel.queue_declare("q")),
-        http("PUT", "queues/$/q", {}),
+        {("configure", "q")}, amqp(lambda channel: channel.queue_declare("q")), http("PUT", "queues/$/q", {})
     ),
     "queue.declare passive": Row(set(), amqp(lambda channel: channel.queue_declare("q", passive=True))),
     "queue.declare with a dead letter exchange": Row(
@@ -119,14 +117,10 @@ ROWS: Final[dict[str, Row]] = {
         {("configure", "q")}, amqp(lambda channel: channel.queue_delete("q")), http("DELETE", "queues/$/q")
     ),
     "queue.purge": Row(
-        {("read", "q")},
-        amqp(lambda channel: channel.queue_purge("q")),
-        http("DELETE", "queues/$/q/contents"),
+        {("read", "q")}, amqp(lambda channel: channel.queue_purge("q")), http("DELETE", "queues/$/q/contents")
     ),
     "basic.get": Row(
-        {("read", "q")},
-        amqp(lambda channel: channel.basic_get("q")),
-        http("POST", "queues/$/q/get", WISH),
+        {("read", "q")}, amqp(lambda channel: channel.basic_get("q")), http("POST", "queues/$/q/get", WISH)
     ),
     "basic.consume": Row({("read", "q")}, amqp(lambda channel: channel.basic_consume("q", print))),
     "basic.publish": Row(

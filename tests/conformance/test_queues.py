@@ -11,15 +11,7 @@ from pamqp import commands
 
 from leveret.testing.network.ports import wait_until
 from tests.conformance.rawclient import PATIENCE_S, Peer
-from tests.conformance.verbs import (
-    Consumer,
-    channel_refuses,
-    drain,
-    get,
-    publish,
-    take,
-    wait_ready,
-)
+from tests.conformance.verbs import Consumer, channel_refuses, drain, get, publish, take, wait_ready
 
 
 def missing(queue: str) -> str:

@@ -272,10 +272,7 @@ def test_a_queue_that_is_not_there_is_made_with_its_arguments_or_told(
         publish(target, directory)
     arguments = {"x-queue-mode": "lazy", "x-max-length": 3}
     made = AmqpTarget(
-        host=target.host,
-        port=target.port,
-        credentials=target.credentials,
-        queues={VHOST: {name: arguments}},
+        host=target.host, port=target.port, credentials=target.credentials, queues={VHOST: {name: arguments}}
     )
     publish(made, directory)
     channel.queue_declare(name, durable=True, arguments=arguments)

@@ -184,10 +184,7 @@ def test_a_queue_of_that_name_gets_the_streams_messages(
     target: AmqpTarget, channel: Any, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = AmqpTarget(
-        host=target.host,
-        port=target.port,
-        credentials=target.credentials,
-        queues={VHOST: {queue: ARGUMENTS}},
+        host=target.host, port=target.port, credentials=target.credentials, queues={VHOST: {queue: ARGUMENTS}}
     )
     directory = planned(tmp_path, queue, list(mixed(1500)))
     killed_after(1200, monkeypatch, lambda: publish(made, directory))

@@ -83,10 +83,7 @@ CASES: Final[dict[str, tuple[Callable[[StreamTalker], object], dict[str, int]]]]
         inside(lambda client: client.ask(wire.Create(7, STREAM, {}), wire.CreateResponse)),
         {"stream_already_exists": 1},
     ),
-    "a subscription of a number that is taken": (
-        inside(read, read),
-        {"subscription_id_already_exists": 1},
-    ),
+    "a subscription of a number that is taken": (inside(read, read), {"subscription_id_already_exists": 1}),
     "a subscription that is not there": (
         inside(lambda client: client.ask(wire.Unsubscribe(7, 9), wire.UnsubscribeResponse)),
         {"subscription_id_does_not_exist": 1},
@@ -103,20 +100,12 @@ CASES: Final[dict[str, tuple[Callable[[StreamTalker], object], dict[str, int]]]]
         inside(_unpublished),
         {"publisher_does_not_exist": 1},
     ),
-    "a publisher twice": (
-        inside(declare, declare),
-        {"precondition_failed": 1},
-    ),
+    "a publisher twice": (inside(declare, declare), {"precondition_failed": 1}),
     "an offset that was never stored": (
-        inside(
-            lambda client: client.ask(wire.QueryOffset(7, "nobody", STREAM), wire.QueryOffsetResponse),
-        ),
+        inside(lambda client: client.ask(wire.QueryOffset(7, "nobody", STREAM), wire.QueryOffsetResponse)),
         {},
     ),
-    "a stream that the user may not read": (
-        inside(read, username="limited"),
-        {"access_refused": 1},
-    ),
+    "a stream that the user may not read": (inside(read, username="limited"), {"access_refused": 1}),
     "a command that there is not": (inside(_unknown_frame), {"unknown_frame": 1}),
     "a frame that is too large": (inside(_too_large), {"frame_too_large": 1}),
 }

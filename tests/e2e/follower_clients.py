@@ -88,11 +88,7 @@ def live(leader: FollowerSiteNode) -> None:
             "events": {"x-queue-type": "stream"},
             "ranked": {"x-max-priority": 3},
             "grave": {},
-            "dying": {
-                "x-message-ttl": 1,
-                "x-dead-letter-exchange": "",
-                "x-dead-letter-routing-key": "grave",
-            },
+            "dying": {"x-message-ttl": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "grave"},
             "gone": {},
         }.items():
             channel.queue_declare(name, durable=True, arguments=arguments)

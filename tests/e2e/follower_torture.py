@@ -540,11 +540,7 @@ def declare(channel: Any) -> None:
         **{name: {} for name in QUEUES},
         QUORUM: {"x-queue-type": "quorum"},
         STREAM: {"x-queue-type": "stream"},
-        DYING: {
-            "x-message-ttl": _TTL_MS,
-            "x-dead-letter-exchange": "",
-            "x-dead-letter-routing-key": GRAVE,
-        },
+        DYING: {"x-message-ttl": _TTL_MS, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": GRAVE},
         GRAVE: {},
         BEACON: {},
         IDLE: {},

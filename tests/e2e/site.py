@@ -43,12 +43,7 @@ class Site:
     """Applications at `node`; they find it again after a restart. `consumers` is the kind of its consumers."""
 
     def __init__(
-        self,
-        node: Door,
-        vhost: str,
-        folder: Path,
-        seed: int,
-        consumers: type[AppConsumer] = AppConsumer,
+        self, node: Door, vhost: str, folder: Path, seed: int, consumers: type[AppConsumer] = AppConsumer
     ) -> None:
         self._consumers = consumers
         self.published: list[AppMessage] = []

@@ -44,12 +44,7 @@ class Node:
     """A store with what it was told."""
 
     def __init__(
-        self,
-        name: str,
-        endpoints: str,
-        prefix: str,
-        ttl_ms: int = LONG_MS,
-        former: set[int] | None = None,
+        self, name: str, endpoints: str, prefix: str, ttl_ms: int = LONG_MS, former: set[int] | None = None
     ) -> None:
         self.name = name
         settings = config(name, endpoints, prefix, ttl_ms)

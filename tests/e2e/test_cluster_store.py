@@ -129,10 +129,7 @@ async def test_old_revisions_are_forgotten_before_etcd_is_full_and_one_node_is_e
     """An etcd that keeps all of them refuses every write once it has 2 GB, after a million exclusive queues."""
     monkeypatch.setattr(store, "COMPACT_S", 0.2)
     monkeypatch.setattr(store, "COMPACT_REVISIONS", 5)
-    async with (
-        node("a", shared_etcd.setting, "history") as a,
-        node("b", shared_etcd.setting, "history") as b,
-    ):
+    async with node("a", shared_etcd.setting, "history") as a, node("b", shared_etcd.setting, "history") as b:
         first = await a.put("x")
         assert first is not None
         async with asyncio.timeout(PATIENCE_S):
@@ -173,10 +170,7 @@ async def test_an_error_of_etcd_is_shown_until_the_lease_was_renewed_after_it(
 
 
 async def test_what_nobody_can_follow_ends_the_lease_and_is_named(shared_etcd: EtcdCluster) -> None:
-    async with (
-        node("a", shared_etcd.setting, "unread") as a,
-        node("b", shared_etcd.setting, "unread") as b,
-    ):
+    async with node("a", shared_etcd.setting, "unread") as a, node("b", shared_etcd.setting, "unread") as b:
         await a.put("epoch", b"not a number")
         await until(lambda: b.losses)
         assert "etcd's key unread/epoch has a value that no node" in b.losses[0]
@@ -228,10 +222,7 @@ async def test_a_node_that_comes_back_waits_for_the_lease_of_before(shared_etcd:
         await until(lambda: "a" in b.state.alive)
         seen = [one.presence for one in b.changed if isinstance(one, AliveChanged) and one.name == "a"]
         assert [one and one.run_id for one in seen] == ["first", None, "second"]
-        assert (await read(shared_etcd.setting, "back/turns/")).keys() == {
-            b.store._turn,
-            back.store._turn,
-        }
+        assert (await read(shared_etcd.setting, "back/turns/")).keys() == {b.store._turn, back.store._turn}
         await back.store.stop()
         await killed.store.stop()
 
@@ -256,10 +247,7 @@ async def test_without_etcd_the_lease_ends_by_the_clock_and_with_it_all_goes_on(
     own_etcd: EtcdCluster,
 ) -> None:
     member = own_etcd.members[0]
-    async with (
-        node("a", own_etcd.setting, "away", SHORT_MS) as a,
-        node("b", own_etcd.setting, "away") as b,
-    ):
+    async with node("a", own_etcd.setting, "away", SHORT_MS) as a, node("b", own_etcd.setting, "away") as b:
         await until(lambda: "b" in a.state.alive)
         member.pause()
         writing = asyncio.create_task(a.put("x"))

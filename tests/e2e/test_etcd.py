@@ -90,11 +90,7 @@ async def test_one_of_two_leads_the_other_sees_it_and_follows_at_once_when_it_re
         assert lost == ElectionDeclined("node a leads in epoch 4", ElectedLeader("a", "tcp://a:5679", 4))
         await until(lambda: b.seen[-1:] == [ElectedLeader("a", "tcp://a:5679", 4)])
         status = b.election.status()
-        assert (status["reachable"], status["in_sync"], status["holds_lease"]) == (
-            True,
-            ["a", "b"],
-            False,
-        )
+        assert (status["reachable"], status["in_sync"], status["holds_lease"]) == (True, ["a", "b"], False)
         await a.election.resign()
         assert not a.election.holds_lease_now()
         # Far sooner than a lease ends, or nobody would be told within this test's patience.
@@ -240,10 +236,7 @@ async def test_without_etcd_the_leader_gives_up_by_itself_and_with_it_all_goes_o
 ) -> None:
     member = own_etcd.members[0]
 
-    async with (
-        node("a", own_etcd.setting, "away", SHORT_MS) as a,
-        node("b", own_etcd.setting, "away") as b,
-    ):
+    async with node("a", own_etcd.setting, "away", SHORT_MS) as a, node("b", own_etcd.setting, "away") as b:
         epoch = (await a.win()).epoch
         await until(lambda: b.seen)
         member.pause()

@@ -19,15 +19,7 @@ from leveret.testing.network.ports import LOOPBACK, accepts, wait_until
 from leveret.testing.servers.broker import LeveretProcess
 from leveret.testing.servers.certificates import CertificateAuthority
 from leveret.testing.sites.follower_site import PATIENCE_S, SECRET_FILE, FollowerSite, FollowerSiteNode
-from tests.e2e.follower_clients import (
-    channel_at,
-    declare,
-    fill,
-    live,
-    numbered,
-    publish,
-    store_offset,
-)
+from tests.e2e.follower_clients import channel_at, declare, fill, live, numbered, publish, store_offset
 
 MIB = 1 << 20
 SEGMENTS = {"segment_bytes_max": str(MIB)}

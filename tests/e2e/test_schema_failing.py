@@ -17,16 +17,7 @@ from leveret.session.amqp10.client import SchemaLinkClient
 from leveret.session.amqp10.server import Amqp10Session
 from leveret.testing.network.waiting import until
 from leveret.wire.schema_sync import VERSION, decode_request
-from tests.e2e.schema_pair import (
-    TIMING,
-    Node,
-    Pair,
-    a_refused_port,
-    endpoints,
-    garbage,
-    listening,
-    pair,
-)
+from tests.e2e.schema_pair import TIMING, Node, Pair, a_refused_port, endpoints, garbage, listening, pair
 
 pytestmark = pytest.mark.uvloop
 

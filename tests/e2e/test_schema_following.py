@@ -218,10 +218,7 @@ async def test_a_force_that_failed_or_that_nobody_waits_for_is_no_force_any_more
                 writer.write(reply)
 
     timing = TIMING._replace(reply_timeout_s=0.5)
-    async with (
-        pair(tmp_path, timing, minimum_sync_interval_ms=NEVER_MS) as link,
-        listening(serve) as port,
-    ):
+    async with pair(tmp_path, timing, minimum_sync_interval_ms=NEVER_MS) as link, listening(serve) as port:
         link.upstream.put(Queue(vhost="/", name="q", arguments={"x": 1}))
         link.downstream.put(Queue(vhost="/", name="q"))
         _hold_messages(link.downstream, "q")

@@ -9,28 +9,10 @@ import pytest
 
 from leveret.core.broker.access import check_password, permission_of
 from leveret.core.schema.delta import SCHEMA_VHOST
-from leveret.model.definitions import (
-    Binding,
-    Delete,
-    Exchange,
-    Permission,
-    Put,
-    Queue,
-    User,
-    Vhost,
-)
+from leveret.model.definitions import Binding, Delete, Exchange, Permission, Put, Queue, User, Vhost
 from leveret.model.errors import AccessRefused, InvalidCommand, NotAllowed
 from leveret.testing.network.waiting import until
-from tests.e2e.schema_pair import (
-    SOME,
-    Node,
-    a_refused_port,
-    endpoints,
-    garbage,
-    listening,
-    pair,
-    silent,
-)
+from tests.e2e.schema_pair import SOME, Node, a_refused_port, endpoints, garbage, listening, pair, silent
 
 pytestmark = pytest.mark.uvloop
 

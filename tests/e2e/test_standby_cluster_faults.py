@@ -80,12 +80,7 @@ def test_nodes_are_lost_and_come_in_transfer_and_promotion_and_the_books_balance
         sites.cluster.start(sites.cluster.add())
         assert sorted(
             map([*sites.wait_spread(most=1).values()].count, {node.node for node in sites.cluster.members})
-        ) == [
-            1,
-            1,
-            1,
-            1,
-        ]
+        ) == [1, 1, 1, 1]
         gone = node_of(sites, sites.places()["stock"]["owner"])
         gone.stop()
         keeper = next(node for node in sites.cluster.members if node.alive)

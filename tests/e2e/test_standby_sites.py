@@ -69,12 +69,7 @@ class Story:
     ) -> subprocess.CompletedProcess[str]:
         """Run a command at a node, and note what it prints."""
         done = node.process.ctl(
-            "--formatter",
-            "json",
-            *command,
-            check=False,
-            input_text=input_text,
-            timeout_s=PROMOTE_TIMEOUT_S,
+            "--formatter", "json", *command, check=False, input_text=input_text, timeout_s=PROMOTE_TIMEOUT_S
         )
         print(f"{chapter}: {node.node} {' '.join(command)} -> {done.returncode}: {done.stderr[-600:]}")
         is_json = done.returncode == 0 and done.stdout.strip()

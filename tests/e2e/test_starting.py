@@ -75,10 +75,7 @@ def refused(
     ("change", "text"),
     [
         ({"permissions": [{"user": "nobody", "vhost": "shop"}]}, "permissions[0]"),
-        (
-            {"queues": [{"name": "orders", "vhost": "nosuch"}]},
-            "queues 'nosuch orders'",
-        ),
+        ({"queues": [{"name": "orders", "vhost": "nosuch"}]}, "queues 'nosuch orders'"),
         ({"queues": "orders"}, "queues: expected a list"),
     ],
 )

@@ -33,12 +33,7 @@ def test_rounds_of_losses_of_both_sites_balance(tmp_path: Path, archive: str) ->
             config[ARCHIVE] = str(tmp_path / f"archive-{site}")
             config["standby.replication.downstream.shared_data_dir"] = "true"
     with StandbyCluster(
-        tmp_path,
-        VHOSTS,
-        upstream_nodes=3,
-        seed=seed,
-        config=own["second"],
-        upstream_config=own["first"],
+        tmp_path, VHOSTS, upstream_nodes=3, seed=seed, config=own["second"], upstream_config=own["first"]
     ) as sites:
         torture = SitesTorture(sites, seed)
         torture.publish()

@@ -117,10 +117,7 @@ SUITES: Final[tuple[Suite, ...]] = (
         },
     ),
     Suite(
-        name="kombu",
-        package="kombu",
-        tests=("t/integration/test_py_amqp.py",),
-        environment=_celery_family,
+        name="kombu", package="kombu", tests=("t/integration/test_py_amqp.py",), environment=_celery_family
     ),
     Suite(
         name="aio-pika",
@@ -131,7 +128,7 @@ SUITES: Final[tuple[Suite, ...]] = (
         left_out={
             "tests/test_reconnect_channel_snapshot.py::test_create_channels_during_reconnect": (
                 "loses a race in the client one time in three, on RabbitMQ too"
-            ),
+            )
         },
         timeout_s=1500,
     ),

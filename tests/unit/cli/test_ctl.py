@@ -104,16 +104,7 @@ def test_only_the_family_of_a_command_is_built() -> None:
 
 
 def test_a_command_starts_without_what_only_nodes_need() -> None:
-    heavy = (
-        "starlette",
-        "uvicorn",
-        "pyspark",
-        "numpy",
-        "pandas",
-        "pyarrow",
-        "proton",
-        "leveret.core",
-    )
+    heavy = ("starlette", "uvicorn", "pyspark", "numpy", "pandas", "pyarrow", "proton", "leveret.core")
     code = (
         "import sys; from leveret.cli.ctl import build_app; build_app('list_queues');"
         f"print([name for name in {heavy} if name in sys.modules])"

@@ -135,10 +135,7 @@ def test_a_plugin_that_is_built_in_may_be_enabled_and_another_one_is_refused(tmp
             ["enable", BUILT_IN[0], "rabbitmq_shovel"],
             "rabbitmq_shovel: there is no shovel plugin; nothing was changed",
         ),
-        (
-            ["set", "mine"],
-            "mine: Leveret has neither this plugin nor a replacement; nothing was changed",
-        ),
+        (["set", "mine"], "mine: Leveret has neither this plugin nor a replacement; nothing was changed"),
         (["disable", "rabbitmq_stream"], "rabbitmq_stream is built in and cannot be disabled"),
         (["enable"], "plugins enable: name one or more plugins"),
     ],

@@ -561,12 +561,7 @@ def test_a_node_is_critical_that_leads_a_mirrored_queue_without_a_synchronised_m
         "status": "failed",
         "reason": "There are classic mirrored queues without online synchronised mirrors",
         "queues": [
-            {
-                "readable_name": "queue 'q' in vhost '/'",
-                "name": "q",
-                "virtual_host": "/",
-                "type": "classic",
-            }
+            {"readable_name": "queue 'q' in vhost '/'", "name": "q", "virtual_host": "/", "type": "classic"}
         ],
     }
     assert trio.get(A, "/api/health/checks/node-is-quorum-critical") == {"status": "ok"}

@@ -155,12 +155,7 @@ def test_a_super_stream_that_cannot_be_made_takes_nothing_of_anothers_with_it(
     ],
 )
 def test_an_exchange_that_is_no_super_stream_is_not_deleted_as_one(
-    between: Between,
-    admin: Client,
-    node: FakeNode,
-    arguments: dict[str, bool],
-    ends: list[str],
-    is_one: bool,
+    between: Between, admin: Client, node: FakeNode, arguments: dict[str, bool], ends: list[str], is_one: bool
 ) -> None:
     admin.put("/api/exchanges/%2F/x", arguments=arguments)
     for kind in ends:

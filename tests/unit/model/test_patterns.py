@@ -12,14 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from leveret.model.patterns import (
-    PATTERN_OCTETS_MAX,
-    Pattern,
-    PatternError,
-    compiled,
-    stored,
-    take_costly,
-)
+from leveret.model.patterns import PATTERN_OCTETS_MAX, Pattern, PatternError, compiled, stored, take_costly
 
 HELD_UP_MAX_S = 0.005
 """How long a pattern may hold up other connections (issue 16)."""

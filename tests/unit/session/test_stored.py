@@ -21,10 +21,7 @@ def test_a_body_may_look_like_an_entry() -> None:
     assert (runs[0].first, [body for run in runs for body in run.bodies]) == (5, bodies)
 
 
-@given(
-    st.lists(st.tuples(st.sampled_from(HEADS), st.integers(1, 200)), max_size=8),
-    st.integers(0, 300),
-)
+@given(st.lists(st.tuples(st.sampled_from(HEADS), st.integers(1, 200)), max_size=8), st.integers(0, 300))
 def test_runs_are_what_was_stored_from_the_asked_offset_on(parts: list[tuple[Head, int]], skip: int) -> None:
     stored = [(head, bytes([n % 256]) * head.body_bytes) for head, count in parts for n in range(count)]
     data = b"".join(head.entry + body for head, body in stored)

@@ -93,16 +93,7 @@ def test_garbage_is_a_value_or_a_fault(octets: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "octets",
-    [
-        "",
-        "a1 05 61",
-        "3f",
-        "81 00",
-        "a1 01 ff",
-        "f0 00000005 7fffffff 40",
-        "00" * 40,
-    ],
+    "octets", ["", "a1 05 61", "3f", "81 00", "a1 01 ff", "f0 00000005 7fffffff 40", "00" * 40]
 )
 def test_what_is_no_value_is_a_fault(octets: str) -> None:
     with pytest.raises(ValueFault):

@@ -84,10 +84,7 @@ STATES: dict[str, tuple[SiteFacts, str]] = {
         "scrub",
     ),
     "a node that scrubs": (at_node("leader", scrub=READING), ""),
-    "a follower": (
-        at_node("follower", leader=FOLLOWING),
-        "follower_dry_run promote_follower verify scrub",
-    ),
+    "a follower": (at_node("follower", leader=FOLLOWING), "follower_dry_run promote_follower verify scrub"),
     "a follower that has lost its leader": (
         at_node("follower", leader=LeaderStatus(state="connecting")),
         "follower_dry_run promote_follower scrub",

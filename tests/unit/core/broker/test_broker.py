@@ -150,8 +150,7 @@ def test_a_deleted_vhost_takes_everything_in_it_along_and_nothing_else() -> None
 
 def test_a_deleted_user_loses_permissions_and_connections() -> None:
     one = broker(
-        d.User(name="u", password_hash=""),
-        d.Permission(user="u", vhost="v", configure="", write="", read=""),
+        d.User(name="u", password_hash=""), d.Permission(user="u", vhost="v", configure="", write="", read="")
     )
     theirs, others = Client("u"), Client("x")
     one.connections |= {theirs, others}

@@ -264,8 +264,7 @@ WRITTEN = st.one_of(
     st.tuples(st.just(KEYS.cluster), st.just(encode("c"))),
     st.tuples(NAMES.map(KEYS.member), SMALL.map(lambda n: encode(MemberRecord("m", "i", n)))),
     st.tuples(
-        NAMES.map(KEYS.alive),
-        SMALL.map(lambda n: encode(msgspec.structs.replace(PRESENCE, run_id=f"i{n}"))),
+        NAMES.map(KEYS.alive), SMALL.map(lambda n: encode(msgspec.structs.replace(PRESENCE, run_id=f"i{n}")))
     ),
     st.tuples(st.just(KEYS.definitions_lock), NAMES.map(encode)),
     st.tuples(NAMES.map(KEYS.definitions_lock_wanted), NAMES.map(encode)),

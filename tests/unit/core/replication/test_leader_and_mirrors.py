@@ -43,10 +43,7 @@ def backwards(nodes: Sequence[str]) -> Sequence[str]:
 
 
 def suggested(
-    policy: MirrorPolicy,
-    now: tuple[str, str, str],
-    members: str = "abcd",
-    alive: str | None = None,
+    policy: MirrorPolicy, now: tuple[str, str, str], members: str = "abcd", alive: str | None = None
 ) -> tuple[str, str]:
     """Leader and mirrors, for (leader, mirrors, synchronised), each node a letter."""
     leader, mirrors, synchronised = now

@@ -302,12 +302,7 @@ def test_after_a_majority_was_asked_who_has_most_leads_and_only_its_equals_stay_
     me = cluster_view("bcd", me="b")
     after = led_by_most_complete(before, promoted, {"b": (3, 10), "c": (4, 8), "d": (4, 8)}, me)
     assert after is not None
-    assert (shown(after), after.term, after.run_id, after.majority) == (
-        ("c", "bd", "d", "a"),
-        4,
-        "c1",
-        False,
-    )
+    assert (shown(after), after.term, after.run_id, after.majority) == (("c", "bd", "d", "a"), 4, "c1", False)
     own = led_by_most_complete(before, promoted, {"b": (4, 9), "c": (4, 8), "d": (4, 8)}, me)
     assert own is not None
     assert shown(own) == ("b", "cd", "", "a")
@@ -326,12 +321,7 @@ def test_after_too_few_have_answered_nobody_leads() -> None:
 def test_a_queue_is_handed_over_with_those_that_have_all_of_it() -> None:
     before = placed("bcd", "bcd", majority=True)
     after = handed_over(before, "c", {"c", "d"}, cluster_view())
-    assert (shown(after), after.term, after.run_id, after.majority) == (
-        ("c", "bd", "d", "a"),
-        4,
-        "c1",
-        False,
-    )
+    assert (shown(after), after.term, after.run_id, after.majority) == (("c", "bd", "d", "a"), 4, "c1", False)
 
 
 def test_what_was_handed_out_is_recorded_for_the_next_leader_and_for_none_after_it() -> None:

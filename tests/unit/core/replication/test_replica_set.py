@@ -58,14 +58,7 @@ WAYS: Final[dict[Phase, tuple[Callable[[Replica], None], ...]]] = {
 TABLE: Final = {
     #                     joins          below                join                 all            leaves      anew
     Phase.GONE: (Phase.JOINING, Phase.GONE, Phase.GONE, Phase.GONE, Phase.GONE, Phase.GONE),
-    Phase.JOINING: (
-        Phase.JOINING,
-        Phase.JOINING,
-        Phase.HOLDING_BACK,
-        Phase.MEMBER,
-        Phase.GONE,
-        Phase.GONE,
-    ),
+    Phase.JOINING: (Phase.JOINING, Phase.JOINING, Phase.HOLDING_BACK, Phase.MEMBER, Phase.GONE, Phase.GONE),
     Phase.HOLDING_BACK: (
         Phase.JOINING,
         Phase.HOLDING_BACK,

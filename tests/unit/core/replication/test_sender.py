@@ -8,13 +8,7 @@ from typing import Final
 import pytest
 
 from leveret.core.replication.replica_set import ReplicaSet
-from leveret.core.replication.sender import (
-    ReplicationSender,
-    SendEvent,
-    SendPhase,
-    SentPrefix,
-    SentScope,
-)
+from leveret.core.replication.sender import ReplicationSender, SendEvent, SendPhase, SentPrefix, SentScope
 from leveret.model.errors import PeerError
 from tests.seeds import seeds
 

@@ -78,9 +78,7 @@ def test_the_position_in_a_log_is_found_by_its_id_wherever_it_was_kept() -> None
     """A cluster has an outgoing log at each node; another vhost's log of the same id is another one."""
     one, other, elsewhere = log_name("v", "n1#a"), log_name("v", "n2#b"), log_name("w", "n1#a")
     recovered = RecoveredPart(
-        vhosts=["v", "w"],
-        transferred={one: (7, 100), other: (8, 50), elsewhere: (9, 70)},
-        marks={one: 5},
+        vhosts=["v", "w"], transferred={one: (7, 100), other: (8, 50), elsewhere: (9, 70)}, marks={one: 5}
     )
     site = SiteDecisions(promoting=PromotionAttempt(begun_ms=1).with_part(recovered)).finished(2)
     assert [site.transferred("v", log_id) for log_id in (7, 8, 9)] == [100, 50, None]

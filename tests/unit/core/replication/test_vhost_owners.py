@@ -158,10 +158,7 @@ def shared(running: str) -> SiteNodes:
         (
             "during a promotion nothing moves but the vhosts of lost nodes",
             "wxyz",
-            {
-                **{vhost: VhostOwner(A, 1, claimed=1) for vhost in "wxy"},
-                "z": VhostOwner(C, 1, claimed=1),
-            },
+            {**{vhost: VhostOwner(A, 1, claimed=1) for vhost in "wxy"}, "z": VhostOwner(C, 1, claimed=1)},
             nodes("ab", balanced=False),
             {"z": VhostOwner(B, 2, holder=C)},
         ),

@@ -436,8 +436,7 @@ def test_operator_policies_and_parameters_have_expressions_of_their_own() -> Non
 
 
 @pytest.mark.parametrize(
-    ("patterns", "named"),
-    [({"user": "x"}, "locals.user:"), ({"users": "("}, "locals.users = '('")],
+    ("patterns", "named"), [({"user": "x"}, "locals.user:"), ({"users": "("}, "locals.users = '('")]
 )
 def test_locals_that_cannot_be_used_are_named(patterns: dict[str, str], named: str) -> None:
     with pytest.raises(ConfigError, match=named.replace("(", r"\(")):

@@ -39,9 +39,7 @@ def test_a_site_that_is_allowed_may_ask_and_change(node: FakeNode) -> None:
     reply = public.request("GET", "/api/whoami", headers=headers)
     assert reply.headers["access-control-allow-origin"] == SITE
     asked = public.request(
-        "OPTIONS",
-        "/api/queues/%2F/q",
-        headers=headers | {"access-control-request-method": "PUT"},
+        "OPTIONS", "/api/queues/%2F/q", headers=headers | {"access-control-request-method": "PUT"}
     )
     assert (asked.status_code, asked.headers["access-control-max-age"]) == (200, "1800")
 

@@ -30,12 +30,7 @@ def test_a_policy_is_set_shown_and_cleared(admin: Client) -> None:
 def test_a_parameter_is_set_shown_and_cleared(admin: Client) -> None:
     path = "/api/parameters/vhost-limits/%2F/limits"
     assert admin.put(path, value={"max-queues": 1}).status_code == 201
-    expected = {
-        "vhost": "/",
-        "component": "vhost-limits",
-        "name": "limits",
-        "value": {"max-queues": 1},
-    }
+    expected = {"vhost": "/", "component": "vhost-limits", "name": "limits", "value": {"max-queues": 1}}
     assert admin.get(path).json() == expected
     for listed in ("/api/parameters", "/api/parameters/vhost-limits", "/api/parameters/vhost-limits/%2F"):
         assert admin.get(listed).json() == [expected]

@@ -90,15 +90,7 @@ def test_the_standby_is_connected_disconnected_and_emptied(admin: Client, node: 
 
 
 @pytest.mark.parametrize(
-    "path",
-    [
-        "available",
-        "summary",
-        "disk-usage",
-        "upstream-metrics",
-        "downstream-metrics",
-        "downstreams",
-    ],
+    "path", ["available", "summary", "disk-usage", "upstream-metrics", "downstream-metrics", "downstreams"]
 )
 def test_what_is_there_to_recover_is_shown(admin: Client, path: str) -> None:
     assert len(admin.get(f"{STANDBY}/{path}").json()) == 1

@@ -47,10 +47,7 @@ def compact_oldest(standby: Standby, count: int) -> StoredFile | None:
 )
 @settings(max_examples=12)
 def test_what_comes_back_is_what_would_without_it(
-    before: list[Any],
-    after: list[Any],
-    chunks_per_file: int,
-    counts: list[int],
+    before: list[Any], after: list[Any], chunks_per_file: int, counts: list[int]
 ) -> None:
     with scratch() as directory:
         upstream = StandbyUpstream()

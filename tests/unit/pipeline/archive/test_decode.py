@@ -15,11 +15,7 @@ from leveret.wire.record import Settlement, decode_message, encode_settlements
 
 shortstr = st.binary(max_size=20)
 messages = st.builds(
-    stored_message,
-    st.binary(max_size=60),
-    shortstr,
-    shortstr,
-    st.binary(min_size=2, max_size=30),
+    stored_message, st.binary(max_size=60), shortstr, shortstr, st.binary(min_size=2, max_size=30)
 )
 settled = st.lists(
     st.builds(Settlement, st.integers(0, 4), st.integers(0, 1 << 40), st.integers(1, 1000)), max_size=4

@@ -93,9 +93,7 @@ def test_a_message_is_as_it_was_or_the_file_is_told_to_be_damaged(
         assert read.equals(file.read(RECORDS.names))
 
 
-def test_no_message_is_published_out_of_a_damaged_page(
-    archive: tuple[PlanDirectory, Path, bytes],
-) -> None:
+def test_no_message_is_published_out_of_a_damaged_page(archive: tuple[PlanDirectory, Path, bytes]) -> None:
     directory, path, whole = archive
     octets = bytearray(whole)
     octets[whole.index(BODIES[20][300:400])] ^= 1

@@ -92,11 +92,7 @@ def test_statistics_say_what_a_plan_has(
 @given(before=steps, after=steps, chunks_per_file=st.integers(1, 6), recovers=st.booleans())
 @settings(max_examples=30)
 def test_statistics_say_what_a_plan_of_a_moment_has(
-    before: list[Any],
-    after: list[Any],
-    chunks_per_file: int,
-    recovers: bool,
-    new_path: Callable[[], Path],
+    before: list[Any], after: list[Any], chunks_per_file: int, recovers: bool, new_path: Callable[[], Path]
 ) -> None:
     upstream = StandbyUpstream()
     play(upstream, before)

@@ -42,11 +42,7 @@ def messages(rows: list[dict[str, Any]]) -> int:
 @given(before=steps, after=steps, recovered=st.booleans(), chunks_per_file=st.integers(1, 6))
 @settings(max_examples=50)
 def test_what_a_later_promotion_brings_back_is_what_was_counted(
-    before: list[Any],
-    after: list[Any],
-    recovered: bool,
-    chunks_per_file: int,
-    new_path: Callable[[], Path],
+    before: list[Any], after: list[Any], recovered: bool, chunks_per_file: int, new_path: Callable[[], Path]
 ) -> None:
     upstream = StandbyUpstream()
     play(upstream, before)

@@ -101,11 +101,7 @@ async def test_a_stream_is_collected_as_its_publishers_sent_it(directory: Path) 
 async def test_what_a_streams_retention_took_does_not_come_back_at_the_standby(directory: Path) -> None:
     site = Site(directory)
     await site.start()
-    limited = {
-        "x-queue-type": "stream",
-        "x-max-length-bytes": 500,
-        "x-stream-max-segment-size-bytes": 200,
-    }
+    limited = {"x-queue-type": "stream", "x-max-length-bytes": 500, "x-stream-max-segment-size-bytes": 200}
     await site.apply(d.Put(TAGGED), d.Put(POLICY), d.Put(d.Queue(name="qs", vhost="v", arguments=limited)))
     for number in range(30):
         await publish(site, b"\0\0\0\x28" + b"%040d" % number)

@@ -281,10 +281,7 @@ async def test_of_a_vhost_that_is_not_collected_nothing_begins(directory: Path) 
     assert begin(site, "eu.2") is None
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 20)), max_size=40),
-    st.integers(0, 60),
-)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 20)), max_size=40), st.integers(0, 60))
 def test_the_lowest_offset_from_a_segment_on_is_known_though_offsets_begin_anew(
     steps: list[tuple[int, int]], cut: int
 ) -> None:

@@ -279,10 +279,7 @@ def test_a_follower_in_step_that_lacks_a_log_or_has_one_more_differs(
     pair.copying.is_connected = False
     pair.fill("queues/lost", 1)
     pair.copying.log("queues/extra")
-    assert differing(asked) == {
-        "queues/extra": "one does not have it",
-        "queues/lost": "two does not have it",
-    }
+    assert differing(asked) == {"queues/extra": "one does not have it", "queues/lost": "two does not have it"}
 
 
 @pytest.mark.parametrize("state", ["streaming", "delayed"])

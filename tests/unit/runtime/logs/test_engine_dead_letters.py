@@ -95,9 +95,7 @@ STRANGE = {
     "a value of no type": tables.join({b"a": b"?"}),
     "deaths that are no tables": tables.join({b"x-death": tables.array([b"F\0\0\0\3\x09ab"])}),
     "as many deaths as can be": tables.join({b"x-death": tables.array([DEATH])}),
-    "an unsigned count": tables.join(
-        {b"x-death": tables.array([DEATH.replace(b"l\x7f", b"L\xff")])},
-    ),
+    "an unsigned count": tables.join({b"x-death": tables.array([DEATH.replace(b"l\x7f", b"L\xff")])}),
     "copies to no text": tables.join({b"CC": tables.array([tables.long_string(b"\xff\xfe")])}),
     "a date that never was": tables.join({b"x": b"T" + b"\xff" * 8}),
 }

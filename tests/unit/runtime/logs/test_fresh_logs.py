@@ -122,12 +122,7 @@ def ways() -> list[Any]:
 @pytest.mark.parametrize("count", [1, 12])
 @pytest.mark.parametrize(("kind", "way"), ways())
 async def test_power_lost_at_any_step_of_a_fresh_log_takes_no_queue_down(
-    directory: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    kind: str,
-    count: int,
-    durability: str,
-    way: str,
+    directory: Path, monkeypatch: pytest.MonkeyPatch, kind: str, count: int, durability: str, way: str
 ) -> None:
     monkeypatch.setattr(node, "file_system_of", sync.FileSystem if way == "syncfs" else lambda _: None)
     monkeypatch.setattr(node, "open_kernel_syncs", ObservedSyncs if way == "kernel" else lambda: None)

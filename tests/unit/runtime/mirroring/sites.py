@@ -65,13 +65,7 @@ class Node:
         self.sources = MirrorSources(self.tree, self.commits, now_ms, self._state, self, **limits)
         self.commits.replication_barrier = ClusterBarrier(lambda: True, self.sources.cut)
         self.copies = MirrorCopies(
-            self.tree,
-            self.commits,
-            directory,
-            self._dial,
-            node=self.name,
-            logs=self,
-            clock_ms=clock_ms,
+            self.tree, self.commits, directory, self._dial, node=self.name, logs=self, clock_ms=clock_ms
         )
         self.via: dict[str, int] = {}
         self.port = 0

@@ -23,9 +23,7 @@ from tests.unit.runtime.mirroring.sites import NAMES, Node, compared, pair
 A, B = NAMES[:2]
 
 
-async def test_a_sync_goes_at_the_pace_that_is_allowed_and_the_limit_may_be_changed(
-    tmp_path: Path,
-) -> None:
+async def test_a_sync_goes_at_the_pace_that_is_allowed_and_the_limit_may_be_changed(tmp_path: Path) -> None:
     """What is published meanwhile comes on top, and is not held up. A minute passes at each look at the clock."""
     now = itertools.count(1, 60_000)
     leader, mirror = await pair(
@@ -95,11 +93,7 @@ async def test_what_a_cancelled_sync_copied_is_kept_over_a_new_link_too(
     [(4096, 0, [12, 14]), (5, 0, [5, 5, 2, 5, 5, 4]), (4096, 1, [1] * 26)],
 )
 def test_maybe_master_batch_send(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    batch_messages: int,
-    bytes_s_max: int,
-    batches: list[int],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_messages: int, bytes_s_max: int, batches: list[int]
 ) -> None:
     """As many messages as the policy says are sent at once, or as many octets as may be sent in a second.
 

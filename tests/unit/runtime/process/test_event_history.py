@@ -30,12 +30,7 @@ async def test_an_event_that_takes_long_is_kept_from_its_begin_on(tmp_path: Path
     history = opened(tmp_path, clock)
     rehearsal = await history.begin("rehearsal", "ops", queues=["a"])
     [row] = history.rows()
-    assert (row["kind"], row["by"], row["ended_ms"], row["is_running"]) == (
-        "rehearsal",
-        "ops",
-        None,
-        True,
-    )
+    assert (row["kind"], row["by"], row["ended_ms"], row["is_running"]) == ("rehearsal", "ops", None, True)
     history.note(rehearsal, {"event": "planned", "queues": {"a": 40}})
     history.note(rehearsal, {"event": "published", "messages": 10})
     clock.now_ms = 6_000

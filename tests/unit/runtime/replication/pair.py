@@ -111,12 +111,7 @@ class PairedNode:
         self.inspection = self.inspect()
 
     def inspect(self) -> Inspection:
-        return Inspection(
-            self.directory,
-            self,
-            clock_ms=lambda: self.now_ms,
-            interval_ms=self.interval_ms,
-        )
+        return Inspection(self.directory, self, clock_ms=lambda: self.now_ms, interval_ms=self.interval_ms)
 
     def queue_of(self, log: str) -> tuple[str, str] | None:
         return ("/", log[7:]) if log.startswith("queues/") else None

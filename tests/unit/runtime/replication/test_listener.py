@@ -80,11 +80,7 @@ async def test_who_speaks_no_tls_leaves_nothing_behind(tmp_path: Path, tls: ssl.
 @pytest.mark.parametrize("speaks_tls", [True, False])
 @pytest.mark.parametrize("octets", [b"", GREETING + LENGTH.pack(100)])
 async def test_who_does_not_say_who_it_is_is_sent_away_and_all_goes_on(
-    tmp_path: Path,
-    tls: ssl.SSLContext,
-    octets: bytes,
-    speaks_tls: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, tls: ssl.SSLContext, octets: bytes, speaks_tls: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener, "BEAT_S", 0.05)
     monkeypatch.setattr(listening, "HANDSHAKE_TIMEOUT_S", 0.2)

@@ -173,14 +173,7 @@ def joining(leader: LeaderSite) -> Outbound:
     peer = Peer()
     cast(Any, peer).sent_bytes, cast(Any, peer).channel = 0, b""
     follower = ProvenFollower(
-        kind="follow",
-        node_id="f" * 24,
-        name="f",
-        epoch=1,
-        leader_id="",
-        followed_epoch=0,
-        led=False,
-        uri="",
+        kind="follow", node_id="f" * 24, name="f", epoch=1, leader_id="", followed_epoch=0, led=False, uri=""
     )
     return Outbound(leader.listener._leading, cast(Any, peer), follower, leader.listener._ended)
 

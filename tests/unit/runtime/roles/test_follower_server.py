@@ -23,11 +23,7 @@ from leveret.testing.network.waiting import until
 from tests.unit.core.broker.test_broker import no_read
 from tests.unit.runtime.replication.link_sites import link_end, unheard
 
-SETTINGS = {
-    "replication.bind": LOOPBACK,
-    "replication.port": "0",
-    "replication.min_in_sync": "1",
-}
+SETTINGS = {"replication.bind": LOOPBACK, "replication.port": "0", "replication.min_in_sync": "1"}
 
 
 class Site:

@@ -22,11 +22,7 @@ from leveret.storage.secret_file import SECRET_FILE
 from tests.unit.memory import scratch
 from tests.unit.runtime.collecting.site import Site
 
-OPTIONS = {
-    "listeners.tcp": "none",
-    "stream.listeners.tcp": "none",
-    "disk_reserve": "0",
-}
+OPTIONS = {"listeners.tcp": "none", "stream.listeners.tcp": "none", "disk_reserve": "0"}
 STREAM = d.Queue(vhost="v", name="s", arguments={"x-queue-type": "stream"})
 
 

@@ -19,10 +19,7 @@ from leveret.session.link_handshake import ProvenLeader
 from leveret.testing.network.waiting import until
 
 OPTIONS = {"listeners.tcp": "none", "stream.listeners.tcp": "none"}
-ETCD = {
-    "cluster_formation.peer_discovery_backend": "etcd",
-    "cluster.etcd.endpoints": "http://127.0.0.1:1",
-}
+ETCD = {"cluster_formation.peer_discovery_backend": "etcd", "cluster.etcd.endpoints": "http://127.0.0.1:1"}
 
 
 async def test_a_flush_that_fails_ends_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

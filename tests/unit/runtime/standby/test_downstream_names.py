@@ -64,10 +64,7 @@ async def test_the_upstream_keeps_what_the_slower_of_two_downstreams_with_one_na
         reported(site, fast, offset)
     await collector.retain()
     assert 0 < log.first_offset <= 20, "the slower one still needs the rest"
-    assert {row["downstream"]: row["transferred"] for row in upstream.downstreams()} == {
-        fast: 60,
-        slow: 20,
-    }
+    assert {row["downstream"]: row["transferred"] for row in upstream.downstreams()} == {fast: 60, slow: 20}
     assert site.node.stream_server.query_offset("v", slow) == 20
     told = [line for line in caplog.messages if "downstream_name_used_twice" in line]
     assert len(told) == 1

@@ -314,10 +314,7 @@ async def test_books_are_those_of_what_arrived_of_a_moment_and_the_same_after_a_
     said = read_table(manifest.data_dir / compacted.stored_positions)
     assert len(held.offsets) + len(held.sequences) >= said.num_rows > 0
     [again] = stored_positions_at(Manifest(manifest.data_dir), "v").values()
-    assert (sorted(again.offsets), sorted(again.sequences)) == (
-        sorted(book.offsets),
-        sorted(book.sequences),
-    )
+    assert (sorted(again.offsets), sorted(again.sequences)) == (sorted(book.offsets), sorted(book.sequences))
     assert again.clamped == 1
     assert compacted.stored_positions in compacted.names
     moment = Selection(as_of_ms=half[-1].max_ms)

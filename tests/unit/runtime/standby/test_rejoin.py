@@ -370,11 +370,7 @@ async def test_what_comes_between_setting_aside_and_deleting_is_kept_too(
     site = await old_upstream(directory, "q", "q-last")
     promoted = Promoted(site, monkeypatch)
     node = site.node
-    arguments = {
-        "x-message-ttl": 1,
-        "x-dead-letter-exchange": "",
-        "x-dead-letter-routing-key": "q-last",
-    }
+    arguments = {"x-message-ttl": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q-last"}
     await site.apply(d.Put(d.Queue(name="retry", vhost="v", arguments=arguments)))
     await site.publish(3, "q")
     await served(site)

@@ -189,9 +189,7 @@ def test_publishes_that_are_alike_are_gathered_under_one_head() -> None:
 
 @pytest.mark.parametrize("exchange", ["", "amq.fanout"], ids=["one queue", "two queues"])
 @pytest.mark.parametrize(
-    ("modes", "needs_sync"),
-    [((1, 2), True), ((2, 1), True), ((1, 1, 2, 1), True), ((1, 1), False)],
-    ids=str,
+    ("modes", "needs_sync"), [((1, 2), True), ((2, 1), True), ((1, 1, 2, 1), True), ((1, 1), False)], ids=str
 )
 def test_a_confirm_waits_for_the_disk_if_any_message_of_a_read_is_persistent(
     modes: tuple[int, ...], needs_sync: bool, exchange: str

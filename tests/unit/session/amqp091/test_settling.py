@@ -195,13 +195,7 @@ NOT_HOLDING = ("acked", "acked partly", "rejected", "committed", "rolled back")
 
 
 def played(
-    kind: str,
-    end: str,
-    between: list[str],
-    is_lost: bool,
-    *,
-    is_sliced: bool,
-    has_waiting: bool = False,
+    kind: str, end: str, between: list[str], is_lost: bool, *, is_sliced: bool, has_waiting: bool = False
 ) -> Result:
     with slicing(is_on=is_sliced):
         return Story(kind, end, has_waiting=has_waiting).play(end, between, is_lost)

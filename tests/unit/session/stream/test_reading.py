@@ -151,10 +151,7 @@ def test_a_reader_whose_permission_ended_before_its_answer_hears_so(peer: Peer) 
 
 @pytest.mark.parametrize(
     ("properties", "code"),
-    [
-        ({"leveret.until": "9" * 5000}, Code.PRECONDITION_FAILED),
-        ({"leveret.until": "9"}, Code.OK),
-    ],
+    [({"leveret.until": "9" * 5000}, Code.PRECONDITION_FAILED), ({"leveret.until": "9"}, Code.OK)],
 )
 def test_an_end_is_an_offset(peer: Peer, properties: dict[str, str], code: Code) -> None:
     assert subscribe(peer, 1, properties) is code

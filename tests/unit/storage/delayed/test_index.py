@@ -88,8 +88,7 @@ def test_ends_follow_what_becomes_of_logs(tmp_path: Path) -> None:
         frame(FramePart.WHOLE, IndexEntry(EntryKind.TRUNCATED, NAME, 3), end(4), end(1, "a"), end(2, "b")), 20
     )
     index.append(
-        frame(FramePart.WHOLE, IndexEntry(EntryKind.GONE, "a"), IndexEntry(EntryKind.DROP, NAME, 2)),
-        21,
+        frame(FramePart.WHOLE, IndexEntry(EntryKind.GONE, "a"), IndexEntry(EntryKind.DROP, NAME, 2)), 21
     )
     index.append(frame(FramePart.WHOLE, IndexEntry(EntryKind.DELETED, NAME), end(9)), 22)
     index.append(frame(FramePart.WHOLE, IndexEntry(EntryKind.QUARANTINED, "b")), 23)

@@ -18,16 +18,7 @@ from leveret.storage.log import Log
 from leveret.storage.segment_file import STEP_BYTES
 from leveret.wire.chunk import HEADER_BYTES, encode_header
 from tests.unit.storage.logs import append, files, make, scratch, segments
-from tests.unit.storage.places import (
-    CHUNKS,
-    TRAILER,
-    Chunks,
-    filled,
-    flip,
-    held,
-    overwrite,
-    segment_path,
-)
+from tests.unit.storage.places import CHUNKS, TRAILER, Chunks, filled, flip, held, overwrite, segment_path
 
 EIGHT: Chunks = [(90, 2, True)] * 8
 """Two chunks a segment."""

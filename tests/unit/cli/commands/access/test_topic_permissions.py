@@ -25,10 +25,7 @@ class FakeApi:
         self.deleted.append(path)
 
 
-@pytest.mark.parametrize(
-    ("exchange", "path"),
-    [("a", ("a",)), ("", ("amq.default",)), (None, ())],
-)
+@pytest.mark.parametrize(("exchange", "path"), [("a", ("a",)), ("", ("amq.default",)), (None, ())])
 def test_one_exchange_is_cleared_without_a_moment_in_which_none_is_restricted(
     exchange: str | None, path: tuple[str, ...]
 ) -> None:

@@ -260,10 +260,7 @@ def test_a_dry_run_tells_what_would_be_lost(ctl: Ctl, replication: FakeReplicati
             "not known, the link to the leader has been down for 12.3 s; at its loss 5 messages, 700 bytes "
             "were missing",
         ),
-        (
-            {"messages": None, "bytes": None, "seconds": None},
-            "not known, the leader was never reached",
-        ),
+        ({"messages": None, "bytes": None, "seconds": None}, "not known, the leader was never reached"),
     ],
 )
 def test_what_is_not_known_to_be_lost_is_called_so(

@@ -8,11 +8,7 @@ import pytest
 
 from leveret.core.replication.cluster import LossyPromotion
 from leveret.runtime.cluster.placement.local_queues import Lack
-from tests.unit.runtime.cluster.placement.test_placement_controller import (
-    Q,
-    World,
-    all_synchronised,
-)
+from tests.unit.runtime.cluster.placement.test_placement_controller import Q, World, all_synchronised
 
 
 @pytest.mark.parametrize("lack", [Lack(5, 3), Lack(0, 0)])

@@ -13,11 +13,7 @@ from leveret.config.sections.etcd import EtcdOptions
 from leveret.config.uris import Endpoints
 from leveret.core.replication.election import PutKey, StoreTransaction
 from leveret.runtime.coordination.companion import STARTS_MAX
-from leveret.testing.simulation.etcd.companion import (
-    SimulatedCompanion,
-    hang_companions,
-    kill_companions,
-)
+from leveret.testing.simulation.etcd.companion import SimulatedCompanion, hang_companions, kill_companions
 from leveret.testing.simulation.etcd.server import SimulatedEtcd
 from leveret.testing.simulation.machine.loop import VirtualLoop
 from leveret.testing.simulation.machine.process import SimulatedProcess

@@ -13,13 +13,7 @@ import pytest
 
 from leveret.config.uris import Endpoints
 from leveret.core.replication.election import DeleteKey, Holds, PutKey, StoreTransaction, Unchanged
-from leveret.runtime.coordination.etcd import (
-    Etcd,
-    EtcdCompacted,
-    EtcdError,
-    EtcdUnreachable,
-    WatchEvents,
-)
+from leveret.runtime.coordination.etcd import Etcd, EtcdCompacted, EtcdError, EtcdUnreachable, WatchEvents
 from leveret.testing.simulation.etcd.client import SimulatedEtcdClient
 from leveret.testing.simulation.etcd.server import EXPIRY_TICK_S, KEEPALIVE_S, SimulatedEtcd
 from leveret.testing.simulation.etcd.state import EtcdState
