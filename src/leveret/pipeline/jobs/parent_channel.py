@@ -7,6 +7,7 @@ import os
 import queue
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
@@ -17,12 +18,17 @@ from leveret.pipeline.jobs.progress import Event, remove_addresses
 
 
 class ParentChannel:
-    """Exchanges lines with the parent process, and ends with it."""
+    """Exchanges lines with the parent process, and ends with it.
+
+    Attributes:
+        on_command: called in another thread for each command, to end a wait for something else.
+    """
 
     def __init__(self) -> None:
         self._in: BinaryIO = os.fdopen(os.dup(0), "rb")
         self._out: BinaryIO = os.fdopen(os.dup(1), "wb")
         self._commands: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self.on_command: Callable[[], None] = lambda: None
         # Children (the JVM, workers) must neither hold the parent's pipes open nor read from them.
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
@@ -80,4 +86,5 @@ class ParentChannel:
         for line in self._in:
             with contextlib.suppress(msgspec.DecodeError):
                 self._commands.put(msgspec.json.decode(line, type=Event))
+                self.on_command()
         self.leave(0)

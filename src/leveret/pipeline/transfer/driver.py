@@ -30,12 +30,19 @@ from leveret.pipeline.files.files import locked, make_directory
 from leveret.pipeline.files.objects import StoreFailed
 from leveret.pipeline.jobs.job import TransferJob
 from leveret.pipeline.jobs.parent_channel import ParentChannel
-from leveret.pipeline.jobs.progress import Event, Inbox
+from leveret.pipeline.jobs.progress import Event, Inbox, report
 from leveret.pipeline.spark.errors import cause_of
 from leveret.pipeline.spark.session import start_session
 from leveret.pipeline.transfer.compaction import Compaction
 from leveret.pipeline.transfer.sink import StoreSink
-from leveret.pipeline.transfer.source import BackedOffLog, TransferOptions, UpstreamSource, spark_options
+from leveret.pipeline.transfer.source import (
+    DRAIN,
+    BackedOffLog,
+    TransferOptions,
+    UpstreamSource,
+    source_address,
+    spark_options,
+)
 from leveret.wire.log_name import ABSENT, label_of, node_of
 
 LOCK_TIMEOUT_S: Final = 30.0
@@ -57,6 +64,7 @@ def run_transfer(job: TransferJob, parent: ParentChannel) -> SparkSession:
     make_directory(job.root)
     with locked(job.work / "transfer.lock", LOCK_TIMEOUT_S, "transferring"), Inbox() as inbox:
         scratch = job.work / "spark" / "transfer"
+        parent.on_command = inbox.wake
         shutil.rmtree(scratch, ignore_errors=True)
         make_directory(scratch)
         # Before Spark starts, which may take long or fail: the archived data are there in any case.
@@ -220,6 +228,8 @@ class Transfer:
                 case "drain":
                     self._drain_from_s = time.monotonic()
                     self._drain_until_s = self._drain_from_s + command.get("timeout_ms", 0) / 1000
+                    # It would report what is unchanged a little later by itself.
+                    report(source_address(self._inbox.address), DRAIN)
                     if self._troubles:
                         # The cause of unreadable records may be repaired by now, so they are requested once more.
                         self._next_job = self._job

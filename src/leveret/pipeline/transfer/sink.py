@@ -26,7 +26,13 @@ from leveret.pipeline.archive.store import store_range
 from leveret.pipeline.files.files import Place
 from leveret.pipeline.jobs.progress import report
 from leveret.pipeline.spark.worker import freeze_modules
-from leveret.pipeline.transfer.source import DESCRIPTOR, TransferOptions, read_options, recorded_address
+from leveret.pipeline.transfer.source import (
+    DESCRIPTOR,
+    RECORDED,
+    TransferOptions,
+    read_options,
+    source_address,
+)
 from leveret.pipeline.upstream.link import NEEDS_OPERATOR, UpstreamLink, link_of, state_of
 from leveret.pipeline.upstream.stream_client import UpstreamUnreachable
 from leveret.pipeline.upstream.stream_connection import ConnectionLost
@@ -125,7 +131,7 @@ class StoreWriter(DataSourceStreamArrowWriter):
         )
         if recorded:
             # Confirms may wait for it at the upstream, so it comes before the report to this node.
-            report(recorded_address(self._options.inbox), "recorded")
+            report(source_address(self._options.inbox), RECORDED)
         for file in recorded:
             self._report(file)
         for cut in {cut.log: cut for cut in sorted(cuts, reverse=True) if cut.is_its_own}.values():

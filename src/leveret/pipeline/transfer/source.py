@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from typing import Final
 
 import msgspec
@@ -51,6 +51,9 @@ LARGE_BATCH_SHARE: Final = 0.5
 """The part of the interval after a batch of so many octets: Spark's work for it is less than that for its records."""
 REPORT_INTERVAL_S: Final = 0.25
 ACKNOWLEDGE_INTERVAL_S: Final = 10.0
+RECORDED: Final = "recorded"
+DRAIN: Final = "drain"
+"""What a source is told (`source_address`)."""
 SLICE_BYTES_MIN: Final = 8_000_000
 RECORD_BYTES: Final = 1_000
 """The assumed size of a record, until the upstream has reported its own."""
@@ -162,12 +165,14 @@ class UpstreamReader(DataSourceStreamReader):
         self._has_waiting = False
         self._using_links: AbstractContextManager[object] = nullcontext()
         """Links are not for two threads at once; without a second thread, this may be sent to executors."""
+        self._drains: Event | None = None
+        """Set while a drain waits for the next look; None without a second thread."""
         self._reported: dict[str, tuple[dict[str, object], float]] = {}
 
     def initialOffset(self) -> Offsets:
         """Empty: a first micro-batch without data finds each vhost's begin."""
-        self._using_links = Lock()
-        Thread(target=self._acknowledge_recorded, name="acknowledge", daemon=True).start()
+        self._using_links, self._drains = Lock(), Event()
+        Thread(target=self._listen, args=[self._drains], name="listen", daemon=True).start()
         return {}
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
@@ -181,7 +186,7 @@ class UpstreamReader(DataSourceStreamReader):
             self._acknowledge()
             if self._manifest is not None and self._manifest.waiting:
                 self._order.turn(self._manifest)
-            time.sleep(max(0.0, self._began_s + self._interval_s() - time.monotonic()))
+            self._pause(max(0.0, self._began_s + self._interval_s() - time.monotonic()))
             # The last batch may have brought more than its end says.
             begin = self._begin_of(start)
             ends = self._next_ends(begin)
@@ -199,6 +204,10 @@ class UpstreamReader(DataSourceStreamReader):
         pause_s = POLL_MIN_S
         seen = start
         while True:
+            if self._drains is not None and self._drains.is_set():
+                self._drains.clear()
+                # The drain counts what is reported from now on, also if it is unchanged.
+                self._reported = {log: (last, -math.inf) for log, (last, _) in self._reported.items()}
             self._has_waiting = False
             found = {log: end for vhost in self._job.vhosts for log, end in self._look(vhost, start)}
             ends = self._limited(start, {log: end for log, end in found.items() if end >= 0})
@@ -208,7 +217,14 @@ class UpstreamReader(DataSourceStreamReader):
                 return ends
             seen = ends
             pause_s = FLOOD_POLL_S if is_flood else min(pause_s * 1.5, POLL_MAX_S)
-            time.sleep(pause_s)
+            self._pause(pause_s)
+
+    def _pause(self, seconds: float) -> None:
+        """Sleep, but not while a drain waits for the next look."""
+        if self._drains is None:
+            time.sleep(seconds)
+        else:
+            self._drains.wait(seconds)
 
     def _new_bytes(self, start: Offsets, ends: Offsets) -> int:
         """The octets of the records between these offsets, estimated."""
@@ -453,14 +469,17 @@ class UpstreamReader(DataSourceStreamReader):
             self._manifest = Manifest(self._job.root)
         return self._manifest
 
-    def _acknowledge_recorded(self) -> None:
-        """Acknowledge as soon as a batch is recorded; in a thread of its own, while Spark ends that batch.
+    def _listen(self, drains: Event) -> None:
+        """Acknowledge as soon as a batch is recorded, and look at once for a drain; in a thread of its own.
 
-        Trouble is left to the next look, which meets it too.
+        Spark ends that batch meanwhile. Trouble is left to the next look, which meets it too.
         """
-        with Inbox(recorded_address(self._options.inbox)) as inbox:
+        with Inbox(source_address(self._options.inbox)) as inbox:
             while True:
-                if inbox.wait(WAIT_S):
+                events = {event["event"] for event in inbox.wait(WAIT_S)}
+                if DRAIN in events:
+                    drains.set()
+                if RECORDED in events:
                     with self._using_links, suppress(LeveretError, OSError):
                         self._acknowledge()
 
@@ -524,9 +543,9 @@ class UpstreamReader(DataSourceStreamReader):
         )
 
 
-def recorded_address(inbox: str) -> str:
-    """Where the source of the query with this inbox is told that a batch is recorded."""
-    return f"{inbox}-recorded"
+def source_address(inbox: str) -> str:
+    """Where the source of the query with this inbox is told that a batch is recorded, or that a drain begins."""
+    return f"{inbox}-source"
 
 
 def read_options(options: Mapping[str, str]) -> TransferOptions:

@@ -32,6 +32,8 @@ class ParentChannel:
 class Inbox:
     """Nothing is reported unless a test does."""
 
+    address = "nobody"
+
     def wait(self, timeout_s: float) -> list[Event]:
         return []
 

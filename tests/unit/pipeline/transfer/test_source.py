@@ -12,17 +12,18 @@ import pytest
 
 from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.jobs.job import LoginCredentials, TransferJob
-from leveret.pipeline.jobs.progress import Inbox
+from leveret.pipeline.jobs.progress import Inbox, report
 from leveret.pipeline.transfer import source
 from leveret.pipeline.transfer.sink import StoreWriter
 from leveret.pipeline.transfer.source import (
+    DRAIN,
     LARGE_BATCH_BYTES,
     LARGE_BATCH_SHARE,
     RECORD_BYTES,
     Slices,
     TransferOptions,
     UpstreamReader,
-    recorded_address,
+    source_address,
 )
 from leveret.pipeline.upstream.stream_client import StreamClient
 from leveret.testing.network.ports import wait_until
@@ -147,7 +148,7 @@ def test_the_upstream_is_told_as_soon_as_a_batch_is_recorded(tmp_path: Path) -> 
         options = options_of(tmp_path, port, inbox.address)
         reader, writer = UpstreamReader(options), StoreWriter(options)
         start = reader.latestOffset(reader.initialOffset(), LIMIT)
-        wait_until(Path(recorded_address(inbox.address)).exists, "the source listens", 60)
+        wait_until(Path(source_address(inbox.address)).exists, "the source listens", 60)
         [task] = reader.partitions(start, {"/": 10})
         writer.commit([writer.write(reader.read(task))], 0)
         wait_until(lambda: reported.get(("/", "eu.2")) == 10, "the batch, told without another look", 60)
@@ -170,6 +171,43 @@ def test_what_came_while_a_batch_was_planned_comes_with_it(tmp_path: Path) -> No
         [task] = reader.partitions(end, last)
         writer.commit([writer.write(reader.read(task))], 0)
         assert Manifest(tmp_path).next_by_log == {"/": 30}
+
+
+def told_of_drain(reader: UpstreamReader, inbox: Inbox) -> None:
+    wait_until(Path(source_address(inbox.address)).exists, "the source listens", 60)
+    report(source_address(inbox.address), DRAIN)
+    wait_until(lambda: reader._drains is not None and reader._drains.is_set(), "the source is told", 60)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_drain_is_told_at_once_what_is_unchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_lost: bool
+) -> None:
+    """A promotion waited a third of a second for that, while clients waited for the promotion."""
+    monkeypatch.setattr(source, "REPORT_INTERVAL_S", 3600.0)
+    upstream = upstream_of(1)
+    with upstream.serving() as port, Inbox() as inbox:
+        reader = UpstreamReader(options_of(tmp_path, 1 if is_lost else port, inbox.address))
+        start = reader.latestOffset(reader.initialOffset(), LIMIT)
+        reader._next_ends(start)
+        inbox.wait(0)
+        reader._next_ends(start)
+        assert inbox.wait(0) == [], "nothing has changed"
+        told_of_drain(reader, inbox)
+        reader._next_ends(start)
+        [event] = inbox.wait(0)
+        assert (event["event"], event["log"], "error" in event) == ("link", "/", is_lost)
+
+
+def test_a_drain_ends_the_wait_for_an_interval(tmp_path: Path) -> None:
+    upstream = upstream_of(1)
+    with upstream.serving() as port, Inbox() as inbox:
+        options = options_of(tmp_path, port, inbox.address)
+        patient = msgspec.structs.replace(options.job, batch_interval_ms=3_600_000)
+        reader = UpstreamReader(msgspec.structs.replace(options, job=patient))
+        begin = reader.latestOffset(reader.initialOffset(), LIMIT)
+        told_of_drain(reader, inbox)
+        assert reader.latestOffset(begin, LIMIT) == {"/": 10}
 
 
 def test_a_log_that_is_far_behind_brings_no_more_than_its_share(tmp_path: Path) -> None:
