@@ -83,7 +83,7 @@ class _Columns:
     """
 
     def __init__(self, batch: pa.RecordBatch) -> None:
-        exchanges, keys, properties = [batch.column(name) for name in SHAPE]
+        exchanges, keys, properties = [_used(batch.column(name)) for name in SHAPE]
         self._exchanges = _in_rows(exchanges, _with_length(exchanges.dictionary))
         self._keys = _in_rows(keys, _with_length(keys.dictionary))
         self._properties = _in_rows(properties, properties.dictionary)
@@ -134,6 +134,12 @@ def _cuts(sizes: Int64s, bytes_max: int, count_max: int) -> Iterator[int]:
         begin = min(max(begin + 1, fitting), begin + count_max)
         before = int(ends[begin - 1])
         yield begin
+
+
+def _used(column: pa.DictionaryArray) -> pa.DictionaryArray:
+    """The column with the values of its rows alone, if its dictionary is of many other rows, too."""
+    is_large = len(column.dictionary) > len(column)
+    return column.dictionary_decode().dictionary_encode() if is_large else column
 
 
 def _with_length(values: pa.Array) -> pa.BinaryArray:

@@ -43,6 +43,8 @@ PUBLISHERS_PER_CLIENT: Final = 200
 CONFIRM_TIMEOUT_S: Final = 60.0
 GROUPS_UNDER_WAY: Final = 2
 """The row groups whose confirms are in flight: the broker syncs one while the next is read."""
+BATCH_ROWS: Final = 2048
+"""The messages of a queue that are read at once: those of usual sizes stay in the processor's cache until written."""
 FILES_KEPT: Final = 4
 """The files behind the present one that stay in memory if another task may read them a little later."""
 _PROGRESS_INTERVAL_S: Final = 0.2
@@ -114,16 +116,18 @@ class PlanReader:
         under_way: deque[dict[int, int]] = deque()
         for turn in range(max(map(len, sweeps), default=0)):
             pieces = [(index, pieces[turn]) for index, pieces in enumerate(sweeps) if turn < len(pieces)]
-            for group in self._row_groups(ordered, pieces, files_kept):
-                last_ids: dict[int, int] = {}
-                for index, first_id, messages in group:
+            last_ids: dict[int, int] = {}
+            for batch, ends_group in self._batches(ordered, pieces, files_kept):
+                for index, first_id, messages in batch:
                     for run in self._runs(queues[index], ordered[index], messages, first_id):
                         publishers[index].publish(run)
                     last_ids[index] = first_id + messages.num_rows - 1
-                under_way.append(last_ids)
+                if ends_group:
+                    under_way.append(last_ids)
+                    last_ids = {}
                 if len(under_way) > GROUPS_UNDER_WAY:
                     _wait(publishers, under_way.popleft())
-                self._sent(sum(messages.num_rows for _, _, messages in group))
+                self._sent(sum(messages.num_rows for _, _, messages in batch))
         while under_way:
             _wait(publishers, under_way.popleft())
 
@@ -134,10 +138,10 @@ class PlanReader:
         numbered = self._entry_positions.get(queue)
         return message_runs(messages, first_id) if numbered is None else numbered.runs(messages, first_id)
 
-    def _row_groups(
+    def _batches(
         self, orders: list[QueueOrder], pieces: list[tuple[int, Int64s]], files_kept: int
-    ) -> Iterator[list[tuple[int, int, pa.Table]]]:
-        """Yield, for one row group at a time, (queue's index, first id, messages with consecutive ids)."""
+    ) -> Iterator[tuple[list[tuple[int, int, pa.Table]], bool]]:
+        """Yield batches, (queue's index, first id, messages with consecutive ids), and whether they end a row group."""
         ids = np.concatenate([piece for _, piece in pieces])
         queues = np.concatenate([np.full(len(piece), index, np.int64) for index, piece in pieces])
         places = np.concatenate([orders[index].places_of(piece) for index, piece in pieces])
@@ -149,9 +153,10 @@ class PlanReader:
         for begin, end in pairwise(bounds):
             path = self._directory.data_dir / self.plan.files[int(files[begin])]
             rows = places[begin:end] & 0xFFFF_FFFF
-            for first, last, messages in _messages(path, rows):
+            # Smaller batches of many queues would be cut into small chunks.
+            for first, last, messages, ends_group in _messages(path, rows, BATCH_ROWS * len(pieces)):
                 at = slice(begin + first, begin + last)
-                yield list(_by_queue(queues[at], ids[at], messages))
+                yield list(_by_queue(queues[at], ids[at], messages)), ends_group
             been_read.append(path)
             if len(been_read) > files_kept:
                 # The broker gets the memory for its writes: new memory would cost it as much as all other work.
@@ -244,29 +249,48 @@ def _by_queue(queues: Int64s, ids: Int64s, messages: pa.Table) -> Iterator[tuple
             yield queue, int(ids[rows[begin]]), mine.slice(begin, end - begin)
 
 
-def _messages(path: Place, rows: Int64s) -> Iterator[tuple[int, int, pa.Table]]:
-    """Yield the messages of ascending rows of a file, by row group: (first, last) index in `rows`, messages.
+def _messages(path: Place, rows: Int64s, batch_rows: int) -> Iterator[tuple[int, int, pa.Table, bool]]:
+    """Yield the messages of ascending rows of a file, batch by batch.
+
+    That is the first index in `rows` and the one behind the last, the messages, and whether they end a row group's.
 
     Raises:
-        StorageError: the file cannot be read.
+        StorageError: the file cannot be read; batches before that one were yielded.
     """
     try:
         with opened(path) as source, _checked_messages(source) as (octets, file):
-            groups = [file.metadata.row_group(index).num_rows for index in range(file.num_row_groups)]
-            ends = np.cumsum(groups)
-            begins = ends - groups
-            cuts = np.searchsorted(rows, np.append(begins, ends[-1]))
-            for group, (first, last) in enumerate(pairwise(cuts.tolist())):
+            begin = 0
+            for group in range(file.num_row_groups):
+                end = begin + file.metadata.row_group(group).num_rows
+                first, last = np.searchsorted(rows, (begin, end)).tolist()
                 if first < last:
                     if octets is not None:
                         check_pages(octets, file.metadata.row_group(group), [*SHAPE, BODY])
-                    table = file.read_row_group(group, columns=[*SHAPE, BODY])
-                    chosen = rows[first:last] - begins[group]
-                    if len(chosen) < table.num_rows:
-                        table = table.take(pa.array(chosen))
-                    yield first, last, table
+                    # A recovery has a task for each core, so Arrow's threads would only take turns.
+                    batches = file.iter_batches(
+                        batch_rows, row_groups=[group], columns=[*SHAPE, BODY], use_threads=False
+                    )
+                    for at, upto, messages in _chosen(batches, rows[first:last] - begin):
+                        yield first + at, first + upto, messages, first + upto == last
+                begin = end
     except (OSError, pa.ArrowInvalid) as error:
         raise StorageError(f"{path}: {error}; {RESTORE}") from error
+
+
+def _chosen(batches: Iterator[pa.RecordBatch], rows: Int64s) -> Iterator[tuple[int, int, pa.Table]]:
+    """Yield those of ascending rows, batch by batch: (first, last) index in `rows`, messages."""
+    begin = first = 0
+    for batch in batches:
+        if first == len(rows):
+            return
+        end = begin + batch.num_rows
+        last = int(np.searchsorted(rows, end))
+        if first < last:
+            table = pa.Table.from_batches([batch])
+            if last - first < batch.num_rows:
+                table = table.take(pa.array(rows[first:last] - begin))
+            yield first, last, table
+        begin, first = end, last
 
 
 @contextmanager
