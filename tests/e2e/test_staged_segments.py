@@ -77,7 +77,7 @@ def by_shares(plan: PlanDirectory, port: int, staging: Path, queues: list[str]) 
     frozen = plan.load()
     begins = queue_begins(client, frozen, staging)
     intake = SegmentIntake(client, staging, frozen.reference, begins, lambda count: None, 20.0)
-    cut = list(shares_of(len(frozen.files), 2))
+    cut = list(shares_of(frozen, 1, 2))
     random.Random(port).shuffle(cut)
     try:
         for first, end in cut:

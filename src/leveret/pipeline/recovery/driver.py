@@ -444,7 +444,7 @@ class RecoveryRun:
         cores = self._spark.cores
         return [
             FileShare(directory, plan.vhost, plan.plan_id, first, end, begins)
-            for first, end in shares_of(len(plan.files), cores)
+            for first, end in shares_of(plan, len(begins), cores)
         ]
 
     def _tasks(

@@ -11,10 +11,12 @@ reason, is brought by the tasks that own queues, which begin behind the last mes
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from leveret.model.errors import NotFound, Refusal
 from leveret.pipeline.archive.recovery_plan import (
@@ -44,6 +46,11 @@ MESSAGES_MIN: Final = 20_000
 QUEUES_MAX: Final = PUBLISHERS_PER_CLIENT
 """The most queues of a plan that shares are for: a task has a file open for each."""
 SHARES_PER_CORE: Final = 4
+SHARES_PER_CORE_MAX: Final = 8
+"""When all messages are written, the node still has to take in those of a share a core: more shares leave it less."""
+SHARE_MESSAGES_MIN: Final = 20_000
+"""The messages of each queue in a share below which there are not more than `SHARES_PER_CORE`."""
+Float64s: TypeAlias = npt.NDArray[np.float64]
 
 
 class QueueBegin(NamedTuple):
@@ -93,14 +100,30 @@ def queue_begins(client: StreamClient, plan: RecoveryPlan, staging: Path) -> dic
     return found
 
 
-def shares_of(files: int, cores: int) -> Iterator[tuple[int, int]]:
-    """Cut files into adjacent shares; the first is a single file, so that queues have something soon."""
+def shares_of(plan: RecoveryPlan, queues: int, cores: int) -> Iterator[tuple[int, int]]:
+    """Cut a plan's files into adjacent shares of about as many messages, for so many queues.
+
+    The first one is a single file, so that queues have something soon.
+    """
+    files = len(plan.files)
     if files:
         yield 0, 1
-    left = files - 1
-    count = min(left, cores * SHARES_PER_CORE)
-    for index in range(count):
-        yield 1 + left * index // count, 1 + left * (index + 1) // count
+    if files > 1:
+        ends = np.cumsum(_messages_by_file(plan)[1:])
+        fitting = int(ends[-1]) // (queues * SHARE_MESSAGES_MIN)
+        count = min(files - 1, cores * max(SHARES_PER_CORE, min(SHARES_PER_CORE_MAX, fitting // cores)))
+        cuts = np.searchsorted(ends, ends[-1] * np.arange(1, count) / count) + 2
+        yield from pairwise([1, *(cut for cut in np.unique(cuts).tolist() if cut < files), files])
+
+
+def _messages_by_file(plan: RecoveryPlan) -> Float64s:
+    """About the number of messages in each file; those of a part count as if they were evenly in its files."""
+    messages = np.zeros(len(plan.files))
+    for part in plan.parts:
+        if part.span is not None:
+            first, last = part.span.first_file, part.span.last_file
+            messages[first : last + 1] += part.rows / (last + 1 - first)
+    return messages
 
 
 def write_share(

@@ -9,10 +9,17 @@ import msgspec
 import pytest
 
 from leveret.model.errors import NotFound
-from leveret.pipeline.archive.recovery_plan import PlanDirectory, QueueOrder, RunPart, read_order
+from leveret.pipeline.archive.recovery_plan import (
+    PlanDirectory,
+    QueueOrder,
+    RecoveryPlan,
+    RunPart,
+    RunSpan,
+    read_order,
+)
 from leveret.pipeline.files.files import Place
 from leveret.pipeline.recovery import file_shares as module
-from leveret.pipeline.recovery import unsettled
+from leveret.pipeline.recovery import publish, unsettled
 from leveret.pipeline.recovery.file_shares import FileShare, QueueBegin, queue_begins, shares_of, write_share
 from leveret.pipeline.recovery.segments import WrittenSegment
 from leveret.pipeline.recovery.unsettled import NumberedFile, write_run
@@ -28,12 +35,37 @@ MESSAGES = 300
 
 @pytest.mark.parametrize("files", [0, 1, 2, 3, 8, 9, 10, 1000])
 @pytest.mark.parametrize("cores", [1, 2, 16])
-def test_each_file_is_in_one_share_and_the_first_share_is_one_file(files: int, cores: int) -> None:
-    found = list(shares_of(files, cores))
+@pytest.mark.parametrize("has_spans", [False, True])
+def test_each_file_is_in_one_share_and_the_first_share_is_one_file(
+    files: int, cores: int, has_spans: bool
+) -> None:
+    found = list(shares_of(of_messages([1_000_000 * has_spans] * files), 1, cores))
     assert [index for first, end in found for index in range(first, end)] == list(range(files))
     assert all(first < end for first, end in found)
     assert found[:1] == ([(0, 1)] if files else [])
-    assert len(found) <= 1 + module.SHARES_PER_CORE * cores
+    assert len(found) <= 1 + module.SHARES_PER_CORE_MAX * cores
+    if has_spans:
+        assert len(found) == min(files, 1 + module.SHARES_PER_CORE_MAX * cores)
+
+
+def test_shares_have_about_as_many_messages_and_are_not_smaller_for_many_queues() -> None:
+    """By their files alone one of eight shares had a quarter of all messages, and one core was idle at the end."""
+    messages = [10_000] * 16 + [65_000] * 14
+    for queues, shares, largest in ((1, 16, 75_000), (50, 8, 195_000)):
+        found = list(shares_of(of_messages(messages), queues, 2))
+        assert len(found) == 1 + shares
+        assert max(sum(messages[first:end]) for first, end in found) <= largest
+
+
+def of_messages(by_file: list[int]) -> RecoveryPlan:
+    parts = [
+        RunPart("0.arrow", at, "a", rows, span=RunSpan(1, at * 10**6, at * 10**6 + rows - 1, at, at, 0, 0))
+        for at, rows in enumerate(by_file)
+        if rows
+    ]
+    return RecoveryPlan(
+        plan_id="", vhost="/", number=1, files=[f"{at}" for at in range(len(by_file))], parts=parts
+    )
 
 
 def plan_of(data_dir: Path) -> PlanDirectory:
@@ -60,15 +92,17 @@ def bodies_in(staging: Path, written: WrittenSegment) -> list[int]:
 
 
 @pytest.mark.parametrize("last", [0, 1, 45, 299, 300])
+@pytest.mark.parametrize("batch_rows", [publish.BATCH_ROWS, 3])
 def test_the_segments_of_all_shares_have_each_message_behind_the_last_one_once_at_its_offset(
-    tmp_path: Path, last: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: int, batch_rows: int
 ) -> None:
+    monkeypatch.setattr(publish, "BATCH_ROWS", batch_rows)
     directory, staging = plan_of(tmp_path / "standby"), tmp_path
     plan = directory.load()
     begins = {queue: QueueBegin(last, end_of(staging)) for queue in QUEUES}
     told: list[WrittenSegment] = []
     found: list[WrittenSegment] = []
-    for first, end in reversed(list(shares_of(len(plan.files), 2))):
+    for first, end in reversed(list(shares_of(plan, len(QUEUES), 2))):
         found += write_share(
             FileShare(directory, "/", plan.plan_id, first, end, begins), staging, told.append
         )
