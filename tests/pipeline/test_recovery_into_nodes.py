@@ -17,6 +17,7 @@ from leveret.model.errors import LeveretError, PreconditionFailed
 from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.archive.recovery_plan import PlanDirectory
 from leveret.pipeline.jobs.job import AmqpTarget, LoginCredentials
+from leveret.pipeline.recovery import driver
 from leveret.pipeline.recovery.publish import PlanPublisher
 from leveret.pipeline.target_broker.compare import ComparisonClient, Differs
 from leveret.pipeline.target_broker.publish import AmqpClient, read_progress
@@ -124,8 +125,10 @@ def test_a_full_disk_at_the_node_and_a_job_that_died_just_before_its_end(
 
 
 def test_large_queues_come_by_shares_of_files_small_ones_beside_them_and_each_is_counted_once(
-    node: LeveretProcess, recover: Recover, recover_job: Job, tmp_path: Path
+    node: LeveretProcess, recover: Recover, recover_job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Otherwise the driver itself scans so few messages.
+    monkeypatch.setattr(driver, "RECORDS_SCANNED_HERE_MAX", 0)
     manifest = filled(tmp_path / "standby", {"/": LARGE, "small": 3000})
     node.ctl("add_vhost", "small")
     node.ctl("set_permissions", "-p", "small", "guest", ".*", ".*", ".*")

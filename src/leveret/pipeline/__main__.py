@@ -184,7 +184,7 @@ def _run_with_spark(task: str, parent: ParentChannel) -> None:
         from leveret.pipeline.transfer.driver import run_transfer
 
         # While Java starts: a promotion must not wait for it.
-        Thread(target=import_module, args=[_RECOVERY], name="import", daemon=True).start()
+        Thread(target=_import_recovery, name="import", daemon=True).start()
         spark = run_transfer(job, parent)
         _recover_on_command(parent, spark)
     elif isinstance(job, RecoverJob):
@@ -199,6 +199,12 @@ def _run_with_spark(task: str, parent: ParentChannel) -> None:
         from leveret.pipeline.table.inspect import run_inspection
 
         run_inspection(job, parent)
+
+
+def _import_recovery() -> None:
+    # Arrow imports the last one when it meets its first numpy array.
+    for name in (_RECOVERY, "pandas"):
+        import_module(name)
 
 
 def _recover_on_command(parent: ParentChannel, spark: SparkSession) -> None:

@@ -6,9 +6,9 @@ finished first. On standard output: `started`, `planned` (a vhost's plan is froz
 messages of each queue), `left_out` (the messages that a partial promotion leaves to a later one), `published`
 (number of further messages), `blocked` and `unblocked` (another broker, and its reason), `done` with the summary.
 
-Spark runs two jobs over a few descriptors each: tasks that scan groups of files, and tasks that own whole queues
-and publish them. A failed task is run again, and an interrupted plan is continued; the broker drops messages that
-it has.
+Spark runs up to two jobs over a few descriptors each: tasks that scan groups of files, if these are large, and
+tasks that own shares of files, or whole queues, and bring their messages. A failed task is run again, and an
+interrupted plan is continued; the broker drops messages that it has.
 
 A rehearsal makes plans in a directory of its own, publishes their messages to scratch vhosts, compares the messages
 there with the archive (`compare`), and deletes the plans. A dry run counts by the manifest's statistics (`dry_run`); if
@@ -20,6 +20,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -97,6 +98,9 @@ from leveret.pipeline.recovery.unsettled import (
 from leveret.pipeline.target_broker.compare import ComparisonClient
 
 LOCK_TIMEOUT_S: Final = 60.0
+RECORDS_SCANNED_HERE_MAX: Final = 2_000_000
+"""To read the keys of so many records takes this process less time than the begin and the end of Spark's tasks."""
+_SCAN_THREADS: Final = 4
 _WRITTEN: Final = "segment_written"
 _BLOCKED: Final = "publishers_blocked"
 
@@ -366,11 +370,14 @@ class RecoveryRun:
     def _scan(
         self, drafts: dict[str, tuple[PlanDirectory, list[StoredFile], Masks]]
     ) -> dict[str, UnsettledMessages]:
-        """Run the tasks that search for unsettled messages; return their results by vhost."""
+        """Search for unsettled messages, here if the files are small, else by tasks; return what is found by vhost."""
         found = {vhost: UnsettledMessages([], {}) for vhost in drafts}
         if not drafts:
             return found
-        groups = self._spark.groups
+        selection = self._job.selection
+        records = sum(file.records for _, files, _ in drafts.values() for file in files)
+        is_small = records <= RECORDS_SCANNED_HERE_MAX and not selection.all_available
+        groups = _SCAN_THREADS if is_small else self._spark.groups
         all_masks: Masks = {}
         tasks: list[ScanTask] = []
         for vhost, (directory, files, masks) in drafts.items():
@@ -378,13 +385,21 @@ class RecoveryRun:
             for number, group in enumerate(grouped(list(enumerate(files)), groups)):
                 named = [NumberedFile(index, file.path, file.records) for index, file in group]
                 tasks.append(ScanTask(vhost, directory.runs / f"{number:06}.arrow", named))
-        root, selection = self._job.root, self._job.selection
+        root = self._job.root
 
         def scan(task: ScanTask) -> tuple[str, UnsettledMessages]:
             return task.vhost, write_run(root, task.vhost, task.files, all_masks, task.run, selection)
 
-        for vhost, some in self._spark.run(tasks, scan, tuple[str, UnsettledMessages]):
+        if is_small:
+            with ThreadPoolExecutor(_SCAN_THREADS, "scan") as threads:
+                results = list(threads.map(scan, tasks))
+        else:
+            results = list(self._spark.run(tasks, scan, tuple[str, UnsettledMessages]))
+        for vhost, some in results:
             found[vhost].add(some)
+        if any(each.parts for each in found.values()):
+            # It may have started meanwhile: that is reported before a plan.
+            self._spark.wait_started()
         return found
 
     def _publish(self, plans: list[tuple[PlanDirectory, RecoveryPlan]]) -> list[PlanOutcome]:

@@ -45,13 +45,16 @@ class SparkTasks:
         self._ended = ended
         self._threads = ThreadPoolExecutor(2, "recovery")
         self._start: Future[SparkSession] | None = None
-        if session is not None:
-            self._start = Future()
-            self._start.set_result(session)
+        self._given = session
 
     def begin(self) -> None:
-        """Start Spark in a thread, unless that was begun."""
+        """Start Spark in a thread, unless that was begun, or it runs already."""
         if self._start is not None:
+            return
+        if self._given is not None:
+            self._start = Future()
+            self._start.set_result(self._given)
+            self._started()
             return
         scratch = self._job.work / "spark" / "recovery"
         shutil.rmtree(scratch, ignore_errors=True)
@@ -65,8 +68,13 @@ class SparkTasks:
         self.begin()
         assert self._start is not None
         session = self._start.result()
-        self._started()
+        if self._given is None:
+            self._started()
         return session
+
+    def wait_started(self) -> None:
+        """Start Spark unless it runs, and wait for it."""
+        _ = self._session
 
     @property
     def cores(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -113,6 +114,20 @@ def start_session(
         spark.sparkContext.addPyFile(str(package))
         check_workers(spark.sparkContext, store if isinstance(store, Path) else None)
     return spark
+
+
+def warm_up(context: SparkContext) -> None:
+    """Run tasks that do nothing, so that the first ones of a promotion do not wait for Java to load its classes.
+
+    A failure is left to the tasks that matter.
+    """
+    count = context.defaultParallelism
+    with suppress(Exception):
+        context.parallelize(range(count), count).map(_nothing).collect()
+
+
+def _nothing(number: int) -> bytes:
+    return b""
 
 
 def _of_this_machine(scratch: Path, java_home: Path, jvm_options: str) -> dict[str, str]:

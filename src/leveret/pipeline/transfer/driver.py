@@ -16,6 +16,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterable
+from threading import Thread
 from typing import Final, NamedTuple
 
 import msgspec
@@ -32,7 +33,7 @@ from leveret.pipeline.jobs.job import TransferJob
 from leveret.pipeline.jobs.parent_channel import ParentChannel
 from leveret.pipeline.jobs.progress import Event, Inbox, report
 from leveret.pipeline.spark.errors import cause_of
-from leveret.pipeline.spark.session import start_session
+from leveret.pipeline.spark.session import start_session, warm_up
 from leveret.pipeline.transfer.compaction import Compaction
 from leveret.pipeline.transfer.sink import StoreSink
 from leveret.pipeline.transfer.source import (
@@ -72,7 +73,10 @@ def run_transfer(job: TransferJob, parent: ParentChannel) -> SparkSession:
         spark = start_session("transfer", job.spark, scratch, store=job.root)
         spark.dataSource.register(UpstreamSource)
         spark.dataSource.register(StoreSink)
-        parent.say("started", is_local=(spark.sparkContext.master or "").startswith("local"))
+        is_local = (spark.sparkContext.master or "").startswith("local")
+        parent.say("started", is_local=is_local)
+        if is_local:
+            Thread(target=warm_up, args=[spark.sparkContext], name="warm up", daemon=True).start()
         Transfer(job, spark, inbox, parent).run()
         return spark
 
