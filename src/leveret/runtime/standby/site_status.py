@@ -70,7 +70,8 @@ class SiteStatus:
         ] + [{"node": node, "state": "", "error": error} for node, error in silent.items()]
         sizes = [each["archive_bytes"] for each in found.values() if each["archive_bytes"] is not None]
         own["archive_bytes"] = sum(sizes) if sizes else None
-        states = [each["state"] for each in found.values()]
+        # A node that follows no vhost has no link to wait for.
+        states = [each["state"] for each in found.values() if each["vhosts"] or each["state"] != "connecting"]
         own["state"] = next((state for state in _WORST_FIRST if state in states), own["state"])
         errors = [f"{row['node']}: {row['error']}" for row in own["nodes"] if row["error"]]
         own["error"] = own["error"] or next(iter(errors), "")
