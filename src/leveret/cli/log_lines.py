@@ -26,7 +26,7 @@ _PLAIN: Final = re.compile(r"[^\s\"=\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
 class Word(NamedTuple):
-    """A word of a template: a field with a format, a field with its value, or neither key nor format."""
+    """A word of a template: a field with a format, or its value; the event's name as a value; or plain text."""
 
     key: str
     form: str
@@ -35,9 +35,12 @@ class Word(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _shape(template: str) -> tuple[Word, ...] | None:
-    """The words of a template; None if not every `%` in it is the value of a key."""
+    """The words of a template; None if not every `%` in it is the value of a key, or the event's name."""
     words = []
     for word in template.split(" "):
+        if word == "%s" and not words:
+            words.append(Word("", word, ""))
+            continue
         field = _FIELD.fullmatch(word)
         fixed = _FIXED.fullmatch(word)
         if field is None and fixed is None and "%" in word:
@@ -56,11 +59,10 @@ def words_of(record: logging.LogRecord) -> list[tuple[str, Any]]:
     if shape is None or sum(1 for word in shape if word.form) != len(arguments):
         return [(record.getMessage(), None)]
     left = iter(arguments)
+    values = [_value(word.form, next(left)) if word.form else word.text for word in shape]
     return [
-        (word.key, _value(word.form, next(left)) if word.form else word.text)
-        if word.key
-        else (word.text, None)
-        for word in shape
+        (word.key, value) if word.key else (str(value), None)
+        for word, value in zip(shape, values, strict=True)
     ]
 
 

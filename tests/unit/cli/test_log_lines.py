@@ -43,6 +43,13 @@ def test_a_value_that_would_be_taken_for_something_else_is_quoted() -> None:
     assert line.endswith(r'closed reason="no more" user="x\" level=error" empty=""')
 
 
+def test_an_event_whose_name_is_a_value_has_its_fields_too() -> None:
+    event = record("%s vhost=%s error=%s", "standby_link_down", " v state=up", "it ended")
+    assert KeyValueLine().format(event).endswith('standby_link_down vhost=" v state=up" error="it ended"')
+    shown = json.loads(JsonLine().format(event))
+    assert (shown["msg"], shown["vhost"], shown["error"]) == ("standby_link_down", " v state=up", "it ended")
+
+
 def test_an_event_without_a_template_is_told_as_it_is() -> None:
     assert KeyValueLine().format(record("50% done\nand on")).endswith(" 50% done\\nand on")
     assert KeyValueLine().format(record("lost %s of %s", 1, 2)).endswith(" lost 1 of 2")

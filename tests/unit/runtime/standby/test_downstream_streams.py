@@ -197,6 +197,20 @@ async def test_a_queue_in_a_streams_place_gets_none_of_the_streams_entries(
     await site.stop()
 
 
+@pytest.mark.parametrize("marked", [True, False])
+async def test_a_rehearsal_has_a_streams_entries_in_a_queue(directory: Path, marked: bool) -> None:
+    """It consumes and compares them, octet for octet."""
+    site, scratch_vhost = Site(directory), f"{d.REHEARSAL_VHOSTS}a.0"
+    await site.start()
+    await site.apply(d.Put(d.Vhost(name=scratch_vhost)), d.Put(d.Queue(name="qs", vhost=scratch_vhost)))
+    marks = MessageRun.of(1, [mark_entry(entry(0), b"")])
+    run = marks if marked else MessageRun(1, 1, pack_entries(entry(0))[0])
+    ingest_of(site, scratch_vhost).append("r", [run], lambda: None)
+    await site.settle()
+    assert site.node.broker.queues[scratch_vhost, "qs"].message_count == 1
+    await site.stop()
+
+
 async def test_a_readers_offset_at_the_end_of_all_offsets_goes_no_further(directory: Path) -> None:
     site = Site(directory)
     await site.start()
@@ -214,9 +228,9 @@ async def test_a_readers_offset_at_the_end_of_all_offsets_goes_no_further(direct
     await site.stop()
 
 
-def ingest_of(site: Site) -> RecoveryIngest:
+def ingest_of(site: Site, vhost: str = "v") -> RecoveryIngest:
     node = site.node
-    return RecoveryIngest(node.broker, ("v", "qs"), node.engine, node.commits)
+    return RecoveryIngest(node.broker, (vhost, "qs"), node.engine, node.commits)
 
 
 def run(scenario: Scenario) -> None:
