@@ -140,6 +140,7 @@ class StreamPeer(asyncio.Protocol):
         self._goes_on = False
         self._served_last = -1
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_s = 0.0
         self._pump_waits = False
         self._writable = True
         self._standstill = WriteStall()
@@ -657,7 +658,7 @@ class StreamPeer(asyncio.Protocol):
             return
         # One millisecond later, because the session's clock is truncated to milliseconds.
         when = (deadline + 1) / 1000
-        if self._timer is None or when < self._timer.when():
+        if self._timer is None or when < self._timer_due_s:
             self._timer_at(when, partial(self._guarded, self._tick))
 
     def _tick(self) -> None:
@@ -678,4 +679,5 @@ class StreamPeer(asyncio.Protocol):
     def _timer_at(self, when: float, call: Callable[[], None]) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(when, call)
+        # The time is kept here, because uvloop's handle of a call that is due at once has none.
+        self._timer, self._timer_due_s = self._loop.call_at(when, call), when

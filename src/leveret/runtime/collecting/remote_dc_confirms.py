@@ -82,6 +82,7 @@ class RemoteDcConfirms:
         self._due: list[tuple[float, int, HeldConfirm]] = []
         self._numbers = count()
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_s = 0.0
         self._unmet: set[tuple[str, str]] = set()
         self._taking_over: set[tuple[str, str]] = set()
         self._late_ones = 0
@@ -234,12 +235,13 @@ class RemoteDcConfirms:
         if not self._due:
             return
         due_s = self._due[0][0]
-        if self._timer is not None and self._timer.when() > due_s:
+        if self._timer is not None and self._timer_due_s > due_s:
             # A policy with a shorter wait.
             self._timer.cancel()
             self._timer = None
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_at(due_s, self._late)
+            # The time is kept here, because uvloop's handle of a call that is due at once has none.
+            self._timer, self._timer_due_s = asyncio.get_running_loop().call_at(due_s, self._late), due_s
 
     def _late(self) -> None:
         self._timer = None

@@ -35,6 +35,20 @@ async def test_a_peer_that_has_gone_before_it_is_served_leaves_nothing() -> None
     assert peer.closed.done()
 
 
+@pytest.mark.uvloop
+async def test_a_deadline_may_change_while_one_is_due_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """uvloop's handle of a call that is due within half a millisecond does not tell its time."""
+    host: Any = FakeStreamHost(streams={})
+    peer = StreamPeer(host, 1 << 20, 60, {})
+    with socket.socket() as connected:
+        peer.connection_made(_Gone(connected))
+        monkeypatch.setattr(type(peer._session), "next_deadline_ms", lambda session: 0)
+        peer._arm()
+        peer._arm()
+        peer.connection_lost(None)
+    assert peer.closed.done()
+
+
 class _Full(_Gone):
     """The transport of a peer that does not read."""
 
