@@ -36,7 +36,7 @@ class Word(NamedTuple):
 @lru_cache(maxsize=1024)
 def _shape(template: str) -> tuple[Word, ...] | None:
     """The words of a template; None if not every `%` in it is the value of a key, or the event's name."""
-    words = []
+    words: list[Word] = []
     for word in template.split(" "):
         if word == "%s" and not words:
             words.append(Word("", word, ""))
