@@ -10,7 +10,8 @@ from leveret.model.errors import LeveretError
 TEXT_CHARS_MAX: Final = 600
 _TRACEBACK: Final = "Traceback (most recent call last):"
 _QUERY_STATE: Final = "=== Streaming Query ==="
-_PYTHON_ERROR: Final = re.compile(r"^\s*(?:[a-z_]\w*\.)*([A-Z]\w+): (.*)$", re.MULTILINE)
+_ERROR: Final = re.compile(r"^(?:\s|: )*(?:[a-z_]\w*\.)*([A-Z]\w+): (.*)$", re.MULTILINE)
+"""Python's errors, and Java's as Py4J tells them: behind a line of its own, and a colon."""
 
 
 class SparkFailed(LeveretError):
@@ -18,11 +19,11 @@ class SparkFailed(LeveretError):
 
 
 def cause_of(error: BaseException) -> str:
-    """The last error that Python reported inside one of Spark's, without its stack traces; else Spark's own text."""
+    """Return the last error that Python reported inside one of Spark's, or Java's, without its stack; else the text."""
     text = str(error)
     _, traceback, stack = text.rpartition(_TRACEBACK)
     # Spark's own text comes first, and behind it the state of the query, whose lines look like errors.
     reported = stack if traceback else text.partition(_QUERY_STATE)[0]
-    found = _PYTHON_ERROR.search(reported)
+    found = _ERROR.search(reported)
     line = f"{found[1]}: {found[2]}" if found else reported.strip().split("\n")[0]
     return line[:TEXT_CHARS_MAX]

@@ -28,3 +28,9 @@ def test_the_state_of_a_query_is_not_taken_for_its_cause() -> None:
     assert cause_of(Exception(f"{cause}\n{state}\n\nJVM stacktrace:\norg.apache.spark.X: y")) == cause
     reported = cause_of(Exception(f"Job aborted\njava.io.IOException: No space left on device\n{state}"))
     assert reported == "IOException: No space left on device"
+
+
+def test_the_cause_may_be_what_java_said() -> None:
+    stack = "\tat java.base/java.io.FileOutputStream.writeBytes(Native Method)\n"
+    text = f"An error occurred while calling o123.start.\n: java.io.IOException: No space left on device\n{stack}"
+    assert cause_of(Exception(text)) == "IOException: No space left on device"
