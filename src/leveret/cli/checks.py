@@ -16,6 +16,7 @@ from leveret.cli import exits
 from leveret.cli.api import CtlError, NotFoundByApi
 from leveret.cli.command import Session
 from leveret.cli.secrets import text_of
+from leveret.model.foreign_json import decode_json
 
 
 def need_vhost(ctl: Session, name: str | None = None) -> dict[str, Any]:
@@ -72,8 +73,8 @@ def json_of(argument: str) -> Any:
         CtlError: it is not.
     """
     try:
-        return msgspec.json.decode(text_of(argument))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return decode_json(text_of(argument).encode(errors="surrogateescape"), Any)
+    except msgspec.DecodeError as error:
         raise CtlError(exits.UNAVAILABLE, f"JSON decoding error: {error}") from None
 
 

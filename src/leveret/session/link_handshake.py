@@ -39,6 +39,7 @@ import msgspec
 from msgspec import Meta
 
 from leveret.model.errors import PeerError
+from leveret.model.foreign_json import split_json
 
 VERSION: Final = 2
 """Of what is said after the handshake: since 2 every message has a check."""
@@ -497,8 +498,8 @@ def _check_version(message: HandshakeMessage, kind: Kind | None = None) -> None:
     """Raise if the peer's version is not that of a link of this kind; None: of the kind that the peer says."""
     _check_type(message, HELLO)
     try:
-        hello = msgspec.json.decode(message.payload, type=_AnyHello)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        hello = split_json(message.payload, _AnyHello)
+    except msgspec.DecodeError as error:
         raise _malformed(HELLO, error) from None
     here = _version(kind or hello.kind)
     if hello.version != here:
@@ -543,8 +544,8 @@ def _decode(message: HandshakeMessage, due: int, struct: type[_Decoded]) -> _Dec
     """Raises HandshakeError: another message, or one that `msgspec` would not have written so."""
     _check_type(message, due)
     try:
-        decoded = msgspec.json.decode(message.payload, type=struct)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        decoded = split_json(message.payload, struct)
+    except msgspec.DecodeError as error:
         raise _malformed(due, error) from None
     if msgspec.json.encode(decoded) != message.payload:
         raise HandshakeError(

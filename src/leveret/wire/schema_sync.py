@@ -35,6 +35,7 @@ import zstandard
 
 from leveret.model.definitions import KINDS, AnyEntity
 from leveret.model.errors import PeerError
+from leveret.model.foreign_json import decode_json, split_json
 
 MAGIC: Final = b"LSS"
 VERSION: Final = 2
@@ -99,9 +100,6 @@ class _Reply(msgspec.Struct):
     answers: dict[str, dict[int, _Answer]] = {}
 
 
-_LISTS: Final = {kind: msgspec.json.Decoder(list[entity]) for kind, entity in KINDS.items()}  # type: ignore[valid-type]  # a type made at run time
-
-
 def encode_request(request: SyncRequest) -> bytes:
     """The body of a request."""
     return _pack(_REQUEST, msgspec.json.encode(request))
@@ -114,8 +112,8 @@ def decode_request(body: bytes) -> SyncRequest:
         SchemaSyncError: not a request, damaged, too large, or of an unknown version.
     """
     try:
-        return msgspec.json.decode(_unpack(_REQUEST, body, REQUEST_BYTES_MAX), type=SyncRequest)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return decode_json(_unpack(_REQUEST, body, REQUEST_BYTES_MAX), SyncRequest)
+    except msgspec.DecodeError as error:
         raise SchemaSyncError(f"schema sync request: {error}") from None
 
 
@@ -140,21 +138,24 @@ def decode_reply(body: bytes) -> SyncReply:
         SchemaSyncError: not a reply, damaged, too large, of an unknown version or with an unknown kind.
     """
     try:
-        reply = msgspec.json.decode(_unpack(_REPLY, body, REPLY_BYTES_MAX), type=_Reply)
+        reply = split_json(_unpack(_REPLY, body, REPLY_BYTES_MAX), _Reply)
         answers = {kind: _answers(kind, buckets) for kind, buckets in reply.answers.items()}
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except msgspec.DecodeError as error:
         raise SchemaSyncError(f"schema sync reply: {error}") from None
     return SyncReply(reply.cluster, reply.state, reply.buckets, answers)
 
 
 def _answers(kind: str, buckets: dict[int, _Answer]) -> dict[int, BucketDelta]:
-    if kind not in _LISTS:
+    if kind not in KINDS:
         raise SchemaSyncError(f"schema sync reply: unknown kind of entity {kind!r}")
-    decode = _LISTS[kind].decode
     try:
-        return {index: BucketDelta(answer.gone, decode(answer.entities)) for index, answer in buckets.items()}
-    except msgspec.ValidationError as error:
+        return {index: BucketDelta(each.gone, _entities(kind, each)) for index, each in buckets.items()}
+    except msgspec.DecodeError as error:
         raise SchemaSyncError(f"schema sync reply: {kind}: {error}") from None
+
+
+def _entities(kind: str, answer: _Answer) -> list[AnyEntity]:
+    return [decode_json(each, KINDS[kind]) for each in split_json(answer.entities, list[msgspec.Raw])]
 
 
 def _pack(kind: int, json: bytes) -> bytes:

@@ -48,6 +48,7 @@ def test_only_what_the_node_declines_gets_another_status(status: int, expected: 
 def test_json_goes_in_and_out() -> None:
     assert json_of('{"a": [1]}') == {"a": [1]}
     assert json_text({"a": [1]}) == '{"a":[1]}'
-    with pytest.raises(CtlError, match="JSON decoding error") as caught:
-        json_of("{")
-    assert caught.value.status == 69
+    for malformed in ("{", "\udcff", "[" * 2_000 + "]" * 2_000):
+        with pytest.raises(CtlError, match="JSON decoding error") as caught:
+            json_of(malformed)
+        assert caught.value.status == 69

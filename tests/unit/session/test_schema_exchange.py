@@ -113,14 +113,11 @@ def test_whatever_was_known_before_afterwards_it_is_what_the_upstream_has(
 
 
 def test_a_schema_that_cannot_be_digested_is_not_told_in_part_the_next_time() -> None:
-    deep: object = 1
-    for _ in range(2_000):
-        deep = [deep]
     queue = Queue(vhost="/", name="q")
-    upstream = Upstream(definitions(GlobalParameter(name="odd", value=deep), queue))
+    upstream = Upstream(definitions(GlobalParameter(name="odd", value=object()), queue))
     following = SchemaFollower(definitions(queue), "down")
     for _ in range(2):
-        with pytest.raises(RecursionError):
+        with pytest.raises(TypeError):
             upstream.report(following)
     assert following.theirs.by_kind["queues"] == {queue.key: queue}
     upstream.schema.apply(Delete("global_parameters", ("odd",)))

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.model.definitions import KINDS, Binding, Queue, User
+from leveret.model.foreign_json import LEVELS_MAX
 from leveret.session.schema_exchange import PART_BYTES
 from leveret.wire import schema_sync
 from leveret.wire.schema_sync import (
@@ -128,13 +129,14 @@ def test_entities_that_are_none_are_named(entities: object, named: str) -> None:
         decode_reply(message(b"A", {"cluster": "c", "state": "", "answers": entities}))
 
 
-def test_a_message_that_is_nested_without_end_is_refused() -> None:
-    deep = msgspec.Raw(b"[" * 100_000 + b"]" * 100_000)
-    with pytest.raises(SchemaSyncError, match="schema sync request: maximum recursion"):
+@pytest.mark.parametrize("levels", [LEVELS_MAX + 1, 2_000, 100_000])
+def test_a_message_that_is_nested_without_end_is_refused(levels: int) -> None:
+    deep = msgspec.Raw(b"[" * levels + b"]" * levels)
+    with pytest.raises(SchemaSyncError, match="schema sync request: nested more than 100 levels"):
         decode_request(message(b"Q", {"cluster": "c", "more": deep}))
     entity = {"name": "p", "value": deep}
     reported = {"global_parameters": {"0": {"gone": "", "entities": [entity]}}}
-    with pytest.raises(SchemaSyncError, match="schema sync reply: maximum recursion"):
+    with pytest.raises(SchemaSyncError, match=r"schema sync reply: .*nested more than 100 levels"):
         decode_reply(message(b"A", {"cluster": "c", "state": "", "answers": reported}))
 
 

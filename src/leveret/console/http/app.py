@@ -39,6 +39,7 @@ from leveret.console.http.views import VIEWS, show_actions
 from leveret.console.jobs.actions import BY_NAME, may_act
 from leveret.console.settings import ConsoleSettings, is_loopback
 from leveret.model.errors import LeveretError
+from leveret.model.foreign_json import decode_json
 
 _END_OLD_S: Final = 60.0
 Handler: TypeAlias = Callable[[Request, ConsoleSession], Coroutine[Any, Any, Response]]
@@ -128,8 +129,8 @@ async def read_body(request: Request, kind: Any) -> Any:
         LeveretError: the body is malformed, or has another shape.
     """
     try:
-        return msgspec.json.decode(await request.body(), type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return decode_json(await request.body(), kind)
+    except msgspec.DecodeError:
         # The text of the error is left out, because it may quote the body.
         raise LeveretError("the body of the request is malformed") from None
 

@@ -36,6 +36,7 @@ from leveret.management.request.replies import BadRequest, error_reply, refusal_
 from leveret.management.request.single_node import cluster_of
 from leveret.model.definitions import AnyEntity, Change, GlobalParameter, Parameter
 from leveret.model.errors import InvalidCommand, LeveretError
+from leveret.model.foreign_json import decode_json
 from leveret.model.secrets import masked
 from leveret.runtime.process.work_slices import in_slices
 
@@ -225,7 +226,7 @@ def read_json(data: bytes, shape: type[T]) -> T:
         InvalidCommand: the data are no JSON, or a field, which the text names, is missing or malformed.
     """
     with json_errors():
-        return msgspec.convert(msgspec.json.decode(data), shape, strict=False)
+        return msgspec.convert(decode_json(data, Any), shape, strict=False)
 
 
 @contextmanager
@@ -239,12 +240,7 @@ def json_errors() -> Iterator[None]:
         yield
     except msgspec.ValidationError as error:
         raise InvalidCommand(str(error)) from None
-    except (
-        msgspec.DecodeError,
-        UnicodeDecodeError,
-        RecursionError,
-        OverflowError,
-    ) as error:
+    except (msgspec.DecodeError, OverflowError) as error:
         raise InvalidCommand(f"not_json: {error}") from None
 
 

@@ -107,7 +107,7 @@ def _table(headers: dict[str, Any] | list[Any]) -> bytes:
         if headers:
             raise ValueError("they should be an object")
         return b""
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise InvalidCommand(f"properties.headers: {error}") from None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -18,6 +18,7 @@ from leveret.core.broker.broker import Broker
 from leveret.model.definitions import AnyEntity, Put
 from leveret.model.errors import ConfigError, Refusal
 from leveret.runtime.definitions.importing import (
+    document_of,
     entities_of,
     is_passed_over,
     is_same,
@@ -44,9 +45,9 @@ class Document(NamedTuple):
             ConfigError: the file is no definitions document; the text names the file, the section and the entry.
         """
         try:
-            content = msgspec.json.decode(self.octets, type=dict[str, Any])
+            content = document_of(self.octets)
             return entities_of(content, None, default_queue_type=default_queue_type)
-        except (msgspec.DecodeError, UnicodeDecodeError, Refusal) as error:
+        except (msgspec.DecodeError, Refusal) as error:
             raise ConfigError(f"{self.file}: {error}") from None
 
 

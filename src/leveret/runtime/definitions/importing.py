@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import msgspec
 
@@ -25,6 +25,7 @@ from leveret.model.definitions import (
     Vhost,
 )
 from leveret.model.errors import InvalidCommand
+from leveret.model.foreign_json import decode_json, split_json
 from leveret.model.secrets import masked
 from leveret.model.tags import tags_of
 from leveret.runtime.definitions.accounts import WantedUser, user_of
@@ -37,8 +38,8 @@ _NAMED_AT_MOST: Final = 5
 _CLUSTER_WIDE: Final = ("users", "vhosts", "permissions", "topic_permissions", "global_parameters")
 
 
-_Section: TypeAlias = list[msgspec.Raw] | dict[str, Any] | str | int | float | bool | None
-"""The value under a name of a document; the entries of a list are still octets."""
+_SECTION: Final[Any] = list[msgspec.Raw] | dict[str, msgspec.Raw] | str | int | float | bool | None
+"""The value under a name of a document; what is in it is still octets."""
 
 
 class _Metadata(msgspec.Struct):
@@ -83,8 +84,8 @@ def document_of(octets: bytes) -> dict[str, Any]:
     Raises:
         msgspec.DecodeError: the text is no JSON, or no object.
     """
-    document = msgspec.json.decode(octets, type=dict[str, msgspec.Raw])
-    return {name: msgspec.json.decode(value, type=_Section) for name, value in document.items()}
+    document = split_json(octets, dict[str, msgspec.Raw])
+    return {name: split_json(value, _SECTION) for name, value in document.items()}
 
 
 def place_of(entity: AnyEntity) -> str:
@@ -148,7 +149,10 @@ def _section(document: dict[str, Any], kind: str) -> list[Any]:
 
 def _entity(kind: str, index: int, entry: object, vhost: str | None, default_queue_type: str) -> AnyEntity:
     if isinstance(entry, msgspec.Raw):
-        entry = msgspec.json.decode(entry)
+        try:
+            entry = decode_json(entry, Any)
+        except msgspec.DecodeError as error:
+            raise InvalidCommand(f"{kind}[{index}]: {error}") from None
     if not isinstance(entry, dict):
         raise InvalidCommand(f"{kind}[{index}]: expected an object")
     if vhost is not None:

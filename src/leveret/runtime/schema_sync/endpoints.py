@@ -11,11 +11,12 @@ The parameter of message replication has the same form, with `host:port` of stre
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from leveret.model.errors import InvalidCommand
+from leveret.model.foreign_json import decode_json
 from leveret.model.host_port import host_and_port
 
 SCHEMES: Final = ("amqp", "amqps", "http", "https")
@@ -67,8 +68,8 @@ def decode_upstream(text: str | bytes) -> object:
         InvalidCommand: the text is no such JSON.
     """
     try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return decode_json(text.encode() if isinstance(text, str) else text, Any)
+    except msgspec.DecodeError as error:
         raise InvalidCommand(f"upstream endpoints: no JSON: {error}; the form is {FORM}") from None
 
 

@@ -22,6 +22,7 @@ import msgspec
 from leveret.core.schema.delta import Key, canonical
 from leveret.model.definitions import KINDS, AnyEntity, Definitions, Delete, Put, Vhost
 from leveret.model.errors import AccessRefused, AuthenticationFailed, InvalidCommand, LeveretError
+from leveret.model.foreign_json import decode_json, split_json
 from leveret.runtime.definitions.importing import each_entity, without_loose_bindings
 from leveret.runtime.process.work_slices import in_slices
 from leveret.runtime.schema_sync.endpoints import SchemaUpstreamParameter, UpstreamEndpoint
@@ -185,11 +186,11 @@ class HttpSource:
     async def _entities(self, octets: bytes, vhosts: bytes, theirs: Definitions) -> Sequence[AnyEntity]:
         """Return all readable entities. The others go to `unreadable`, and keep their state in `theirs`."""
         try:
-            document = msgspec.json.decode(octets, type=dict[str, msgspec.Raw])
-            listed = msgspec.json.decode(vhosts, type=list[dict[str, Any]])
+            document = split_json(octets, dict[str, msgspec.Raw])
+            listed = decode_json(vhosts, list[dict[str, Any]])
             # A name may be any value here; invalid ones are reported below, by the entity.
             details = {str(vhost["name"]): vhost for vhost in listed}
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError) as error:
+        except (msgspec.DecodeError, KeyError) as error:
             raise SchemaLinkError(f"its definitions cannot be read: {error}") from None
         entities: list[AnyEntity] = []
         unreadable: list[str] = []
@@ -219,9 +220,9 @@ class HttpSource:
             raise SchemaLinkError(f"its definitions are of no use: they lack {', '.join(missing)}; {_IS_IT}")
         for kind in KINDS:
             try:
-                for entry in msgspec.json.decode(document.get(kind, b"[]"), type=list[msgspec.Raw]):
-                    yield kind, msgspec.json.decode(entry, type=dict[str, Any])
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                for entry in split_json(document.get(kind, b"[]"), list[msgspec.Raw]):
+                    yield kind, decode_json(entry, dict[str, Any])
+            except msgspec.DecodeError as error:
                 text = f"its definitions cannot be read: {kind} is no list of objects: {error}"
                 raise SchemaLinkError(text) from None
 
@@ -255,8 +256,8 @@ async def _plain(reply: httpx.Response) -> AsyncIterator[bytes]:
 def _lacks_details(octets: bytes) -> bool:
     """Return whether a definitions document names a vhost without its other fields."""
     try:
-        vhosts = msgspec.json.decode(octets, type=_Vhosts).vhosts
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        vhosts = split_json(octets, _Vhosts).vhosts
+    except msgspec.DecodeError:
         return False  # the parser of the whole document reports its faults
     return any(vhost.description is vhost.tags is vhost.metadata is None for vhost in vhosts)
 

@@ -28,6 +28,23 @@ def test_a_body_that_is_no_json_object_is_refused(admin: Client, body: bytes) ->
     assert (reply.status_code, reply.json()["error"]) == (400, "bad_request")
 
 
+@pytest.mark.parametrize("levels", [101, 2_000, 100_000])
+def test_a_body_that_is_nested_without_end_is_refused(admin: Client, levels: int) -> None:
+    deep = b"[" * levels + b"]" * levels
+    for path, body in (
+        ("/api/global-parameters/p", b'{"name":"p","value":' + deep + b"}"),
+        ("/api/queues/%2F/q", b'{"arguments":{"x":' + deep + b"}}"),
+    ):
+        reply = admin.request("PUT", path, content=body)
+        assert (reply.status_code, reply.json()["reason"]) == (
+            400,
+            "not_json: nested more than 100 levels deep",
+        )
+    given = b'{"payload":"","payload_encoding":"string","routing_key":"","properties":{"headers":{"h":' + deep
+    reply = admin.request("POST", "/api/exchanges/%2F/amq.fanout/publish", content=given + b"}}}")
+    assert (reply.status_code, reply.json()["reason"]) == (400, "not_json: nested more than 100 levels deep")
+
+
 def test_a_client_that_goes_before_its_body_is_here_is_no_error_of_the_node(
     app: Starlette, node: FakeNode, caplog: pytest.LogCaptureFixture
 ) -> None:

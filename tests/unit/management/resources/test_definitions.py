@@ -150,6 +150,15 @@ def test_a_document_that_makes_no_sense_changes_nothing(
     assert node.broker.queues == {}
 
 
+@pytest.mark.parametrize("levels", [101, 2_000, 20_000])
+def test_an_entry_that_is_nested_without_end_is_named(admin: Client, node: FakeNode, levels: int) -> None:
+    deep = b"[" * levels + b"]" * levels
+    document = b'{"other":' + deep + b',"global_parameters":[{"name":"p","value":' + deep + b"}]}"
+    reply = admin.request("POST", "/api/definitions", content=document)
+    assert (reply.status_code, "nested more than 100 levels deep" in reply.json()["reason"]) == (400, True)
+    assert not node.broker.definitions.by_kind["global_parameters"]
+
+
 def test_of_a_document_that_is_refused_half_way_the_first_part_stands(admin: Client, node: FakeNode) -> None:
     reply = admin.post(
         "/api/definitions",

@@ -57,6 +57,15 @@ def test_of_a_failed_import_nothing_is_to_be_logged(tmp_path: Path, broker: Brok
     assert broker.changes == []
 
 
+@pytest.mark.parametrize("levels", [101, 2_000, 100_000])
+def test_a_file_that_is_nested_without_end_is_refused(tmp_path: Path, broker: Broker, levels: int) -> None:
+    deep = '{"global_parameters":[{"name":"p","value":' + "[" * levels + "]" * levels + "}]}"
+    (tmp_path / "d.json").write_text(deep)
+    with pytest.raises(ConfigError, match=r"d\.json: .*nested more than 100 levels"):
+        boot(tmp_path).into(broker)
+    assert broker.changes == []
+
+
 def test_a_failed_import_names_all_that_is_wrong(tmp_path: Path, broker: Broker) -> None:
     shovel = {"component": "shovel", "name": "s", "vhost": "shop", "value": {}}
     federation = {"federation-upstream-set": "all"}

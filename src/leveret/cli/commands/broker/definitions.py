@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from typer import Argument, Option
@@ -16,6 +16,7 @@ from leveret.cli.command import Session, command
 from leveret.cli.output.array_file import private_file
 from leveret.cli.output.values import MessageLine, TextDocument
 from leveret.cli.secrets import IncludeSecrets, secrets_query
+from leveret.model.foreign_json import decode_json
 
 Format = Annotated[Literal["json"], Option("--format", help="The file's format.")]
 _PIPE: Final = "-"
@@ -66,7 +67,7 @@ def import_definitions(
 def _is_there(ctl: Session, text: bytes) -> bool:
     """Whether every definition of a file is among the node's, field by field."""
     try:
-        wanted = msgspec.json.decode(text)
+        wanted = decode_json(text, Any)
     except msgspec.DecodeError as error:
         raise CtlError(exits.DATA, f"the definitions are not JSON: {error}") from None
     if not isinstance(wanted, dict):

@@ -1,0 +1,70 @@
+"""JSON of others: clients, operators, peers.
+
+How deep a document may be nested does not depend on the interpreter. CPython 3.11 counts calls in C with those in
+Python, so a decoder ends at some 900 levels. Later versions let it go on until its stack is full, at some 30,000; what
+walks such a value in Python raises RecursionError, far from the document.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+LEVELS_MAX: Final = 100
+"""The most lists and objects that are inside each other.
+
+More than those of definitions (`core.rules.validation`), each of which is refused by its name, and far fewer than calls
+can be nested, also where each level takes three.
+"""
+T = TypeVar("T")
+
+
+def decode_json(octets: bytes | bytearray | msgspec.Raw, type: type[T]) -> T:
+    """JSON of this type.
+
+    Raises:
+        msgspec.DecodeError: no JSON, of another type, or nested more than `LEVELS_MAX` levels deep.
+    """
+    text = bytes(octets)
+    try:
+        found = msgspec.json.decode(text, type=type)
+        # Most documents have fewer brackets than that.
+        if text.count(b"[") + text.count(b"{") > LEVELS_MAX:
+            _check_levels(found if type is Any else msgspec.json.decode(text))
+    except RecursionError:
+        raise _too_deep() from None
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(str(error)) from None
+    return found
+
+
+def split_json(octets: bytes | bytearray | msgspec.Raw, type: type[T]) -> T:
+    """JSON of a type whose inner values stay octets (`msgspec.Raw`), so that their levels count when they are decoded.
+
+    Raises:
+        msgspec.DecodeError: no JSON, or of another type.
+    """
+    try:
+        return msgspec.json.decode(octets, type=type)
+    except RecursionError:
+        raise _too_deep() from None
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(str(error)) from None
+
+
+def _check_levels(value: Any) -> None:
+    level = [value]
+    for _ in range(LEVELS_MAX):
+        level = [
+            each
+            for outer in level
+            if isinstance(outer, (list, dict))
+            for each in (outer if isinstance(outer, list) else outer.values())
+        ]
+    if any(isinstance(each, (list, dict)) for each in level):
+        raise _too_deep()
+
+
+def _too_deep() -> msgspec.DecodeError:
+    return msgspec.DecodeError(f"nested more than {LEVELS_MAX} levels deep")
