@@ -20,6 +20,7 @@ from leveret.core.broker.broker import Broker
 from leveret.core.queues.remote_queue import RemoteQueue, leader_is_down
 from leveret.model.errors import LeveretError, StorageError
 from leveret.runtime.clients.recovery_ingest import RecoveryIngest, never_called
+from leveret.runtime.process.outcomes import outcome_of
 from leveret.wire.stream.publish import MessageRun
 
 logger = logging.getLogger(__name__)
@@ -181,7 +182,7 @@ class ForwardingIngest:
         if making is None:
             making = self._making = asyncio.get_running_loop().create_task(self._make(runs))
         try:
-            await asyncio.shield(making)
+            await outcome_of(making)
         finally:
             if making.done():
                 self._making = None

@@ -47,6 +47,7 @@ from leveret.runtime.coordination.etcd_wire import (
     transaction_body,
     words,
 )
+from leveret.runtime.process.outcomes import outcome_of
 from leveret.runtime.sockets.tls import client_context
 from leveret.wire.tls import be_forward_secret
 
@@ -294,7 +295,7 @@ class Etcd:
         self._under_way.add(task)
         task.add_done_callback(self._over)
         async with asyncio.timeout(self._attempt_timeout_s):
-            return await asyncio.shield(task)
+            return await outcome_of(task)
 
     def _over(self, task: asyncio.Task[Any]) -> None:
         self._under_way.discard(task)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import cast
 
 from leveret.model.errors import LeveretError
+from leveret.runtime.process.outcomes import outcome_of
 from leveret.runtime.schema_sync.endpoints import UpstreamEndpoint
 from leveret.runtime.sockets.tls import handshake_failure
 from leveret.session.amqp10.client import SchemaLinkClient, SchemaLinkError
@@ -163,7 +164,7 @@ async def open_link(
             ssl=tls,
             server_hostname=endpoint.host if tls is not None else None,
         )
-        await asyncio.shield(link.opened)
+        await outcome_of(link.opened)
     except ssl.SSLError as error:
         link.close()
         raise SchemaLinkError(f"TLS: {handshake_failure(error)}") from None

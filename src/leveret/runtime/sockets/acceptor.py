@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from leveret.core.rules.descriptors import NO_LISTENER_LIMITS, ListenerKind, ListenerLimits
+from leveret.runtime.process.outcomes import outcome_of
 from leveret.runtime.sockets.connection_budget import ConnectionBudget, ConnectionSlot, process_sockets
 from leveret.runtime.sockets.tls import handshake_failure
 from leveret.wire.proxy_protocol import Proxied, ProxyError, missing, parse
@@ -183,7 +184,7 @@ class Acceptor:
         # If it were cancelled when the protocol has its connection, uvloop would close the transport without a word to
         # the protocol, whose next write would be an error.
         try:
-            await asyncio.shield(making)
+            await outcome_of(making)
         except asyncio.CancelledError:
             # A handshake that is under way ends, too.
             with suppress(OSError):

@@ -57,6 +57,7 @@ from leveret.runtime.cluster.placement.due_queues import DueQueues
 from leveret.runtime.cluster.placement.gathered_writes import AT_ONCE, GatheredWrites
 from leveret.runtime.cluster.placement.local_queues import LocalQueues
 from leveret.runtime.cluster.placement.queue_locations import QueueLocations
+from leveret.runtime.process.outcomes import outcome_of
 from leveret.runtime.process.work_slices import in_slices, others_first, time_slice
 
 logger = logging.getLogger(__name__)
@@ -501,7 +502,7 @@ class PlacementController:
             write = placement_write(self._state.keys, key, after)
             transaction = self._gathered.transact(StoreTransaction(conditions, (write,)))
             writing = asyncio.get_running_loop().create_task(transaction)
-            return await asyncio.shield(writing) is not None
+            return await outcome_of(writing) is not None
         finally:
             if writing is None:
                 self._is_moved(key, None)
