@@ -93,7 +93,6 @@ class Tree:
         self.epochs: dict[str, int] = {}
         self.receivers: list[ChangeReceiver] = []
         self.logs: dict[str, Log] = {}
-        self._files: dict[str, StateFile] = {}
 
     # -- logs ---------------------------------------------------------------------------------
 
@@ -247,11 +246,7 @@ class Tree:
 
     def file(self, path: Path) -> StateFile:
         """The state file at that path, which is below `root`."""
-        name = self.name_of(path)
-        found = self._files.get(name)
-        if found is None:
-            found = self._files[name] = StateFile(path, self._replaced)
-        return found
+        return StateFile(path, self._replaced)
 
     def files(self) -> Iterator[tuple[str, bytes]]:
         """The name and content of every state file."""

@@ -626,7 +626,9 @@ class Broker:
         self._stale.mark(entity.vhost)
 
     def _delete_policy(self, entity: d.Policy | d.Parameter) -> None:
-        self.topologies[entity.vhost].policies.remove(entity)
+        topology = self.topologies[entity.vhost]
+        topology.policies.remove(entity)
+        topology.unmirrored = {each for each in topology.unmirrored if each[0] != entity.name}
         self._record(d.Delete(entity.kind, entity.key))
         self._stale.mark(entity.vhost)
 

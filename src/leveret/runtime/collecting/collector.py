@@ -456,6 +456,7 @@ class Collector:
         A queue that another node leads has not ended: its leader would say so.
         """
         outgoing = self.open_vhost(vhost)
+        outgoing.forget_counts({queue.epoch for queue in queues})
         if not outgoing.incarnations:
             return
         self.unfollow(queue for queue in queues if not queue.replicated and not queue.is_remote)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import secrets
 from builtins import bytes as octets_type
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -270,6 +270,12 @@ class OutgoingLog(CommittedLog):
         count = self._incarnations.get(str(queue.epoch), 0)
         self._incarnations[str(queue.epoch)] = next_count(count, renumbers=renumbers)
         self._incarnations_saved = False
+
+    def forget_counts(self, epochs: Set[int]) -> None:
+        """Forget the counts of queues but of these epochs: the others are deleted, durably, and none comes again."""
+        self._incarnations = {
+            epoch: count for epoch, count in self._incarnations.items() if int(epoch) in epochs
+        }
 
     def end(self, key: Key, offset: int, timestamp_ms: int) -> None:
         """Settle everything of an incarnation that ended at `offset`; the next one is durable before that.

@@ -362,7 +362,12 @@ class ClientConnection(ConnectionBase):
 
     def channel_closes(self, number: int) -> None:
         """Note that the client closes a channel."""
-        self._channels_closed_at_ms[number] = self.now_ms
+        closed = self._channels_closed_at_ms
+        closed.pop(number, None)
+        closed[number] = self.now_ms
+        # The first is the oldest. Another node never uses the number of a channel again.
+        while self.now_ms - closed[first := next(iter(closed))] > CHANNEL_ECHO_MS:
+            del closed[first]
 
     def _is_echo(self, kind: int, number: int, payload: bytes) -> bool:
         """Whether a frame was in flight when the client closed its channel, such as another thread's publish."""

@@ -658,6 +658,8 @@ def test_a_policy_that_mirrors_transient_queues_is_noted_once_and_again_when_it_
     assert len(member.notices) == 1, "one copy is what a transient queue has"
     put("ha", **{"ha-mode": "exactly", "ha-params": 2})
     assert len(member.notices) == 2
+    member.apply(d.Delete("policies", ("v", "ha")))
+    assert not member.topology("v").unmirrored, "nothing is left of a policy that is gone"
 
 
 def test_a_stream_may_ask_for_more_copies_than_there_are_nodes_and_each_such_stream_is_noted_once() -> None:

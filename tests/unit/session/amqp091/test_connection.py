@@ -258,6 +258,15 @@ def test_frames_that_were_under_way_when_a_client_closed_their_channel_are_dropp
     assert session.state is state
 
 
+def test_a_channel_that_was_closed_long_ago_is_forgotten() -> None:
+    """Another node numbers its channels on and on (2026-11-30)."""
+    _, _, session = converse([OCTETS])
+    for number in range(2, 50):
+        session.receive(frame(commands.Channel.Open(), number), number * 100)
+        session.receive(frame(commands.Channel.Close(200, "", 0, 0), number), number * 100)
+    assert len(session._channels_closed_at_ms) < 15
+
+
 def test_after_close_ok_the_client_closes_the_socket() -> None:
     session = connect(FakeNode(), 1)
     session.receive(frame(commands.Connection.Close(200, "", 0, 0), 0) + b"".join(publish(b"", "q")), 0)

@@ -225,6 +225,8 @@ class PlacementController:
                 continue
             self._unobserved.pop(key, None)
             placed = self._state.placements.get(key)
+            if placed is None or placed.placement.leader != self._cluster_view().me:
+                self._patient_since_s.pop(key, None)
             self._in_flight.add(key)
             try:
                 await self._local_queues.follow(key, placed.placement if placed is not None else None)

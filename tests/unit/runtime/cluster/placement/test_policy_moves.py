@@ -124,3 +124,17 @@ async def test_the_first_that_a_policy_lists_has_a_moment_to_be_ready_before_oth
     while world.recorded().leader == "a":
         await world.rest()
     assert world.recorded().leader == leads
+
+
+@pytest.mark.parametrize("leader", [None, "b"])
+async def test_the_moment_is_over_with_the_queue_or_its_leader_here(leader: str | None) -> None:
+    """It stayed for each queue that was deleted meanwhile, and a later leadership had none (2026-11-30)."""
+    world = World(policy=MirrorPolicy(mode="nodes", params=("c", "d"), promote_on_failure=WHEN_SYNCED))
+    world.records(placed("cd", "d"))
+    world.hands.ready_ones[Q] = "d"
+    await begun(world)
+    await world.rest()
+    assert [*world.placement_controller._patient_since_s] == [Q]
+    world.records(None if leader is None else placed("cd", "d", leader=leader, run_id=f"{leader}1"))
+    await world.rest()
+    assert not world.placement_controller._patient_since_s
