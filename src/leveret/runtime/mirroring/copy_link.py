@@ -235,12 +235,7 @@ class CopyLink:
             return
         # Writes that succeed in between do not count: beside a full disk small ones may, and each try costs the leader
         # what it sends.
-        now_s = self._loop.time()
-        if now_s - copy.failed_at_s > 2 * RETRY_S[-1]:
-            copy.failures = 0
-        copy.failed_at_s = now_s
-        wait_s = delay_s(RETRY_S, copy.failures)
-        copy.failures += 1
+        wait_s = copy.waits.failed(self._loop.time())
         if copy.name not in self._retries:
             self._retries[copy.name] = self._loop.call_later(wait_s, self.report, copy.name)
 

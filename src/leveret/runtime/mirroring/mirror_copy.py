@@ -8,6 +8,7 @@ from collections.abc import Callable
 from leveret.model.errors import Corrupt, StorageError
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.replication.prefix_segment import CopiedPrefix
+from leveret.runtime.sockets.backoff import RETRY_S, RetryWaits
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
 from leveret.wire.link import Mirroring
@@ -28,8 +29,7 @@ class MirrorCopy:
         lost_before, lost_epoch: see wire.link.Mirroring.
         compared: set once the leader has compared the copy, or its mirroring has ended.
         damage: the copy is damaged or gone while it was open: nothing is reported or taken until it begins anew.
-        failures: the number of failed writes, each soon after the one before; see `CopyLink.fail`.
-        failed_at_s: the time of the last one, by the event loop.
+        waits: the waits after failed writes; see `CopyLink.fail`.
         error: the last write error; empty for none.
     """
 
@@ -51,8 +51,7 @@ class MirrorCopy:
         self.lost_before = self.lost_epoch = 0
         self.compared = asyncio.Event()
         self.damage: Corrupt | None = None
-        self.failures = 0
-        self.failed_at_s = 0.0
+        self.waits = RetryWaits(RETRY_S)
         self.error = ""
         self._tree = tree
         self.prefix = CopiedPrefix(name, tree, commits, lambda error: failed(self, error))

@@ -24,7 +24,7 @@ from leveret.runtime.replication.applier import FollowerData, WaitingChanges
 from leveret.runtime.replication.identity import LinkEnd
 from leveret.runtime.replication.progress import progress_row
 from leveret.runtime.replication.receiving_link import ReceivedFrame, ReceivingLink
-from leveret.runtime.sockets.backoff import RETRY_S, delay_s
+from leveret.runtime.sockets.backoff import RETRY_S, RetryWaits
 from leveret.session.link_handshake import (
     HandshakeDeclined,
     HandshakeRefused,
@@ -151,15 +151,11 @@ class Inbound:
 
     async def run(self) -> None:
         """Follow the leader, for ever; connect again after each link."""
-        failures = 0
+        waits, loop = RetryWaits(RETRY_S), asyncio.get_running_loop()
         while not self._stops:
-            began_s = asyncio.get_running_loop().time()
             await self._once()
             # A link that soon ends is a failure although it streamed: a copy of this node ends it with its own.
-            if asyncio.get_running_loop().time() - began_s > 2 * RETRY_S[-1]:
-                failures = 0
-            await asyncio.sleep(delay_s(RETRY_S, failures))
-            failures += 1
+            await asyncio.sleep(waits.failed(loop.time()))
 
     async def _once(self) -> None:
         self._ended.clear()

@@ -21,7 +21,40 @@ SHOWN_BYTES_MAX: Final = 64 * 1024
 _CACHE_S: Final = 2.0
 
 
-class StandbyArchive:
+class ReadableArchive:
+    """What a downstream's manifests tell of the transferred data."""
+
+    async def contents(self, *, fresh: bool = False) -> Event:
+        """Return the content of the manifests, which may be some seconds old, unless `fresh`.
+
+        Raises:
+            LeveretError: a manifest cannot be read, or a node does not answer; the text has the reason.
+        """
+        raise NotImplementedError
+
+    async def list_vhosts_available(self) -> list[str]:
+        """Return the vhosts with data to recover."""
+        return [row["vhost"] for row in (await self.contents())["vhosts"] if row["records"]]
+
+    async def metrics(self) -> list[dict[str, Any]]:
+        """Return a row for each queue: queue, timestamp (of the newest record, ms), vhost, messages, settled."""
+        rows: list[dict[str, Any]] = (await self.contents())["queues"]
+        return rows
+
+    async def moments(self) -> list[dict[str, Any]]:
+        """Return a row for each vhost: virtual_host; earliest_ms and newest_ms bound the known states of its queues."""
+        rows, found = [], await self.contents()
+        for vhost in found["vhosts"]:
+            queues = [row for row in found["queues"] if row["vhost"] == vhost["vhost"]]
+            if queues:
+                earliest_ms = max(vhost["known_from_ms"], min(row["oldest_ms"] for row in queues))
+                newest_ms = max(row["timestamp"] for row in queues)
+                bounds = {"earliest_ms": earliest_ms, "newest_ms": newest_ms}
+                rows.append({"virtual_host": vhost["vhost"], **bounds})
+        return rows
+
+
+class StandbyArchive(ReadableArchive):
     """The archive of a downstream.
 
     Attributes:
@@ -65,15 +98,6 @@ class StandbyArchive:
         found = await ask("identify", {**self.place, "cluster_id": cluster_id, "expected": expected})
         return str(found["archive_id"])
 
-    async def list_vhosts_available(self) -> list[str]:
-        """Return the vhosts with data to recover."""
-        return [row["vhost"] for row in (await self.contents())["vhosts"] if row["records"]]
-
-    async def metrics(self) -> list[dict[str, Any]]:
-        """Return a row for each queue: queue, timestamp (of the newest record, ms), vhost, messages, settled."""
-        rows: list[dict[str, Any]] = (await self.contents())["queues"]
-        return rows
-
     async def disk_usage(self) -> list[dict[str, Any]]:
         """Return a row for each vhost: node, size, unit, vhost, bytes."""
         return [
@@ -110,14 +134,6 @@ class StandbyArchive:
         job = {**self.place, "spark": self._spark, "target": target, "format": form, "options": options}
         rows: list[dict[str, Any]] = (await ask("export", job, report))["rows"]
         return rows
-
-    async def moments(self) -> list[dict[str, Any]]:
-        """Return a row for each vhost: virtual_host; earliest_ms and newest_ms bound the known states of its queues.
-
-        Raises:
-            PipelineFailed: the manifest cannot be read; the text has the reason.
-        """
-        return moments_of(await self.contents())
 
     async def messages(self, vhost: str, queue: str, from_ms: int, count: int) -> list[dict[str, Any]]:
         """Return the first `count` messages of a queue that came at `from_ms` or later, settled ones included.
@@ -195,18 +211,6 @@ class StandbyArchive:
             found = await ask("contents", self.place)
             self._contents = (time.monotonic(), found)
         return found
-
-
-def moments_of(found: Event) -> list[dict[str, Any]]:
-    """Return a row for each vhost: virtual_host; earliest_ms and newest_ms bound the known states of its queues."""
-    rows = []
-    for vhost in found["vhosts"]:
-        queues = [row for row in found["queues"] if row["vhost"] == vhost["vhost"]]
-        if queues:
-            earliest_ms = max(vhost["known_from_ms"], min(row["oldest_ms"] for row in queues))
-            newest_ms = max(row["timestamp"] for row in queues)
-            rows.append({"virtual_host": vhost["vhost"], "earliest_ms": earliest_ms, "newest_ms": newest_ms})
-    return rows
 
 
 def _message_row(vhost: str, queue: str, row: Event) -> dict[str, Any]:

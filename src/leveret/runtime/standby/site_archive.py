@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from leveret.model.errors import InvalidCommand, PreconditionFailed
-from leveret.runtime.standby.archive import StandbyArchive, moments_of
+from leveret.runtime.standby.archive import ReadableArchive, StandbyArchive
 from leveret.runtime.standby.pipeline_process import Event, Report
 from leveret.runtime.standby.site import SiteParts
 
@@ -21,7 +21,7 @@ _OF_ONE_VHOST: Final = (
 )
 
 
-class SiteArchive:
+class SiteArchive(ReadableArchive):
     """See management.node.ArchiveOperations."""
 
     def __init__(self, parts: SiteParts, own: StandbyArchive) -> None:
@@ -56,15 +56,6 @@ class SiteArchive:
         owner = self._parts.site.owners.get(vhost)
         return "" if owner is None else owner.recoverer
 
-    async def list_vhosts_available(self) -> list[str]:
-        """Return the vhosts with data to recover."""
-        return [row["vhost"] for row in (await self.contents())["vhosts"] if row["records"]]
-
-    async def metrics(self) -> list[dict[str, Any]]:
-        """Return a row for each queue: queue, timestamp (of the newest record, ms), vhost, messages, settled."""
-        rows: list[dict[str, Any]] = (await self.contents())["queues"]
-        return rows
-
     async def disk_usage(self) -> list[dict[str, Any]]:
         """Return a row for each node and vhost: node, size, unit, vhost, bytes."""
         if self._own.is_shared:
@@ -72,10 +63,6 @@ class SiteArchive:
             return [row | {"node": self._node_of(row["vhost"]) or row["node"]} for row in rows]
         found = await self._parts.of_all("disk_usage")
         return [row for rows in found.values() for row in rows]
-
-    async def moments(self) -> list[dict[str, Any]]:
-        """Return a row for each vhost: virtual_host; earliest_ms and newest_ms bound the known states of its queues."""
-        return moments_of(await self.contents())
 
     async def messages(self, vhost: str, queue: str, from_ms: int, count: int) -> list[dict[str, Any]]:
         """See StandbyArchive; the answer of the node with the vhost's data."""

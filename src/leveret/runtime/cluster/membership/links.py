@@ -31,7 +31,7 @@ from leveret.runtime.link.heartbeat import LinkHeartbeat
 from leveret.runtime.link.listening import HANDSHAKE_TIMEOUT_S
 from leveret.runtime.link.peer import LinkPeer, Receiver
 from leveret.runtime.link.questions import Questions, Unanswered
-from leveret.runtime.sockets.backoff import QUICK_RETRY_S, delay_s
+from leveret.runtime.sockets.backoff import QUICK_RETRY_S, RetryWaits
 from leveret.runtime.sockets.tls import client_context
 from leveret.session.link_handshake import FollowerHandshake, HandshakeMessage, Kind, ProvenFollower
 from leveret.wire.link import LinkError, Type
@@ -193,9 +193,8 @@ class _MemberLink:
         self._running = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
-        failures = 0
+        waits, loop = RetryWaits(QUICK_RETRY_S), asyncio.get_running_loop()
         while True:
-            began_s = asyncio.get_running_loop().time()
             try:
                 await self._once()
             except Exception as error:
@@ -203,10 +202,7 @@ class _MemberLink:
                 if not isinstance(error, LeveretError):
                     logger.exception("cluster_link_failed node=%s", self._name)
                 self._note(str(error))
-            if asyncio.get_running_loop().time() - began_s > QUICK_RETRY_S[-1]:
-                failures = 0
-            await asyncio.sleep(delay_s(QUICK_RETRY_S, failures))
-            failures += 1
+            await asyncio.sleep(waits.failed(loop.time()))
 
     async def _once(self) -> None:
         peer = await self._links.dial_presence(self._name, self.presence, "member")
