@@ -42,7 +42,9 @@ class SiteRecoveries:
         """See Recoveries."""
         nodes = await self._check(wanted)
         about = {"wanted": msgspec.to_builtins(wanted), "target": _built(target)}
-        return _joined((await self._parts.work(nodes, "dry_run", report, **about)).values())
+        found = await self._parts.work(nodes, "dry_run", report, **about)
+        await self._check_archives(wanted)
+        return _joined(found.values())
 
     async def into(
         self, wanted: RecoveryRequest, target: RecoveryTarget, report: Report
@@ -65,7 +67,9 @@ class SiteRecoveries:
                 "nothing was transferred to this site, so there is nothing to rehearse; see standby_replication_status"
             )
         about = {"wanted": msgspec.to_builtins(wanted)}
-        return _joined((await self._parts.work(nodes, "rehearse", report, **about)).values())
+        found = await self._parts.work(nodes, "rehearse", report, **about)
+        await self._check_archives(wanted)
+        return _joined(found.values())
 
     async def check_wanted(self, wanted: RecoveryRequest) -> None:
         """See recovery.check_wanted.
@@ -91,12 +95,24 @@ class SiteRecoveries:
                     f"vhost '{vhost}': node {owner.recoverer}, its owner, does not run, and no other node has taken it "
                     "over yet: repeat the command in some seconds"
                 )
-            if wanted.all_available or not owner.has_data:
+        await self._check_archives(wanted)
+        return sorted({owner.recoverer for owner in owners.values()} & {*site.running})
+
+    async def _check_archives(self, wanted: RecoveryRequest) -> None:
+        """Check that the archives that a recovery reads are there, and have what others have.
+
+        A trial is checked at its end, too: a link to the upstream that looked alive may have brought nothing more. A
+        promotion that begins now would be refused then, and the trial's numbers would promise too much.
+
+        Raises:
+            PreconditionFailed: see `_check`.
+        """
+        for vhost, owner in sorted(self._parts.site.owners.items()):
+            if wanted.all_available or not owner.has_data or vhost in wanted.exclude:
                 continue
-            if owner.recoverer not in site.running:
+            if owner.recoverer not in self._parts.site.running:
                 raise PreconditionFailed(away(vhost, owner.recoverer))
             await check_other_archives(self._parts, vhost, owner)
-        return sorted({owner.recoverer for owner in owners.values()} & {*site.running})
 
     async def _check_names(self, wanted: RecoveryRequest) -> None:
         """Check that no two vhosts have queues of one name for one target vhost; each node checks only its own.

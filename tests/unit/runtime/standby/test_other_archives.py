@@ -7,10 +7,12 @@ from typing import Any, cast
 
 import pytest
 
+from leveret.core.replication.standby_site import RecoveryRequest
 from leveret.core.replication.vhost_owners import VhostOwner
 from leveret.model.errors import PreconditionFailed
 from leveret.runtime.standby.other_archives import check_drained, check_other_archives
 from leveret.runtime.standby.site import SiteParts
+from leveret.runtime.standby.site_recoveries import SiteRecoveries
 
 OWNER = VhostOwner("b", 2, holder="a", claimed=2, beside=("b",))
 Logs = dict[str, list[int]]
@@ -99,3 +101,38 @@ async def test_a_stopped_node_that_may_have_more_is_named_before_and_counts_for_
         await check_other_archives(parts, "v", OWNER)
     await check_drained(parts, "v", OWNER)
     await check_other_archives(parts, "v", OWNER.has_all())
+
+
+@pytest.mark.parametrize("trial", ["rehearse", "dry_run"])
+@pytest.mark.parametrize("is_still_linked", [True, False])
+async def test_a_trial_whose_link_brought_nothing_more_is_told_at_its_end(
+    trial: str, is_still_linked: bool
+) -> None:
+    """It counted what one archive has, and nobody was told that a promotion would be refused (2026-11-30)."""
+    answers, _ = parts_of({"v": [7, 0, 50]}, {"v": [7, 13, 80]})
+    answers.link |= {"state": "connected"}
+    done: list[str] = []
+
+    async def work(nodes: list[str], name: str, report: object, **about: object) -> dict[str, Any]:
+        done.append(name)
+        answers.link |= {} if is_still_linked else {"heard_ago_ms": 60_000}
+        return {node: {"vhosts": [], "queues": []} for node in nodes}
+
+    async def contents() -> dict[str, Any]:
+        return {"vhosts": [{"node": "a", "records": 3}]}
+
+    parts = cast(Any, answers)
+    parts.work, parts.site.owners, parts.site.is_shared = work, {"v": OWNER}, False
+    recoveries = SiteRecoveries(cast(Any, None), cast(Any, SimpleNamespace(contents=contents)), parts, dict)
+    wanted = RecoveryRequest()
+    asked = (
+        recoveries.rehearse(wanted, lambda event: None)
+        if trial == "rehearse"
+        else recoveries.dry_run(wanted, None, lambda event: None)
+    )
+    if is_still_linked:
+        await asked
+    else:
+        with pytest.raises(PreconditionFailed, match="30 records more"):
+            await asked
+    assert done == [trial]
