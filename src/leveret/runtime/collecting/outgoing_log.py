@@ -591,6 +591,12 @@ class OutgoingLog(CommittedLog):
         self.log.close()
 
 
+def key_by_counts(queue: Queue, shared: SharedIncarnations | None) -> Key:
+    """The key of a queue in the outgoing logs of a cluster, whose nodes all know its counts."""
+    counts = shared.counts(queue.epoch) if shared is not None else ()
+    return _key(queue, counts[-1] if counts else 0)
+
+
 def _key(queue: Queue, count: int) -> Key:
     return queue.name_octets, queue.epoch + (count << INCARNATION_BITS)
 

@@ -266,6 +266,7 @@ class Rejoin:
         await node.schema_sync.set_mode("none")
         node.collector.resign()
         reports = await self._here.empty(begun.queues)
+        reports += await self._here.empty(begun.queues)
         # Last, because from now on the new upstream's definitions hold.
         await node.standby.set_mode("downstream")
         await node.schema_sync.set_mode("downstream")

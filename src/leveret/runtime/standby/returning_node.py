@@ -209,14 +209,12 @@ class ReturningNode:
     async def empty(self, kept: Iterable[KeptQueue]) -> list[DivergentReport]:
         """Empty queues as `_empty` does; return the reports of records that came since their quarantine.
 
-        May be repeated: it leaves queues that are empty since an earlier time as they are.
+        To be repeated, because a queue may dead-letter into one that was emptied before it: a queue that is empty
+        since then stays as it is.
         """
-        kept = list(kept)
         quarantine = RejoinQuarantine(self._node)
-        # Twice, because a queue may dead-letter into one that was emptied before it.
-        for _ in range(2):
-            async for each in in_slices(kept):
-                await self._empty(each, quarantine)
+        async for each in in_slices(list(kept)):
+            await self._empty(each, quarantine)
         reports = await quarantine.finish()
         await self._node.commit()
         return reports

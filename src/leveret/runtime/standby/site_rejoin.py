@@ -27,8 +27,11 @@ from msgspec.structs import replace
 from leveret.core.queues.queue import Queue
 from leveret.core.replication.standby_site import KeptQueue, SiteDecisions, SiteReturn
 from leveret.core.schema.operating_mode import OperatingMode
+from leveret.model.definitions import QueueKey
 from leveret.model.errors import LeveretError, PreconditionFailed, StorageError
+from leveret.runtime.clients.authority import AmqpHost
 from leveret.runtime.clients.maintenance import DrainCause
+from leveret.runtime.collecting.outgoing_log import key_by_counts
 from leveret.runtime.link.questions import read_as
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.standby.pipeline_process import Report, ask, report_nothing
@@ -52,10 +55,13 @@ _COLLECTED_S: Final = 60.0
 _EMPTIED_S: Final = 10.0
 """The longest wait until this node knows of the queues that other nodes emptied."""
 _LOOK_S: Final = 0.3
+_FORWARDED_LOOK_S: Final = 0.02
 
 
 class ReturningMember(RejoiningNode, Protocol):
     """A node of the cluster, as this module uses it."""
+
+    amqp_host: AmqpHost
 
     def changing(self) -> AbstractAsyncContextManager[None]:
         """Return a context in which definitions may be changed."""
@@ -410,8 +416,11 @@ class SiteRejoin:
         return {"kept": msgspec.to_builtins(kept), "reports": _rows(reports), "led": self._led()}
 
     def _begin_of(self, queue: Queue, known: Mapping[tuple[str, str, int], int], whole: int) -> int:
-        log = self._node.collector.logs.get(queue.key[0])
-        begin = None if log is None else known.get((queue.key[0], queue.key[1], log.key_of(queue)[1]))
+        collector = self._node.collector
+        log, shared = collector.logs.get(queue.key[0]), collector.incarnations
+        # The disk may have refused this node's log. Another node, which led the queue before, may know all the same.
+        key = log.key_of(queue) if log is not None else key_by_counts(queue, shared)
+        begin = known.get((*queue.key, key[1]))
         if begin is None:
             logger.warning("rejoin_quarantines_all vhost=%s queue=%s", queue.key[0], queue.key[1])
             return whole
@@ -427,13 +436,33 @@ class SiteRejoin:
     async def _collect(self, about: Mapping[str, Any], report: Report) -> None:
         self._node.collector.has_resigned = False
 
+    async def _wait_for_forwarded(self, keys: Container[QueueKey]) -> None:
+        """Wait until the leaders of these queues have all messages that this node sent them.
+
+        Raises:
+            StorageError: one does not answer in time.
+        """
+        self._node.engine.flush()
+        deadline_s = time.monotonic() + _COLLECTED_S
+        leaders = self._node.amqp_host.leaders
+        while leaders is not None and (late := leaders.first_unconfirmed(keys)) is not None:
+            if time.monotonic() > deadline_s:
+                raise StorageError(
+                    f"queue '{late[1]}' of vhost '{late[0]}': its leader has not taken the dead letters of this node"
+                )
+            await asyncio.sleep(_FORWARDED_LOOK_S)
+
     async def _empty_own(self, about: Mapping[str, Any], report: Report) -> list[list[str]]:
-        """Empty the queues that this node leads; return those that stay, because they cannot be read."""
+        """Empty the queues that this node leads; return those that stay, because they cannot be read.
+
+        What these queues had dead-lettered is at its leaders by then, where the next look finds it.
+        """
         queues = [read_as(KeptQueue, each) for each in about["queues"]]
         led = {queue.key: queue for queue in self._node.broker.led_queues()}
         own = [each for each in queues if (each.vhost, each.name) in led]
         async with self._node.changing():
             self._late += _rows(await self._here.empty(own))
+        await self._wait_for_forwarded({(each.vhost, each.name) for each in queues})
         return [list(key) for key, queue in led.items() if queue.damage is not None]
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Protocol
 
 from leveret.core.broker.direct_reply import DirectReply
 from leveret.core.queues.messages import Run
 from leveret.core.queues.remote_queue import RemoteQueue
+from leveret.model.definitions import QueueKey
 from leveret.session.amqp091.delivery import ChannelConsumer, ConsumerSource, DeliveryChannel
 from leveret.session.host import SessionHost
 
@@ -49,6 +50,9 @@ class Leaders(Protocol):
 
     def direct_reply(self, vhost: str, name: str) -> DirectReply | None:
         """The client of another node that takes direct replies under this name; None if no other node has it."""
+
+    def first_unconfirmed(self, keys: Container[QueueKey]) -> QueueKey | None:
+        """One of these queues whose leader has not confirmed a message of this node; None if there is none."""
 
     def registered_with(self, channel: DeliveryChannel, consumer: ChannelConsumer) -> QueueAtLeader | None:
         """The object for the queue with which the consumer is registered; None if it is not registered at a leader."""

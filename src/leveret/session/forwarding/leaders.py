@@ -6,7 +6,7 @@ of a queue without a leader wait for one. A method that cannot be forwarded now 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from functools import partial
 from typing import Final
 
@@ -495,6 +495,11 @@ class RemoteLeaders:
                 channel.taken_back()
         else:
             self._detach((queue,), channel, consumers)
+
+    def first_unconfirmed(self, keys: Container[QueueKey]) -> QueueKey | None:
+        """See Leaders."""
+        unconfirmed = (key for (key, _), each in self._publications.items() if len(each.unconfirmed))
+        return next((key for key in unconfirmed if key in keys), None)
 
     # -- time ---------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,6 +15,7 @@ from leveret.model.errors import PreconditionFailed, StorageError
 from leveret.runtime.clients.maintenance import DrainCause
 from leveret.runtime.standby import rejoin, site_rejoin
 from leveret.storage.state_file import StateFile
+from leveret.wire.incarnation import INCARNATION_BITS
 
 PATIENCE_S = 60.0
 
@@ -142,3 +144,50 @@ async def test_a_node_that_ends_before_it_showed_what_the_new_upstream_has_ends_
     with pytest.raises(PreconditionFailed, match="node b does not run"):
         await found._begin({"a": {}, "b": {"v": [5, 1]}}, ())
     assert asked == ["return_close", "return_begins"]
+
+
+@pytest.mark.parametrize(
+    ("counts", "begin"),
+    [((), 7), ((1,), 7), ((1, 2), 0)],
+    ids=["never ended", "ended once", "of another life"],
+)
+async def test_a_leader_without_its_log_keeps_back_only_what_another_nodes_log_says(
+    counts: tuple[int, ...], begin: int
+) -> None:
+    """All of a queue was quarantined if the disk had refused the log of its new leader (2026-11-30)."""
+    queue = SimpleNamespace(key=("v", "q"), name_octets=b"q", epoch=5)
+    shared = SimpleNamespace(counts=lambda epoch: counts)
+    node = SimpleNamespace(collector=SimpleNamespace(logs={}, incarnations=shared))
+    parts = SimpleNamespace(add=lambda answers, works: None)
+    found = site_rejoin.SiteRejoin(cast(Any, node), cast(Any, parts))
+    known = {("v", "q", 5 + (count << INCARNATION_BITS)): 7 for count in counts[:1] or (0,)}
+    assert found._begin_of(cast(Any, queue), known, 0) == begin
+
+
+async def test_a_node_has_emptied_its_queues_once_their_dead_letters_are_at_the_leaders(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that came later stayed in an emptied queue, and a promotion brought its original as well (2026-11-30)."""
+    late = [("v", "dead"), ("v", "dead"), None]
+    node = SimpleNamespace(
+        broker=SimpleNamespace(led_queues=list),
+        engine=SimpleNamespace(flush=lambda: None),
+        amqp_host=SimpleNamespace(leaders=SimpleNamespace(first_unconfirmed=lambda keys: late.pop(0))),
+        changing=nullcontext,
+    )
+    found = site_rejoin.SiteRejoin(
+        cast(Any, node), cast(Any, SimpleNamespace(add=lambda answers, works: None))
+    )
+
+    async def empty(kept: object) -> list[object]:
+        assert len(late) == 3
+        return []
+
+    found._here = cast(Any, SimpleNamespace(empty=empty))
+    about = {"queues": [["v", "dead", 1, 3]]}
+    assert await found._empty_own(about, lambda event: None) == []
+    assert not late
+    late[:] = [("v", "dead"), ("v", "dead"), ("v", "dead")]
+    monkeypatch.setattr(site_rejoin, "_COLLECTED_S", -1.0)
+    with pytest.raises(StorageError, match="'dead' of vhost 'v': its leader has not taken the dead letters"):
+        await found._empty_own(about, lambda event: None)
