@@ -49,6 +49,10 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretProcess]:
         yield node
 
 
+def test_the_line_of_a_ready_node_names_the_listener_with_tls(node: LeveretProcess) -> None:
+    assert f" https={LOOPBACK}:{node.config['management.ssl.port']} data_dir=" in node.log_text()
+
+
 def plain(node: LeveretProcess, source: str = LOOPBACK) -> socket.socket:
     return socket.create_connection((LOOPBACK, node.management_port), 20, source_address=(source, 0))
 

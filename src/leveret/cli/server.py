@@ -272,6 +272,7 @@ def _ready_line(roles: Roles, management: ManagementServer) -> str:
         *(f"{endpoint}={address}" for endpoint, address in (roles.proxy.addresses if roles.proxy else ())),
         *([f"replication={roles.listener.address}"] if roles.listener is not None else []),
         f"http={management.address}",
+        *([f"https={management.tls_address}"] if management.tls_address is not None else []),
         f"data_dir={node.data_dir}",
         f"pid={os.getpid()}",
     ]

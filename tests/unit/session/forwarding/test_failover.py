@@ -81,6 +81,19 @@ def test_each_publish_is_stored_once_in_its_order_and_confirmed(seed: int, steps
     assert all(not node.forwarded.kept.size_bytes for node in cluster.nodes.values())
 
 
+def test_a_node_knows_which_leaders_owe_it_a_confirm() -> None:
+    cluster = Cluster(*NODES)
+    cluster.declare("q", "b")
+    Client(cluster["a"]).send(*publish(b"0"))
+    cluster["a"].turn()
+    leaders = cluster["a"].forwarded
+    [key] = [key for key in cluster["a"].broker.queues if key[1] == "q"]
+    assert leaders.first_unconfirmed({key}) == key
+    assert leaders.first_unconfirmed(()) is None
+    cluster.settle()
+    assert leaders.first_unconfirmed({key}) is None
+
+
 @pytest.mark.parametrize("is_told", [False, True])
 def test_what_the_leader_s_disk_refused_is_not_confirmed_by_the_next_one_that_has_later_messages(
     is_told: bool,
