@@ -50,3 +50,17 @@ async def test_a_log_that_a_full_disk_refused_is_made_once_there_is_room(directo
     assert row["collected_offset"] == 7
     [shown] = site.node.upstream.collected()
     assert (shown["queues"], shown["error"]) == (1, "")
+
+
+async def test_the_counts_of_deleted_queues_are_forgotten_at_the_next_start(directory: Path) -> None:
+    """The file of an outgoing log kept a number for each queue whose replication had ended once (2026-11-30)."""
+    site = await replicating(directory, "q", "qb")
+    for name in ("q", "qb"):
+        await site.publish(1, name)
+    await site.apply(d.Delete("policies", POLICY.key))
+    await site.apply(d.Delete("queues", ("v", "q")), d.Put(POLICY))
+    await site.publish(1, "qb")
+    before = dict(site.node.collector.logs["v"]._incarnations)
+    await site.restart()
+    after = site.node.collector.logs["v"]._incarnations
+    assert (len(before), [*after]) == (2, [str(site.queue("qb").epoch)])
