@@ -3,8 +3,9 @@
     from leveret.pipeline.table.source import register; register(spark)
 
 The driver plans ranges of files, and each task reads one: rows go to Spark as Arrow batches. Spark asks a source in
-Python for all columns, so a reader names the wanted ones, as the option `columns` or as the reader's schema. Spark's
-filters narrow the ranges, and Spark checks each row once more.
+Python for all columns, so a reader names the wanted ones, as the option `columns` or as the reader's schema. Options
+narrow the ranges. Spark's filters do not: Spark 4.3 keeps the narrowed plan of a query for later queries of the same
+DataFrame, which would then lack rows.
 
 An error of ours is a sentence: Spark would add the stack of its Python process, which ends with the error.
 """
@@ -15,10 +16,9 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -27,14 +27,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
     InputPartition,
-    LessThan,
-    LessThanOrEqual,
 )
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
@@ -44,22 +37,19 @@ from leveret.model.errors import InvalidCommand, LeveretError
 from leveret.pipeline.archive.manifest import Manifest, uncollected
 from leveret.pipeline.spark.worker import freeze_modules
 from leveret.pipeline.spark.workers import pack
-from leveret.pipeline.table.columns import STATES, schema_of
+from leveret.pipeline.table.columns import schema_of
 from leveret.pipeline.table.plan import FileRange, open_archive, plan_ranges, ranges_by_task
 from leveret.pipeline.table.positions import Positions, next_positions, ranges_between
 from leveret.pipeline.table.request import TableRequest, columns_of, request_of
 from leveret.pipeline.table.scan import read_rows
 
 FORMAT: Final = "leveret"
-PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 WAIT_S: Final = 1.0
 POLL_S: Final = 0.1
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `leveret` known to a session, send this package to its workers, and let filters reach it."""
-    spark.conf.set(PUSHDOWN, "true")
+    """Make the format `leveret` known to a session, and send this package to its workers."""
     context = spark.sparkContext
     if not (context.master or "").startswith("local"):
         context.addPyFile(str(pack(Path(mkdtemp(prefix="leveret-")))))
@@ -105,12 +95,6 @@ class MessagesReader(DataSourceReader):
     def __init__(self, uri: str, request: TableRequest) -> None:
         self._uri = uri
         self._request = request
-
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
-        """Narrow the request; all filters are left to Spark as well, which compares exactly."""
-        for each in filters:
-            self._request = narrowed(self._request, each)
-        yield from filters
 
     def partitions(self) -> Sequence[InputPartition]:
         """A partition for each task."""
@@ -177,32 +161,6 @@ class MessagesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         else:
             self._manifest.refresh()
         return self._manifest
-
-
-def narrowed(request: TableRequest, condition: Filter) -> TableRequest:
-    """A request without rows that do not meet a condition, as far as files and row groups can be left out for it."""
-    column: tuple[str, ...] = getattr(condition, "attribute", ())
-    value: Any = getattr(condition, "value", None)
-    if column in (("vhost",), ("queue",)) and isinstance(condition, EqualTo | In):
-        field = f"{column[0]}s"
-        before: frozenset[str] | None = getattr(request, field)
-        names = frozenset(value if isinstance(condition, In) else [value])
-        return msgspec.structs.replace(request, **{field: names if before is None else before & names})
-    if column == ("state",) and isinstance(condition, EqualTo) and value in STATES and not request.state:
-        return msgspec.structs.replace(request, state=value)
-    if column == ("timestamp",) and isinstance(value, datetime) and value.tzinfo is not None:
-        # A number of seconds is inexact for some milliseconds.
-        return _narrowed_by_time(request, condition, (value - _EPOCH) // timedelta(milliseconds=1))
-    return request
-
-
-def _narrowed_by_time(request: TableRequest, condition: Filter, at_ms: int) -> TableRequest:
-    from_ms, to_ms = request.from_ms, request.to_ms
-    if isinstance(condition, GreaterThan | GreaterThanOrEqual | EqualTo):
-        from_ms = at_ms if from_ms is None else max(from_ms, at_ms)
-    if isinstance(condition, LessThan | LessThanOrEqual | EqualTo):
-        to_ms = at_ms + 1 if to_ms is None else min(to_ms, at_ms + 1)
-    return msgspec.structs.replace(request, from_ms=from_ms, to_ms=to_ms)
 
 
 def _uri(options: Mapping[str, str]) -> str:

@@ -87,7 +87,7 @@ def test_a_node_knows_which_leaders_owe_it_a_confirm() -> None:
     Client(cluster["a"]).send(*publish(b"0"))
     cluster["a"].turn()
     leaders = cluster["a"].forwarded
-    [key] = [key for key in cluster["a"].broker.queues if key[1] == "q"]
+    key = cluster["a"].queue("q").key
     assert leaders.first_unconfirmed({key}) == key
     assert leaders.first_unconfirmed(()) is None
     cluster.settle()
