@@ -15,6 +15,7 @@ from leveret.management.metrics.text import Family, Metric, Number, Row
 from leveret.management.node import ManagedNode
 from leveret.management.peers import amqp_connections, channels, other_connections
 from leveret.management.rates.rates import PUBLISHED, Rates
+from leveret.management.request.leadership import serves
 from leveret.management.views.peer_view import unsettled
 from leveret.management.views.queue_view import sizes
 from leveret.session.amqp091.channel import Channel
@@ -181,7 +182,8 @@ class ObjectFamilies:
             yield Row((("channel", each.peer),), (len(each.channels),))
 
     def _vhost_status(self, vhosts: Vhosts) -> Iterable[Row]:
-        return [Row((("vhost", name),), (1,)) for name in self._broker.topologies]
+        status = 1 if serves(self._node) else 0
+        return [Row((("vhost", name),), (status,)) for name in self._broker.topologies]
 
     def _exchange_bindings(self, vhosts: Vhosts) -> Iterator[Row]:
         for labels, bindings in self._exchanges():

@@ -156,6 +156,8 @@ def test_exchanges_and_virtual_hosts_are_told_when_asked_for(anonymous: Client, 
     assert found["rabbitmq_cluster_exchange_bindings", exchange] == 1
     assert found["rabbitmq_cluster_exchange_name", exchange] == 1
     assert found["rabbitmq_cluster_vhost_status", (("vhost", "/"),)] == 1
+    node.replication.role = "suspended"
+    assert samples(anonymous.get(path).text)["rabbitmq_cluster_vhost_status", (("vhost", "/"),)] == 0
 
 
 def test_what_is_asked_for_by_no_known_name_is_not_found(anonymous: Client) -> None:

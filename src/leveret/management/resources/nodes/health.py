@@ -153,19 +153,24 @@ def _queues_without_leader(call: Call) -> list[dict[str, str]]:
 
 
 async def check_vhosts(call: Call) -> Response:
-    """Ok: a vhost runs as long as its node does."""
-    return _ok()
+    """Check that the node serves its vhosts: all run as long as it leads and has recovered its queues."""
+    reason = _why_not_served(call)
+    return _failed(reason, {}) if reason else _ok()
 
 
 async def check_in_service(call: Call) -> Response:
     """Check that the node serves clients: it leads, has recovered its queues, and is not drained."""
+    reason = _why_not_served(call)
+    if not reason and call.node.maintenance.is_draining:
+        reason = "this node is not currently available to serve"
+    return _failed(reason, {}) if reason else _ok()
+
+
+def _why_not_served(call: Call) -> str:
+    """The reason why this node's vhosts are not served here now; empty if they are."""
     if not is_leader(call.node):
-        return _failed(standing(call.node.replication.status()), {})
-    if not serves(call.node):
-        return _failed(STARTING, {})
-    if call.node.maintenance.is_draining:
-        return _failed("this node is not currently available to serve", {})
-    return _ok()
+        return standing(call.node.replication.status())
+    return "" if serves(call.node) else STARTING
 
 
 async def check_quorum_critical(call: Call) -> Response:

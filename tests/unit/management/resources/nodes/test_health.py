@@ -125,9 +125,10 @@ def test_a_fenced_node_fails_the_check_of_replication(admin: Client, node: FakeN
 
 
 def test_only_a_leader_is_in_service_and_listens_for_clients(admin: Client, node: FakeNode) -> None:
-    assert admin.get(f"{CHECKS}/is-in-service").status_code == 200
+    served = ("is-in-service", "virtual-hosts")
+    assert [admin.get(f"{CHECKS}/{check}").status_code for check in served] == [200, 200]
     node.replication.follow()
-    assert admin.get(f"{CHECKS}/is-in-service").status_code == 503
+    assert [admin.get(f"{CHECKS}/{check}").status_code for check in served] == [503, 503]
     assert admin.get(f"{CHECKS}/port-listener/5672").json()["ports"] == [15672]
     assert admin.get(f"{CHECKS}/protocol-listener/amqp").status_code == 503
     assert admin.get(f"{CHECKS}/protocol-listener/http").status_code == 200
