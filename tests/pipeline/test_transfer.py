@@ -296,7 +296,7 @@ def test_what_the_upstream_no_longer_has_is_told_with_its_bounds_and_not_skipped
             upstream.logs["/"].missing_messages = 7
             assert set(asked) == {f"{BEGINNING_PREFIX}eu.2"}
             asked.clear()
-            history_from_ms = UpstreamIdentities(tmp_path / "standby").history_from_ms("/")
+            history_from_ms = UpstreamIdentities(tmp_path / "standby").of("/").history_from_ms
             assert began_ms <= history_from_ms <= time.time_ns() // 1_000_000
         for _ in range(3):
             upstream.publish("/", "a", [stored_message(b"y")] * 10)
@@ -309,7 +309,7 @@ def test_what_the_upstream_no_longer_has_is_told_with_its_bounds_and_not_skipped
     assert Manifest(tmp_path / "standby").next_by_log == {"/": 10}
     [row] = contents(tmp_path / "standby")["vhosts"]
     assert (row["missing"], row["missing_messages"]) == (20, 4), "a promotion has to know"
-    assert UpstreamIdentities(tmp_path / "standby").history_from_ms("/") == history_from_ms, (
+    assert UpstreamIdentities(tmp_path / "standby").of("/").history_from_ms == history_from_ms, (
         "it does not begin again"
     )
 

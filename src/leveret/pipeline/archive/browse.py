@@ -17,12 +17,11 @@ import pyarrow.parquet as pq
 from leveret.model.errors import StorageError
 from leveret.pipeline.archive.decode import MESSAGE
 from leveret.pipeline.archive.manifest import Manifest, StoredFile
-from leveret.pipeline.archive.settled_offsets import NOTHING, Int64s, Mask, QueueIncarnation, SettledRanges
+from leveret.pipeline.archive.settled_offsets import NOTHING, Int64s, Masks, QueueIncarnation, SettledRanges
 from leveret.pipeline.archive.settlements import settlements_of
-from leveret.pipeline.archive.tables import messages_in
+from leveret.pipeline.archive.tables import dictionary, messages_in
 from leveret.pipeline.files.files import Place, opened
 
-Masks = dict[QueueIncarnation, Mask]
 _IDENTITY: Final = ["queue", "queue_epoch", "queue_offset", "kind", "timestamp_ms"]
 _CONTENT: Final = ["exchange", "routing_key", "properties", "body"]
 
@@ -98,9 +97,7 @@ def _rows(
 def _wanted(parquet: pq.ParquetFile, group: int, queue: str, from_ms: int) -> Int64s:
     """The places in a row group of the queue's messages."""
     table = parquet.read_row_group(group, _IDENTITY)
-    names = table.column("queue").unify_dictionaries().combine_chunks()
-    if isinstance(names, pa.ChunkedArray):
-        names = names.chunk(0)
+    names = dictionary(table.column("queue"))
     known = names.dictionary.to_pylist()
     if queue not in known:
         return np.empty(0, np.int64)

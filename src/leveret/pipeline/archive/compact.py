@@ -26,8 +26,9 @@ from leveret.pipeline.archive.decode import MESSAGE, RECORDS, SETTLEMENTS, UNKNO
 from leveret.pipeline.archive.manifest import Manifest, Moves, QueuePart, StoredFile
 from leveret.pipeline.archive.settled_offsets import (
     NOTHING,
+    Int64s,
     Mask,
-    QueueIncarnation,
+    Masks,
     SettledRanges,
     rows_by_incarnation,
 )
@@ -42,8 +43,6 @@ FILES_MANY: Final = 1000
 BYTES_MIN: Final = 64_000_000
 """The least size that is worth a compaction; many files are worth one at any size."""
 COMPACTED: Final = ".compacted.parquet"
-
-Masks = dict[QueueIncarnation, Mask]
 
 
 def due(
@@ -231,7 +230,7 @@ def _read(place: Place) -> Iterator[None]:
         raise StorageError(f"{place}: damaged or missing: {error}; restore the file from a copy") from error
 
 
-def _unsettled(vhost: str, keys: pa.Table, masks: Masks) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _unsettled(vhost: str, keys: pa.Table, masks: Masks) -> Int64s:
     offsets = keys.column("queue_offset").to_numpy()
     is_kept = keys.column("kind").to_numpy() == MESSAGE
     for incarnation, rows in rows_by_incarnation(vhost, keys):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from leveret.pipeline.archive.identities import UpstreamIdentities
-from leveret.pipeline.archive.manifest import Manifest
+from leveret.pipeline.archive.manifest import Manifest, QueuePart, StoredFile
 from leveret.pipeline.archive.recovery_plan import unfinished
 from leveret.pipeline.files.files import Place
 
@@ -25,62 +25,60 @@ def contents(data_dir: Place, *, with_queues: bool = True) -> dict[str, list[dic
         unknown; 0: it is known from the begin), newest_ms (the time of its newest record), logs (by outgoing log its
         id, 0 if unknown, and the offsets of the first transferred record and after the last one).
     """
-    queues: dict[tuple[str, str], dict[str, Any]] = {}
-    vhosts: dict[str, dict[str, Any]] = {}
     manifest = Manifest(data_dir)
     identities = UpstreamIdentities(data_dir)
+    files_by_vhost: dict[str, list[StoredFile]] = {}
     for file in manifest.files():
-        total = vhosts.setdefault(
-            file.vhost,
-            {
-                "vhost": file.vhost,
-                "bytes": 0,
-                "files": 0,
-                "records": 0,
-                "newest_ms": 0,
-                "logs": {},
-                "transferred": sum(manifest.next_by_log[log] for log in manifest.logs_of(file.vhost)),
-                **_upstream_of(identities, file.vhost),
-            },
-        )
-        total["known_from_ms"] = max(total["known_from_ms"], file.history_from_ms)
-        total["newest_ms"] = max(total["newest_ms"], file.max_ms)
-        log_id, end = identities.log_id(file.log), manifest.next_by_log[file.log]
-        total["logs"].setdefault(file.log, [log_id, file.first, end])
-        total["bytes"] += file.bytes
-        total["files"] += 1
-        total["records"] += file.records
-        for part in file.queues if with_queues else ():
-            row = queues.setdefault(
-                (file.vhost, part.queue),
-                {
-                    "queue": part.queue,
-                    "vhost": file.vhost,
-                    "timestamp": 0,
-                    "oldest_ms": part.min_ms,
-                    "messages": 0,
-                    "settled": 0,
-                },
-            )
-            row["oldest_ms"] = min(row["oldest_ms"], part.min_ms)
-            row["timestamp"] = max(row["timestamp"], part.max_ms)
-            row["messages"] += part.messages
-            row["settled"] += part.settled
-    return {
-        "queues": [queues[key] for key in sorted(queues)],
-        "vhosts": [vhosts[key] for key in sorted(vhosts)],
-    }
+        files_by_vhost.setdefault(file.vhost, []).append(file)
+    vhosts, queues = [], []
+    for vhost, files in files_by_vhost.items():
+        vhosts.append(_vhost_row(manifest, identities, vhost, files))
+        if with_queues:
+            queues += _queue_rows(vhost, files)
+    return {"queues": queues, "vhosts": vhosts}
 
 
-def _upstream_of(identities: UpstreamIdentities, vhost: str) -> dict[str, Any]:
-    """What is known of the upstream's logs of a vhost, together."""
-    logs, missing = identities.of_vhost(vhost), identities.missing_of(vhost)
+def _vhost_row(
+    manifest: Manifest, identities: UpstreamIdentities, vhost: str, files: list[StoredFile]
+) -> dict[str, Any]:
+    origins, missing = identities.of_vhost(vhost), identities.missing_of(vhost)
+    firsts: dict[str, int] = {}
+    for file in files:
+        firsts.setdefault(file.log, file.first)
     return {
+        "vhost": vhost,
+        "bytes": sum(file.bytes for file in files),
+        "files": len(files),
+        "records": sum(file.records for file in files),
+        "newest_ms": max(file.max_ms for file in files),
+        "logs": {
+            log: [identities.of(log).log_id, first, manifest.next_by_log[log]]
+            for log, first in firsts.items()
+        },
+        "transferred": sum(manifest.next_by_log[log] for log in manifest.logs_of(vhost)),
         "missing": missing["missing_records"],
         "missing_messages": missing["missing_messages"],
-        "is_replaced": any(each.is_replaced for each in logs),
-        "known_from_ms": max((each.history_from_ms for each in logs), default=0),
+        "is_replaced": any(each.is_replaced for each in origins),
+        "known_from_ms": max(manifest.history_from_ms(vhost), *(each.history_from_ms for each in origins), 0),
     }
+
+
+def _queue_rows(vhost: str, files: list[StoredFile]) -> list[dict[str, Any]]:
+    """The rows of a vhost's queues, in the order of their names."""
+    parts: dict[str, list[QueuePart]] = {}
+    for part in (part for file in files for part in file.queues):
+        parts.setdefault(part.queue, []).append(part)
+    return [
+        {
+            "queue": queue,
+            "vhost": vhost,
+            "timestamp": max(part.max_ms for part in mine),
+            "oldest_ms": min(part.min_ms for part in mine),
+            "messages": sum(part.messages for part in mine),
+            "settled": sum(part.settled for part in mine),
+        }
+        for queue, mine in sorted(parts.items())
+    ]
 
 
 def unfinished_plans(data_dir: Place) -> list[dict[str, Any]]:

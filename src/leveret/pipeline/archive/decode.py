@@ -21,10 +21,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from leveret.pipeline.archive.manifest import QueuePart
+from leveret.pipeline.archive.settled_offsets import Int64s
 from leveret.pipeline.archive.stored_positions import StoredPositionsCollector
 from leveret.wire.chunk import Attribute, Chunk, ChunkError, ChunkType, Header, decode_chunk, decode_trailer
 
-Int64s = npt.NDArray[np.int64]
 _Ranges = tuple[Int64s, Int64s, Int64s, Int64s, Int64s]
 """Part, first offset, count, reason and time (ms) of settled ranges."""
 
@@ -172,8 +172,7 @@ class _Run:
         self.part_list = list({id(each.part): each.part for each in placed}.values())
         index = {id(part): i for i, part in enumerate(self.part_list)}
         self.part_index = np.array([index[id(each.part)] for each in placed], np.int32)
-        names = {part.queue: 0 for part in self.part_list}
-        names.update({name: i for i, name in enumerate(names)})
+        names = {name: i for i, name in enumerate(dict.fromkeys(part.queue for part in self.part_list))}
         self.names = pa.array(list(names), pa.string())
         self.name_of_part = np.array([names[part.queue] for part in self.part_list], np.int32)
         self.epoch_of_part = np.array([part.epoch for part in self.part_list], np.int64)

@@ -125,55 +125,31 @@ class UpstreamIdentities:
         if lost_after is not None:
             raise OtherEnd(log, lost_after)
 
-    def label(self, log: str) -> str:
-        """The label of the node that goes on with a single node's log in a cluster; empty if none is known."""
-        return self.by_log.get(log, UpstreamIdentity()).label
+    def of(self, log: str) -> UpstreamIdentity:
+        """The identity of a log; an empty one if none is known."""
+        return self.by_log.get(log, UpstreamIdentity())
 
     def note_founder(self, log: str, label: str, site: str) -> None:
         """Note that a node of a cluster goes on with a single node's log."""
-        known = self.by_log.setdefault(log, UpstreamIdentity())
-        known.label, known.site = label, site
-        self._save(log)
-
-    def log_id(self, log: str) -> int:
-        """The name, at the upstream, of a log; 0 if unknown."""
-        return self.by_log.get(log, UpstreamIdentity()).log_id
+        self._note(log, label=label, site=site)
 
     def note_missing(self, log: str, missing: int) -> None:
         """Note the number of records that the upstream dropped before their transfer."""
-        known = self.by_log.setdefault(log, UpstreamIdentity())
-        if known.missing != missing:
-            known.missing = missing
-            self._save(log)
-
-    def missing(self, log: str) -> int:
-        """The number of records that the upstream had dropped before their transfer, by its last report."""
-        return self.by_log.get(log, UpstreamIdentity()).missing
-
-    def missing_messages(self, log: str) -> int:
-        """The most messages of the upstream's queues that are not here, and will not come."""
-        return self.by_log.get(log, UpstreamIdentity()).missing_messages
+        self._note(log, missing=missing)
 
     def note_missing_messages(self, log: str, messages: int) -> None:
         """Note the most messages of the upstream's queues that are neither in its log nor here."""
-        known = self.by_log.setdefault(log, UpstreamIdentity())
-        if known.missing_messages != messages:
-            known.missing_messages = messages
-            self._save(log)
-
-    def history_from_ms(self, log: str) -> int:
-        """The time before which the state of a log's queues never came.
-
-        0: the transfer has the log from its begin.
-        """
-        return self.by_log.get(log, UpstreamIdentity()).history_from_ms
+        self._note(log, missing_messages=messages)
 
     def note_begin(self, log: str, at_ms: int, *, is_whole: bool) -> None:
         """Note the begin of the transfer, of a whole log or of the rest of one."""
+        self._note(log, history_from_ms=0 if is_whole else at_ms)
+
+    def _note(self, log: str, **facts: object) -> None:
         known = self.by_log.setdefault(log, UpstreamIdentity())
-        history_from_ms = 0 if is_whole else at_ms
-        if known.history_from_ms != history_from_ms:
-            known.history_from_ms = history_from_ms
+        noted = msgspec.structs.replace(known, **facts)
+        if noted != known:
+            self.by_log[log] = noted
             self._save(log)
 
     def of_vhost(self, vhost: str) -> list[UpstreamIdentity]:

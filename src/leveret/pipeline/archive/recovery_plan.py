@@ -582,7 +582,7 @@ def read_order(runs: Place, parts: Iterable[RunPart], before: int = 0) -> QueueO
             if batch.schema != UNSETTLED or part.crc32 not in (None, unsettled_crc32(batch)):
                 raise pa.ArrowInvalid("it was altered: its checksum or its schema differs")
         except (OSError, ValueError, pa.ArrowException) as error:
-            raise StorageError(f"{runs / part.run}: {error}; restore it from a copy") from error
+            raise _unreadable(runs / part.run, error) from error
         batches.append(batch)
     return QueueOrder(pa.Table.from_batches(batches, schema=UNSETTLED), before)
 

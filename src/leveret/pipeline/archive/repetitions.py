@@ -9,9 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from leveret.pipeline.archive.manifest import QueuePart, StoredFile
-from leveret.pipeline.archive.settled_offsets import NOTHING, Mask, QueueIncarnation, SettledRanges
-
-Masks = dict[QueueIncarnation, Mask]
+from leveret.pipeline.archive.settled_offsets import NOTHING, Masks, QueueIncarnation, SettledRanges
 
 
 def collected_again(files: Sequence[StoredFile]) -> dict[str, Masks]:

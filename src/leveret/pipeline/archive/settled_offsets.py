@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from leveret.pipeline.archive.tables import dictionary
+
 Int64s: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
@@ -75,6 +77,9 @@ class Mask:
         return inside & is_set
 
 
+Masks: TypeAlias = dict[QueueIncarnation, Mask]
+
+
 class SettledRanges:
     """Collects ranges of many queues, and makes masks of them."""
 
@@ -102,7 +107,7 @@ class SettledRanges:
             starts = np.concatenate(firsts)
             yield incarnation, *_merged(starts, starts + np.concatenate(self._counts[incarnation]))
 
-    def masks(self) -> dict[QueueIncarnation, Mask]:
+    def masks(self) -> Masks:
         """A mask for each queue with ranges."""
         self._group()
         return {
@@ -125,9 +130,7 @@ def rows_by_incarnation(vhost: str, table: pa.Table) -> Iterator[tuple[QueueInca
     """Group the rows of a table with columns `queue` (a dictionary) and `queue_epoch`; keeps the order."""
     if not table.num_rows:
         return
-    queue = table.column("queue").unify_dictionaries().combine_chunks()
-    if isinstance(queue, pa.ChunkedArray):
-        queue = queue.chunk(0)
+    queue = dictionary(table.column("queue"))
     names = queue.dictionary.to_pylist()
     indices = queue.indices.to_numpy()
     epochs = table.column("queue_epoch").to_numpy()

@@ -65,11 +65,22 @@ def read_table(place: Place) -> pa.Table:
         return reader.read_all()
 
 
-def _checked(whole: pa.Buffer) -> pa.Buffer:
-    end = max(0, whole.size - _TRAILER.size)
-    octets, trailer = whole.slice(0, end), whole.slice(end).to_pybytes()
+def dictionary(column: pa.ChunkedArray) -> pa.DictionaryArray:
+    """A column of a dictionary's type as one array."""
+    return whole(column.unify_dictionaries())
+
+
+def whole(column: pa.ChunkedArray) -> pa.Array:
+    """A column as one array."""
+    found = column.combine_chunks()
+    return found.chunk(0) if isinstance(found, pa.ChunkedArray) else found
+
+
+def _checked(file: pa.Buffer) -> pa.Buffer:
+    end = max(0, file.size - _TRAILER.size)
+    octets, trailer = file.slice(0, end), file.slice(end).to_pybytes()
     if trailer.endswith(_ARROW):
-        return whole
+        return file
     if len(trailer) < _TRAILER.size or not trailer.endswith(_MAGIC):
         raise pa.ArrowInvalid("it is cut off, or no table of this archive")
     if zlib.crc32(octets) != _TRAILER.unpack(trailer)[0]:

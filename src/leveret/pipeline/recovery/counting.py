@@ -22,11 +22,11 @@ import numpy.typing as npt
 from leveret.model.errors import StorageError
 from leveret.pipeline.archive.manifest import StoredFile
 from leveret.pipeline.archive.recovery_plan import QueueOutcome
-from leveret.pipeline.archive.settled_offsets import NOTHING, Int64s, QueueIncarnation, SettledRanges
+from leveret.pipeline.archive.settled_offsets import NOTHING, Int64s, Masks, QueueIncarnation, SettledRanges
 from leveret.pipeline.archive.tables import RESTORE
 from leveret.pipeline.files.files import Place
 from leveret.pipeline.jobs.job import EVERYTHING, Selection
-from leveret.pipeline.recovery.unsettled import Masks, keys_of, unsettled_of
+from leveret.pipeline.recovery.unsettled import keys_of, unsettled_of
 
 _NO_TIME: Final = np.iinfo(np.int64).max
 

@@ -45,6 +45,7 @@ from leveret.pipeline.archive.recovery_plan import (
     spans_in_order,
     unfinished,
 )
+from leveret.pipeline.archive.settled_offsets import Masks
 from leveret.pipeline.archive.stored_positions import StoredPositions, stored_positions_at
 from leveret.pipeline.archive.sweep import RECOVERY_LOCK
 from leveret.pipeline.files.files import delete_tree, locked, make_directory
@@ -89,7 +90,6 @@ from leveret.pipeline.recovery.tasks import (
     grouped,
 )
 from leveret.pipeline.recovery.unsettled import (
-    Masks,
     NumberedFile,
     UnsettledMessages,
     not_to_recover,
@@ -178,7 +178,7 @@ class RecoveryRun:
     def _transferred(self, identities: UpstreamIdentities) -> dict[str, tuple[int, int]]:
         """By outgoing log, its id at the upstream, and the offset up to which it was transferred."""
         return {
-            log: (identities.log_id(log), next_offset)
+            log: (identities.of(log).log_id, next_offset)
             for log, next_offset in self._manifest.next_by_log.items()
             if log in identities.by_log
         }

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from leveret.model.errors import StorageError
 from leveret.pipeline.archive.manifest import Manifest, StoredFile
 from leveret.pipeline.archive.recovery_plan import PlanOutcome, RecoveryPlan
+from leveret.pipeline.archive.settled_offsets import Masks
 from leveret.pipeline.archive.stored_positions import StoredPositions
 from leveret.pipeline.archive.tables import RESTORE
 from leveret.pipeline.files.files import Place
@@ -25,7 +26,7 @@ from leveret.pipeline.recovery.counting import (
     unsettled_parts,
 )
 from leveret.pipeline.recovery.outcomes import outcome_of
-from leveret.pipeline.recovery.unsettled import Masks, not_to_recover
+from leveret.pipeline.recovery.unsettled import not_to_recover
 
 RECORDS_READ_HERE_MAX: Final = 5_000_000
 """To start Spark takes longer than to read the keys of so many records."""

@@ -18,7 +18,6 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from leveret.model.errors import NotFound, Refusal
 from leveret.pipeline.archive.recovery_plan import (
     PlanDirectory,
     QueueOrder,
@@ -34,11 +33,12 @@ from leveret.pipeline.recovery.segments import (
     StagedFile,
     WrittenSegment,
     begun_file,
+    log_end,
     sees_staging,
 )
 from leveret.pipeline.upstream.stream_client import StreamClient
 from leveret.wire.record import RECOVERY_STREAM_PREFIX
-from leveret.wire.staged_segment import STAGED_STREAM_PREFIX, LogEnd
+from leveret.wire.staged_segment import LogEnd
 from leveret.wire.stream.publish import MessageRun
 
 MESSAGES_MIN: Final = 20_000
@@ -87,11 +87,8 @@ def queue_begins(client: StreamClient, plan: RecoveryPlan, staging: Path) -> dic
         if messages >= MESSAGES_MIN and spans_in_order(parts[queue])
     ]
     for queue in sorted(large, key=lambda name: -plan.queues[name])[:QUEUES_MAX]:
-        try:
-            end = LogEnd.of(client.stats(STAGED_STREAM_PREFIX + queue))
-        except (NotFound, Refusal):
-            continue
-        if not end.takes_segments or not sees_staging(staging, end):
+        end = log_end(client, queue, staging)
+        if end is None:
             continue
         publisher = client.declare_publisher(plan.reference, RECOVERY_STREAM_PREFIX + queue)
         publisher.close()

@@ -17,17 +17,17 @@ import pyarrow as pa
 from leveret.model.errors import StorageError
 from leveret.pipeline.archive.decode import MESSAGE
 from leveret.pipeline.archive.manifest import Manifest, StoredFile
-from leveret.pipeline.archive.settled_offsets import NOTHING, Int64s, QueueIncarnation, rows_by_incarnation
+from leveret.pipeline.archive.settled_offsets import (
+    NOTHING,
+    Int64s,
+    Masks,
+    QueueIncarnation,
+    rows_by_incarnation,
+)
 from leveret.pipeline.files.files import Place
 from leveret.pipeline.jobs.job import RecoverJob, Selection
 from leveret.pipeline.recovery.counting import with_unsettled
-from leveret.pipeline.recovery.unsettled import (
-    Masks,
-    UnsettledMessages,
-    keys_of,
-    not_to_recover,
-    span_of,
-)
+from leveret.pipeline.recovery.unsettled import UnsettledMessages, keys_of, not_to_recover, span_of
 
 _ALL_THAT_IS_KNOWN: Final = Selection(all_available=True)
 

@@ -9,18 +9,19 @@ The files are no copy that counts. The plan has the messages, and the number of 
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 from isal.isal_zlib import crc32
 
-from leveret.model.errors import LeveretError, NotFound, Refusal, StorageError
+from leveret.model.errors import LeveretError, Refusal, StorageError
 from leveret.pipeline.upstream.stream_client import RecoveryPublisher, StreamClient
 from leveret.wire.chunk import ChunkType, Header, encode_header, seal_of
 from leveret.wire.record import RECOVERY_STREAM_PREFIX
@@ -48,25 +49,6 @@ class WrittenSegment(msgspec.Struct, frozen=True):
     size: int
 
 
-class Intake(NamedTuple):
-    """The facts that decide how the rest of a queue reaches the node.
-
-    Attributes:
-        left: the number of its messages that are left.
-        sees_staging: whether the writer sees the node's directory of staged segments.
-        takes_segments: whether the queue takes segments: it exists here, and is no stream and has no priorities.
-    """
-
-    left: int
-    sees_staging: bool
-    takes_segments: bool
-
-    @property
-    def is_by_segments(self) -> bool:
-        """Whether segments are written; otherwise the messages are published."""
-        return self.left >= MESSAGES_MIN and self.sees_staging and self.takes_segments
-
-
 class StagingClient:
     """publish.IngestClient: writes segments for queues that take them, and publishes to the others.
 
@@ -91,10 +73,7 @@ class StagingClient:
         queue = stream.removeprefix(RECOVERY_STREAM_PREFIX)
         publisher = self._client.declare_publisher(reference, stream)
         left = self._totals.get(queue, 0) - publisher.last_sequence
-        end = self._end(queue) if left >= MESSAGES_MIN else None
-        sees = end is not None and sees_staging(self._staging, end)
-        takes_segments = end is not None and end.takes_segments
-        if not Intake(left, sees, takes_segments).is_by_segments:
+        if left < MESSAGES_MIN or log_end(self._client, queue, self._staging) is None:
             return publisher
         publisher.close()
         announcing = self._client.declare_publisher(reference, STAGED_STREAM_PREFIX + queue)
@@ -105,13 +84,6 @@ class StagingClient:
             reference,
             self._timeout_s,
         )
-
-    def _end(self, queue: str) -> LogEnd | None:
-        """The end of a queue's log; None if the queue takes no segments."""
-        try:
-            return LogEnd.of(self._client.stats(STAGED_STREAM_PREFIX + queue))
-        except (NotFound, Refusal):
-            return None
 
     def close(self) -> None:
         """See IngestClient."""
@@ -252,7 +224,7 @@ class StagedFile:
         )
         try:
             if os.writev(self._fd, [encode_header(*header), run.data, trailer]) != header.chunk_bytes:
-                raise OSError(28, "No space left on device")
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             self.close()
             raise _refused(self.path, error) from error
@@ -302,6 +274,18 @@ def begun_file(staging: Path, end: LogEnd, reference: bytes, first: int) -> Stag
         return StagedFile(directory, end, reference, first)
     except OSError as error:
         raise _refused(directory, error) from error
+
+
+def log_end(client: StreamClient, queue: str, staging: Path) -> LogEnd | None:
+    """The end of a queue's log; None if it takes no segments, or this process does not see the node's directory.
+
+    A queue takes segments if it exists there, and is no stream and has no priorities.
+    """
+    try:
+        end = LogEnd.of(client.stats(STAGED_STREAM_PREFIX + queue))
+    except Refusal:
+        return None
+    return end if end.takes_segments and sees_staging(staging, end) else None
 
 
 def sees_staging(staging: Path, end: LogEnd) -> bool:

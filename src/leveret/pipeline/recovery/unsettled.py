@@ -37,7 +37,7 @@ from leveret.pipeline.archive.recovery_plan import (
 from leveret.pipeline.archive.settled_offsets import (
     NOTHING,
     Int64s,
-    Mask,
+    Masks,
     QueueIncarnation,
     SettledRanges,
     rows_by_incarnation,
@@ -48,7 +48,6 @@ from leveret.pipeline.files.files import Place, keep, opened, sync_directory, wr
 from leveret.pipeline.jobs.job import EVERYTHING, PLANS, Selection
 from leveret.wire.incarnation import epoch_of, generation_of, in_order, numbering_of, without_messages
 
-Masks = dict[QueueIncarnation, Mask]
 _THREADS: Final = 8
 """Settlements are read side by side: in a store, each read takes a while."""
 PART_ROWS_MIN: Final = 50_000

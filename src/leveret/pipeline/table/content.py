@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from leveret.pipeline.archive.settled_offsets import Int64s
 from leveret.pipeline.archive.stream_messages import StreamMessages
+from leveret.pipeline.archive.tables import dictionary, whole
 from leveret.pipeline.table.columns import OF_PROPERTIES
 from leveret.pipeline.table.properties import property_columns
 from leveret.wire.record import StoredMessage, content_header
@@ -73,14 +74,3 @@ def content_columns(stored: pa.Table, names: list[str]) -> dict[str, pa.Array]:
         body = whole(stored.column("body"))
         columns |= {"body": body, "body_bytes": pc.binary_length(body)}
     return columns
-
-
-def dictionary(column: pa.ChunkedArray) -> pa.DictionaryArray:
-    """A column of a dictionary's type as one array."""
-    return whole(column.unify_dictionaries())
-
-
-def whole(column: pa.ChunkedArray) -> pa.Array:
-    """A column as one array."""
-    found = column.combine_chunks()
-    return found.chunk(0) if isinstance(found, pa.ChunkedArray) else found

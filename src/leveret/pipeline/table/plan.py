@@ -24,11 +24,13 @@ import pyarrow as pa
 from leveret.model.errors import PreconditionFailed, StorageError
 from leveret.pipeline.archive.history import check_known, moment_text
 from leveret.pipeline.archive.manifest import Manifest, StoredFile
-from leveret.pipeline.archive.repetitions import Masks, collected_again, parts_of
+from leveret.pipeline.archive.repetitions import collected_again, parts_of
 from leveret.pipeline.archive.settled_offsets import (
     NOTHING,
+    Bools,
     Int64s,
     Mask,
+    Masks,
     QueueIncarnation,
     SettledRanges,
 )
@@ -308,11 +310,10 @@ class EitherMask(Mask):
     def __init__(self, one: Mask, other: Mask) -> None:
         self._both = (one, other)
 
-    def contains(self, offsets: Int64s) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def contains(self, offsets: Int64s) -> Bools:
         """Whether each of `offsets` is in one of them."""
         one, other = self._both
-        found: np.ndarray[tuple[int], np.dtype[np.bool_]] = one.contains(offsets) | other.contains(offsets)
-        return found
+        return one.contains(offsets) | other.contains(offsets)
 
 
 def _offsets(ranges: Iterable[tuple[int, int]]) -> Int64s:

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 
 from leveret.model.errors import PreconditionFailed
 from leveret.pipeline.archive.manifest import Manifest, StoredFile
-from leveret.pipeline.archive.repetitions import Masks, collected_again, parts_of
-from leveret.pipeline.archive.settled_offsets import SettledRanges
+from leveret.pipeline.archive.repetitions import collected_again, parts_of
+from leveret.pipeline.archive.settled_offsets import Masks, SettledRanges
 from leveret.pipeline.table.plan import FileRange, ranges_of
 from leveret.pipeline.table.request import TableRequest
 from leveret.wire.log_name import title_of, vhost_of

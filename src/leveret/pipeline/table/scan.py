@@ -17,17 +17,10 @@ import pyarrow.parquet as pq
 from leveret.pipeline.archive.decode import MESSAGE
 from leveret.pipeline.archive.settled_offsets import Bools, Int64s, QueueIncarnation, rows_by_incarnation
 from leveret.pipeline.archive.settlements import settlements_of
-from leveret.pipeline.archive.tables import messages_in
+from leveret.pipeline.archive.tables import dictionary, messages_in, whole
 from leveret.pipeline.files.files import opened
 from leveret.pipeline.table.columns import OF_STATE, PENDING, schema_of
-from leveret.pipeline.table.content import (
-    STORED,
-    content_columns,
-    dictionary,
-    has_entries,
-    unpacked,
-    whole,
-)
+from leveret.pipeline.table.content import STORED, content_columns, has_entries, unpacked
 from leveret.pipeline.table.plan import FilePiece, FileRange, unreadable
 from leveret.pipeline.table.request import TableRequest
 from leveret.pipeline.table.states import KnownSettlements, are_in, state_columns

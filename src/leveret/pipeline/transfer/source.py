@@ -317,7 +317,7 @@ class UpstreamReader(DataSourceStreamReader):
             endpoint=link.endpoint,
             committed=end + uncollected + stats.get("catching_up", 0),
             committed_ms=stats["committed_timestamp_ms"],
-            missing_messages=self._identities.missing_messages(log),
+            missing_messages=self._identities.of(log).missing_messages,
             **trouble,
             **({"moves_wait": True} if self._do_moves_wait(vhost_of(log)) else {}),
         )
@@ -361,7 +361,7 @@ class UpstreamReader(DataSourceStreamReader):
             self._acknowledge_at(log, link, first)
         elif self._stored(log) >= end:
             # The log's records are here: no more can be missing than the log lacks.
-            known = self._identities.missing_messages(log)
+            known = self._identities.of(log).missing_messages
             self._identities.note_missing_messages(log, min(known, stats.get("missing_messages", 0)))
         if start >= end and stats.get("has_stopped"):
             raise PreconditionFailed(
@@ -428,7 +428,7 @@ class UpstreamReader(DataSourceStreamReader):
         pieces = min(self._options.cores, (end - first) * self._bytes_of(log) // SLICE_BYTES_MIN)
         step = -(-(end - first) // max(1, pieces))
         bounds = [*range(first, end, step), end]
-        log_id, writer = self._identities.log_id(log), self._logs.get(log, (0, 0))[1]
+        log_id, writer = self._identities.of(log).log_id, self._logs.get(log, (0, 0))[1]
         where = self._upstream.where(log)
         # What comes until the task begins need not wait for the next batch.
         most = max(end, first + share // self._bytes_of(log))
@@ -520,8 +520,8 @@ class UpstreamReader(DataSourceStreamReader):
             log,
             state=state,
             error=error,
-            missing=self._identities.missing(log),
-            missing_messages=self._identities.missing_messages(log),
+            missing=self._identities.of(log).missing,
+            missing_messages=self._identities.of(log).missing_messages,
         )
 
     def _report(self, log: str, **details: object) -> None:

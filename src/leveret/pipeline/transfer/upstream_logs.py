@@ -108,8 +108,8 @@ class UpstreamLogs:
 
     def _find_founder(self, known: _Vhost, vhost: str, first: UpstreamLink) -> None:
         """Learn which node's log is the one that is here from the time when the cluster was a single node."""
-        log_id = self._identities.log_id(vhost)
-        if not log_id or self._identities.label(vhost):
+        log_id = self._identities.of(vhost).log_id
+        if not log_id or self._identities.of(vhost).label:
             return
         for each in known.members:
             if not each.endpoint:
@@ -123,7 +123,7 @@ class UpstreamLogs:
                 continue
 
     def _log_of(self, vhost: str, member: UpstreamMember, first: UpstreamLink, site: str) -> UpstreamLog:
-        is_founder = self._identities.label(vhost) == member.label
+        is_founder = self._identities.of(vhost).label == member.label
         log = vhost if is_founder else log_name(vhost, member.label)
         return UpstreamLog(log, self._link(vhost, member, first), member.label, site)
 
@@ -136,7 +136,7 @@ class UpstreamLogs:
     def is_missed(self, log: str) -> bool:
         """Whether the node of a log does not run, and leads queues that are collected."""
         known = self._vhosts.get(vhost_of(log))
-        label = label_of(log) or self._identities.label(log)
+        label = label_of(log) or self._identities.of(log).label
         return known is not None and any(each.is_missed for each in known.members if each.label == label)
 
     def where(self, log: str) -> tuple[str, str]:

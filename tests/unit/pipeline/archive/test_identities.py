@@ -39,21 +39,21 @@ def test_what_is_missing_is_remembered_until_it_is_not(data_dir: Place) -> None:
     assert UpstreamIdentities(data_dir).by_log["v"].missing == 0
     identities.note_missing_messages("v", 9)
     identities.note_missing("v", 3)
-    assert UpstreamIdentities(data_dir).missing_messages("v") == 9
+    assert UpstreamIdentities(data_dir).of("v").missing_messages == 9
     identities.note_missing_messages("v", 0)
     assert (
-        UpstreamIdentities(data_dir).missing_messages("v"),
-        UpstreamIdentities(data_dir).missing_messages("w"),
+        UpstreamIdentities(data_dir).of("v").missing_messages,
+        UpstreamIdentities(data_dir).of("w").missing_messages,
     ) == (0, 0)
 
 
 def test_since_when_history_is_whole_is_remembered_until_the_transfer_begins_anew(data_dir: Place) -> None:
     UpstreamIdentities(data_dir).note_begin("v", 5, is_whole=False)
-    assert UpstreamIdentities(data_dir).history_from_ms("v") == 5
+    assert UpstreamIdentities(data_dir).of("v").history_from_ms == 5
     UpstreamIdentities(data_dir).note_begin("v", 9, is_whole=True)
     assert (
-        UpstreamIdentities(data_dir).history_from_ms("v"),
-        UpstreamIdentities(data_dir).history_from_ms("w"),
+        UpstreamIdentities(data_dir).of("v").history_from_ms,
+        UpstreamIdentities(data_dir).of("w").history_from_ms,
     ) == (0, 0)
 
 
@@ -70,15 +70,21 @@ def test_owners_of_a_shared_archive_undo_nothing_of_each_other(data_dir: Place) 
     second.check("w", 6, has_data=False)
     first.note_missing("v", 20)
     found = UpstreamIdentities(data_dir)
-    assert (found.log_id("v"), found.missing("v"), found.log_id("w")) == (5, 20, 6)
+    assert (found.of("v").log_id, found.of("v").missing, found.of("w").log_id) == (5, 20, 6)
     found.forget(["v"])
-    assert (UpstreamIdentities(data_dir).log_id("v"), UpstreamIdentities(data_dir).log_id("w")) == (0, 6)
+    assert (UpstreamIdentities(data_dir).of("v").log_id, UpstreamIdentities(data_dir).of("w").log_id) == (
+        0,
+        6,
+    )
 
 
 def test_an_archive_of_one_node_that_becomes_shared_keeps_its_identities(data_dir: Place) -> None:
     UpstreamIdentities(data_dir).check("v", 5, has_data=False)
     shared = UpstreamIdentities(data_dir, is_shared=True)
     shared.note_missing("v", 3)
-    assert (UpstreamIdentities(data_dir).log_id("v"), UpstreamIdentities(data_dir).missing("v")) == (5, 3)
+    assert (UpstreamIdentities(data_dir).of("v").log_id, UpstreamIdentities(data_dir).of("v").missing) == (
+        5,
+        3,
+    )
     shared.forget(["v"])
     assert UpstreamIdentities(data_dir).by_log == {}

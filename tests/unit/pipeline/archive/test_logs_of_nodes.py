@@ -233,7 +233,7 @@ def test_two_clusters_are_never_one_archive(tmp_path: Path) -> None:
     identities.check("w", 4, has_data=True)
     identities.note_founder("w", A, "one")
     identities.check("w", 4, has_data=True, site="one")
-    assert UpstreamIdentities(tmp_path).label("w") == A
+    assert UpstreamIdentities(tmp_path).of("w").label == A
 
 
 @pytest.mark.parametrize(("vhost", "label"), [("v", ""), ("v", A), ("a\0b", ""), ("a\0b", A), ("\0", "")])

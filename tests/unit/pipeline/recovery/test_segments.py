@@ -13,7 +13,7 @@ from leveret.model.errors import NotFound, StorageError
 from leveret.pipeline.recovery import publish as publish_module
 from leveret.pipeline.recovery import segments as module
 from leveret.pipeline.recovery.publish import PlanPublisher
-from leveret.pipeline.recovery.segments import MESSAGES_MIN, Intake, SegmentPublisher, StagingClient
+from leveret.pipeline.recovery.segments import MESSAGES_MIN, SegmentPublisher, StagingClient
 from leveret.storage.segment import Segment
 from leveret.wire.chunk import Chunk, seal_of
 from leveret.wire.record import RECOVERY_STREAM_PREFIX
@@ -22,23 +22,6 @@ from leveret.wire.stream.publish import MessageRun
 
 REFERENCE = "recovery.p"
 NOBODY: dict[bytes, int] = {}
-
-
-@pytest.mark.parametrize(
-    ("left", "sees_staging", "takes_segments", "expected"),
-    [
-        (MESSAGES_MIN, True, True, True),
-        (MESSAGES_MIN - 1, True, True, False),
-        (MESSAGES_MIN, False, True, False),
-        (MESSAGES_MIN, True, False, False),
-        (10_000_000, False, False, False),
-        (0, True, True, False),
-    ],
-)
-def test_segments_are_for_many_messages_of_a_queue_that_takes_them_at_a_node_whose_directory_is_seen(
-    left: int, sees_staging: bool, takes_segments: bool, expected: bool
-) -> None:
-    assert Intake(left, sees_staging, takes_segments).is_by_segments is expected
 
 
 class FakeNode:
@@ -240,7 +223,8 @@ class FakeClient:
     ("total", "last", "has_log", "seen", "takes", "expected"),
     [
         (5000, 0, True, True, True, ["leveret.recovery", "closed", "leveret.staged"]),
-        (5000, 4000, True, True, True, ["leveret.recovery"]),
+        (MESSAGES_MIN, 0, True, True, True, ["leveret.recovery", "closed", "leveret.staged"]),
+        (MESSAGES_MIN, 1, True, True, True, ["leveret.recovery"]),
         (5000, 0, False, True, True, ["leveret.recovery"]),
         (5000, 0, True, False, True, ["leveret.recovery"]),
         (5000, 0, True, True, False, ["leveret.recovery"]),

@@ -177,7 +177,7 @@ class Site:
             place = Path(broker_of(node).standby.own_archive.place["data_dir"])
             identities = UpstreamIdentities(place, is_shared=self.is_shared)
             for log, end in Manifest(place).next_by_log.items():
-                log_id = identities.log_id(log)
+                log_id = identities.of(log).log_id
                 found[log_id] = max(end, found.get(log_id, 0))
         return found
 
