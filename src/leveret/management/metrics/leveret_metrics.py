@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from functools import cached_property
+from typing import Any, Final
 
 from leveret.core.rules.descriptors import ListenerRefusal
 from leveret.management.metrics.text import Family, Metric, Row
@@ -104,7 +105,7 @@ _REFUSED: Final = (Metric("connections_refused_total", "counter", "Connections t
 
 
 class LeveretMetrics:
-    """The families with the prefix `leveret_`."""
+    """The families with the prefix `leveret_`, of one scrape."""
 
     def __init__(self, node: ManagedNode) -> None:
         """Read this node."""
@@ -130,6 +131,16 @@ class LeveretMetrics:
             Family("remote_dc_confirms", _REMOTE_CONFIRMS, self._remote_confirms),
         )
 
+    @cached_property
+    def _schema(self) -> dict[str, Any]:
+        return self._node.schema_sync.status()
+
+    @cached_property
+    def _transfers(self) -> list[dict[str, Any]]:
+        """A row for each vhost that this node transfers."""
+        rows: list[dict[str, Any]] = self._node.standby.status()["vhosts"]
+        return rows
+
     def _loop(self, vhosts: object) -> Iterable[Row]:
         watch = self._node.loop_watch
         return [Row((), (watch.longest_s, watch.long_steps, watch.long_seconds))]
@@ -152,57 +163,54 @@ class LeveretMetrics:
     def _state(self, vhosts: object) -> Iterable[Row]:
         if self._follows_not():
             return []
-        current = self._node.schema_sync.status()["state"]
+        current = self._schema["state"]
         return [Row((("state", state),), (int(state == current),)) for state in _SCHEMA_STATES]
 
     def _duration(self, vhosts: object) -> Iterable[Row]:
-        duration_ms = self._node.schema_sync.status().get("last_sync_duration")
+        duration_ms = self._schema.get("last_sync_duration")
         return [] if duration_ms is None else [Row((), (duration_ms / 1000,))]
 
     def _last_sync(self, vhosts: object) -> Iterable[Row]:
-        stamp = self._node.schema_sync.status().get("last_sync_stamp")
+        stamp = self._schema.get("last_sync_stamp")
         return [] if stamp is None else [Row((), (stamp,))]
 
     def _synced(self, vhosts: object) -> Iterable[Row]:
         if self._follows_not():
             return []
-        status = self._node.schema_sync.status()
+        status = self._schema
         return [Row((), (status["conflict_count"], status["refused_count"], status["changes_applied"]))]
 
     def _link(self, vhosts: object) -> Iterable[Row]:
         return [
             Row((("vhost", row["virtual_host"]), ("state", state)), (int(state == row["state"]),))
-            for row in self._node.standby.status()["vhosts"]
+            for row in self._transfers
             for state in _LINK_STATES
         ]
 
     def _newest(self, vhosts: object) -> Iterable[Row]:
-        rows = self._node.standby.status()["vhosts"]
         return [
             Row((("vhost", row["virtual_host"]),), (row["last_timestamp"] / 1000,))
-            for row in rows
+            for row in self._transfers
             if row["last_timestamp"] is not None
         ]
 
     def _lag(self, vhosts: object) -> Iterable[Row]:
-        rows = self._node.standby.status()["vhosts"]
         return [
-            Row((("vhost", row["virtual_host"]),), (row["lag_records"], row["lag_ms"] / 1000)) for row in rows
+            Row((("vhost", row["virtual_host"]),), (row["lag_records"], row["lag_ms"] / 1000))
+            for row in self._transfers
         ]
 
     def _heard(self, vhosts: object) -> Iterable[Row]:
-        rows = self._node.standby.status()["vhosts"]
         return [
             Row((("vhost", row["virtual_host"]),), (row["heard_ago_ms"] / 1000,))
-            for row in rows
+            for row in self._transfers
             if row["heard_ago_ms"] is not None
         ]
 
     def _missing(self, vhosts: object) -> Iterable[Row]:
-        rows = self._node.standby.status()["vhosts"]
         return [
             Row((("vhost", row["virtual_host"]),), (row["missing_records"], row["missing_messages"]))
-            for row in rows
+            for row in self._transfers
         ]
 
     def _downstream(self, vhosts: object) -> Iterable[Row]:
