@@ -13,3 +13,8 @@ def moment_ms(text: str) -> int:
     """
     when = datetime.fromisoformat(text)
     return round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def moment_text(at_ms: int) -> str:
+    """A time, in milliseconds since 1970, in ISO 8601 and UTC."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")

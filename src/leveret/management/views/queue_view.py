@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from leveret.core.queues.head import Head
@@ -12,6 +11,7 @@ from leveret.core.rules.mirror_policy import why_not_mirrored
 from leveret.core.rules.validation import CLASSIC, QUORUM, STREAM, queue_type
 from leveret.management.request.call import Call
 from leveret.management.views.peer_view import connection_details, tag_of
+from leveret.model.moment import moment_text
 from leveret.session.amqp091.connection import ClientConnection
 from leveret.session.amqp091.delivery import ChannelConsumer
 from leveret.wire import properties as props
@@ -176,7 +176,7 @@ def idle_since(since_ms: int | None) -> Json:
     """The begin of the idle time in RabbitMQ's form; left out while the queue is busy."""
     if since_ms is None:
         return {}
-    return {"idle_since": datetime.fromtimestamp(since_ms / 1000, UTC).isoformat(timespec="milliseconds")}
+    return {"idle_since": moment_text(since_ms)}
 
 
 def _timestamp(head: Head | None) -> int | None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from leveret.model.errors import PreconditionFailed
+from leveret.model.moment import moment_text
 from leveret.pipeline.archive.identities import UpstreamIdentities
 from leveret.pipeline.archive.manifest import Manifest
 
@@ -25,8 +24,3 @@ def check_known(manifest: Manifest, vhost: str, as_of_ms: int | None) -> None:
             "settled before are removed, here or at the upstream, which had dropped them when the transfer began; "
             "name a later moment, and see standby.replication.retention.time_limit.messages"
         )
-
-
-def moment_text(at_ms: int) -> str:
-    """A moment in ISO 8601, UTC."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")

@@ -22,7 +22,8 @@ import numpy as np
 import pyarrow as pa
 
 from leveret.model.errors import PreconditionFailed, StorageError
-from leveret.pipeline.archive.history import check_known, moment_text
+from leveret.model.moment import moment_text
+from leveret.pipeline.archive.history import check_known
 from leveret.pipeline.archive.manifest import Manifest, StoredFile
 from leveret.pipeline.archive.repetitions import collected_again, parts_of
 from leveret.pipeline.archive.settled_offsets import (

@@ -6,11 +6,11 @@ away, and lack what the next owner transferred meanwhile. While the upstream is 
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from leveret.core.replication.vhost_owners import VhostOwner
 from leveret.model.errors import PreconditionFailed
+from leveret.model.moment import moment_text
 from leveret.runtime.standby.site import SiteParts
 
 _HEARD_MS: Final = 10_000
@@ -93,6 +93,4 @@ def _later(here: dict[str, list[int]], there: dict[str, list[int]]) -> int:
 
 
 def _moment(row: dict[str, Any]) -> str:
-    if not row["newest_ms"]:
-        return "no time"
-    return datetime.fromtimestamp(row["newest_ms"] / 1000, UTC).isoformat(timespec="milliseconds")
+    return moment_text(row["newest_ms"]) if row["newest_ms"] else "no time"
