@@ -40,7 +40,7 @@ from leveret.runtime.standby.archive import StandbyArchive
 from leveret.runtime.standby.decisions import StandbyDecided
 from leveret.runtime.standby.node_promotion import NodePromotion, StandbyNode
 from leveret.runtime.standby.pipeline_process import Report, report_nothing
-from leveret.runtime.standby.recovery import Recoveries, own_endpoint, reported_rows
+from leveret.runtime.standby.recovery import Recoveries, own_endpoint, reported_rows, spark_settings
 from leveret.runtime.standby.site import StandbySite
 from leveret.runtime.standby.site_archive import SiteArchive
 from leveret.runtime.standby.site_member import SiteMember, report_promotion, with_part
@@ -94,7 +94,7 @@ class StandbyDownstream:
             node.config.standby.data_dir or str(work_dir),
             work_dir,
             node.config.node_name,
-            self._spark(),
+            spark_settings(node.config),
             is_shared=node.config.cluster.is_member and bool(node.config.standby.shared_place),
         )
         self.transfer = TransferSupervisor(self._job)
@@ -109,7 +109,6 @@ class StandbyDownstream:
             self.own_archive,
             self.own_recoveries,
             self.transfer,
-            self._spark(),
             drain_timeout_s,
         )
 
@@ -424,7 +423,7 @@ class StandbyDownstream:
             "taking_over": [] if self.member is None else self.member.taking_over(vhosts),
             "retain_bytes_max": self._node.config.standby.retention_bytes_max,
             "retain_ms_max": self._node.config.standby.retention_ms_max,
-            "spark": self._spark(),
+            "spark": spark_settings(self._node.config),
         }, ""
 
     @property
@@ -467,10 +466,6 @@ class StandbyDownstream:
             "credentials": {"username": upstream.username, "password": upstream.password},
             "tls": _tls_of(self._node.config.standby.tls),
         }
-
-    def _spark(self) -> dict[str, Any]:
-        spark = self._node.config.spark
-        return {"master": spark.master, "conf": dict(spark.conf), "python": spark.python}
 
     @property
     def upstream(self) -> tuple[StandbyUpstreamParameter | None, str]:

@@ -24,7 +24,7 @@ from leveret.runtime.standby.pipeline_process import (
     ask,
 )
 from leveret.runtime.standby.progress import PlannedMessages, PromotionProgress, amounts
-from leveret.runtime.standby.recovery import Recoveries, RecoveringNode, own_endpoint
+from leveret.runtime.standby.recovery import Recoveries, RecoveringNode, own_endpoint, spark_settings
 from leveret.runtime.standby.transfer import TransferSupervisor
 from leveret.storage.staged import StagedDirectory
 from leveret.storage.tree import Tree
@@ -54,16 +54,14 @@ class NodePromotion:
         archive: StandbyArchive,
         recoveries: Recoveries,
         transfer: TransferSupervisor,
-        spark: dict[str, Any],
         drain_timeout_s: float,
     ) -> None:
-        """Begin idle; `spark` are the pipeline's SparkSettings."""
+        """Begin idle."""
         self._node = node
         self._decided = decided
         self._archive = archive
         self._recoveries = recoveries
         self._transfer = transfer
-        self._spark = spark
         self._drain_timeout_s = drain_timeout_s
         self.is_shared = False
         self._progress: PromotionProgress | None = None
@@ -186,7 +184,7 @@ class NodePromotion:
                 **self._archive.place,
                 "endpoint": endpoint,
                 "credentials": {"username": username, "password": password},
-                "spark": self._spark,
+                "spark": spark_settings(self._node.config),
                 "staging": staging,
                 **msgspec.to_builtins(attempt.wanted),
             }

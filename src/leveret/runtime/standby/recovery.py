@@ -25,7 +25,7 @@ from leveret.core.broker.broker import Broker
 from leveret.core.replication.standby_site import RecoveryRequest
 from leveret.model.definitions import REHEARSAL_VHOSTS, Delete, Put, Queue, Vhost
 from leveret.model.errors import InvalidCommand, NotAllowed, PreconditionFailed
-from leveret.model.moment import moment_ms
+from leveret.model.moment import moment_ms, moment_text
 from leveret.runtime.process.work_slices import in_slices
 from leveret.runtime.standby.archive import StandbyArchive
 from leveret.runtime.standby.pipeline_process import Event, PipelineFailed, Report, ask
@@ -341,13 +341,13 @@ class Recoveries:
         return vhosts if own is None else [vhost for vhost in vhosts if vhost in own]
 
     def _job(self, wanted: RecoveryRequest) -> dict[str, Any]:
-        spark, own = self._node.config.spark, self._vhosts()
+        own = self._vhosts()
         return {
             **self._archive.place,
             "vhosts": None if own is None else {vhost: vhost for vhost in own},
             "endpoint": "",
             "credentials": {"username": "", "password": ""},
-            "spark": {"master": spark.master, "conf": dict(spark.conf), "python": spark.python},
+            "spark": spark_settings(self._node.config),
             **msgspec.to_builtins(wanted),
         }
 
@@ -445,12 +445,17 @@ def _check_moment(wanted: RecoveryRequest, as_of_ms: int, contents: Event) -> No
         )
     earliest_ms = max(known_from_ms, min(oldest))
     if as_of_ms < earliest_ms:
-        earliest = datetime.fromtimestamp(earliest_ms / 1000, UTC).isoformat(timespec="milliseconds")
         raise PreconditionFailed(
-            f"the history of these queues begins at {earliest}, by the upstream's clock: the archive has no older "
-            "record, or messages that were settled before are removed. Nothing was changed; name that moment or a "
-            "later one, and see standby.replication.retention.time_limit.messages"
+            f"the history of these queues begins at {moment_text(earliest_ms)}, by the upstream's clock: the archive "
+            "has no older record, or messages that were settled before are removed. Nothing was changed; name that "
+            "moment or a later one, and see standby.replication.retention.time_limit.messages"
         )
+
+
+def spark_settings(config: Config) -> dict[str, Any]:
+    """Return the SparkSettings of a pipeline's job."""
+    spark = config.spark
+    return {"master": spark.master, "conf": dict(spark.conf), "python": spark.python}
 
 
 def own_endpoint(node: RecoveringNode, protocol: str) -> str:

@@ -137,24 +137,17 @@ class SiteParts:
         Raises:
             LeveretError: one of them does not answer; the text names it.
         """
-        nodes = self.site.running
-        found = await asyncio.gather(
-            *(self.of(node, name, **about) for node in nodes), return_exceptions=True
-        )
-        for node, each in zip(nodes, found, strict=True):
+        found = await self._asked(name, about)
+        for node, each in found.items():
             if isinstance(each, BaseException):
                 raise _of_node(node, each) from each
-        return dict(zip(nodes, found, strict=True))
+        return found
 
     async def of_those_that_answer(self, name: str, **about: Any) -> tuple[dict[str, Any], dict[str, str]]:
         """Return the answers of the running nodes, and the reasons of those that do not answer, by node."""
-        nodes = self.site.running
-        found = await asyncio.gather(
-            *(self.of(node, name, **about) for node in nodes), return_exceptions=True
-        )
         answers: dict[str, Any] = {}
         reasons: dict[str, str] = {}
-        for node, each in zip(nodes, found, strict=True):
+        for node, each in (await self._asked(name, about)).items():
             if isinstance(each, LeveretError):
                 reasons[node] = str(each)
             elif isinstance(each, BaseException):
@@ -162,6 +155,12 @@ class SiteParts:
             else:
                 answers[node] = each
         return answers, reasons
+
+    async def _asked(self, name: str, about: dict[str, Any]) -> dict[str, Any]:
+        """Return the answers of all running nodes, or their exceptions, by node."""
+        nodes = self.site.running
+        asked = (self.of(node, name, **about) for node in nodes)
+        return dict(zip(nodes, await asyncio.gather(*asked, return_exceptions=True), strict=True))
 
     async def work(self, nodes: Collection[str], name: str, report: Report, **about: Any) -> dict[str, Any]:
         """Run the work at these nodes at the same time; return the results by node, and report progress as one.
@@ -193,9 +192,8 @@ class SiteParts:
         number, seen = begun["found"], 0
         try:
             while True:
-                looked = (await self.site.ask(node, {"name": "look", "number": number, "seen": seen}))[
-                    "found"
-                ]
+                answer = await self.site.ask(node, {"name": "look", "number": number, "seen": seen})
+                looked = answer["found"]
                 for event in looked["events"]:
                     report(event)
                 seen += len(looked["events"])
