@@ -417,7 +417,7 @@ class Manifest:
             Superseded: another node owns one of the vhosts by now.
             StorageError: the manifest cannot be written.
         """
-        self._note(terms, plans, claims=True)
+        self._note(terms, plans, claimed=terms)
 
     def name_plans(self, plans: Mapping[str, str], terms: Terms) -> None:
         """Have frozen plans, by id with their vhosts, count, if this node owns these; durable on return.
@@ -426,17 +426,17 @@ class Manifest:
             Superseded: another node owns a vhost by now, and no plan of these counts.
             StorageError: the manifest cannot be written.
         """
-        self._note({vhost: terms.get(vhost, 0) for vhost in plans.values()}, plans, claims=False)
+        self._note({vhost: terms.get(vhost, 0) for vhost in plans.values()}, plans, claimed={})
 
-    def _note(self, terms: Terms, plans: Collection[str], *, claims: bool) -> None:
+    def _note(self, terms: Terms, plans: Collection[str], *, claimed: Terms) -> None:
+        """Note claims that are new, and names of plans, if this node owns the vhosts in these terms."""
         with self.locked():
             is_written = False
             while not is_written:
                 self.check_owned(terms, terms)
-                new = {vhost: term for vhost, term in terms.items() if self.terms.get(vhost, 0) < term}
+                new = {vhost: term for vhost, term in claimed.items() if self.terms.get(vhost, 0) < term}
                 names = sorted({*plans} - self.named_plans)
-                claimed = new if claims else {}
-                is_written = not (claimed or names) or self._write(claimed=claimed, named_plans=names)
+                is_written = not (new or names) or self._write(claimed=new, named_plans=names)
 
     def order(self, ends: Mapping[str, int], terms: Terms | None = None) -> None:
         """Have the moves in the files before these ends count, by log; durable on return.

@@ -13,7 +13,7 @@ once, however many files name it. Only two facts need messages:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -125,17 +125,9 @@ def count_unsettled(
             ranges.add(
                 incarnation, *np.array([each for _, part in whole for each in part.ranges], np.int64).T
             )
-    read: set[int] = set()
-    vhost = files[0].vhost if files else ""
-    due = first | _due(times, read)
-    while due:
-        for found in read_files(sorted(due)):
-            times[found.queue].note(found)
-            if found.file in first:
-                offsets = np.frombuffer(found.offsets, np.int64)
-                ranges.add(QueueIncarnation(vhost, found.queue, found.epoch), offsets, np.ones_like(offsets))
-        read |= due
-        due = _due(times, read)
+    for found in _read_as_needed(times, first, read_files):
+        offsets = np.frombuffer(found.offsets, np.int64)
+        ranges.add(QueueIncarnation(files[0].vhost, found.queue, found.epoch), offsets, np.ones_like(offsets))
     totals: defaultdict[str, int] = defaultdict(int)
     for incarnation, starts, ends in ranges.merged():
         totals[incarnation.queue] += int(_unmasked(masks, incarnation, starts, ends).sum())
@@ -174,6 +166,21 @@ def read_unsettled(
             )
         )
     return found
+
+
+def _read_as_needed(
+    times: defaultdict[str, _QueueTimes], first: set[int], read_files: ReadFiles
+) -> Iterator[FoundRange]:
+    """Read the `first` files, and then others until all times are known; yield what is in the `first` ones."""
+    read: set[int] = set()
+    due = first | _due(times, read)
+    while due:
+        for found in read_files(sorted(due)):
+            times[found.queue].note(found)
+            if found.file in first:
+                yield found
+        read |= due
+        due = _due(times, read)
 
 
 def _due(times: dict[str, _QueueTimes], read: set[int]) -> set[int]:

@@ -9,7 +9,7 @@ unsettled messages are written, as runs (`plan`); no rows go through Spark.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -120,24 +120,18 @@ def _add_renumbered(ranges: SettledRanges, manifest: Manifest, vhost: str) -> No
     A leader that lacks messages copies what it has in another numbering, and then ends the earlier ones. Until the end
     is here, a message is in both; and an offset that was given twice names the later message.
     """
-    mates = _several(
+    several = _several(
         manifest,
         vhost,
         lambda incarnations: (
-            len({numbering_of(each) for each in incarnations if _may_have_messages(each)}) > 1
+            len({numbering_of(each) for each in filter(_may_have_messages, incarnations)}) > 1
         ),
     )
-    if not mates:
+    if not several:
         return
-    several: defaultdict[tuple[str, int], defaultdict[int, list[QueuePart]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
-    for file in manifest.files_of(vhost):
-        for part in file.queues:
-            if (part.queue, part.epoch) in mates and _may_have_messages(part.epoch):
-                several[part.queue, epoch_of(part.epoch)][part.epoch].append(part)
     settled = {incarnation: (starts, ends - starts) for incarnation, starts, ends in ranges.merged()}
-    for (queue, _), incarnations in several.items():
+    for queue, found in several:
+        incarnations = {each: parts for each, parts in found.items() if _may_have_messages(each)}
         for later, parts in incarnations.items():
             firsts, counts = np.array([each for part in parts for each in part.ranges], np.int64).T
             more = settled.get(QueueIncarnation(vhost, queue, later))
@@ -148,19 +142,23 @@ def _add_renumbered(ranges: SettledRanges, manifest: Manifest, vhost: str) -> No
                         ranges.add(QueueIncarnation(vhost, queue, earlier), *more)
 
 
-def _several(manifest: Manifest, vhost: str, is_wanted: Callable[[list[int]], bool]) -> set[tuple[str, int]]:
-    """The queues and incarnations of those queues whose incarnations of one epoch are wanted together."""
-    by_queue: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
-    for queue, epoch in {
-        (part.queue, part.epoch) for file in manifest.files_of(vhost) for part in file.queues
-    }:
-        by_queue[queue, epoch_of(epoch)].append(epoch)
-    return {
-        (queue, each)
-        for (queue, _), incarnations in by_queue.items()
+def _several(
+    manifest: Manifest, vhost: str, is_wanted: Callable[[Collection[int]], bool]
+) -> list[tuple[str, dict[int, list[QueuePart]]]]:
+    """Of the queues whose incarnations of one epoch are wanted together, the parts by incarnation."""
+    files = manifest.files_of(vhost)
+    by_epoch: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+    for queue, incarnation in {(part.queue, part.epoch) for file in files for part in file.queues}:
+        by_epoch[queue, epoch_of(incarnation)].append(incarnation)
+    parts: dict[tuple[str, int], dict[int, list[QueuePart]]] = {
+        key: {each: [] for each in incarnations}
+        for key, incarnations in by_epoch.items()
         if is_wanted(incarnations)
-        for each in incarnations
     }
+    for part in (part for file in files for part in file.queues) if parts else ():
+        if (wanted := parts.get((part.queue, epoch_of(part.epoch)))) is not None:
+            wanted[part.epoch].append(part)
+    return [(queue, incarnations) for (queue, _), incarnations in parts.items()]
 
 
 def _may_have_messages(incarnation: int) -> bool:
@@ -174,25 +172,18 @@ def _add_copies(ranges: SettledRanges, manifest: Manifest, vhost: str) -> None:
     before that the previous incarnation is right. An incarnation that had ended by then is settled, and has no
     message.
     """
-    mates = _several(manifest, vhost, lambda incarnations: len(incarnations) > 1)
-    if not mates:
+    several = _several(manifest, vhost, lambda incarnations: len(incarnations) > 1)
+    if not several:
         return
-    several: defaultdict[tuple[str, int], defaultdict[int, list[tuple[int, int]]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
-    for file in manifest.files_of(vhost):
-        for part in file.queues:
-            if (part.queue, part.epoch) in mates:
-                several[part.queue, epoch_of(part.epoch)][part.epoch] += part.ranges
     settled = ranges.masks()
-    for (queue, _), incarnations in several.items():
+    for queue, incarnations in several:
         former: list[Int64s] = []
         for incarnation in sorted(incarnations, key=in_order):
             if former:
                 offsets = np.concatenate(former)
                 ranges.add(QueueIncarnation(vhost, queue, incarnation), offsets, np.ones_like(offsets))
             mask = settled.get(QueueIncarnation(vhost, queue, incarnation), NOTHING)
-            for first, count in incarnations[incarnation]:
+            for first, count in (each for part in incarnations[incarnation] for each in part.ranges):
                 offsets = np.arange(first, first + count)
                 former.append(offsets[~mask.contains(offsets)])
 

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -55,13 +56,13 @@ def run_export(job: ExportJob, parent: ParentChannel) -> None:
     Raises:
         LeveretError: as `export_messages`; Spark does not start.
     """
-    request_of(job.options)
+    request = request_of(job.options)
     scratch = job.work / "spark" / "export"
     shutil.rmtree(scratch, ignore_errors=True)
     make_directory(scratch)
     with _new_place(job) as target:
         manifest = open_archive(job.data_dir)
-        plan_ranges(manifest, request_of(job.options))
+        plan_ranges(manifest, request)
         spark = start_session("export", job.spark, scratch, store=job.root)
         rows = with_progress(
             parent, "export", lambda inbox: export_messages(spark, manifest, target, job.options, inbox)
@@ -131,15 +132,13 @@ def _write(
     with written_beside(place.parent) as beside:
         schema = first.select(columns).schema
         with pq.ParquetWriter(beside, schema, compression="zstd", write_page_checksum=True) as writer:
-            batch: pa.RecordBatch | None = first
-            while batch is not None:
+            for batch in chain((first,), batches):
                 writer.write_batch(batch.select(columns))
                 grouped = pa.Table.from_batches([batch.select(list(_COUNTED))]).group_by(list(_COUNTED))
                 for row in grouped.aggregate([([], "count_all")]).to_pylist():
                     counts[row["vhost"], row["queue"], row["state"]] += row["count_all"]
                 if inbox:
                     report(inbox, "exported", messages=batch.num_rows)
-                batch = next(batches, None)
         keep(beside, place)
     sync_directory(place.parent)
     return counts

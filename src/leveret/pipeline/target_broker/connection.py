@@ -499,7 +499,7 @@ class AmqpConnection:
         proof = f"\0{who.username}\0{who.password}"
         self.send(marshal(commands.Connection.StartOk(ours, "PLAIN", proof, "en_US"), 0))
         try:
-            tune = self._await(commands.Connection.Tune)
+            tune = self.request(0, b"", commands.Connection.Tune)
         except AccessRefused as error:
             raise AuthenticationFailed(f"user '{who.username}': {error}") from None
         self._frame_max_bytes = min(tune.frame_max or FRAME_BYTES_MAX, FRAME_BYTES_MAX)
@@ -507,9 +507,6 @@ class AmqpConnection:
         self.send(marshal(commands.Connection.TuneOk(tune.channel_max or 0, self._frame_max_bytes, 0), 0))
         opening = struct.pack(">HH", 10, 40) + shortstr(vhost.encode()) + b"\0\0"
         self.request(0, frame(FRAME_METHOD, 0, opening), commands.Connection.OpenOk)
-
-    def _await(self, answer: type[T]) -> T:
-        return self.request(0, b"", answer)
 
 
 def _connected(target: AmqpTarget, timeout_s: float) -> socket.socket:

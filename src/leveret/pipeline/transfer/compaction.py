@@ -86,7 +86,7 @@ class Compaction:
         manifest: Manifest,
         files: list[StoredFile],
         found: StoredFile | str,
-        terms: Terms | None = None,
+        terms: Terms | None,
     ) -> dict[str, Any]:
         """Replace these files by the new one in the manifest; return a row about that, or about its failure."""
         vhost = files[0].vhost
@@ -129,7 +129,7 @@ class Compaction:
         }
         return [found[number] for number in range(len(work))]
 
-    def _delete_garbage(self, manifest: Manifest, work: Path, vhosts: Collection[str] | None = None) -> None:
+    def _delete_garbage(self, manifest: Manifest, work: Path, vhosts: Collection[str] | None) -> None:
         """Delete files compacted in an earlier turn, once no recovery may read them."""
         if self._garbage:
             self._garbage = delete_unread(manifest, work, self._garbage, vhosts)

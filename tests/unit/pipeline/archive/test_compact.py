@@ -81,9 +81,9 @@ def test_a_full_disk_fails_one_compaction_and_nothing_else(
 
     monkeypatch.setattr(standby.manifest, "append", refuse)
     compaction = Compaction(cast(Any, None))
-    row = compaction._replace(standby.manifest, files, made)
+    row = compaction._replace(standby.manifest, files, made, None)
     assert row == {"vhost": files[0].vhost, "error": "[Errno 28] no space left"}
-    compaction._delete_garbage(standby.manifest, tmp_path)
+    compaction._delete_garbage(standby.manifest, tmp_path, None)
     assert all((tmp_path / name).exists() for each in files for name in each.names)
 
 

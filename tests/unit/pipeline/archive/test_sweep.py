@@ -41,10 +41,10 @@ class Archive:
     def compact(self) -> None:
         """What a turn does: files that were replaced before go, and all that there are now become one."""
         manifest = Manifest(self.data_dir)
-        self._compaction._delete_garbage(manifest, self.work)
+        self._compaction._delete_garbage(manifest, self.work, None)
         files = manifest.files()
         if not all(file.history_from_ms for file in files):
-            self._compaction._replace(manifest, files, compact(self.data_dir, files))
+            self._compaction._replace(manifest, files, compact(self.data_dir, files), None)
 
     def sweep(self) -> None:
         """What a transfer does that begins."""

@@ -264,7 +264,7 @@ def test_a_rehearsal_that_was_ended_pins_nothing(data_dir: Place, tmp_path: Path
     standby, plan, files = rehearsed(data_dir)
     compaction = Compaction(cast(Any, None))
     compaction._garbage = list(files)
-    compaction._delete_garbage(standby.manifest, tmp_path)
+    compaction._delete_garbage(standby.manifest, tmp_path, None)
     assert not any(place.exists() for place in [*files, plan.path])
     assert compaction._garbage == []
 
@@ -281,7 +281,7 @@ def test_a_rehearsal_that_goes_on_keeps_all_it_may_read(data_dir: Place, tmp_pat
     compaction = Compaction(cast(Any, None))
     compaction._garbage = list(files)
     with locked(tmp_path / RECOVERY_LOCK, 1, "recovering"):
-        compaction._delete_garbage(standby.manifest, tmp_path)
+        compaction._delete_garbage(standby.manifest, tmp_path, None)
         sweep(standby.manifest, tmp_path)
         assert all(place.exists() for place in [*files, plan.path])
     assert compaction._garbage == files
