@@ -28,7 +28,7 @@ from leveret.config.syntax import parse_lines
 from leveret.config.tree import SETTINGS
 from leveret.core.broker.broker import Broker
 from leveret.management.http.app import build_app, operator_app, public_app
-from leveret.management.http.rates_ticker import rates_of
+from leveret.management.http.rates_ticker import SampledRates
 from leveret.model.definitions import Put, Queue, Vhost, decode_change, encode_change
 from leveret.model.errors import ConfigError
 from leveret.runtime.definitions.boot import Document, _put_all
@@ -176,7 +176,7 @@ def _fresh_node() -> Iterator[Callable[[httpx.Request], httpx.Response]]:
     """A node's API for this input alone; a bug in a handler is raised at the end."""
     app, runner, log = _served()
     app.state.node = _node()
-    app.state.rates = rates_of(app.state.node)
+    app.state.rates = SampledRates(app.state.node)
     app.state.imports = asyncio.Lock()
     log.bug = None
     yield lambda request: runner.run(_ask(app, request))

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from leveret.management.http.console_process import with_console
 from leveret.management.http.page_files import OWN_SCRIPT, extension_scripts, page_routes
-from leveret.management.http.rates_ticker import rates_of
+from leveret.management.http.rates_ticker import SampledRates
 from leveret.management.metrics import scrape
 from leveret.management.node import ManagedNode
 from leveret.management.request.auth import OPERATOR_SCOPE
@@ -146,7 +146,7 @@ def build_app(node: ManagedNode) -> Starlette:
     )
     app.router.redirect_slashes = False
     app.state.node = node
-    app.state.rates = rates_of(node)
+    app.state.rates = SampledRates(node)
     app.state.imports = asyncio.Lock()
     app.state.page_scripts = scripts
     return app

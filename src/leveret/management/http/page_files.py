@@ -22,14 +22,13 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 import leveret
-from leveret.management.request.replies import json_reply
+from leveret.management.request.replies import READS, json_reply
 from leveret.model.errors import ConfigError
 
 _INDEX: Final = "index.html"
 _SETTING: Final = "management.ui.path"
 _WITH_INDEX: Final = ("api", "cli")
 """The directories that the page links to: RabbitMQ's description of the API, and its command-line tool."""
-_READS: Final = ("GET", "HEAD")
 OWN_SCRIPT: Final = "dispatcher.js"
 _STREAM_SCRIPTS: Final = ("stream_management-ejs.js", "stream.js")
 """The scripts of the page for streams; the first only since RabbitMQ 4.3."""
@@ -73,12 +72,12 @@ def page_routes(path: Path, prefix: str) -> list[BaseRoute]:
     folder = _folder_of(path)
     files = _PageFiles([folder, *_of_streams(folder)], prefix)
     routes: list[BaseRoute] = [
-        Route("/", files.first_page, methods=_READS),
-        Route("/api/version", lambda _: json_reply(leveret.__version__), methods=_READS),
+        Route("/", files.first_page, methods=READS),
+        Route("/api/version", lambda _: json_reply(leveret.__version__), methods=READS),
     ]
     script = _login_script(folder)
     if script is not None:
-        routes.append(Route(f"/{_LOGIN_SCRIPT}", script, methods=_READS))
+        routes.append(Route(f"/{_LOGIN_SCRIPT}", script, methods=READS))
     return [*routes, Mount("/", files)]
 
 
@@ -151,7 +150,7 @@ class _PageFiles(StaticFiles):
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         """A file, for reading only; the API's own paths were matched before."""
-        if scope["method"] not in _READS:
+        if scope["method"] not in READS:
             raise HTTPException(HTTPStatus.NOT_FOUND)
         if path in _WITH_INDEX:
             return RedirectResponse(f"{self._prefix}/{path}/{_INDEX}")

@@ -49,11 +49,6 @@ class SampledRates(Rates):
         self._values.logs_bytes, self._sized_s = total, time.monotonic()
 
 
-def rates_of(node: ManagedNode) -> SampledRates:
-    """The rates of a node; no sample is taken yet."""
-    return SampledRates(node)
-
-
 async def keep_sampling(rates: SampledRates) -> None:
     """Sample for ever."""
     while True:

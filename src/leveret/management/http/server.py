@@ -27,7 +27,7 @@ from leveret.core.rules.descriptors import NO_LISTENER_LIMITS, ListenerKind, Lis
 from leveret.management.http.app import build_app, operator_app, public_app
 from leveret.management.http.console_process import console_arguments, keep_console
 from leveret.management.http.http_peer import HttpDeadlines, HttpPeer
-from leveret.management.http.rates_ticker import keep_sampling, rates_of
+from leveret.management.http.rates_ticker import SampledRates, keep_sampling
 from leveret.management.http.socket_path import CONTROL_SOCKET, short_path
 from leveret.management.metrics.scrape import build_metrics_app
 from leveret.management.node import ManagedNode
@@ -168,7 +168,7 @@ class ManagementServer:
         The listeners stay. Running requests continue with the node that they began with.
         """
         self._app.state.node = node
-        self._app.state.rates = rates_of(node)
+        self._app.state.rates = SampledRates(node)
         self._answer_others(node)
         if self._sampling is not None:
             self._sampling.cancel()

@@ -32,7 +32,7 @@ from leveret.management.request.conditions import check_conditions, entity_tag
 from leveret.management.request.leadership import need_serving
 from leveret.management.request.other_nodes import UNREACHABLE, ClusterRequest, pass_on
 from leveret.management.request.paged_lists import Listing, Row, list_reply, object_reply, plain_reply
-from leveret.management.request.replies import BadRequest, error_reply, refusal_reply
+from leveret.management.request.replies import READS, BadRequest, error_reply, refusal_reply
 from leveret.management.request.single_node import cluster_of
 from leveret.model.definitions import AnyEntity, Change, GlobalParameter, Parameter
 from leveret.model.errors import InvalidCommand, LeveretError
@@ -43,7 +43,6 @@ from leveret.runtime.process.work_slices import in_slices
 logger = logging.getLogger(__name__)
 
 NAME_BYTES_MAX: Final = 255
-_READS: Final = ("GET", "HEAD")
 _UPSERTS: Final = ("PUT", "POST")
 _DEFAULT_EXCHANGE_NAME: Final = "amq.default"
 
@@ -280,7 +279,7 @@ def resource(
         handler = handlers.get(request.method)
         if handler is None:
             return Response(status_code=HTTPStatus.METHOD_NOT_ALLOWED, headers={"allow": allow})
-        if request.method in _READS:
+        if request.method in READS:
             return await _answer(handler, request, need, rule)
         if _comes_from_elsewhere(request):
             return error_reply(
@@ -316,7 +315,7 @@ class _Rule(NamedTuple):
 
 
 async def _answer(handler: Handler, request: Request, need: Requirement, rule: _Rule) -> Response:
-    changes = request.method not in _READS
+    changes = request.method not in READS
     try:
         in_query = rule.is_download and not changes
         caller = identify(request.app.state.node, request, takes_credentials_in_query=in_query)

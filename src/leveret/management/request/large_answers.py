@@ -14,14 +14,13 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from leveret.management.request.auth import OPERATOR_SCOPE
-from leveret.management.request.replies import BadRequest, error_reply
+from leveret.management.request.replies import READS, BadRequest, error_reply
 
 HELD_BYTES_MAX: Final = 128 * 1024 * 1024
 """The most octets that all large answers hold together; one may exceed it by its last message."""
 PART_BYTES: Final = 256 * 1024
 """The octets that are sent at once. An answer up to this size is small."""
 _SCOPE: Final = "leveret.answer"
-_READS: Final = ("GET", "HEAD")
 NO_ROOM: Final = (
     "answers that their clients have not read yet hold too much memory: ask again later, or for less at once"
 )
@@ -51,7 +50,7 @@ class LargeAnswers:
             nonlocal is_refused
             if message["type"] == "http.response.start":
                 more = _announced(message) - answer.octets
-                if scope["method"] in _READS and not answer.may_hold(more):
+                if scope["method"] in READS and not answer.may_hold(more):
                     is_refused = True
                     refusal = error_reply(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", NO_ROOM)
                     await refusal(scope, receive, send)

@@ -27,7 +27,7 @@ from starlette.types import Message
 from leveret.management.node import Answer, ClusterOperations
 from leveret.management.request.auth import PASSED_SCOPE, ForwardedRequest, Requester
 from leveret.management.request.conditions import IF_MATCH, IF_NONE_MATCH
-from leveret.management.request.replies import BadRequest
+from leveret.management.request.replies import READS, BadRequest
 from leveret.model.errors import InvalidCommand, LeveretError
 from leveret.runtime.link.questions import read_as
 
@@ -116,7 +116,7 @@ async def pass_on(call: ClusterRequest, node: str) -> Response:
     Raises:
         BadRequest: it does not answer.
     """
-    reads = call.request.method in ("GET", "HEAD")
+    reads = call.request.method in READS
     about = _about(call, call.request.method, None, str(call.request.url.query), is_part=False)
     if not reads:
         about["body"] = await call.octets()
@@ -235,28 +235,11 @@ def answer_by(app: Starlette) -> Answer:
 
 async def _run(app: Starlette, about: dict[str, Any]) -> dict[str, Any]:
     """Let an application answer a request without a socket."""
-    body: bytes = about["body"]
-    headers = [*about["headers"], ["content-length", str(len(body))]]
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": about["method"],
-        "scheme": "http",
-        "path": about["path"],
-        "raw_path": about["path"].encode(),
-        "root_path": "",
-        "query_string": about["query"].encode(),
-        "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers],
-        "client": None,
-        "server": None,
-        PASSED_SCOPE: ForwardedRequest(about["user"], about["part"]),
-    }
     status = 0
     reported: list[list[str]] = []
     pieces: list[bytes] = []
     ended = asyncio.Event()
-    requests = iter([{"type": "http.request", "body": body, "more_body": False}])
+    requests = iter([{"type": "http.request", "body": about["body"], "more_body": False}])
 
     async def receive() -> Message:
         for request in requests:
@@ -277,5 +260,25 @@ async def _run(app: Starlette, about: dict[str, Any]) -> dict[str, Any]:
             if not message.get("more_body", False):
                 ended.set()
 
-    await app(scope, receive, send)
+    await app(_scope_of(about), receive, send)
     return {"status": status, "headers": reported, "body": b"".join(pieces)}
+
+
+def _scope_of(about: dict[str, Any]) -> dict[str, Any]:
+    """The ASGI scope of a question."""
+    headers = [*about["headers"], ["content-length", str(len(about["body"]))]]
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": about["method"],
+        "scheme": "http",
+        "path": about["path"],
+        "raw_path": about["path"].encode(),
+        "root_path": "",
+        "query_string": about["query"].encode(),
+        "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers],
+        "client": None,
+        "server": None,
+        PASSED_SCOPE: ForwardedRequest(about["user"], about["part"]),
+    }

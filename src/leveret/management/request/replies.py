@@ -29,6 +29,8 @@ from leveret.model.errors import (
 REALM: Final = 'Basic realm="RabbitMQ Management"'
 
 RETRY_AFTER_S: Final = "1"
+READS: Final = ("GET", "HEAD")
+"""The methods that change nothing."""
 
 STATUS: Final[dict[type[LeveretError], tuple[HTTPStatus, str]]] = {
     NotFound: (HTTPStatus.NOT_FOUND, "Object Not Found"),

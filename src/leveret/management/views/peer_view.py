@@ -130,7 +130,7 @@ def _forwarded(client: ForwardedConsumer) -> Json:
 
 def stream_consumer_json(node: ManagedNode, connection: Any, number: int, subscription: Subscription) -> Json:
     """A consumer of the stream protocol, in the form of AMQP 0-9-1's."""
-    own = _connection(node, connection)
+    named = _channel_details(connection.name, 0, connection.user, node.config.node_name)
     return {
         "queue": {"name": subscription.stream, "vhost": connection.vhost},
         "consumer_tag": f"stream.subid-{number}",
@@ -140,15 +140,7 @@ def stream_consumer_json(node: ManagedNode, connection: Any, number: int, subscr
         "active": subscription.active,
         "activity_status": "up" if not subscription.group else _turn(subscription.active),
         "arguments": {},
-        "channel_details": {
-            "name": "",
-            "number": 0,
-            "user": own["user"],
-            "connection_name": own["name"],
-            "peer_host": own["peer_host"],
-            "peer_port": own["peer_port"],
-            "node": own["node"],
-        },
+        "channel_details": {**named, "name": ""},
     }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leveret.config.sections.metrics import Metrics
-from leveret.management.http.rates_ticker import keep_sampling, rates_of
+from leveret.management.http.rates_ticker import SampledRates, keep_sampling
 from leveret.model.definitions import Queue
 from leveret.testing.network.waiting import until
 
@@ -21,7 +21,7 @@ async def test_rates_appear_by_themselves(node: FakeNode) -> None:
     node.config = dataclasses.replace(node.config, metrics=Metrics(interval_ms=100))
     queue = node.broker.declare_queue(Queue(name="q", vhost="/"))
 
-    rates = rates_of(node)
+    rates = SampledRates(node)
     sampling = asyncio.create_task(keep_sampling(rates))
     try:
         async with asyncio.timeout(60):
@@ -37,7 +37,7 @@ async def test_a_fault_of_one_sample_does_not_end_the_others(
     node: FakeNode, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.config = dataclasses.replace(node.config, metrics=Metrics(interval_ms=100))
-    rates = rates_of(node)
+    rates = SampledRates(node)
     begin_ms = rates.tick_ms
     measured = iter([KeyError("a log that is removed meanwhile")])
 

@@ -14,7 +14,7 @@ from starlette.routing import Route
 from leveret.management.request.auth import Requirement, Unauthorised, log_in
 from leveret.management.request.call import Call, resource
 from leveret.management.request.places import at_node
-from leveret.management.request.replies import done, json_reply
+from leveret.management.request.replies import READS, done, json_reply
 from leveret.model.errors import NotFound
 
 _FORM_BYTES_MAX: Final = 65_536
@@ -93,7 +93,7 @@ def _check_name(call: Call) -> None:
 
 
 ROUTES = [
-    Route("/api/auth", show_method, methods=["GET", "HEAD"]),
+    Route("/api/auth", show_method, methods=READS),
     Route("/api/login", answer_login, methods=["POST", "DELETE"]),
     resource(
         "/api/auth/attempts/{node}",

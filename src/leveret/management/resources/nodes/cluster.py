@@ -4,8 +4,8 @@ GET    node                 see `management.node.ClusterOperations.status`
 POST   join                 {"node": "rabbit@a"}; {"already_member": false}
 DELETE members/NAME         forget a node that does not run; a row a queue that it led
 POST   rebalance            {"kind": "all", "vhost_pattern": ".*", "queue_pattern": ".*"}; a row a node
-POST   sync/VHOST/NAME      begin to synchronise a queue's mirrors; unlike RabbitMQ's path for it, with reasons of
-refusals DELETE sync/VHOST/NAME      stop it; {"was_syncing": true}
+POST   sync/VHOST/NAME      begin to synchronise a queue's mirrors; RabbitMQ's path for it gives no reasons of refusals
+DELETE sync/VHOST/NAME      stop it; {"was_syncing": true}
 """
 
 from __future__ import annotations
