@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,14 @@ def forget_stopped(settings: Sequence[Path], name: str, data_dir: Path | None) -
     Raises:
         CtlError: the settings have no cluster, or the removal failed; the text has the reason.
     """
-    try:
+    with _failures_reported():
         return asyncio.run(forgetting.forget_stopped(_of_a_member(settings), name, data_dir))
+
+
+@contextmanager
+def _failures_reported() -> Iterator[None]:
+    try:
+        yield
     except ConfigError as error:
         raise CtlError(exits.CONFIG, str(error)) from None
     except LeveretError as error:
@@ -60,15 +67,14 @@ def describe(data_dir: Path, node: str, file: Path) -> dict[str, Any]:
         CtlError: a node runs on the data, or they cannot be read; the text has the reason.
     """
     try:
-        if not data_dir.is_dir():
-            raise StorageError(f"{data_dir} is no directory")
-        with claimed(data_dir):
-            copy = rebuilding.describe(data_dir, node, clock_ms())
+        with _failures_reported():
+            if not data_dir.is_dir():
+                raise StorageError(f"{data_dir} is no directory")
+            with claimed(data_dir):
+                copy = rebuilding.describe(data_dir, node, clock_ms())
         # It has users with the hashes of their passwords.
         with private_file(file) as out:
             out.write(msgspec.json.encode(copy))
-    except LeveretError as error:
-        raise CtlError(exits.UNAVAILABLE, str(error)) from None
     except OSError as error:
         raise CtlError(exits.UNAVAILABLE, f"{file}: {error.strerror}") from None
     return {"node": node, "logs": len(copy.logs), "cluster": copy.cluster, "lacks": copy.lacks}
@@ -84,12 +90,9 @@ def rebuild(
     """
     try:
         copies = [msgspec.json.decode(file.read_bytes(), type=DescribedCopy) for file in files]
-        config = _of_a_member(settings)
-        found = asyncio.run(rebuilding.rebuild(config, data_dir, copies, dry_run=dry_run, force=force))
-    except ConfigError as error:
-        raise CtlError(exits.CONFIG, str(error)) from None
-    except LeveretError as error:
-        raise CtlError(exits.UNAVAILABLE, str(error)) from None
+        with _failures_reported():
+            config = _of_a_member(settings)
+            found = asyncio.run(rebuilding.rebuild(config, data_dir, copies, dry_run=dry_run, force=force))
     except (OSError, msgspec.DecodeError) as error:
         raise CtlError(exits.DATA, f"a file is no description of a copy: {error}") from None
     return [_row(queue) for queue in found.queues]

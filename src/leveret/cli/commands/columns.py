@@ -1,8 +1,9 @@
-"""The columns that an operator names on the command line."""
+"""The columns of a table: those that an operator names on the command line, and the node in a cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from leveret.cli import exits
 from leveret.cli.api import CtlError
@@ -22,3 +23,8 @@ def chosen(given: Sequence[str] | None, default: Sequence[str], known: Sequence[
         text = f"Info key(s) {','.join(unknown)} are not supported; known are {', '.join(known)}"
         raise CtlError(exits.USAGE, text)
     return columns
+
+
+def with_node(columns: tuple[str, ...], rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """These columns, behind the node if the rows are of a cluster."""
+    return ("node", *columns) if any("node" in row for row in rows) else columns

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 from typer import Argument
 
+from leveret.cli.checks import listed
 from leveret.cli.command import Session, command
 from leveret.cli.commands.broker.policies import (
     ApplyTo,
@@ -13,7 +14,6 @@ from leveret.cli.commands.broker.policies import (
     Pattern,
     Priority,
     delete_policy,
-    existing_policies,
     policy_table,
     put_policy,
 )
@@ -51,4 +51,4 @@ def clear_operator_policy(ctl: Session, name: Name) -> None:
 @command('Listing operator policy overrides for vhost "{vhost}" ...', "list_operator_policies -p orders")
 def list_operator_policies(ctl: Session) -> Table:
     """List the operator policies of a virtual host."""
-    return policy_table(existing_policies(ctl, _PATH))
+    return policy_table(listed(ctl, _PATH))

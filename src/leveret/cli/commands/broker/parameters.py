@@ -24,10 +24,7 @@ Json = Annotated[str, Argument(help="The value as JSON; - reads it from standard
 )
 def set_parameter(ctl: Session, component: Component, name: Name, value: Json) -> None:
     """Set a parameter of a virtual host."""
-    wanted = json_of(value)
-    need_vhost(ctl)
-    with refused_as(exits.UNAVAILABLE):
-        ctl.api.put("parameters", component, ctl.vhost, name, body={"value": wanted})
+    put_parameter(ctl, component, name, value)
 
 
 @command(
@@ -36,8 +33,7 @@ def set_parameter(ctl: Session, component: Component, name: Name, value: Json) -
 )
 def clear_parameter(ctl: Session, component: Component, name: Name) -> None:
     """Clear a parameter of a virtual host."""
-    need_vhost(ctl)
-    _clear(ctl, "parameters", component, ctl.vhost, name)
+    delete_parameter(ctl, component, name)
 
 
 @command('Listing runtime parameters for vhost "{vhost}" ...', "list_parameters -p orders")
@@ -76,6 +72,28 @@ def set_cluster_name(ctl: Session, name: Annotated[str, Argument(help="The clust
     """Name the cluster."""
     with refused_as(exits.UNAVAILABLE):
         ctl.api.put("cluster-name", body={"name": name})
+
+
+def put_parameter(ctl: Session, component: str, name: str, text: str) -> None:
+    """Set a parameter of the vhost of `-p` to a value in JSON.
+
+    Raises:
+        CtlError: no such vhost (65), or declined with the reason (69).
+    """
+    value = json_of(text)
+    need_vhost(ctl)
+    with refused_as(exits.UNAVAILABLE):
+        ctl.api.put("parameters", component, ctl.vhost, name, body={"value": value})
+
+
+def delete_parameter(ctl: Session, component: str, name: str) -> None:
+    """Clear a parameter of the vhost of `-p`.
+
+    Raises:
+        CtlError: no such vhost (65), or no such parameter (69).
+    """
+    need_vhost(ctl)
+    _clear(ctl, "parameters", component, ctl.vhost, name)
 
 
 def _clear(ctl: Session, *path: str) -> None:

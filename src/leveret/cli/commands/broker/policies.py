@@ -68,7 +68,7 @@ def clear_policy(ctl: Session, name: Name) -> None:
 @command('Listing policies for vhost "{vhost}" ...', "list_policies -p orders")
 def list_policies(ctl: Session) -> Table:
     """List the policies of a virtual host."""
-    return policy_table(existing_policies(ctl, "policies"))
+    return policy_table(listed(ctl, "policies"))
 
 
 @command(
@@ -87,7 +87,7 @@ def list_policies_that_match(
     )
     found = [
         each
-        for each in existing_policies(ctl, "policies")
+        for each in listed(ctl, "policies")
         if each["apply-to"] in wanted and stored(each["pattern"]).covers(name)
     ]
     return policy_table(sorted(found, key=lambda each: -float(each["priority"])))
@@ -120,11 +120,6 @@ def delete_policy(ctl: Session, path: str, name: str) -> None:
         ctl.api.delete(path, ctl.vhost, name)
     except NotFoundByApi:
         raise CtlError(exits.UNAVAILABLE, f"policy '{name}' does not exist in vhost '{ctl.vhost}'") from None
-
-
-def existing_policies(ctl: Session, path: str) -> list[dict[str, Any]]:
-    """The policies of the vhost of `-p`."""
-    return listed(ctl, path)
 
 
 def policy_table(found: list[dict[str, Any]]) -> Table:

@@ -6,10 +6,9 @@ from typing import Annotated, Any, Final
 
 from typer import Argument, Option
 
-from leveret.cli import exits
-from leveret.cli.api import CtlError, NotFoundByApi
-from leveret.cli.checks import json_of, json_text, need_vhost, refused_as
+from leveret.cli.checks import json_text, need_vhost
 from leveret.cli.command import Session, command
+from leveret.cli.commands.broker.parameters import delete_parameter, put_parameter
 from leveret.cli.output.values import MessageLine, Table
 
 _COMPONENT: Final = "vhost-limits"
@@ -27,20 +26,13 @@ def set_vhost_limits(
     ],
 ) -> None:
     """Set all limits of a virtual host; -1 means no limit."""
-    wanted = json_of(definition)
-    need_vhost(ctl)
-    with refused_as(exits.UNAVAILABLE):
-        ctl.api.put("parameters", _COMPONENT, ctl.vhost, _NAME, body={"value": wanted})
+    put_parameter(ctl, _COMPONENT, _NAME, definition)
 
 
 @command('Clearing vhost "{vhost}" limits ...', "clear_vhost_limits -p orders")
 def clear_vhost_limits(ctl: Session) -> None:
     """Remove the limits of a virtual host."""
-    need_vhost(ctl)
-    try:
-        ctl.api.delete("parameters", _COMPONENT, ctl.vhost, _NAME)
-    except NotFoundByApi:
-        raise CtlError(exits.UNAVAILABLE, "Parameter does not exist") from None
+    delete_parameter(ctl, _COMPONENT, _NAME)
 
 
 @command("", "list_vhost_limits --global")

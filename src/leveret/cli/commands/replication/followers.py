@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from datetime import UTC, datetime
 from itertools import islice
@@ -14,7 +14,7 @@ from typer import Argument, Option
 from leveret.cli import exits
 from leveret.cli.api import CtlError
 from leveret.cli.command import Session, command
-from leveret.cli.commands.columns import chosen
+from leveret.cli.commands.columns import chosen, with_node
 from leveret.cli.output.array_file import write_array
 from leveret.cli.output.values import MessageLine, ReportLines, Table
 from leveret.model.moment import moment_ms
@@ -236,16 +236,11 @@ def list_divergent_messages(
             return _export(ctl, export, messages)
         if ctl.is_for_people:
             ctl.announce("Listing quarantined messages ...")
-            ctl.show(Table.of(_with_node(_QUARANTINED, reports), _by_queue(reports), unknown=None))
+            ctl.show(Table.of(with_node(_QUARANTINED, reports), _by_queue(reports), unknown=None))
             return _first_messages(ctl, messages, _MESSAGES_SHOWN if limit is None else limit)
         shown = list(islice(messages, limit))
-        table = Table.of(_with_node(_MESSAGE, reports), shown, unknown=None)
+        table = Table.of(with_node(_MESSAGE, reports), shown, unknown=None)
         return ReportLines([], {"reports": reports, "messages": shown}, table)
-
-
-def _with_node(columns: tuple[str, ...], rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The columns, with the node in a cluster."""
-    return ("node", *columns) if any("node" in row for row in rows) else columns
 
 
 def _messages(ctl: Session, report: str | None) -> Generator[dict[str, Any]]:
@@ -276,7 +271,7 @@ def _first_messages(ctl: Session, messages: Iterator[dict[str, Any]], limit: int
     shown = [_abridged(each) for each in islice(messages, limit)]
     if next(messages, None) is not None:
         ctl.announce(f"The first {limit} messages; --limit shows more, --export has all of them:")
-    return Table.of(_with_node(_MESSAGE, shown), shown, unknown=None)
+    return Table.of(with_node(_MESSAGE, shown), shown, unknown=None)
 
 
 def _abridged(message: dict[str, Any]) -> dict[str, Any]:

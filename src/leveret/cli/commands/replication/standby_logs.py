@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from typer import Argument
 
 from leveret.cli.command import Session, command
+from leveret.cli.commands.columns import with_node
 from leveret.cli.output.values import Table
 
 _DELETED: Final = ("vhost", "bytes")
@@ -21,11 +22,6 @@ _DOWNSTREAMS: Final = (
 )
 _MISSING: Final = ("missing_records", "missing_messages")
 """The columns that people see only if they are not empty: a terminal may have 80 columns."""
-
-
-def with_node(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> tuple[str, ...]:
-    """These columns, behind the node if the rows are of a cluster."""
-    return ("node", *columns) if any("node" in row for row in rows) else columns
 
 
 @command(
@@ -45,7 +41,7 @@ def delete_orphaned_data_on_standby_replication_downstream_cluster(ctl: Session)
 def delete_internal_streams_on_standby_replication_upstream_cluster(ctl: Session) -> Table:
     """Delete the collected records. A collection that goes on begins again with the queues' messages."""
     rows = ctl.api.post_without_timeout("replication", "standby", "delete-outgoing", body={})
-    return Table.of(with_node(rows, _DELETED), rows, unknown=None)
+    return Table.of(with_node(_DELETED, rows), rows, unknown=None)
 
 
 @command("Listing downstreams of this node ...", "list_standby_replication_downstreams")
@@ -55,7 +51,7 @@ def list_standby_replication_downstreams(ctl: Session) -> Table:
     columns: tuple[str, ...] = _DOWNSTREAMS
     if ctl.is_for_people and not any(row[name] for row in rows for name in _MISSING):
         columns = tuple(name for name in columns if name not in _MISSING)
-    return Table.of(with_node(rows, columns), rows, unknown=None)
+    return Table.of(with_node(columns, rows), rows, unknown=None)
 
 
 @command("Forgetting downstream {downstream} ...", "forget_standby_replication_downstream eu.2")

@@ -37,8 +37,7 @@ _UNREADABLE: Final = "unreadable_records"
 _PROMOTION: Final = "the promotion; promote again to continue it"
 _LEFT_OUT: Final = (
     "The messages that were left out are kept: promote_standby_replication_downstream without these options recovers "
-    "them, and "
-    "with --dry-run lists them by queue"
+    "them, and with --dry-run lists them by queue"
 )
 _NOTHING: Final = "Nothing was transferred to this node: no message was recovered"
 _SPOKEN_EVERY_S: Final = 5.0
@@ -364,11 +363,9 @@ class _Recovery:
                 self._total += sum(progress["queues"].values())
                 self._queues += len(progress["queues"])
                 self._bar.update(total=self._total, description=f"recovering {self._queues} queues")
-            case "counting":
+            case "counting" | "exporting" as step:
                 # Counted again, if files were replaced during the reading.
-                self._bar.update(total=progress["messages"], completed=0, description="counting")
-            case "exporting":
-                self._bar.update(total=progress["messages"], completed=0, description="exporting")
+                self._bar.update(total=progress["messages"], completed=0, description=step)
             case "published" | "compared" | "counted" | "exported":
                 self._bar.advance(progress["messages"])
             case "blocked":

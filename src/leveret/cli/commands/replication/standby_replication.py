@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final, Literal
 from typer import Argument, Option
 
 from leveret.cli.command import Session, command
+from leveret.cli.commands.columns import with_node
 from leveret.cli.commands.replication.links import Endpoints, Mode, side_lines
-from leveret.cli.commands.replication.standby_logs import with_node
 from leveret.cli.commands.replication.standby_promotion import (
     carry_out,
     last_heard,
@@ -100,7 +100,7 @@ def standby_replication_status(ctl: Session) -> ReportLines:
         ]
     if status["operating_mode"] != "downstream":
         rows = status.get("downstreams", [])
-        return ReportLines(lines, status, Table.of(with_node(rows, _DOWNSTREAMS), rows, unknown=None))
+        return ReportLines(lines, status, Table.of(with_node(_DOWNSTREAMS, rows), rows, unknown=None))
     columns = _STATUS if ctl.is_for_people else _STATUS_ALL
     if status.get("nodes"):
         columns = ("virtual_host", "node", *columns[1:])
