@@ -29,7 +29,7 @@ from leveret.management.request.auth import PASSED_SCOPE, ForwardedRequest, Requ
 from leveret.management.request.conditions import IF_MATCH, IF_NONE_MATCH
 from leveret.management.request.replies import READS, BadRequest
 from leveret.model.errors import InvalidCommand, LeveretError
-from leveret.runtime.link.questions import read_as
+from leveret.runtime.link.questions import read_json_as
 
 T = TypeVar("T")
 
@@ -177,7 +177,7 @@ async def part_of(call: ClusterRequest, node: str, kind: type[T], *, query: Iter
     if answer["status"] != HTTPStatus.OK:
         document = msgspec.json.decode(answer["body"])
         raise LeveretError(f"{node}: {document.get('reason', answer['status'])}")
-    return read_as(kind, msgspec.json.decode(answer["body"]))
+    return read_json_as(kind, answer["body"])
 
 
 def rows_of(call: ClusterRequest, found: Iterable[NodeAnswer]) -> list[Any]:

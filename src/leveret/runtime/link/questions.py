@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, Never, TypeVar
 
 import msgspec
@@ -73,8 +74,24 @@ def read_as(kind: type[T], value: object) -> T:
     Raises:
         OtherVersion: it is none of this kind.
     """
-    try:
+    with _in_one_version(kind):
         return msgspec.convert(value, kind)
+
+
+def read_json_as(kind: type[T], octets: bytes) -> T:
+    """Return what another node sent as JSON; `msgspec.Raw` in it stays octets.
+
+    Raises:
+        OtherVersion: it is none of this kind.
+    """
+    with _in_one_version(kind):
+        return msgspec.json.decode(octets, type=kind)
+
+
+@contextmanager
+def _in_one_version(kind: type) -> Iterator[None]:
+    try:
+        yield
     except msgspec.ValidationError as error:
         raise OtherVersion(f"another node sent no {kind.__name__}: {error}: {_REMEDY}") from None
 
