@@ -75,9 +75,7 @@ def run_transfer(job: TransferJob, parent: ParentChannel) -> SparkSession:
         spark.dataSource.register(StoreSink)
         is_local = (spark.sparkContext.master or "").startswith("local")
         parent.say("started", is_local=is_local)
-        if is_local:
-            Thread(target=warm_up, args=[spark.sparkContext], name="warm up", daemon=True).start()
-        Transfer(job, spark, inbox, parent).run()
+        Transfer(job, spark, inbox, parent, warms_up=is_local).run()
         return spark
 
 
@@ -118,7 +116,15 @@ class UntransferredRecords(NamedTuple):
 class Transfer:
     """One run of the driver."""
 
-    def __init__(self, job: TransferJob, spark: SparkSession, inbox: Inbox, parent: ParentChannel) -> None:
+    def __init__(
+        self,
+        job: TransferJob,
+        spark: SparkSession,
+        inbox: Inbox,
+        parent: ParentChannel,
+        *,
+        warms_up: bool = False,
+    ) -> None:
         self._job = job
         self._spark = spark
         self._inbox = inbox
@@ -129,6 +135,7 @@ class Transfer:
         self._links: dict[str, Event] = {}
         self._troubles: dict[str, UntransferredRecords] = {}
         self._next_job: TransferJob | None = None
+        self._warms_up = warms_up
         self._drain_from_s: float | None = None
         self._drain_until_s = 0.0
 
@@ -220,11 +227,18 @@ class Transfer:
                     stored = max(event["transferred"], self._stored.get(event["log"], 0))
                     self._stored[event["log"]] = event["transferred"] = stored
                     self._links[event["log"]] = event | {"seen_s": time.monotonic()}
+                    self._warm_up_once(event["state"])
                 case "cut":
                     before = self._troubles.get(event["log"])
                     self._troubles[event["log"]] = UntransferredRecords.next(before, event, time.monotonic())
             self._parent.pass_on(event)
         self._obey()
+
+    def _warm_up_once(self, state: str) -> None:
+        """Prepare Spark for a promotion, once a link works: not before, because the link would wait for it."""
+        if self._warms_up and state == "connected":
+            self._warms_up = False
+            Thread(target=warm_up, args=[self._spark.sparkContext], name="warm up", daemon=True).start()
 
     def _obey(self) -> None:
         for command in self._parent.commands():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from leveret.pipeline.files.objects import StoreFailed
 from leveret.pipeline.jobs.job import LoginCredentials, TransferJob
 from leveret.pipeline.jobs.progress import Event
+from leveret.pipeline.transfer import driver as module
 from leveret.pipeline.transfer.driver import Transfer
+from leveret.testing.network.ports import wait_until
 from leveret.wire.log_name import log_name
 
 
@@ -91,3 +94,23 @@ def test_a_log_of_an_earlier_query_that_no_later_one_knows_is_not_waited_for(
     drain(driver, parent)
     driver._pass_on([link(log_name("/", "n1"), transferred=10, committed=10)])
     assert driver._is_drained()
+
+
+def test_spark_is_warmed_up_once_and_not_before_a_link_works(
+    tmp_path: Path, parent: ParentChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warmed: list[object] = []
+    monkeypatch.setattr(module, "warm_up", warmed.append)
+    nobody = LoginCredentials(username="", password="")
+    job = TransferJob(
+        data_dir=str(tmp_path), reference="eu.2", endpoints=[], credentials=nobody, vhosts=["/"]
+    )
+    spark: Any = SimpleNamespace(sparkContext="context")
+    stand_ins: Any = Inbox(), parent
+    transfer = Transfer(job, spark, *stand_ins, warms_up=True)
+    transfer._pass_on([link("/", "connecting")])
+    assert not transfer._is_drained()
+    assert warmed == []
+    for _ in range(2):
+        transfer._pass_on([link("/", committed=0)])
+    wait_until(lambda: warmed == ["context"], "the warm-up", 60)
