@@ -29,6 +29,11 @@ def append(log: Log, size: int, records: int = 1, trailer: bytes = b"") -> Heade
     return log.append(ChunkType.USER, 1, records, data, 1000 + log.next_offset, trailer)
 
 
+def append_often(log: Log, times: int, size: int) -> None:
+    for _ in range(times):
+        append(log, size)
+
+
 def contents(log: Log) -> list[Written]:
     return [(chunk.header.chunk_id, bytes(chunk.data)) for chunk in log.read(0, 1 << 30, check=True)]
 

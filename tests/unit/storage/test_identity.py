@@ -24,7 +24,7 @@ from leveret.wire.chunk import (
     verify,
     with_log,
 )
-from tests.unit.storage.logs import SIZES, append, contents, make, scratch
+from tests.unit.storage.logs import SIZES, append, append_often, contents, make, scratch
 
 NAME = "queues/0000000000000007"
 
@@ -156,8 +156,7 @@ def test_a_log_from_before_there_were_names_is_taken_as_it_is(tmp_path: Path) ->
     assert begin_of(tmp_path) is None
     log = named(tmp_path).open()
     assert begin_of(tmp_path) == log.first_offset == 2
-    for _ in range(3):
-        append(log, 90)
+    append_often(log, 3, 90)
     held = contents(log)
     log.close()
     assert contents(named(tmp_path).open()) == held

@@ -28,7 +28,17 @@ from leveret.wire.chunk import (
     encode_entry,
     encode_trailer,
 )
-from tests.unit.storage.logs import SIZES, append, contents, files, make, recovered, scratch, segments
+from tests.unit.storage.logs import (
+    SIZES,
+    append,
+    append_often,
+    contents,
+    files,
+    make,
+    recovered,
+    scratch,
+    segments,
+)
 
 # -- appending and opening again --------------------------------------------------------------
 
@@ -253,8 +263,7 @@ def test_descriptors_are_given_back_also_when_the_sync_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = make(tmp_path).open()
-    for _ in range(3):
-        append(log, 250)
+    append_often(log, 3, 250)
     descriptors = log.unsynced()
     # Three segments, and the directory that has new names: only an fsync is sure to cover all of these.
     assert [isinstance(fd, DirectoryDescriptor) for fd in descriptors] == [False, False, False, True]
@@ -399,8 +408,7 @@ def test_a_segment_of_which_a_part_cannot_be_removed_is_dropped_by_a_later_try(
         has_replaced=lambda _: False,
     )
     log = make(tmp_path, segment_bytes_max=1, owner=owner).open()
-    for _ in range(4):
-        append(log, 52)
+    append_often(log, 4, 52)
     log.sync()
     before, works = contents(log), Path.unlink
     summaries = [summary_path(path) for path in segments(tmp_path)]
@@ -428,8 +436,7 @@ def test_a_segment_of_which_a_part_cannot_be_removed_is_dropped_by_a_later_try(
 
 def test_retention_by_size_and_by_age_drops_the_oldest_but_never_the_newest(tmp_path: Path) -> None:
     log = make(tmp_path, segment_bytes_max=1).open()
-    for _ in range(5):
-        append(log, 52)
+    append_often(log, 5, 52)
     log.sync()
     assert log.size_bytes == 500
     assert log.retain(bytes_max=399) == 2
@@ -443,8 +450,7 @@ def test_retention_by_size_and_by_age_drops_the_oldest_but_never_the_newest(tmp_
 
 def test_an_age_may_be_that_of_the_file_whatever_is_in_it(tmp_path: Path) -> None:
     log = make(tmp_path, segment_bytes_max=1).open()
-    for _ in range(5):
-        append(log, 52)
+    append_often(log, 5, 52)
     log.sync()
     hour_ago_s = time.time() - 3600
     assert log.retained_from(written_before_ms=int(hour_ago_s * 1000)) == 0, "its chunks are of 1970"
@@ -459,8 +465,7 @@ def test_an_age_may_be_that_of_the_file_whatever_is_in_it(tmp_path: Path) -> Non
 @pytest.mark.parametrize("segment_bytes_max", [1, 10**9])
 def test_an_offset_is_found_by_time(tmp_path: Path, segment_bytes_max: int) -> None:
     log = make(tmp_path, segment_bytes_max=segment_bytes_max).open()
-    for _ in range(3):
-        append(log, 10)
+    append_often(log, 3, 10)
     assert [log.offset_at(stamp) for stamp in (0, 1000, 1001, 1002, 1003)] == [0, 0, 1, 2, 3]
 
 
@@ -505,8 +510,7 @@ def test_a_deleted_log_leaves_only_state_files_that_go_by_themselves(tmp_path: P
 
 def test_a_deleted_log_leaves_nothing(tmp_path: Path) -> None:
     log = make(tmp_path / "log").open()
-    for _ in range(4):
-        append(log, 150)
+    append_often(log, 4, 150)
     log.delete()
     assert not (tmp_path / "log").exists()
     assert log.unsynced() == []
@@ -515,8 +519,7 @@ def test_a_deleted_log_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_copy_of_a_log_is_the_same_log(tmp_path: Path) -> None:
     log = make(tmp_path / "a").open()
-    for _ in range(4):
-        append(log, 150)
+    append_often(log, 4, 150)
     log.sync()
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     assert recovered(tmp_path / "b")[1] == contents(log)

@@ -24,7 +24,7 @@ from leveret.wire.chunk import (
     encode_attribute,
     encode_trailer,
 )
-from tests.unit.storage.logs import append, contents, files, make, scratch, segments
+from tests.unit.storage.logs import append, append_often, contents, files, make, scratch, segments
 
 Reported = tuple[Header, bytes, bytes]
 SEQUENCE = encode_trailer(encode_attribute(0, b"publisher", 7))
@@ -260,8 +260,7 @@ def test_a_segment_that_is_mostly_settlements_is_not_summarised(
 
 def test_a_log_that_is_read_whole_at_start_wants_no_summaries(tmp_path: Path) -> None:
     log = make(tmp_path).open()
-    for _ in range(3):
-        append(log, 250)
+    append_often(log, 3, 250)
     log.sync()
     assert log.take_sealed() == []
 

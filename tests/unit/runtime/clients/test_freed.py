@@ -62,8 +62,7 @@ def no_collector() -> Iterator[None]:
 @pytest.mark.parametrize("end", ["closed", "hung up", "reset"])
 async def test_a_connection_that_ended_is_gone_without_the_collector(end: str) -> None:
     with scratch() as directory:
-        site = Site(directory)
-        await site.start("127.0.0.1:0")
+        site = await Site.started(directory, "127.0.0.1:0")
         await site.apply(Put(Vhost(name="/")))
         peers, broker = site.node.amqp.peers, site.node.broker
         loop = asyncio.get_running_loop()
@@ -95,8 +94,7 @@ async def test_a_connection_that_ended_is_gone_without_the_collector(end: str) -
 async def test_a_deleted_queue_is_gone_without_the_collector(
     directory: Path, arguments: dict[str, Any]
 ) -> None:
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     client = Client(site)
     client.send(commands.Queue.Declare(queue="q", durable=True, arguments=arguments))
     client.publish("q")

@@ -67,8 +67,7 @@ async def test_a_connection_whose_tick_fails_is_dropped_and_the_others_are_timed
         tick(peer, now_ms)
 
     with scratch() as directory:
-        site = Site(directory)
-        await site.start("127.0.0.1:0")
+        site = await Site.started(directory, "127.0.0.1:0")
         peers, port = site.node.amqp.peers, site.node.amqp.addresses[0].port
         clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(2)]
         await until(lambda: len(peers) == 2)
@@ -96,8 +95,7 @@ async def test_a_connection_that_cannot_go_on_is_dropped_and_the_others_go_on(
             raise RuntimeError("a bug")
 
     with scratch() as directory:
-        site = Site(directory)
-        await site.start("127.0.0.1:0")
+        site = await Site.started(directory, "127.0.0.1:0")
         peers, port = site.node.amqp.peers, site.node.amqp.addresses[0].port
         clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(2)]
         await until(lambda: len(peers) == 2)
@@ -117,8 +115,7 @@ async def test_many_that_waited_go_on_a_slice_in_each_pass_of_the_loop(
 ) -> None:
     went_on = list[AmqpPeer]()
     with scratch() as directory:
-        site = Site(directory)
-        await site.start("127.0.0.1:0")
+        site = await Site.started(directory, "127.0.0.1:0")
         peers, port = site.node.amqp.peers, site.node.amqp.addresses[0].port
         clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
         await until(lambda: len(peers) == 3)
@@ -137,8 +134,7 @@ async def test_the_sockets_of_clients_that_are_lost_together_are_closed_a_few_in
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with scratch() as directory:
-        site = Site(directory)
-        await site.start("127.0.0.1:0")
+        site = await Site.started(directory, "127.0.0.1:0")
         peers = site.node.amqp.peers
         port = site.node.amqp.addresses[0].port
         clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(4 * AT_ONCE)]

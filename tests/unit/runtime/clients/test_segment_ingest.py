@@ -53,8 +53,7 @@ def stored(number: int, properties: bytes = PERSISTENT) -> bytes:
 
 
 async def site_with(directory: Path, **arguments: Any) -> Site:
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     names = {key.replace("_", "-"): value for key, value in arguments.items()}
     await site.apply(d.Put(d.Vhost(name="v")), d.Put(d.Queue(name="q", vhost="v", arguments=names)))
     return site
@@ -347,8 +346,7 @@ async def test_limits_times_to_live_priorities_and_dead_letters_act_as_on_publis
 ) -> None:
     found = []
     for way in ("segments", "messages"):
-        site = Site(directory / way)
-        await site.start()
+        site = await Site.started(directory / way)
         queues = [d.Queue(name="q", vhost="v", arguments=arguments), d.Queue(name="dead", vhost="v")]
         await site.apply(d.Put(d.Vhost(name="v")), *map(d.Put, queues))
         await site.publish(5)

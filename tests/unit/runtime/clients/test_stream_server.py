@@ -29,8 +29,7 @@ def on_a_node(script: Any) -> None:
 
     async def run() -> None:
         with scratch() as directory:
-            site = Site(directory)
-            await site.start()
+            site = await Site.started(directory)
             everything = d.Permission(user="guest", vhost="v", configure=".*", write=".*", read=".*")
             guest = d.User(name="guest", password_hash="")
             for entity in (d.Vhost(name="v"), guest, everything):

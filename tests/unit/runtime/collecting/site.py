@@ -68,6 +68,12 @@ class Site:
         self.node: Node
         at_end(self._end)
 
+    @classmethod
+    async def started(cls, directory: Path, listeners: str = "none", durability: str = "fsync") -> Site:
+        site = cls(directory, durability)
+        await site.start(listeners)
+        return site
+
     async def start(self, listeners: str = "none") -> None:
         """With an AMQP listener if there is to be one."""
         config = settings(listeners, self._durability)
@@ -118,6 +124,11 @@ class Site:
 
     def queue(self, name: str = "q") -> Queue:
         return self.node.broker.queues["v", name]
+
+    async def publish_often(self, times: int, count: int, name: str = "q") -> None:
+        """Publish so many messages as often as that: each time they are a chunk of their own."""
+        for _ in range(times):
+            await self.publish(count, name)
 
     async def publish(self, count: int, name: str = "q") -> list[bytes]:
         """Publish messages of one size that differ in body, exchange and key; return their bodies."""

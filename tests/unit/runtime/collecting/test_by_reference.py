@@ -88,8 +88,7 @@ async def test_a_chunk_that_is_shorter_than_it_is_worth_is_copied(
 @pytest.mark.parametrize("restart", [False, True])
 async def test_settled_messages_stay_until_retention_lets_go_of_them(directory: Path, restart: bool) -> None:
     site = await replicating(directory, "q")
-    for _ in range(20):
-        await site.publish(10)
+    await site.publish_often(20, 10)
     await site.ack(200)
     assert len(segments(directory)) > 10, "they are settled, and still to be transferred"
     if restart:
@@ -120,8 +119,7 @@ async def test_what_a_deleted_queue_held_can_be_transferred_and_goes_with_the_ou
     assert [chunk.header.records for chunk in chunks] == [30, 1, 5]
     assert bytes(chunks[0].data).count(bodies[0]) == 1
     if end == "retention":
-        for _ in range(10):
-            await site.publish(10)
+        await site.publish_often(10, 10)
         await served(site)
         await retain(site, 1000)
     elif end == "delete internal streams":
@@ -137,8 +135,7 @@ async def test_what_a_deleted_queue_held_can_be_transferred_and_goes_with_the_ou
 
 async def test_lives_of_a_queue_need_its_log_from_the_first_of_them_on(directory: Path) -> None:
     site = await replicating(directory, "q")
-    for _ in range(10):
-        await site.publish(10)
+    await site.publish_often(10, 10)
     await site.ack(95)
     await site.apply(d.Delete("policies", ("v", "p")))
     await site.ack(2)
@@ -161,8 +158,7 @@ async def test_a_queue_that_is_collected_no_more_does_not_keep_for_ever_what_it_
     """Its outgoing log stands still, and with it retention."""
 
     site = await replicating(directory, "q")
-    for _ in range(5):
-        await site.publish(10)
+    await site.publish_often(5, 10)
     await site.apply(d.Delete("policies", ("v", "p")))
     log = await served(site)
     site.node.stream_server.store_offset("v", "eu.1", 30)
@@ -192,8 +188,7 @@ async def test_a_queue_that_is_deleted_takes_no_room_for_what_nobody_is_to_get(
     directory: Path, why: str, restart: bool
 ) -> None:
     site = await replicating(directory, "q")
-    for _ in range(60):
-        await site.publish(10)
+    await site.publish_often(60, 10)
     log = await served(site)
     if why == "transferred":
         site.node.stream_server.store_offset("v", "eu.1", log.committed_offset)
@@ -214,8 +209,7 @@ async def test_what_is_collected_anew_is_what_queues_hold_and_not_what_they_sett
     site = await replicating(directory, "q")
     await site.apply(d.Put(d.Queue(name="q2", vhost="v")))
     held = await site.publish(4, "q2")
-    for _ in range(60):
-        await site.publish(10)
+    await site.publish_often(60, 10)
     await site.ack(600)
     log = await served(site)
     await retain(site, 5000)
@@ -232,8 +226,7 @@ async def test_what_is_collected_anew_is_what_queues_hold_and_not_what_they_sett
 
 async def test_policies_that_come_and_go_collect_nothing_that_is_settled_again(directory: Path) -> None:
     site = await replicating(directory, "q")
-    for _ in range(30):
-        await site.publish(10)
+    await site.publish_often(30, 10)
     await site.ack(300)
     log = await served(site)
     before = log.by_reference.bytes
@@ -276,8 +269,7 @@ async def test_transient_queues_keep_nothing_for_others(directory: Path) -> None
 async def test_the_log_that_outlives_its_queue_is_never_another_queues(directory: Path) -> None:
     """Exclusive queues leave no trace in the definitions, and yet their epochs are not given again."""
 
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     await site.apply(d.Put(TAGGED), d.Put(POLICY))
     for number in range(40):
         site.node.broker.declare_queue(d.Queue(name=f"own{number}", vhost="v"), object())
@@ -295,8 +287,7 @@ async def test_the_log_that_outlives_its_queue_is_never_another_queues(directory
 
 @pytest.mark.parametrize("lost", ["removed", "damaged", "no number"])
 async def test_without_the_file_of_epochs_none_is_given_that_is_known(directory: Path, lost: str) -> None:
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     await site.apply(d.Put(TAGGED), d.Put(POLICY))
     for number in range(40):
         site.node.broker.declare_queue(d.Queue(name=f"own{number}", vhost="v"), object())
@@ -314,8 +305,7 @@ async def test_without_the_file_of_epochs_none_is_given_that_is_known(directory:
         with pytest.raises(StorageError, match="where N is higher than any"):
             await site.start()
         file.write_text('{"reserved": 5}')
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     await site.apply(d.Put(d.Queue(name="other", vhost="v")))
     assert site.queue("other").epoch > gone
 
@@ -339,8 +329,7 @@ async def test_nothing_is_dropped_before_its_settlement_is_logged(
     monkeypatch.setattr(outgoing_named, "BY_REFERENCE_BYTES_MIN", 1 << 30)
 
     site = await replicating(directory, "q")
-    for _ in range(10):
-        await site.publish(10)
+    await site.publish_often(10, 10)
 
     def refuse(*_: object, **__: object) -> None:
         raise StorageError("no space left")
@@ -403,8 +392,7 @@ async def test_a_log_that_was_closed_for_a_time_names_what_is_gone_since_and_was
     directory: Path,
 ) -> None:
     site = await replicating(directory, "q")
-    for _ in range(10):
-        await site.publish(10)
+    await site.publish_often(10, 10)
     await site.apply(d.Put(d.Vhost(name="v")))
     await site.ack(90)
     await site.apply(d.Put(TAGGED))
@@ -420,8 +408,7 @@ async def test_a_damaged_queue_holds_up_who_reads_until_it_is_restored_or_delete
 ) -> None:
     site = await replicating(directory, "q")
     await site.apply(d.Put(d.Queue(name="q2", vhost="v")))
-    for _ in range(4):
-        await site.publish(20)
+    await site.publish_often(4, 20)
     await site.publish(2, "q2")
     await site.kill()
     first = segments(directory)[0]
@@ -479,8 +466,7 @@ async def test_damage_after_the_start_is_named_and_given_up_with_its_queue(direc
     site = await replicating(directory, "q")
     await site.apply(d.Put(d.Queue(name="q2", vhost="v")))
     await site.publish(10, "q2")
-    for _ in range(3):
-        await site.publish(20)
+    await site.publish_often(3, 20)
     log = await served(site)
     own = f"{site.queue().epoch:016x}"
     first = min(path for path in segments(directory) if path.parent.name == own)

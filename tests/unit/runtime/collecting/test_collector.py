@@ -95,8 +95,7 @@ async def play(site: Site, what: str, name: str, count: int) -> None:
 async def test_what_a_queue_holds_already_is_copied_only_once_it_is_on_disk(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     await site.apply(d.Put(TAGGED), d.Put(queue("q")))
     bodies = await site.publish(5)
     collector, is_durable = site.node.collector, asyncio.Event()
@@ -121,8 +120,7 @@ def test_a_standby_would_recover_what_the_replicated_queues_hold_and_nothing_els
     steps: list[tuple[str, str, int]],
 ) -> None:
     async def scenario(directory: Path) -> None:
-        site = Site(directory)
-        await site.start()
+        site = await Site.started(directory)
         await site.apply(d.Put(TAGGED), d.Put(POLICY), *(d.Put(queue(name)) for name in QUEUES))
         for step in [*steps, ("tag on", "", 0)]:
             await play(site, *step)
@@ -156,11 +154,9 @@ async def test_an_outgoing_chunk_is_its_queues_chunk_under_a_name_of_its_own(dir
 
 
 async def test_a_queue_with_a_past_is_copied_whole_when_its_policy_comes(directory: Path) -> None:
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     await site.apply(d.Put(TAGGED), d.Put(queue("q")))
-    for _ in range(8):
-        await site.publish(6)
+    await site.publish_often(8, 6)
     await site.ack(20)
     assert site.node._queues.log(site.queue()).first_offset > 0
     await site.apply(d.Put(POLICY))
@@ -184,8 +180,7 @@ async def test_who_ceased_to_be_an_upstream_collects_nothing_however_its_definit
 
 
 async def test_a_queue_that_is_published_to_without_a_pause_is_caught_up_with(directory: Path) -> None:
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     await site.apply(d.Put(TAGGED), d.Put(queue("q")))
     await site.publish(500)
     site.node.broker.apply(d.Put(POLICY))
@@ -211,8 +206,7 @@ async def test_what_the_outgoing_log_lost_is_completed_from_the_queues_at_start(
     directory: Path, lost: str
 ) -> None:
     site = await replicating(directory, "q")
-    for _ in range(5):
-        await site.publish(6)
+    await site.publish_often(5, 6)
     await site.ack(8)
     await site.kill()
     own = directory / "outgoing" / "v"
@@ -318,8 +312,7 @@ async def test_a_queue_log_that_lost_its_end_with_the_power_begins_a_new_life(di
 
 async def test_a_damaged_outgoing_log_costs_the_standby_and_not_the_broker(directory: Path) -> None:
     site = await replicating(directory, "q")
-    for _ in range(8):
-        await site.publish(6)
+    await site.publish_often(8, 6)
     await site.kill()
     first = min((directory / "outgoing" / "v").glob("*.segment"))
     octets = bytearray(first.read_bytes())
@@ -352,8 +345,7 @@ async def test_after_a_failed_sync_what_was_not_served_is_cut_off_and_copied_aga
     await until(lambda: outgoing.committed_offset == 6)
     served = list(outgoing.log.read_raw(0, 1 << 20))
     monkeypatch.setattr(outgoing_module, "sync_and_close", refuse)
-    for _ in range(4):
-        await site.publish(6)
+    await site.publish_often(4, 6)
     own = directory / "outgoing" / "v"
     await until((own / "failed_sync.json").exists)
     assert outgoing.committed_offset == 6
@@ -641,8 +633,7 @@ def test_the_committed_end_survives_a_restart() -> None:
 
 async def test_retention_drops_the_oldest_and_a_queue_is_not_copied_twice_for_it(directory: Path) -> None:
     site = await replicating(directory, "q")
-    for _ in range(10):
-        await site.publish(4)
+    await site.publish_often(10, 4)
     collector, log = site.node.collector, site.node.collector.logs["v"]
     await until(lambda: log.committed_offset == log.log.next_offset)
     collector._retain_bytes_max = 1000

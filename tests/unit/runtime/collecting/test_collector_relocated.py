@@ -72,8 +72,7 @@ async def play(site: Site, what: str, count: int) -> bool:
 @given(st.lists(STEP, max_size=25))
 def test_a_standby_would_recover_what_was_stored_again_too(steps: list[tuple[str, int]]) -> None:
     async def scenario(directory: Path) -> None:
-        site = Site(directory)
-        await site.start()
+        site = await Site.started(directory)
         await site.apply(d.Put(TAGGED), d.Put(POLICY), d.Put(d.Queue(name="q", vhost="v")))
         for step in [*steps, ("tag on", 0)]:
             await play(site, *step)
@@ -89,8 +88,7 @@ def test_a_standby_would_recover_what_was_stored_again_too(steps: list[tuple[str
 @pytest.mark.parametrize("first", ["policy on", "anew", "kill"])
 def test_what_was_stored_again_before_is_copied_when_a_queue_is_collected(first: str) -> None:
     async def scenario(directory: Path) -> None:
-        site = Site(directory)
-        await site.start()
+        site = await Site.started(directory)
         collected = [] if first == "policy on" else [d.Put(POLICY)]
         await site.apply(d.Put(TAGGED), *collected, d.Put(d.Queue(name="q", vhost="v")))
         await site.publish(3)

@@ -70,8 +70,7 @@ def retained(site: Site) -> list[bytes]:
 
 
 async def test_a_stream_is_collected_as_its_publishers_sent_it(directory: Path) -> None:
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     await site.apply(d.Put(TAGGED), d.Put(STREAM))
     await publish(site, RAW, BATCH)
     stream_of(site).gathered.add(alike(HEAD, [b"by 0-9-1"]))
@@ -99,8 +98,7 @@ async def test_a_stream_is_collected_as_its_publishers_sent_it(directory: Path) 
 
 
 async def test_what_a_streams_retention_took_does_not_come_back_at_the_standby(directory: Path) -> None:
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     limited = {"x-queue-type": "stream", "x-max-length-bytes": 500, "x-stream-max-segment-size-bytes": 200}
     await site.apply(d.Put(TAGGED), d.Put(POLICY), d.Put(d.Queue(name="qs", vhost="v", arguments=limited)))
     for number in range(30):
@@ -124,8 +122,7 @@ def stored(entry: bytes) -> bytes:
 
 @pytest.mark.parametrize("restart", [False, True])
 async def test_entries_come_back_into_a_stream_once_and_as_they_were(directory: Path, restart: bool) -> None:
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     await site.apply(d.Put(TAGGED), d.Put(STREAM))
     entries = [stored(RAW), stored(BATCH), stored(RAW)]
 
@@ -171,8 +168,7 @@ async def test_entries_come_back_into_a_stream_once_and_as_they_were(directory: 
 async def test_a_queue_that_the_schema_sync_did_not_bring_is_made_as_what_its_messages_say(
     directory: Path, message: bytes, type_: str
 ) -> None:
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     await site.apply(d.Put(TAGGED))
     node, key = site.node, ("v", "unknown")
     ingest = RecoveryIngest(node.broker, key, node.engine, node.commits)

@@ -24,8 +24,7 @@ pytestmark = pytest.mark.usefixtures("collection")
 async def collecting(directory: Path, messages: int) -> tuple[Site, OutgoingLog]:
     """A site with that many collected and committed messages of q, in segments of a few."""
     site = await replicating(directory, "q")
-    for _ in range(messages // 4):
-        await site.publish(4)
+    await site.publish_often(messages // 4, 4)
     return site, await served(site)
 
 
@@ -68,8 +67,7 @@ async def test_an_upstream_tells_what_it_collects_and_how_far_the_slowest_is(dir
 async def test_a_policy_that_asks_for_copies_in_a_vhost_without_the_tag_is_told_once(
     directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     await site.apply(d.Put(d.Vhost(name="v")), d.Put(POLICY), d.Put(d.Queue(name="q", vhost="v")))
     await site.apply(d.Put(d.Queue(name="q2", vhost="v")))
     assert site.node.upstream.untagged() == ["v"]

@@ -144,8 +144,7 @@ async def test_a_downstream_that_begins_behind_what_queues_hold_is_told_of(
     site = await replicating(directory, "q")
     await site.publish(1)
     reported(site, "eu.1", 0)
-    for _ in range(10):
-        await site.publish(8)
+    await site.publish_often(10, 8)
     log = await retained(site)
     missing = lost(site)
     assert 0 < missing < 81
@@ -163,8 +162,7 @@ async def test_what_is_missing_becomes_less_as_it_is_consumed_and_is_nothing_onc
     directory: Path,
 ) -> None:
     site = await replicating(directory, "q")
-    for _ in range(10):
-        await site.publish(8)
+    await site.publish_often(10, 8)
     log = await retained(site)
     missing = log.missing_messages
     assert reported(site, "eu.2", log.first_offset)["missing_messages"] == missing
@@ -172,8 +170,7 @@ async def test_what_is_missing_becomes_less_as_it_is_consumed_and_is_nothing_onc
     log = await retained(site)
     assert reported(site, "eu.2", log.committed_offset - 1)["missing_messages"] == missing, "it is behind"
     assert reported(site, "eu.2", log.committed_offset)["missing_messages"] == missing - 5
-    for _ in range(5):
-        await site.publish(8)
+    await site.publish_often(5, 8)
     log = await retained(site)
     assert log.missing_messages > missing, "for one that begins now"
     assert reported(site, "eu.2", log.committed_offset)["missing_messages"] == missing - 5
@@ -185,8 +182,7 @@ async def test_what_is_missing_becomes_less_as_it_is_consumed_and_is_nothing_onc
 
 async def test_a_downstream_that_deleted_all_it_had_begins_anew(directory: Path) -> None:
     site = await replicating(directory, "q")
-    for _ in range(10):
-        await site.publish(8)
+    await site.publish_often(10, 8)
     log = await retained(site)
     assert reported(site, "eu.2", log.committed_offset)["missing_messages"] == 0
     assert reported(site, "eu.2", log.first_offset)["missing_messages"] == log.missing_messages > 0
@@ -276,8 +272,7 @@ async def test_retention_by_time_goes_by_when_the_log_was_written(directory: Pat
 
 
 async def test_of_a_vhost_that_is_not_collected_nothing_begins(directory: Path) -> None:
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     assert begin(site, "eu.2") is None
 
 

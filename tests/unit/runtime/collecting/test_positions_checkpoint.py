@@ -128,8 +128,7 @@ async def test_a_log_that_was_open_already_as_at_a_promotion_is_carried_by_its_s
 ) -> None:
     site, key = await with_forgotten(directory)
     await site.publish(3, "q1")
-    for _ in range(20):
-        await site.publish(8, "q2")
+    await site.publish_often(20, 8, "q2")
     await site.kill()
 
     def opened(tree: Tree) -> OutgoingLog:

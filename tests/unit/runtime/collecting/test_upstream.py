@@ -28,8 +28,7 @@ async def test_a_damaged_message_hides_no_other_queue_and_is_not_read_to_be_coun
 
 async def test_a_log_that_a_full_disk_refused_is_made_once_there_is_room(directory: Path) -> None:
     """Its vhost was not collected until the next start, and no command said so (2026-11-29)."""
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     await site.apply(d.Put(d.Vhost(name="v")), d.Put(d.Queue(name="q", vhost="v")), d.Put(POLICY))
     await site.publish(4)
 

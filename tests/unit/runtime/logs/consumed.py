@@ -69,12 +69,22 @@ class Store:
                 count -= len(run.bodies)
         self.store.append_settlements(self.queue)
 
+    def pass_through(self, count: int) -> None:
+        """Publish and consume so many messages, and sync."""
+        self.publish(count)
+        self.consume(count)
+        self.sync()
+
     def sync(self) -> None:
         if self.durable:
             self.store.log(self.queue).sync()
         safe, self.safe = self.safe, []
         for then in safe:
             then()
+
+    def look_often(self, times: int) -> None:
+        for _ in range(times):
+            self.look()
 
     def look(self) -> None:
         """What the node does each second, and the flush and the sync that follow."""

@@ -22,8 +22,7 @@ PATIENCE_S = 60.0
 
 
 async def site_with_queues(directory: Path) -> Site:
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     for number in range(QUEUES):
         name = f"q{number}"
         site.node.broker.apply(Put(QueueDefinition(vhost="/", name=name)))

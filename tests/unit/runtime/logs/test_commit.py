@@ -62,6 +62,12 @@ def disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Disk:
     return Disk(monkeypatch, tmp_path / "log")
 
 
+def promise(commit: GroupCommit, kept: list[str], name: str) -> None:
+    """Have a round begin, and the name among what is kept once all that was appended is durable."""
+    commit.when_durable(lambda: kept.append(name))
+    commit.begin()
+
+
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
     async def main() -> None:
         await scenario()
@@ -72,8 +78,7 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
 async def test_a_promise_waits_for_the_sync(disk: Disk) -> None:
     commit, kept = disk.commit(), list[str]()
     disk.append(commit)
-    commit.when_durable(lambda: kept.append("a"))
-    commit.begin()
+    promise(commit, kept, "a")
     await until(lambda: disk.syncing == 1)
     assert kept == []
     disk.let_go()
@@ -85,8 +90,7 @@ async def test_a_promise_waits_for_the_sync(disk: Disk) -> None:
 async def test_a_promise_is_not_kept_by_a_round_that_began_before_its_append(disk: Disk) -> None:
     commit, kept = disk.commit(), list[str]()
     disk.append(commit)
-    commit.when_durable(lambda: kept.append("a"))
-    commit.begin()
+    promise(commit, kept, "a")
     await until(lambda: disk.syncing == 1)
     for name in ("b", "c"):
         disk.append(commit)
@@ -106,13 +110,11 @@ async def test_a_promise_about_nothing_new_is_kept_at_once_but_not_before_a_roun
     disk: Disk,
 ) -> None:
     commit, kept = disk.commit(), list[str]()
-    commit.when_durable(lambda: kept.append("nothing"))
-    commit.begin()
+    promise(commit, kept, "nothing")
     assert kept == ["nothing"]
     disk.append(commit)
     commit.begin()
-    commit.when_durable(lambda: kept.append("behind"))
-    commit.begin()
+    promise(commit, kept, "behind")
     await until(lambda: disk.syncing == 1)
     assert kept == ["nothing"]
     disk.let_go()
@@ -133,8 +135,7 @@ async def test_no_round_begins_for_what_nobody_waits_for_until_somebody_does(
     commit.begin()
     await asyncio.sleep(0.02)
     assert (kept, disk.syncing) == ([], 0)
-    commit.when_durable(lambda: kept.append("awaited"))
-    commit.begin()
+    promise(commit, kept, "awaited")
     await until(lambda: kept == ["unawaited", "awaited"])
     assert (disk.syncing, disk.log.synced_offset) == (1, end)
     disk.append(commit)
@@ -194,8 +195,7 @@ async def test_an_error_of_the_kernels_sync_keeps_no_promise(tmp_path: Path) -> 
     log = Log(tmp_path, epoch=1).open()
     log.append(0, 1, 1, b"x", 0)
     commit.appended(log)
-    commit.when_durable(lambda: kept.append("a"))
-    commit.begin()
+    promise(commit, kept, "a")
     await until(lambda: bool(failures))
     assert "refused" in str(failures[0])
     assert (kept, log.synced_offset) == ([], 0)
@@ -273,8 +273,7 @@ async def test_a_promise_may_append_and_promise_again(disk: Disk) -> None:
     def first() -> None:
         kept.append("a")
         disk.append(commit)
-        commit.when_durable(lambda: kept.append("b"))
-        commit.begin()
+        promise(commit, kept, "b")
 
     disk.append(commit)
     commit.when_durable(first)
@@ -290,8 +289,7 @@ async def test_a_promise_may_append_and_promise_again(disk: Disk) -> None:
 async def test_after_a_failed_sync_no_promise_is_ever_kept(disk: Disk) -> None:
     commit, kept = disk.commit(), list[str]()
     disk.append(commit)
-    commit.when_durable(lambda: kept.append("a"))
-    commit.begin()
+    promise(commit, kept, "a")
     await until(lambda: disk.syncing == 1)
     disk.append(commit)
     commit.when_durable(lambda: kept.append("b"))
@@ -301,8 +299,7 @@ async def test_after_a_failed_sync_no_promise_is_ever_kept(disk: Disk) -> None:
     assert disk.failures == [disk.error]
     disk.error = None
     disk.append(commit)
-    commit.when_durable(lambda: kept.append("c"))
-    commit.begin()
+    promise(commit, kept, "c")
     disk.let_go()
     commit.close()
     await asyncio.sleep(0)
@@ -403,8 +400,7 @@ async def test_a_machine_that_gives_no_thread_is_a_failure_and_nobody_waits_for_
     monkeypatch.setattr(threading.Thread, "start", start)
     monkeypatch.setattr(disk.log, "take_sealed", lambda: [Path("sealed")])
     disk.append(commit)
-    commit.when_durable(lambda: kept.append("a"))
-    commit.begin()
+    promise(commit, kept, "a")
     disk.let_go(2)
     await until(lambda: disk.failures)
     assert (str(disk.failures[0]), kept) == ("can't start new thread", [])
@@ -422,8 +418,7 @@ async def test_a_promise_that_cannot_be_kept_is_a_failure_and_none_after_it_is_k
 
     disk.append(commit)
     commit.when_durable(broken)
-    commit.when_durable(lambda: kept.append("after"))
-    commit.begin()
+    promise(commit, kept, "after")
     disk.let_go()
     await until(lambda: disk.failures)
     assert (disk.failures, kept) == ([bug], [])
@@ -458,15 +453,13 @@ async def test_a_bug_in_a_round_is_told_and_a_failure_and_no_promise_is_kept_aft
         commit.beside(broken)
     else:
         commit.when_durable(lambda: commit.beside(broken))
-    commit.when_durable(lambda: kept.append("a"))
-    commit.begin()
+    promise(commit, kept, "a")
     disk.let_go()
     if not fsync:
         commit.begin()
     await until(lambda: disk.failures)
     assert "round_failed action=stop" in caplog.text
-    commit.when_durable(lambda: kept.append("later"))
-    commit.begin()
+    promise(commit, kept, "later")
     assert (disk.failures, kept) == ([bug], kept_before)
     commit.close()
 
@@ -493,8 +486,7 @@ async def test_one_share_that_fails_is_a_failure_though_others_are_still_at_it(
     monkeypatch.setattr(commit_module, "close_descriptors", close)
     for _ in range(20):
         disk.append(commit)
-    commit.when_durable(lambda: kept.append("a"))
-    commit.begin()
+    promise(commit, kept, "a")
     await until(lambda: disk.failures)
     commit.close()
     await asyncio.sleep(0)
@@ -521,8 +513,7 @@ async def test_a_thread_frees_removed_files_and_a_closed_commit_leaves_them_to_t
 async def test_without_fsync_promises_are_kept_at_once(disk: Disk) -> None:
     commit, kept = disk.commit(fsync=False), list[str]()
     disk.append(commit)
-    commit.when_durable(lambda: kept.append("a"))
-    commit.begin()
+    promise(commit, kept, "a")
     assert (kept, disk.syncing) == (["a"], 0)
     commit.close()
 
@@ -535,12 +526,10 @@ async def test_without_fsync_a_segment_counts_once_it_is_synced_beside_and_nobod
     commit, kept = disk.commit(fsync=False), list[str]()
     disk.append(commit)
     disk.append(commit)
-    commit.when_durable(lambda: kept.append("a"))
-    commit.begin()
+    promise(commit, kept, "a")
     await until(lambda: disk.syncing == 3)
     disk.append(commit)
-    commit.when_durable(lambda: kept.append("b"))
-    commit.begin()
+    promise(commit, kept, "b")
     assert kept == ["a", "b"]
     disk.let_go(9)
     await until(lambda: not disk.log.is_rolling)
@@ -662,8 +651,7 @@ async def test_what_is_under_way_when_it_is_closed_changes_nothing_any_more(disk
     disk.append(commit)
     disk.log.roll()
     disk.append(commit)
-    commit.when_durable(lambda: kept.append("a"))
-    commit.begin()
+    promise(commit, kept, "a")
     await until(lambda: disk.syncing == 3)
     disk.let_go(3)
     commit.close()

@@ -79,8 +79,7 @@ class Client:
 
 
 async def test_what_another_declared_is_told_only_once_it_is_durable(directory: Path) -> None:
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     first, second = Client(site), Client(site)
     for client in (first, second):
         client.send(commands.Queue.Declare(queue="q", durable=True))
@@ -96,8 +95,7 @@ async def test_nothing_is_confirmed_while_the_definitions_cannot_be_logged(
     def refuse(changes: Sequence[Change]) -> None:
         raise StorageError("no space left on device")
 
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     client = Client(site)
     with monkeypatch.context() as broken:
         broken.setattr(site.node.engine._definitions, "append", refuse)
@@ -124,8 +122,7 @@ async def test_a_publish_that_the_disk_refuses_is_nacked(
         queue.gathered.take()
         raise StorageError("no space left on device")
 
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     client = Client(site)
     client.send(commands.Queue.Declare(queue="q", durable=True))
     site.node.engine.flush()
@@ -146,8 +143,7 @@ async def test_a_disk_that_takes_nothing_any_more_ends_the_node_and_a_full_one_d
 ) -> None:
     """A node that goes on with such a disk nacks all that it gets, and keeps its mirrors and followers from leading."""
     failures = list[BaseException]()
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     client = Client(site)
     client.send(commands.Queue.Declare(queue="q", durable=True))
     client.publish("q")
@@ -172,8 +168,7 @@ async def test_definitions_that_the_disk_refuses_are_tried_again_once_in_a_while
     directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each flush tries them again, too; if each began tries of its own, there would be more and more."""
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     client = Client(site)
     loop, begun = asyncio.get_running_loop(), list[float]()
     with monkeypatch.context() as full:
@@ -205,8 +200,7 @@ async def test_what_reaches_very_many_queues_is_appended_in_turns_and_confirmed_
     """And is nacked, or fails, if one of them could not be written to, in whichever of the flushes."""
     names = [f"q{number}" for number in range(300)]
 
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     client, node = Client(site), site.node
     for name in names:
         node.broker.apply(Put(QueueDefinition(vhost="/", name=name)))
@@ -253,8 +247,7 @@ async def test_what_a_transaction_publishes_is_logged_before_what_it_acks(
 ) -> None:
     """A crash between the two may leave a message in both queues, never in none."""
 
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     client, broker, store = Client(site), site.node.broker, site.node.engine._queues
     for queue in ("from", "to"):
         client.send(commands.Queue.Declare(queue=queue, durable=True))
@@ -289,8 +282,7 @@ async def test_a_commit_whose_settlements_the_disk_refuses_fails(
         if queue.settling:
             raise StorageError("no space left on device")
 
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     client, node = Client(site), site.node
     client.send(commands.Queue.Declare(queue="q", durable=True))
     for _ in range(2):
@@ -316,8 +308,7 @@ async def test_a_commit_whose_settlements_the_disk_refuses_fails(
 async def test_a_reply_never_overtakes_what_was_asked_before_it(directory: Path) -> None:
     """Confirms are written between flushes: a session that was read from meanwhile waits for its own flush."""
 
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     client = Client(site)
     client.send(commands.Queue.Declare(queue="q", durable=True))
     client.publish("q")
@@ -344,8 +335,7 @@ async def test_a_reply_waits_for_the_definitions_it_rests_on_and_not_for_those_b
 ) -> None:
     """Two declarations in two rounds of the disk: the end of the first round lets only the first reply go."""
 
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     client, commits = Client(site), site.node.commits
     seen: list[int] = []
     client.on_reply = lambda: seen.append(commits.rounds)
@@ -359,8 +349,7 @@ async def test_a_reply_waits_for_the_definitions_it_rests_on_and_not_for_those_b
 
 
 async def test_a_declaration_that_wants_no_reply_holds_nothing_back_for_ever(directory: Path) -> None:
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     client = Client(site)
     client.send(commands.Queue.Declare(queue="q", durable=True, nowait=True))
     client.engine.flush()
@@ -375,8 +364,7 @@ async def test_one_flush_serves_reads_of_several_turns_while_publishers_send_muc
 ) -> None:
     monkeypatch.setattr("leveret.runtime.logs.engine.monotonic", lambda: 0.0)
 
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     client = Client(site)
     for name in ("q", "r"):
         client.send(commands.Queue.Declare(queue=name, durable=True))
@@ -398,8 +386,7 @@ async def test_one_flush_serves_reads_of_several_turns_while_publishers_send_muc
 
 async def test_a_purge_is_answered_when_the_disk_has_it_and_not_when_it_refuses_it(tmp_path: Path) -> None:
     """It said purge-ok on a full disk, and the messages came back with the next start."""
-    site = Site(tmp_path)
-    await site.start()
+    site = await Site.started(tmp_path)
     await site.apply(Put(Vhost(name="/")), Put(QueueDefinition(vhost="/", name="q")))
     client = Client(site)
     client.publish("q")
@@ -423,8 +410,7 @@ async def test_a_queue_whose_log_a_full_disk_refused_takes_messages_once_there_i
     tmp_path: Path, arguments: dict[str, object]
 ) -> None:
     """The next message after the first one, which the disk had refused, ended the node."""
-    site = Site(tmp_path)
-    await site.start()
+    site = await Site.started(tmp_path)
     queue = QueueDefinition(vhost="/", name="q", arguments=arguments)
     await site.apply(Put(Vhost(name="/")), Put(queue))
     client = Client(site)
@@ -444,8 +430,7 @@ async def test_a_queue_whose_log_a_full_disk_refused_takes_messages_once_there_i
 
 async def test_a_leader_that_may_have_been_replaced_hands_out_nothing(tmp_path: Path) -> None:
     """It stood still for longer than its lease: the next leader has had messages settled since."""
-    site = Site(tmp_path)
-    await site.start()
+    site = await Site.started(tmp_path)
     await site.apply(Put(Vhost(name="/")), Put(QueueDefinition(vhost="/", name="q")))
     client = Client(site)
     client.publish("q")

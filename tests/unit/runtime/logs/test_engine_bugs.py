@@ -62,8 +62,7 @@ def in_step(owner: type, name: str) -> Break:
 async def test_a_bug_takes_down_the_queue_that_meets_it_and_nothing_else(
     directory: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], put_in: Break
 ) -> None:
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     publisher, transient, consumer, other = (Client(site) for _ in range(4))
     publisher.send(
         commands.Queue.Declare(queue="bad", durable=True, arguments=arguments),
@@ -110,8 +109,7 @@ async def test_a_bug_takes_down_the_queue_that_meets_it_and_nothing_else(
 async def test_a_policy_that_meets_a_bug_takes_down_its_queue_and_nothing_else(
     directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     client = Client(site)
     client.send(*(commands.Queue.Declare(queue=name, durable=True) for name in ("bad", "good")))
     client.send(commands.Exchange.Declare(exchange="bad", durable=True))
@@ -146,8 +144,7 @@ async def test_a_policy_that_meets_a_bug_takes_down_its_queue_and_nothing_else(
 async def test_a_bug_at_a_clients_confirm_ends_that_client_and_keeps_the_other_promises(
     directory: Path, monkeypatch: pytest.MonkeyPatch, step: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     bad, good = Client(site), Client(site)
     ended: list[Client] = []
     for client in (bad, good):

@@ -30,8 +30,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def dying_site(directory: Path) -> Site:
     """A node in whose vhost `v` are the queues `letter` and `q`, whose dead go there."""
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     await site.apply(d.Put(TAGGED), d.Put(queue("grave")), d.Put(dying("q")))
     return site
 

@@ -94,8 +94,7 @@ async def publish(site: Site, names: list[str], confirmed: set[str]) -> None:
 
 
 async def check(place: Path, names: list[str], confirmed: set[str], told: str) -> None:
-    after = Site(place)
-    await after.start()
+    after = await Site.started(place)
     try:
         for name in names:
             queue = after.queue(name)
@@ -134,8 +133,7 @@ async def test_power_lost_at_any_step_of_a_fresh_log_takes_no_queue_down(
     names = [f"q{number}" for number in range(count)]
     left: list[tuple[Path, set[str], str]] = []
 
-    site = Site(directory / "data", durability)
-    await site.start()
+    site = await Site.started(directory / "data", durability=durability)
     queues = [d.Put(d.Queue(name=name, vhost="v", arguments=KINDS[kind])) for name in names]
     await site.apply(d.Put(d.Vhost(name="v")), *queues)
     os.sync()

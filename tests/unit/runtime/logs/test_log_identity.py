@@ -20,8 +20,7 @@ from tests.unit.runtime.collecting.site import Site
 
 
 async def started(directory: Path, names: tuple[str, ...] = ("q", "r")) -> Site:
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     await site.apply(d.Put(d.Vhost(name="v")), *(d.Put(d.Queue(name=name, vhost="v")) for name in names))
     return site
 
@@ -57,8 +56,7 @@ async def test_a_queue_whose_oldest_segment_is_gone_is_down_and_says_what_is_mis
     tmp_path: Path, dropped: bool
 ) -> None:
     site = await started(tmp_path)
-    for _ in range(60):
-        await site.publish(1)
+    await site.publish_often(60, 1)
     if dropped:
         queue = site.queue()
         for _ in range(10):
@@ -85,16 +83,13 @@ async def test_a_segment_of_an_older_copy_is_told_from_the_one_that_belongs_ther
     await site.kill()
     shutil.copytree(site.directory, copy)
     await site.start()
-    for _ in range(40):
-        await site.publish(1)
+    await site.publish_often(40, 1)
     log = log_of(site)
     names = sorted(path.name for path in sealed(log))
     await site.kill()
-    other = Site(copy)
-    await other.start()
+    other = await Site.started(copy)
     other.published = 500
-    for _ in range(40):
-        await other.publish(1)
+    await other.publish_often(40, 1)
     await other.kill()
     # The same offsets, from another life of the very same queue.
     shutil.copy(copy / "queues" / log.name / names[1], log / names[1])

@@ -478,8 +478,7 @@ def recovered(number: int, body: bytes | None = None) -> bytes:
 
 def test_recovered_messages_are_stored_once_however_often_and_after_whatever_they_come() -> None:
     async def scenario(directory: Path) -> None:
-        site = Site(directory)
-        await site.start()
+        site = await Site.started(directory)
         follower_server = site.node.stream_server
         with site.node.internal_user("recovery") as (user, _):
             done: list[int] = []
@@ -524,8 +523,7 @@ def test_recovered_messages_are_stored_once_however_often_and_after_whatever_the
 async def test_a_recovered_message_that_is_none_is_refused_with_all_that_came_with_it(
     directory: Path, bad: MessageRun
 ) -> None:
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     site.node.authority.internal["job"] = "secret"
     queue = site.node.stream_server.recovery_queue("job", "/", "q")
     assert isinstance(queue, RecoveryIngest)
@@ -542,8 +540,7 @@ async def test_a_recovered_message_that_is_none_is_refused_with_all_that_came_wi
 async def test_a_queue_that_would_not_keep_recovered_messages_gets_none(
     directory: Path, durable: bool, owner: object, text: str
 ) -> None:
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     site.node.authority.internal["job"] = "secret"
     broker, follower_server = site.node.broker, site.node.stream_server
     early = follower_server.recovery_queue("job", "/", "q")
@@ -562,8 +559,7 @@ async def test_a_queue_that_would_not_keep_recovered_messages_gets_none(
 
 
 async def test_other_peoples_messages_never_share_a_chunk_with_recovered_ones(directory: Path) -> None:
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     site.node.authority.internal["job"] = "secret"
     held = site.node.broker.declare_queue(Definition(name="q", vhost="/"))
     queue = site.node.stream_server.recovery_queue("job", "/", "q")
@@ -578,8 +574,7 @@ async def test_other_peoples_messages_never_share_a_chunk_with_recovered_ones(di
 
 
 async def test_a_queue_whose_definition_is_refused_at_start_keeps_its_log(directory: Path) -> None:
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     broker = site.node.broker
     for entity in (Definition(name="q", vhost="/"), Definition(name="later", vhost="/")):
         held = broker.declare_queue(entity)

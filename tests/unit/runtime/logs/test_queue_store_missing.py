@@ -23,8 +23,7 @@ from tests.unit.runtime.collecting.site import Site
 
 
 async def started(directory: Path) -> Site:
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     await site.apply(d.Put(d.Vhost(name="v")), d.Put(d.Queue(name="q", vhost="v")))
     return site
 
@@ -75,8 +74,7 @@ async def test_a_queue_whose_segments_are_gone_is_down(tmp_path: Path) -> None:
 
 async def test_a_queue_whose_newest_segment_is_gone_is_down(tmp_path: Path) -> None:
     site = await started(tmp_path)
-    for _ in range(4):
-        await site.publish(5)
+    await site.publish_often(4, 5)
     *_, before, newest = sorted(log_of(site).glob("*.segment"))
     await start_without(site, newest)
     assert_down(site, f"{newest.name}.*the segment is missing")
@@ -105,8 +103,7 @@ async def test_a_log_that_was_made_by_an_earlier_version_is_marked_at_its_next_s
 
 async def test_a_purged_and_drained_queue_is_not_missing_anything(tmp_path: Path) -> None:
     site = await started(tmp_path)
-    for _ in range(4):
-        await site.publish(5)
+    await site.publish_often(4, 5)
     await site.ack(20)
     await site.restart()
     assert site.node.broker.queue("v", "q").message_count == 0

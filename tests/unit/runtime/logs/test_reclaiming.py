@@ -21,18 +21,14 @@ def store(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Store]:
 
 
 def test_a_drained_queue_that_is_quiet_keeps_next_to_nothing_on_disk(store: Store) -> None:
-    store.publish(200)
-    store.consume(200)
-    store.sync()
+    store.pass_through(200)
     end = store.queue.next_offset
     assert store.on_disk > 3_000_000
-    for _ in range(4):
-        store.look()
+    store.look_often(4)
     assert store.on_disk < 1000
     assert store.names() == [f"{end:020d}.segment"]
     names = store.names()
-    for _ in range(4):
-        store.look()
+    store.look_often(4)
     assert store.names() == names, "once is enough"
 
 
@@ -42,8 +38,7 @@ def test_what_a_drained_queue_knew_is_known_after_a_restart(tmp_path: Path) -> N
     store.queue.sequences.note_logged({b"someone": 17})
     store.consume(20)
     store.sync()
-    for _ in range(4):
-        store.look()
+    store.look_often(4)
     end = store.queue.next_offset
     store.restart()
     assert (store.queue.next_offset, store.queue.message_count) == (end, 0)
@@ -62,8 +57,7 @@ def test_a_queue_that_was_drained_before_a_restart_begins_anew_after_it(tmp_path
     store.publish(20)
     store.consume(20)
     store.restart()
-    for _ in range(4):
-        store.look()
+    store.look_often(4)
     assert store.on_disk < 1000
     store.close()
 
@@ -72,8 +66,7 @@ def test_a_queue_that_holds_a_message_keeps_it(store: Store) -> None:
     store.publish(200)
     store.consume(199)
     store.sync()
-    for _ in range(10):
-        store.look()
+    store.look_often(10)
     (run,), _ = store.queue.take(1)
     assert run.bodies == [BODY]
     if store.durable:
@@ -86,8 +79,7 @@ def test_what_is_little_is_left_where_it_is(store: Store) -> None:
     store.consume(QUIET_BYTES_MIN // len(BODY) - 1)
     store.sync()
     names = store.names()
-    for _ in range(4):
-        store.look()
+    store.look_often(4)
     assert store.names() == names
 
 
@@ -109,9 +101,7 @@ def test_a_queue_that_its_consumers_keep_empty_stays_small_and_rolls_seldom(stor
 
 def test_old_segments_stay_until_the_new_one_is_synced(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    store.publish(20)
-    store.consume(20)
-    store.sync()
+    store.pass_through(20)
     for _ in range(2):
         store.now_ms += LOOK_MS
         for queue in store.store.reclaiming.look(store.now_ms):
@@ -129,11 +119,8 @@ def test_old_segments_stay_until_the_new_one_is_synced(tmp_path: Path) -> None:
 def test_what_somebody_else_needs_still_stays(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.store.keep_from = lambda queue: 3
-    store.publish(20)
-    store.consume(20)
-    store.sync()
-    for _ in range(5):
-        store.look()
+    store.pass_through(20)
+    store.look_often(5)
     assert store.store.log(store.queue).first_offset == 0
     store.store.keep_from = lambda queue: queue.settled.floor
     store.store.release()
@@ -145,9 +132,7 @@ def test_a_queue_that_is_published_to_in_the_flush_in_which_it_is_due_does_not_b
     tmp_path: Path,
 ) -> None:
     store = Store(tmp_path)
-    store.publish(20)
-    store.consume(20)
-    store.sync()
+    store.pass_through(20)
     store.look()
     store.now_ms += LOOK_MS
     (due,) = store.store.reclaiming.look(store.now_ms)
@@ -161,9 +146,7 @@ def test_a_queue_that_is_published_to_in_the_flush_in_which_it_is_due_does_not_b
 
 def test_a_disk_that_refuses_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path)
-    store.publish(20)
-    store.consume(20)
-    store.sync()
+    store.pass_through(20)
     log = store.store.log(store.queue)
     with monkeypatch.context() as patch:
 
@@ -174,8 +157,7 @@ def test_a_disk_that_refuses_is_asked_again(tmp_path: Path, monkeypatch: pytest.
         store.look()
         with pytest.raises(StorageError, match="no space"):
             store.look()
-    for _ in range(4):
-        store.look()
+    store.look_often(4)
     assert store.on_disk < 1000
     store.close()
 
@@ -187,7 +169,6 @@ def test_only_queues_that_settled_something_are_looked_at(tmp_path: Path) -> Non
     assert not store.store.reclaiming._looks
     store.consume(1)
     assert list(store.store.reclaiming._looks) == [store.queue]
-    for _ in range(2):
-        store.look()
+    store.look_often(2)
     assert not store.store.reclaiming._looks, "most of it is not settled"
     store.close()

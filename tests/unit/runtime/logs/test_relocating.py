@@ -80,13 +80,10 @@ def test_one_message_that_is_never_acked_pins_no_disk(
     (straggler,), _ = store.queue.take(1)
     largest = 0
     for _ in range(40):
-        store.publish(100)
-        store.consume(100)
-        store.sync()
+        store.pass_through(100)
         store.look()
         largest = max(largest, store.on_disk)
-    for _ in range(4):
-        store.look()
+    store.look_often(4)
     assert largest < 2 * (ROLL_EVERY_MS // 1000 + 2) * 100 * len(BODY)
     assert store.on_disk < relocating.RELOCATED_BYTES_MIN
     assert store.queue.message_count == 1
@@ -113,11 +110,8 @@ def test_how_often_a_message_came_back_is_known_behind_what_was_dropped(tmp_path
         store.store.append_settlements(store.queue)
     store.queue.take(1)
     assert store.queue.return_counts.of(0) == 3
-    store.publish(100)
-    store.consume(100)
-    store.sync()
-    for _ in range(8):
-        store.look()
+    store.pass_through(100)
+    store.look_often(8)
     assert begin_of(store)[0] > 100
     store.restart()
     assert held_of(store) == {0: BODY}
@@ -171,8 +165,7 @@ def test_whatever_is_settled_in_whatever_order_all_else_stays_where_it_was(
         for offset in model:
             store.queue.requeue(offset, 1)
     assert relocations
-    for _ in range(2 * ROLL_EVERY_MS // 1000):
-        store.look()
+    store.look_often(2 * ROLL_EVERY_MS // 1000)
     unsettled = sum(len(body) + 64 for body in model.values())
     assert store.on_disk <= 2 * unsettled + 32 * 1024 + SEGMENT_BYTES + 20_000 * 6
     store.close()
@@ -266,11 +259,8 @@ def test_nothing_is_dropped_before_it_is_safe_elsewhere(tmp_path: Path) -> None:
     store.store.when_safe = lambda queue, then: asked.append(then)
     store.publish(1)
     store.queue.take(1)
-    store.publish(100)
-    store.consume(100)
-    store.sync()
-    for _ in range(6):
-        store.look()
+    store.pass_through(100)
+    store.look_often(6)
     log = store.store.log(store.queue)
     assert (len(asked), log.first_offset, store.queue.log_floor) == (1, 0, 0)
     asked[0]()
@@ -286,9 +276,7 @@ def test_nothing_is_dropped_before_it_is_on_disk_here(tmp_path: Path) -> None:
     store.store.when_safe = lambda queue, then: then()
     store.publish(1)
     store.queue.take(1)
-    store.publish(100)
-    store.consume(100)
-    store.sync()
+    store.pass_through(100)
     for _ in range(4):
         store.now_ms += 1_000
         store.store.reclaiming.look(store.now_ms)
@@ -311,8 +299,7 @@ def test_a_backlog_behind_a_straggler_is_not_written_again(tmp_path: Path) -> No
     store.publish(640)
     store.sync()
     before = store.store.log(store.queue).next_offset
-    for _ in range(10):
-        store.look()
+    store.look_often(10)
     log = store.store.log(store.queue)
     assert log.first_offset > 900
     again = [chunk.header for chunk in log.read(before, 1 << 30)]
@@ -328,9 +315,7 @@ def test_messages_that_their_consumer_has_hardly_had_are_not_stored_again(tmp_pa
     store = Store(tmp_path)
     store.publish(10)
     for _ in range(20):
-        store.publish(200)
-        store.consume(200)
-        store.sync()
+        store.pass_through(200)
         store.look()
         # Ten messages are always on their way, and each is settled within a second.
         assert store.on_disk < (2 + ROLL_EVERY_MS // 1000) * 210 * (len(BODY) + 200)
@@ -346,12 +331,9 @@ def test_what_somebody_else_needs_is_not_stored_again(tmp_path: Path) -> None:
     store.store.keep_from = lambda queue: 3
     store.publish(1)
     store.queue.take(1)
-    store.publish(640)
-    store.consume(640)
-    store.sync()
+    store.pass_through(640)
     end = store.queue.next_offset
-    for _ in range(10):
-        store.look()
+    store.look_often(10)
     assert store.queue.next_offset == end
     store.store.keep_from = lambda queue: queue.next_offset
     for _ in range(10):
@@ -368,9 +350,7 @@ def test_a_disk_that_refuses_is_asked_again_a_minute_later(
     store = Store(tmp_path)
     store.publish(1)
     store.queue.take(1)
-    store.publish(100)
-    store.consume(100)
-    store.sync()
+    store.pass_through(100)
     tried = 0
 
     def refuse(queue: Queue, runs: list[Run]) -> None:
@@ -380,12 +360,10 @@ def test_a_disk_that_refuses_is_asked_again_a_minute_later(
 
     with monkeypatch.context() as patch:
         patch.setattr(store.store, "append_relocated", refuse)
-        for _ in range(30):
-            store.look()
+        store.look_often(30)
     assert tried == 1
     assert held_of(store) == {0: BODY}
-    for _ in range(60):
-        store.look()
+    store.look_often(60)
     assert store.on_disk < relocating.RELOCATED_BYTES_MIN
     assert held_of(store) == {0: BODY}
     store.close()
@@ -403,7 +381,6 @@ def test_a_queue_that_holds_what_it_was_given_is_not_read_for_this(
         raise AssertionError("it is read")
 
     monkeypatch.setattr(store.store, "read", read)
-    for _ in range(6):
-        store.look()
+    store.look_often(6)
     assert not store.store.reclaiming.relocating.is_busy(store.queue)
     store.close()

@@ -21,6 +21,7 @@ from leveret.runtime.process.clock import clock_ms
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
 from leveret.testing.applications.compare import Comparison, compare
+from leveret.testing.network.waiting import until
 from leveret.wire.chunk import Attribute, ChunkType, encode_attribute, encode_entry, encode_trailer
 from leveret.wire.link import LinkError, Type
 
@@ -238,8 +239,23 @@ def compared(leader: Node, mirror: Node) -> Comparison:
     return compare(leader.directory, mirror.directory)
 
 
-async def pair(directory: Path, **limits: Any) -> tuple[Node, Node]:
-    """Two nodes, `leader` listening; the mirror connects straight to it."""
+async def compared_when_stopped(leader: Node, mirror: Node) -> Comparison:
+    await mirror.stop()
+    await leader.stop()
+    return compared(leader, mirror)
+
+
+async def pair(directory: Path, *, led: str | None = None, **limits: Any) -> tuple[Node, Node]:
+    """Two nodes, `leader` listening; the mirror connects straight to it. Mirrors of `led` synchronise by themselves."""
     leader, mirror = Node(directory / "leader", **limits), Node(directory / "mirror")
     mirror.via["leader"] = await leader.listen()
+    if led is not None:
+        leader.lead(led, automatic=True)
     return leader, mirror
+
+
+async def mirrored(leader: Node, mirror: Node, *names: str) -> None:
+    """The mirror copies these logs, until it has all of them on disk."""
+    for name in names:
+        mirror.copies.mirror(name, leader.name)
+    await until(lambda: leader.is_live(mirror.name, *names), f"{mirror.name} live at {leader.name}")

@@ -21,7 +21,7 @@ from leveret.testing.applications.compare import logs_of
 from leveret.testing.network.waiting import until
 from leveret.wire.link import ChangeKind, LogChange
 from tests.seeds import seeds
-from tests.unit.runtime.mirroring.sites import NAMES, Node, compared, pair
+from tests.unit.runtime.mirroring.sites import NAMES, Node, compared, compared_when_stopped, mirrored, pair
 
 A, B = NAMES[:2]
 
@@ -38,8 +38,7 @@ def raise_epoch(node: Node, name: str, epoch: int) -> None:
 
 async def copied(leader: Node, mirror: Node) -> None:
     """The mirror has all of the log, and copies it no more; nobody leads it now."""
-    mirror.copies.mirror(A, "leader")
-    await until(lambda: leader.is_live("mirror", A), "live")
+    await mirrored(leader, mirror, A)
     await mirror.copies.release(A)
     await until(lambda: not leader.sources.rows(A), "released")
     leader.sources.cease(A)
@@ -114,8 +113,7 @@ async def test_a_mirror_whose_messages_are_gone_by_now_is_late_unless_another_le
     tmp_path: Path, is_divergent: bool
 ) -> None:
     """Nothing is left to compare with: the epoch says whether what it has may be what nobody confirmed."""
-    leader, mirror = await pair(tmp_path)
-    leader.lead(A, automatic=True)
+    leader, mirror = await pair(tmp_path, led=A)
     for _ in range(4):
         leader.append(A, 900, 4)
     await copied(leader, mirror)
@@ -130,11 +128,8 @@ async def test_a_mirror_whose_messages_are_gone_by_now_is_late_unless_another_le
     await leader.commits.all_durable()
     leader.log(A).drop_before(leader.log(A).next_offset)
     assert leader.log(A).first_offset >= 17
-    mirror.copies.mirror(A, "leader")
-    await until(lambda: leader.is_live("mirror", A), "live again")
-    await mirror.stop()
-    await leader.stop()
-    assert compared(leader, mirror).is_identical
+    await mirrored(leader, mirror, A)
+    assert (await compared_when_stopped(leader, mirror)).is_identical
     quarantine = [(log.from_offset, log.messages) for each in reports(mirror.directory) for log in each.logs]
     assert quarantine == ([(16, 1)] if is_divergent else [])
 
@@ -149,8 +144,7 @@ async def test_of_a_leader_that_stood_still_while_its_queue_was_drained_only_wha
     old.lead(A, automatic=True)
     for _ in range(60):
         old.append(A, 900, 4)
-    new.copies.mirror(A, "a")
-    await until(lambda: old.is_live("b", A), "live")
+    await mirrored(old, new, A)
     await new.copies.release(A)
     old.sources.cease(A)
     end = old.log(A).next_offset
@@ -164,8 +158,7 @@ async def test_of_a_leader_that_stood_still_while_its_queue_was_drained_only_wha
     await new.commits.all_durable()
     new.log(A).drop_before(new.log(A).newest_segment)
     assert new.log(A).first_offset > end
-    old.copies.mirror(A, "b")
-    await until(lambda: new.is_live("a", A), "live")
+    await mirrored(new, old, A)
     for node in (old, new):
         await node.stop()
     assert compared(new, old).is_identical
@@ -182,8 +175,7 @@ async def test_who_is_counted_on_is_not_wiped_before_the_record_says_that_it_is_
     Either way nothing of what the mirror has is of use any more. As long as it is recorded as having everything it may
     have to lead, so it keeps that; in the second case without the tail that this leader never had.
     """
-    leader, mirror = await pair(tmp_path)
-    leader.lead(A, automatic=True)
+    leader, mirror = await pair(tmp_path, led=A)
     leader.fill(A, 20_000)
     await copied(leader, mirror)
     log = mirror.log(A)
@@ -212,9 +204,7 @@ async def test_who_is_counted_on_is_not_wiped_before_the_record_says_that_it_is_
     assert octets(mirror.directory) == (extent if begins_later else shared)
     leader.sources.wait_for(A, frozenset())
     await until(lambda: leader.is_live("mirror", A), "live again")
-    await mirror.stop()
-    await leader.stop()
-    assert compared(leader, mirror).is_identical
+    assert (await compared_when_stopped(leader, mirror)).is_identical
     assert octets_aside(mirror) == {at: held for at, held in extent.items() if at not in shared}
 
 
@@ -222,11 +212,9 @@ async def test_a_drop_that_waits_ends_with_the_leader_that_sent_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The old leader dropped messages that its last records settle; its successor has neither."""
-    old, mirror = await pair(tmp_path)
-    old.lead(A, automatic=True)
+    old, mirror = await pair(tmp_path, led=A)
     old.fill(A, 20_000)
-    mirror.copies.mirror(A, "leader")
-    await until(lambda: old.is_live("mirror", A), "live")
+    await mirrored(old, mirror, A)
     shutil.copytree(tmp_path / "leader", tmp_path / "new")
     # The disk of the mirror refuses the drop, as a full one may.
     monkeypatch.setattr(Applier, "_drop_if_due", lambda applier, name: None)
@@ -238,8 +226,7 @@ async def test_a_drop_that_waits_ends_with_the_leader_that_sent_it(
     mirror.via["new"] = await new.listen()
     raise_epoch(new, A, 2)
     new.lead(A, automatic=True)
-    mirror.copies.mirror(A, "new")
-    await until(lambda: new.is_live("mirror", A), "live at the new one")
+    await mirrored(new, mirror, A)
     monkeypatch.undo()
     mirror.copies.drop_due()
     for node in (mirror, old, new):
@@ -248,24 +235,19 @@ async def test_a_drop_that_waits_ends_with_the_leader_that_sent_it(
 
 
 async def test_a_leader_that_lost_everything_has_nothing_deleted(tmp_path: Path) -> None:
-    leader, mirror = await pair(tmp_path)
-    leader.lead(A, automatic=True)
+    leader, mirror = await pair(tmp_path, led=A)
     leader.fill(A, 20_000)
-    mirror.copies.mirror(A, "leader")
-    await until(lambda: leader.is_live("mirror", A), "live")
+    await mirrored(leader, mirror, A)
     await leader.stop()
     await mirror.copies.release(A)
     extent = octets(mirror.directory)
     empty = Node(tmp_path / "empty", "leader", epoch=2)
     mirror.via["leader"] = await empty.listen()
     empty.lead(A, automatic=True)
-    mirror.copies.mirror(A, "leader")
-    await until(lambda: empty.is_live("mirror", A), "live")
+    await mirrored(empty, mirror, A)
     empty.append(A)
     await until(lambda: empty.is_live("mirror", A), "still live")
-    await mirror.stop()
-    await empty.stop()
-    assert compared(empty, mirror).is_identical
+    assert (await compared_when_stopped(empty, mirror)).is_identical
     assert octets_aside(mirror) == extent
 
 
@@ -312,11 +294,9 @@ async def test_what_is_released_can_be_led_and_what_is_discarded_is_gone(
 
 async def test_what_is_released_is_on_this_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its node may lead it from then on, and promises what it has."""
-    leader, mirror = await pair(tmp_path)
-    leader.lead(A, automatic=True)
+    leader, mirror = await pair(tmp_path, led=A)
     leader.append(A)
-    mirror.copies.mirror(A, "leader")
-    await until(lambda: leader.is_live("mirror", A), "live")
+    await mirrored(leader, mirror, A)
     log, closed = mirror.tree.logs[A], list[int]()
     monkeypatch.setattr(log, "close", lambda: closed.append(log.synced_offset))
     with monkeypatch.context() as patch:
@@ -333,11 +313,9 @@ async def test_what_is_released_is_on_this_disk(tmp_path: Path, monkeypatch: pyt
 
 
 async def test_a_copy_that_is_wanted_again_while_its_deletion_waits_stays(tmp_path: Path) -> None:
-    leader, mirror = await pair(tmp_path)
-    leader.lead(A, automatic=True)
+    leader, mirror = await pair(tmp_path, led=A)
     leader.append(A)
-    mirror.copies.mirror(A, "leader")
-    await until(lambda: leader.is_live("mirror", A), "live")
+    await mirrored(leader, mirror, A)
     [segment] = (mirror.directory / A).glob("*.segment")
     aside, inode = asyncio.Event(), segment.stat().st_ino
     # As while a part of it is quarantined.
@@ -349,26 +327,20 @@ async def test_a_copy_that_is_wanted_again_while_its_deletion_waits_stays(tmp_pa
     await deletion
     await until(lambda: leader.is_live("mirror", A), "live again")
     assert segment.stat().st_ino == inode, "it is not deleted and sent again"
-    await mirror.stop()
-    await leader.stop()
-    assert compared(leader, mirror).is_identical
+    assert (await compared_when_stopped(leader, mirror)).is_identical
 
 
 async def test_a_copy_that_is_cut_takes_nothing_meanwhile_and_who_reads_it_ends(tmp_path: Path) -> None:
-    leader, mirror = await pair(tmp_path)
-    leader.lead(A, automatic=True)
+    leader, mirror = await pair(tmp_path, led=A)
     leader.append(A)
-    mirror.copies.mirror(A, "leader")
-    await until(lambda: leader.is_live("mirror", A), "live")
+    await mirrored(leader, mirror, A)
     ended = list[str]()
     mirror.copies.readers[A] = cast(Any, SimpleNamespace(end=lambda: ended.append(A)))
     copy = mirror.copies._copies[A]
     mirror.copies.change(copy, LogChange(ChangeKind.TRUNCATE, A))
     assert (ended, copy.is_accepting, mirror.copies.readable(A)) == ([A], False, None)
     await until(lambda: copy.is_accepting and leader.is_live("mirror", A), "live again")
-    await mirror.stop()
-    await leader.stop()
-    assert compared(leader, mirror).is_identical
+    assert (await compared_when_stopped(leader, mirror)).is_identical
 
 
 async def test_a_deleted_log_needs_no_mirror_and_one_led_elsewhere_promises_nothing(tmp_path: Path) -> None:
@@ -402,8 +374,7 @@ async def test_a_mirror_of_what_is_all_settled_knows_on_its_disk_where_it_begins
         leader.append(A, 900, 4)
     end = leader.log(A).next_offset
     leader.sources.floor(A, end)
-    mirror.copies.mirror(A, "leader")
-    await until(lambda: leader.is_live("mirror", A), "live")
+    await mirrored(leader, mirror, A)
     await mirror.stop()
     await leader.stop()
     found = Log(mirror.tree.path_of(A), epoch=0).open(must_exist=True)
@@ -417,11 +388,9 @@ async def test_a_mirror_of_a_leader_that_lost_everything_may_lead_although_nothi
     tmp_path: Path, is_discarded: bool, has_log: bool
 ) -> None:
     """The leader lost its power before anything was confirmed. Its mirror had records, and had them taken away."""
-    leader, mirror = await pair(tmp_path)
-    leader.lead(A, automatic=True)
+    leader, mirror = await pair(tmp_path, led=A)
     leader.fill(A, 20_000)
-    mirror.copies.mirror(A, "leader")
-    await until(lambda: leader.is_live("mirror", A), "live")
+    await mirrored(leader, mirror, A)
     await leader.stop()
     await mirror.copies.release(A)
     if is_discarded:
@@ -431,8 +400,7 @@ async def test_a_mirror_of_a_leader_that_lost_everything_may_lead_although_nothi
     if has_log:
         empty.log(A)
     empty.lead(A, automatic=True)
-    mirror.copies.mirror(A, "leader")
-    await until(lambda: empty.is_live("mirror", A), "live")
+    await mirrored(empty, mirror, A)
     await mirror.stop()
     await empty.stop()
     assert mirror.has_log(A)
@@ -451,26 +419,22 @@ async def test_a_mirror_that_was_told_to_begin_has_a_file_before_anything_comes(
 
 
 async def test_a_copy_that_is_counted_on_and_gone_is_no_copy_of_nothing(tmp_path: Path) -> None:
-    leader, mirror = await pair(tmp_path)
-    leader.lead(A, automatic=True)
+    leader, mirror = await pair(tmp_path, led=A)
     leader.append(A)
     await copied(leader, mirror)
     shutil.rmtree(mirror.tree.path_of(A))
     mirror.copies.mirror(A, "leader", is_counted_on=True)
     assert mirror.copies.damaged == {A}, "it says so, and others lead"
     leader.lead(A, automatic=True)
-    mirror.copies.mirror(A, "leader")
-    await until(lambda: leader.is_live("mirror", A), "begun anew, once nobody counts on it")
+    # Begun anew, once nobody counts on it.
+    await mirrored(leader, mirror, A)
     assert mirror.copies.damaged == set()
-    await mirror.stop()
-    await leader.stop()
-    assert compared(leader, mirror).is_identical
+    assert (await compared_when_stopped(leader, mirror)).is_identical
 
 
 async def test_what_led_two_leaders_ago_is_late_by_what_the_log_says_of_its_epoch(tmp_path: Path) -> None:
     """All of it is dropped here, and so is what the next leader wrote: but nothing of it is divergent."""
-    leader, mirror = await pair(tmp_path)
-    leader.lead(A, automatic=True)
+    leader, mirror = await pair(tmp_path, led=A)
     for _ in range(4):
         leader.append(A, 900, 4)
     await copied(leader, mirror)
@@ -480,12 +444,9 @@ async def test_what_led_two_leaders_ago_is_late_by_what_the_log_says_of_its_epoc
             leader.append(A, 900, 4)
     leader.log(A).drop_before(leader.log(A).next_offset)
     leader.lead(A, automatic=True)
-    mirror.copies.mirror(A, "leader")
-    await until(lambda: leader.is_live("mirror", A), "live")
+    await mirrored(leader, mirror, A)
     assert reports(mirror.directory) == []
-    await mirror.stop()
-    await leader.stop()
-    assert compared(leader, mirror).is_identical
+    assert (await compared_when_stopped(leader, mirror)).is_identical
 
 
 @pytest.mark.parametrize("has_more", [False, True])
@@ -493,8 +454,7 @@ async def test_of_a_copy_from_before_a_leader_that_lacked_messages_only_these_ar
     tmp_path: Path, has_more: bool
 ) -> None:
     """The queue has the others: to publish them again would double them. Nothing was published in the new term."""
-    leader, mirror = await pair(tmp_path)
-    leader.lead(A, automatic=True)
+    leader, mirror = await pair(tmp_path, led=A)
     leader.fill(A, 20_000)
     await copied(leader, mirror)
     end = leader.log(A).next_offset
@@ -534,8 +494,7 @@ async def test_what_a_leader_began_without_is_set_aside_as_lost_where_it_is_and_
     tmp_path: Path,
 ) -> None:
     """The first leader comes back to a mirror that led on without the head of the log."""
-    leader, first = await pair(tmp_path)
-    leader.lead(A, automatic=True)
+    leader, first = await pair(tmp_path, led=A)
     leader.fill(A, 20_000)
     await copied(leader, first)
 
@@ -550,11 +509,8 @@ async def test_what_a_leader_began_without_is_set_aside_as_lost_where_it_is_and_
     raise_epoch(leader, A, 2)
     leader.lead(A, automatic=True, lost=(begin, 2))
     leader.append(A)
-    first.copies.mirror(A, "leader")
-    await until(lambda: leader.is_live("mirror", A), "live")
-    await first.stop()
-    await leader.stop()
-    assert compared(leader, first).is_identical
+    await mirrored(leader, first, A)
+    assert (await compared_when_stopped(leader, first)).is_identical
     [report] = reports(first.directory)
     [kept] = report.logs
     assert (kept.from_offset, kept.next_offset, kept.messages, kept.is_lost) == (0, begin, begin, True)

@@ -27,7 +27,7 @@ from leveret.testing.network.waiting import until
 from leveret.wire import link
 from leveret.wire.chunk import ChunkType, encode_entry
 from tests.seeds import seeds
-from tests.unit.runtime.mirroring.sites import NAMES, Node, compared, pair
+from tests.unit.runtime.mirroring.sites import NAMES, Node, compared, compared_when_stopped, mirrored, pair
 
 pytestmark = pytest.mark.process
 
@@ -86,10 +86,7 @@ async def test_a_link_that_is_cut_at_any_octet_or_altered_loses_nothing(tmp_path
     leader, mirror = Node(tmp_path / "leader"), Node(tmp_path / "mirror")
     with LinkProxy(1) as proxy:
         await scenario(proxy, leader, mirror)
-        await mirror.stop()
-        await leader.stop()
-    found = compared(leader, mirror)
-    assert found.is_identical, found
+        assert (await compared_when_stopped(leader, mirror)).is_identical
 
 
 async def test_a_log_that_no_descriptor_was_left_for_is_mirrored_a_moment_later(
@@ -108,13 +105,9 @@ async def test_a_log_that_no_descriptor_was_left_for_is_mirrored_a_moment_later(
 
     monkeypatch.setattr(Log, "read_segments", scarce)
     leader.lead(A, automatic=True)
-    mirror.copies.mirror(A, "leader")
-    await until(lambda: leader.is_live("mirror", A), "live")
+    await mirrored(leader, mirror, A)
     assert next(refusals, None) is None
-    await mirror.stop()
-    await leader.stop()
-    found = compared(leader, mirror)
-    assert found.is_identical, found
+    assert (await compared_when_stopped(leader, mirror)).is_identical
 
 
 async def test_a_flush_that_no_frame_holds_comes_from_disk_by_a_new_link(
@@ -122,8 +115,7 @@ async def test_a_flush_that_no_frame_holds_comes_from_disk_by_a_new_link(
 ) -> None:
     monkeypatch.setattr(link, "FRAME_BYTES_MAX", 12_000)
     described: list[int] = []
-    leader, mirror = await pair(tmp_path)
-    leader.lead(A, automatic=True)
+    leader, mirror = await pair(tmp_path, led=A)
     mirror.copies.mirror(A, "leader")
     leader.append(A)
     await until(lambda: leader.is_live("mirror", A), "live")
@@ -135,10 +127,7 @@ async def test_a_flush_that_no_frame_holds_comes_from_disk_by_a_new_link(
     leader.promise(described, A)
     leader.commits.begin()
     await until(lambda: len(described) == 1, "the promise is kept")
-    await mirror.stop()
-    await leader.stop()
-    found = compared(leader, mirror)
-    assert found.is_identical, found
+    assert (await compared_when_stopped(leader, mirror)).is_identical
 
 
 @pytest.mark.parametrize("budget", [0, 700, 9_000, 33_000])
@@ -174,20 +163,16 @@ async def test_a_mirror_whose_disk_is_full_goes_on_when_there_is_room(
     await until(lambda: leader.is_live("mirror", A), "live again")
     assert len(describe) == leader.promised
     assert mirror.log(A).next_offset == leader.log(A).next_offset
-    await mirror.stop()
-    await leader.stop()
-    assert compared(leader, mirror).is_identical
+    assert (await compared_when_stopped(leader, mirror)).is_identical
 
 
 @pytest.mark.parametrize("seed", seeds(4, each_time=2))
 async def test_a_torn_tail_at_the_mirror_is_sent_again(tmp_path: Path, seed: int) -> None:
     """Power went while it wrote: of its newest segment the end is missing, or zero."""
     dice = random.Random(seed)
-    leader, mirror = await pair(tmp_path)
-    leader.lead(A, automatic=True)
+    leader, mirror = await pair(tmp_path, led=A)
     leader.fill(A, 20_000)
-    mirror.copies.mirror(A, "leader")
-    await until(lambda: leader.is_live("mirror", A), "live")
+    await mirrored(leader, mirror, A)
     for _ in range(5):
         leader.append(A, 900)
     await until(lambda: leader.is_live("mirror", A), "live")
@@ -201,11 +186,8 @@ async def test_a_torn_tail_at_the_mirror_is_sent_again(tmp_path: Path, seed: int
     leader.append(A)
     again = Node(mirror.directory)
     again.via = mirror.via
-    again.copies.mirror(A, "leader")
-    await until(lambda: leader.is_live("mirror", A), "live again")
-    await again.stop()
-    await leader.stop()
-    assert compared(leader, again).is_identical
+    await mirrored(leader, again, A)
+    assert (await compared_when_stopped(leader, again)).is_identical
     assert not (again.directory / "divergent").exists()
 
 
@@ -217,16 +199,14 @@ async def test_a_leader_that_ends_once_it_began_a_segment_for_a_mirror_goes_on_w
 
     Of an unused one, as nodes of before made them, the leader knows nothing after a restart.
     """
-    leader, mirror = await pair(tmp_path)
-    leader.lead(A, automatic=True)
+    leader, mirror = await pair(tmp_path, led=A)
     leader.fill(A, 20_000)
     while leader.log(A).starts_segment:
         leader.append(A)
     leader.log(A).sync()
     if not was_used:
         leader.begin_segment = lambda name: leader.log(name).roll().first_offset  # type: ignore[method-assign]
-    mirror.copies.mirror(A, "leader")
-    await until(lambda: leader.is_live("mirror", A), "live")
+    await mirrored(leader, mirror, A)
     await until(lambda: mirror.log(A).first_offset == leader.log(A).first_offset, "whole")
     assert mirror.log(A).starts_segment != was_used
     await leader.stop()
@@ -236,17 +216,13 @@ async def test_a_leader_that_ends_once_it_began_a_segment_for_a_mirror_goes_on_w
     for _ in range(3):
         again.append(A, 50)
     await until(lambda: again.is_live("mirror", A), "live again")
-    await mirror.stop()
-    await again.stop()
-    assert compared(again, mirror).is_identical
+    assert (await compared_when_stopped(again, mirror)).is_identical
 
 
 async def test_a_damaged_copy_is_put_away_and_copied_anew(tmp_path: Path) -> None:
-    leader, mirror = await pair(tmp_path)
-    leader.lead(A, automatic=True)
+    leader, mirror = await pair(tmp_path, led=A)
     leader.fill(A, 20_000)
-    mirror.copies.mirror(A, "leader")
-    await until(lambda: leader.is_live("mirror", A), "live")
+    await mirrored(leader, mirror, A)
     await mirror.stop()
     await until(lambda: not leader.sources.rows(A), "away")
     segments = logs_of(mirror.directory)[A]
@@ -254,11 +230,8 @@ async def test_a_damaged_copy_is_put_away_and_copied_anew(tmp_path: Path) -> Non
     newest.write_bytes(b"\xff" + newest.read_bytes()[1:])
     again = Node(mirror.directory)
     again.via = mirror.via
-    again.copies.mirror(A, "leader")
-    await until(lambda: leader.is_live("mirror", A), "live again")
-    await again.stop()
-    await leader.stop()
-    assert compared(leader, again).is_identical
+    await mirrored(leader, again, A)
+    assert (await compared_when_stopped(leader, again)).is_identical
     [put_away] = again.directory.glob("divergent/damaged-*")
     assert logs_of(put_away)[A].keys() == segments.keys()
 
@@ -326,8 +299,7 @@ async def test_a_crash_while_the_head_is_moved_in_leaves_a_whole_log(
         await until(lambda: leader.is_live("mirror", A), "live")
         await node.stop()
         await until(lambda: not leader.sources.rows(A), "away")
-        found = compared(leader, node)
-        assert found.is_identical, found
+        assert compared(leader, node).is_identical
         assert not (image / "divergent").exists()
     assert len(firsts) >= 4
     await leader.stop()
@@ -393,11 +365,6 @@ async def test_a_mirror_that_is_killed_again_and_again_has_what_was_promised(tmp
         mirror.commits.close()
     mirror = Node(tmp_path / "mirror")
     mirror.via["leader"] = port
-    for name in names:
-        mirror.copies.mirror(name, "leader")
-    await until(lambda: leader.is_live("mirror", *names), "live")
+    await mirrored(leader, mirror, *names)
     assert promised == {name: leader.log(name).next_offset for name in names}
-    await mirror.stop()
-    await leader.stop()
-    found = compared(leader, mirror)
-    assert found.is_identical, found
+    assert (await compared_when_stopped(leader, mirror)).is_identical

@@ -18,7 +18,7 @@ from leveret.runtime.replication import sending_link
 from leveret.testing.network.link_proxy import Direction, LinkProxy
 from leveret.testing.network.waiting import until
 from leveret.wire.link import ChangeKind, log_change
-from tests.unit.runtime.mirroring.sites import NAMES, Node, compared, pair
+from tests.unit.runtime.mirroring.sites import NAMES, Node, compared_when_stopped, mirrored, pair
 
 A, B = NAMES[:2]
 
@@ -44,9 +44,7 @@ async def test_a_sync_goes_at_the_pace_that_is_allowed_and_the_limit_may_be_chan
     assert mirror.log(A).next_offset == end
     leader.sources.sync_bytes_s_max = 0
     await until(lambda: leader.is_live("mirror", A), "live")
-    await mirror.stop()
-    await leader.stop()
-    assert compared(leader, mirror).is_identical
+    assert (await compared_when_stopped(leader, mirror)).is_identical
 
 
 async def test_what_a_cancelled_sync_copied_is_kept_over_a_new_link_too(
@@ -83,9 +81,7 @@ async def test_what_a_cancelled_sync_copied_is_kept_over_a_new_link_too(
             await until(lambda: leader.state(A, "mirror") is MirrorState.UNSYNCHRONISED, "back")
     await until(lambda: leader.is_live("mirror", A), "live")
     assert sum(sent) == total + chunks * len(log_change(ChangeKind.HEAD, 1, 0))
-    await mirror.stop()
-    await leader.stop()
-    assert compared(leader, mirror).is_identical
+    assert (await compared_when_stopped(leader, mirror)).is_identical
 
 
 @pytest.mark.parametrize(
@@ -103,8 +99,9 @@ def test_maybe_master_batch_send(
     sent: list[int] = []
 
     async def scenario() -> None:
-        limits = {"sync_bytes_s_max": bytes_s_max, "ack_timeout_ms": 1 << 60}
-        leader, mirror = await pair(tmp_path, clock_ms=lambda: next(now), **limits)
+        leader, mirror = await pair(
+            tmp_path, sync_bytes_s_max=bytes_s_max, ack_timeout_ms=1 << 60, clock_ms=lambda: next(now)
+        )
         for _ in range(26):
             leader.append(A, 250)
         leader.lead(A, batch_messages=batch_messages)
@@ -114,9 +111,7 @@ def test_maybe_master_batch_send(
         monkeypatch.setattr(SyncPace, "sent", lambda _, octets, now_ms: sent.append(octets // size_bytes))
         leader.sources.synchronise(A)
         await until(lambda: leader.is_live("mirror", A), "live")
-        await mirror.stop()
-        await leader.stop()
-        assert compared(leader, mirror).is_identical
+        assert (await compared_when_stopped(leader, mirror)).is_identical
 
     asyncio.run(scenario())
     assert sent == batches
@@ -140,9 +135,7 @@ async def test_a_mirror_that_begins_late_is_whole_once_all_before_is_settled(tmp
     leader.log(A).drop_before(first)
     leader.append(A)
     await until(lambda: leader.is_live("mirror", A), "still live")
-    await mirror.stop()
-    await leader.stop()
-    assert compared(leader, mirror).is_identical
+    assert (await compared_when_stopped(leader, mirror)).is_identical
 
 
 async def test_who_joins_an_empty_log_or_becomes_automatic_lacks_nothing(tmp_path: Path) -> None:
@@ -156,9 +149,7 @@ async def test_who_joins_an_empty_log_or_becomes_automatic_lacks_nothing(tmp_pat
     leader.append(A)
     leader.lead(B, automatic=True)
     await until(lambda: leader.is_live("mirror", A, B), "live")
-    await mirror.stop()
-    await leader.stop()
-    assert compared(leader, mirror).is_identical
+    assert (await compared_when_stopped(leader, mirror)).is_identical
 
 
 def test_a_slow_mirror_is_gone_and_catches_up_from_disk(
@@ -199,9 +190,7 @@ def test_a_slow_mirror_is_gone_and_catches_up_from_disk(
         # Nothing was sent twice.
         total = sum(leader.log(name).size_bytes for name in (A, B))
         assert total < proxy.passed(Direction.BACK) < 1.2 * total
-        await mirror.stop()
-        await leader.stop()
-        assert compared(leader, mirror).is_identical
+        assert (await compared_when_stopped(leader, mirror)).is_identical
 
     with LinkProxy(1) as proxy:
         asyncio.run(scenario(proxy))
@@ -215,8 +204,7 @@ async def test_a_mirror_that_owes_an_ack_for_too_long_is_gone(
     leader, mirror = await pair(tmp_path, ack_timeout_ms=100)
     leader.lead(A, automatic=True)
     leader.append(A)
-    mirror.copies.mirror(A, "leader")
-    await until(lambda: leader.is_live("mirror", A), "live")
+    await mirrored(leader, mirror, A)
     # Its disk takes no more.
     begin, mirror.commits.begin = mirror.commits.begin, lambda: None  # type: ignore[method-assign]
     leader.append(A)
@@ -248,9 +236,7 @@ async def test_a_publisher_never_waits_for_a_sync(tmp_path: Path) -> None:
     # More than a turn a step: so many that a publisher's are between them.
     assert turns > 32_000_000 / source_stream.STEP_BYTES / 16
     assert appended
-    await mirror.stop()
-    await leader.stop()
-    assert compared(leader, mirror).is_identical
+    assert (await compared_when_stopped(leader, mirror)).is_identical
 
 
 async def test_a_log_that_is_led_here_is_no_mirror(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from leveret.testing.network.waiting import until
 from leveret.wire.chunk import ChunkType, encode_entry
 from leveret.wire.link import MirrorInventory, Type, pack
 from tests.seeds import seeds
-from tests.unit.runtime.mirroring.sites import NAMES, Node, compared, pair
+from tests.unit.runtime.mirroring.sites import NAMES, Node, compared_when_stopped, mirrored, pair
 
 A, B = NAMES[:2]
 
@@ -77,10 +77,7 @@ async def test_whatever_happens_to_the_link_the_mirror_has_what_the_leader_has(
         ends = mirror.copies.ends(name)
         assert ends is not None
         assert (ends.first_offset, ends.next_offset) == (log.first_offset, log.next_offset)
-    await mirror.stop()
-    await leader.stop()
-    found = compared(leader, mirror)
-    assert found.is_identical, found
+    assert (await compared_when_stopped(leader, mirror)).is_identical
     assert failed == []
     assert not list((tmp_path / "mirror").rglob("divergent/*/report.json"))
 
@@ -120,9 +117,7 @@ async def test_by_hand_a_new_mirror_gets_what_is_new_until_it_is_asked_to_synchr
     assert mirror.log(A).next_offset == leader.log(A).next_offset
     leader.sources.synchronise(A)
     await until(lambda: leader.is_live("mirror", A), "synchronised")
-    await mirror.stop()
-    await leader.stop()
-    assert compared(leader, mirror).is_identical
+    assert (await compared_when_stopped(leader, mirror)).is_identical
     assert [state for _, _, state in leader.states[:4]] == [
         MirrorState.JOINING,
         MirrorState.UNSYNCHRONISED,
@@ -137,8 +132,7 @@ async def test_a_mirror_that_lost_its_disk_counts_for_nothing_until_it_is_whole_
     leader, mirror = await pair(tmp_path)
     describe: list[int] = []
     leader.lead(A)
-    mirror.copies.mirror(A, "leader")
-    await until(lambda: leader.is_live("mirror", A), "live")
+    await mirrored(leader, mirror, A)
     leader.sources.wait_for(A, frozenset({"mirror", "other"}))
     leader.append(A)
     leader.promise(describe, A)
@@ -158,9 +152,7 @@ async def test_a_mirror_that_lost_its_disk_counts_for_nothing_until_it_is_whole_
     # It is waited for, so it is sent all of it, though nobody asked for new mirrors to be synchronised.
     await until(lambda: describe == [0], "told")
     assert leader.is_live("mirror", A)
-    await again.stop()
-    await leader.stop()
-    assert compared(leader, again).is_identical
+    assert (await compared_when_stopped(leader, again)).is_identical
 
 
 async def test_what_waits_for_the_cut_is_not_sent_behind_a_new_beginning(
@@ -169,8 +161,7 @@ async def test_what_waits_for_the_cut_is_not_sent_behind_a_new_beginning(
     """A mirror tells anew what it has, in the turn in which something was appended."""
     failed: list[Exception] = []
     monkeypatch.setattr(copy_link.CopyLink, "fail", lambda self, copy, error: failed.append(error))
-    leader, mirror = await pair(tmp_path)
-    leader.lead(A, automatic=True)
+    leader, mirror = await pair(tmp_path, led=A)
     mirror.copies.mirror(A, "leader")
     leader.append(A)
     await until(lambda: leader.is_live("mirror", A), "live")
@@ -182,7 +173,5 @@ async def test_what_waits_for_the_cut_is_not_sent_behind_a_new_beginning(
     link.received(Type.COPIES, memoryview(pack(Type.COPIES, MirrorInventory([describe])))[5:])
     leader.commits.begin()
     await until(lambda: leader.is_live("mirror", A), "live again")
-    await mirror.stop()
-    await leader.stop()
-    assert compared(leader, mirror).is_identical
+    assert (await compared_when_stopped(leader, mirror)).is_identical
     assert failed == []

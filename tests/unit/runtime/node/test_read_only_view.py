@@ -30,8 +30,7 @@ async def test_a_log_that_came_before_the_definition_of_its_queue_is_read_in_par
         asked.append(bytes_max)
         return read(log, offset, bytes_max, **options)
 
-    leader = Site(tmp_path / "leader")
-    await leader.start()
+    leader = await Site.started(tmp_path / "leader")
     await leader.apply(d.Put(d.Vhost(name="v")), d.Put(d.Queue(vhost="v", name="q")))
     await leader.publish(200, "q")
     monkeypatch.setattr(read_only_view, "_PART_BYTES", 1000)
@@ -55,8 +54,7 @@ async def test_at_the_end_of_a_join_queues_are_read_in_turns_of_the_loop_and_eac
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """10,000 queues were one step of 0.7 s, and the leader's confirms waited for the acks of this node."""
-    leader = Site(tmp_path / "leader")
-    await leader.start()
+    leader = await Site.started(tmp_path / "leader")
     names = [f"q{number}" for number in range(6)]
     await leader.apply(d.Put(d.Vhost(name="v")), *(d.Put(d.Queue(vhost="v", name=name)) for name in names))
     for name in names:

@@ -21,8 +21,7 @@ async def test_all_else_has_its_turn_while_queues_are_recovered(monkeypatch: Any
     turns: list[int] = []
 
     with scratch() as directory:
-        site = Site(directory)
-        await site.start()
+        site = await Site.started(directory)
         await site.apply(d.Put(d.Vhost(name="v")))
         await site.apply(*(d.Put(d.Queue(vhost="v", name=f"q{each}")) for each in range(QUEUES)))
         await site.kill()
@@ -54,8 +53,7 @@ async def test_all_else_has_its_turn_while_a_followed_node_opens_its_logs(monkey
     turns: list[int] = []
 
     with scratch() as directory:
-        site = Site(directory)
-        await site.start()
+        site = await Site.started(directory)
         await site.apply(d.Put(d.Vhost(name="v")))
         for number in range(QUEUES):
             await site.apply(d.Put(d.Queue(vhost="v", name=f"q{number}")))

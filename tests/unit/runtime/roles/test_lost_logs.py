@@ -57,8 +57,7 @@ def remove_all(directory: Path) -> None:
 
 async def whole_follower(directory: Path) -> None:
     """The data of a follower that was in step with its leader, and was killed."""
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     await site.apply(d.Put(d.Vhost(name="v")), d.Put(d.Queue(vhost="v", name="q")), d.Put(STREAM))
     await site.publish(20)
     await site.kill()

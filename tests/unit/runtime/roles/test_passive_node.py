@@ -34,11 +34,9 @@ def directory() -> Iterator[Path]:
 
 async def damaged_log(directory: Path) -> str:
     """The log of a queue of several segments, one octet of the first of which is not what it was."""
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     await site.apply(d.Put(d.Vhost(name="v")), d.Put(d.Queue(vhost="v", name="q")))
-    for _ in range(MESSAGES):
-        await site.publish(1)
+    await site.publish_often(MESSAGES, 1)
     [log] = (path for path in (directory / "queues").iterdir() if path.is_dir())
     await site.kill()
     flip(log, 0, 60)

@@ -64,8 +64,7 @@ async def follow(site: Site, *theirs: AnyEntity, force: bool = False) -> DeltaOu
 
 
 async def test_what_is_published_while_a_delta_is_applied_stays_with_its_queue(directory: Path) -> None:
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     names = [*(f"e{number}" for number in range(CHANGES_PER_SLICE)), "q"]
     await site.apply(Put(Vhost(name="v")), *(Put(Queue(vhost="v", name=name)) for name in names))
     found = found_by(site, *(Queue(vhost="v", name=name, arguments=CHANGED) for name in names))
@@ -82,8 +81,7 @@ async def test_what_is_published_while_a_delta_is_applied_stays_with_its_queue(d
 
 
 async def test_what_waits_for_the_flush_stays_with_its_queue_until_it_is_forced(directory: Path) -> None:
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     await site.apply(Put(Vhost(name="v")), Put(Queue(vhost="v", name="q")))
     site.queue().gathered.add(alike(HEAD, [b"%08d" % 1]))
     site.node.broker.dirty[site.queue()] = None
@@ -97,8 +95,7 @@ async def test_what_waits_for_the_flush_stays_with_its_queue_until_it_is_forced(
 
 
 async def test_a_queue_that_is_down_keeps_its_log(directory: Path) -> None:
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     await site.apply(Put(Vhost(name="v")), Put(Queue(vhost="v", name="q")))
     bodies = await site.publish(20)
     await site.kill()
@@ -127,8 +124,7 @@ async def test_no_message_is_lost_to_a_limit_that_never_was_in_force_at_the_upst
         definition = {"max-length": length}
         return Policy(vhost="v", name=name, pattern="^q", definition=definition, priority=priority)
 
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     broker, others = (
         site.node.broker,
         [User(name=f"u{n}", password_hash="") for n in range(CHANGES_PER_SLICE)],
@@ -152,8 +148,7 @@ async def test_no_message_is_lost_to_a_limit_that_never_was_in_force_at_the_upst
 
 
 async def test_a_connection_keeps_its_exclusive_queues_and_what_they_are_bound_to(directory: Path) -> None:
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     broker = site.node.broker
     await site.apply(Put(Vhost(name="v")), Put(Exchange(vhost="v", name="x", type="direct")))
     broker.declare_queue(Queue(vhost="v", name="own"), owner=site)
@@ -175,8 +170,7 @@ async def test_a_connection_keeps_its_exclusive_queues_and_what_they_are_bound_t
 async def test_what_a_connection_bound_while_a_delta_was_applied_is_bound_to_the_replaced_exchange(
     directory: Path,
 ) -> None:
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     broker, x = site.node.broker, Exchange(vhost="v", name="x", type="direct")
     gone = [Queue(vhost="v", name=f"gone{number}") for number in range(CHANGES_PER_SLICE)]
     await site.apply(Put(Vhost(name="v")), Put(x), *map(Put, gone))
@@ -202,8 +196,7 @@ async def test_what_a_connection_bound_while_a_delta_was_applied_is_bound_to_the
 async def test_what_cannot_be_had_here_is_refused_and_what_there_is_instead_stays(
     directory: Path, force: bool
 ) -> None:
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     x, q = Exchange(vhost="v", name="x", type="topic"), Queue(vhost="v", name="q")
     to_q = Binding(vhost="v", source="x", destination="q")
     await site.apply(Put(Vhost(name="v")), Put(x), Put(q), Put(to_q))

@@ -20,8 +20,7 @@ from tests.unit.runtime.collecting.site import TAGGED, Site
 
 
 async def test_an_upstream_digests_many_entities_in_slices_and_few_at_once(directory: Path) -> None:
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     sync = site.node.schema_sync
     await sync.set_mode("upstream")
     await site.apply(Put(TAGGED))

@@ -25,8 +25,7 @@ def make(directory: Path) -> Path:
 
 async def downstream(directory: Path) -> Site:
     """A node with the default name that is to follow an upstream."""
-    site = Site(make(directory))
-    await site.start()
+    site = await Site.started(make(directory))
     await site.apply(d.Put(TAGGED), d.Put(d.GlobalParameter(name=UPSTREAM_PARAMETER, value=UPSTREAM)))
     return site
 
@@ -41,8 +40,7 @@ def reference_of(site: Site) -> str:
 async def collecting(directory: Path) -> tuple[Site, OutgoingLog]:
     """An upstream with 80 collected messages."""
     site = await replicating(make(directory), "q")
-    for _ in range(20):
-        await site.publish(4)
+    await site.publish_often(20, 4)
     return site, await served(site)
 
 

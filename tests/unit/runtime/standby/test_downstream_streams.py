@@ -165,8 +165,7 @@ async def used(site: Site, arguments: dict[str, Any]) -> None:
 async def test_a_mark_beyond_what_a_stream_gets_to_is_refused_and_nothing_is_stored(
     directory: Path, offset: int
 ) -> None:
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     await site.apply(d.Put(TAGGED), queue(KEPT))
     await publish(site, range(3))
     attributes = encode_trailer(encode_attribute(Attribute.QUEUE_OFFSET, b"", offset))
@@ -182,8 +181,7 @@ async def test_a_queue_in_a_streams_place_gets_none_of_the_streams_entries(
     directory: Path, kind: str, marked: bool
 ) -> None:
     """Its consumers would get the octets of the stream's entries as bodies."""
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     await site.apply(d.Put(TAGGED), queue({"x-queue-type": kind}))
     marks = MessageRun.of(1, [mark_entry(entry(0), b"")])
     run = marks if marked else MessageRun(1, 1, pack_entries(entry(0))[0])
@@ -212,8 +210,7 @@ async def test_a_rehearsal_has_a_streams_entries_in_a_queue(directory: Path, mar
 
 
 async def test_a_readers_offset_at_the_end_of_all_offsets_goes_no_further(directory: Path) -> None:
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     await site.apply(d.Put(TAGGED), queue(KEPT))
     await publish(site, range(3))
     attributes = encode_trailer(
@@ -411,8 +408,7 @@ async def test_of_too_many_publishers_those_that_published_last_are_known(
 async def test_a_stream_that_is_made_anew_or_collected_again_has_only_what_was_stored_since(
     directory: Path,
 ) -> None:
-    up = Site(directory / "up")
-    await up.start()
+    up = await Site.started(directory / "up")
     await up.apply(d.Put(TAGGED), d.Put(POLICY), queue(KEPT))
     await publish(up, range(5), reference=b"old")
     await up.apply(d.Delete("queues", ("v", "qs")))
@@ -513,8 +509,7 @@ async def test_what_was_deleted_of_a_plan_that_a_later_promotion_left_out_is_rem
 
 
 async def test_a_recovery_is_no_publisher_to_hand_on_and_a_reader_may_have_any_name(directory: Path) -> None:
-    up = Site(directory / "up")
-    await up.start()
+    up = await Site.started(directory / "up")
     await up.apply(d.Put(TAGGED), d.Put(POLICY), queue(KEPT))
     await publish(up, range(10), reference=b"recovery.1")
     await publish(up, range(10, 20), reference=b"p")

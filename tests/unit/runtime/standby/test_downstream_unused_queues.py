@@ -16,8 +16,7 @@ REPLICATED, LOCAL = ("v", "q"), ("v", "local")
 async def test_a_replicated_queue_does_not_expire_on_a_downstream_and_does_once_it_is_none(
     directory: Path,
 ) -> None:
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     await site.node.schema_sync.set_mode("downstream")
     arguments = {"x-expires": EXPIRES_MS}
     queues = [

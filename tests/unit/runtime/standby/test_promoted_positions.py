@@ -50,8 +50,7 @@ async def test_a_promoted_node_claims_only_what_it_has_all_of(
 ) -> None:
     state = {"operating_mode": "upstream", "promotions": promotions}
     StateFile(directory / "standby.json").save(state)
-    site = Site(directory)
-    await site.start()
+    site = await Site.started(directory)
     assert site.node.stream_server.query_offset("v", f"{TRANSFERRED_PREFIX}7") == has
     assert site.node.stream_server.query_offset("v", f"{TRANSFERRED_FINGERPRINT_PREFIX}7") == (
         (has and has + 1) or None

@@ -27,7 +27,7 @@ from leveret.storage.segment_file import STEP_BYTES
 from leveret.testing.simulation.machine.disk import SimulatedDisk
 from leveret.wire.chunk import ChunkType, encode_entry
 from leveret.wire.record import Settlement, encode_settlements
-from tests.unit.storage.logs import append, files, make, scratch, segments
+from tests.unit.storage.logs import append, append_often, files, make, scratch, segments
 from tests.unit.storage.places import CHUNKS, Chunks, filled, flip, held, overwrite, segment_path
 
 AT_MS = 1_795_261_500_000
@@ -122,8 +122,7 @@ def test_what_stays_in_the_log_can_be_written_to_and_what_is_aside_stays_as_it_w
         quarantine(data_dir, at)
         log = make(log.directory).open()
         assert log.next_offset == at
-        for _ in range(9):
-            append(log, 33)
+        append_often(log, 9, 33)
         log.close()
         assert chunks_aside(data_dir) == tail
 
@@ -145,8 +144,7 @@ def test_a_log_that_goes_on_although_it_was_quarantined_changes_nothing_there(tm
         before = chunks_aside(data_dir)
         assert reported is not None
         log = make(log.directory).open()
-        for _ in range(2):
-            append(log, 33)
+        append_often(log, 2, 33)
         log.sync()
         log.close()
         assert chunks_aside(data_dir) == before

@@ -235,12 +235,17 @@ async def begun(world: World) -> None:
     world.task = asyncio.create_task(world.placement_controller.run())  # type: ignore[attr-defined]
 
 
+async def at_rest(world: World) -> None:
+    """It has begun, and done all that is due."""
+    await begun(world)
+    await world.rest()
+
+
 async def all_synchronised(world: World) -> None:
     """It leads the queue, all others mirror it and have everything, and the record says so."""
     world.records(placed("bcd", "bcd"))
     world.hands.ready_ones[Q] = "bcd"
-    await begun(world)
-    await world.rest()
+    await at_rest(world)
 
 
 # -- a record is replaced only by who has looked at it --------------------------------------------
@@ -264,8 +269,7 @@ async def test_what_was_decided_of_a_queue_that_is_gone_by_then_is_not_written(
         world.hear()
 
     world.store.before.append(gone)
-    await begun(world)
-    await world.rest()
+    await at_rest(world)
     assert world.recorded(keys[0]).mirrors == ("b", "c", "d")
     if is_declared_again:
         assert world.recorded(last).epoch == 8
@@ -286,8 +290,7 @@ async def test_who_leads_by_a_record_that_came_meanwhile_is_not_replaced() -> No
             world.hear()
 
     world.hands.asked = asked
-    await begun(world)
-    await world.rest()
+    await at_rest(world)
     assert world.recorded() == other
 
 
@@ -303,8 +306,7 @@ async def test_a_queue_that_was_declared_anew_is_not_deleted_for_the_one_before(
         world.hear()
 
     world.store.before.append(declared_anew)
-    await begun(world)
-    await world.rest()
+    await at_rest(world)
     assert world.deleted == []
 
 
@@ -317,8 +319,7 @@ async def test_a_record_is_followed_before_anything_is_decided_by_it(monkeypatch
     first = ("/", "first")
     world.records(placed("bcd", "bcd"), first)
     world.records(placed("acd", "acd", leader="b", run_id="b1"))
-    await begun(world)
-    await world.rest()
+    await at_rest(world)
     followed = world.hands.followed
     mine = placed("bcd", "bcd", term=4)
     world.due.add([first, Q])
@@ -333,8 +334,7 @@ async def test_a_record_is_followed_before_anything_is_decided_by_it(monkeypatch
 async def test_what_was_replaced_is_not_followed_any_more() -> None:
     world = World()
     world.records(placed("bcd"))
-    await begun(world)
-    await world.rest()
+    await at_rest(world)
     world.hands.ready_ones[Q] = "b"
     world.due.add([Q])
     await world.rest()
@@ -472,8 +472,7 @@ async def test_whether_a_majority_is_asked_is_the_records_word(policy: MirrorPol
     world = World(alive="abc", policy=policy)
     world.records(placed("abc", "abc", leader="d", run_id="d1", majority=True))
     world.hands.ends = {"a": (3, 8), "b": (3, 9)}
-    await begun(world)
-    await world.rest()
+    await at_rest(world)
     assert (world.recorded().leader, world.recorded().synchronised) == ("b", ())
 
 
@@ -482,8 +481,7 @@ async def test_too_few_of_a_majority_lead_nothing() -> None:
     before = placed("abc", "abc", leader="d", run_id="d1", majority=True)
     world.records(before)
     world.hands.ends = {"a": (3, 8)}
-    await begun(world)
-    await world.rest()
+    await at_rest(world)
     assert world.recorded() == before
 
 
@@ -491,8 +489,7 @@ async def test_who_cannot_read_its_copy_stands_aside() -> None:
     world = World(alive="abc")
     world.records(placed("ab", "ab", leader="d", run_id="d1"))
     world.hands.damaged.add(Q)
-    await begun(world)
-    await world.rest()
+    await at_rest(world)
     assert (world.recorded().leader, world.recorded().synchronised) == ("d", ("b",))
 
 
@@ -504,8 +501,7 @@ async def test_a_leader_that_cannot_read_its_log_is_followed_by_who_has_all(
     world.records(placed("bc", synchronised))
     world.hands.damaged.add(Q)
     world.policy = MirrorPolicy(mode="all", promote_on_failure="always")
-    await begun(world)
-    await world.rest()
+    await at_rest(world)
     assert world.recorded().leader == leader
 
 
@@ -535,8 +531,7 @@ async def test_it_is_not_given_to_who_leads_it_or_is_no_mirror_or_lacks_somethin
     world.records(before)
     world.hands.ready_ones[Q] = "cd"
     world.placement_controller.is_held = True
-    await begun(world)
-    await world.rest()
+    await at_rest(world)
     assert world.recorded() == before
     assert not await world.placement_controller.move(Q, to)
     assert world.hands.given == []
@@ -639,8 +634,7 @@ async def test_that_they_had_it_counts_for_nothing_once_it_was_to_be_given_away(
     world = World()
     world.records(placed("bcd", "c"))
     world.hands.ready_ones[Q] = "c"
-    await begun(world)
-    await world.rest()
+    await at_rest(world)
     then = await ready(world, "bc")
 
     def refuses() -> None:
@@ -664,8 +658,7 @@ async def test_a_queue_that_nobody_may_lead_is_closed_as_it_is_recorded_by_then(
     world.records(placed("bc", ""))
     world.hands.ready_ones[other] = "bcd"
     world.placement_controller.is_held = True
-    await begun(world)
-    await world.rest()
+    await at_rest(world)
 
     def changes() -> None:
         world.records(placed("b", ""))

@@ -80,6 +80,11 @@ class Keeper(QueueRoles):
         self.make_queue(definition, no_read)
 
 
+def kept_at(directory: Path) -> tuple[Node, Keeper]:
+    node = Node(directory)
+    return node, Keeper(node)
+
+
 def queue_of(epoch: int) -> Any:
     definition = d.Queue(name="q", vhost="/", epoch=epoch)
     return SimpleNamespace(
@@ -91,8 +96,7 @@ def queue_of(epoch: int) -> Any:
 async def test_what_comes_late_of_a_queue_before_does_nothing_to_the_one_that_was_declared_since(
     tmp_path: Path, late: Placement | None
 ) -> None:
-    node = Node(tmp_path / "a")
-    keeping = Keeper(node)
+    node, keeping = kept_at(tmp_path / "a")
     placement = Placement(8, "a", "a1", 1, ("b",), ("b",))
     keeping.known[KEY] = queue = queue_of(8)
     keeping.declared(queue.definition, placement)
@@ -107,8 +111,7 @@ async def test_what_comes_late_of_a_queue_before_does_nothing_to_the_one_that_wa
 
 async def test_a_queue_that_is_declared_anew_again_and_again_leaves_nothing_behind(tmp_path: Path) -> None:
     """It is declared before the end of the earlier queue's record is followed, as a busy node does."""
-    node = Node(tmp_path / "a")
-    keeping = Keeper(node)
+    node, keeping = kept_at(tmp_path / "a")
     for epoch in range(8, 11):
         keeping.known[KEY] = queue_of(epoch)
         keeping.declared(keeping.known[KEY].definition, Placement(epoch, "a", "a1", 1, ("b",), ("b",)))
@@ -124,8 +127,7 @@ async def test_a_queue_that_is_declared_anew_again_and_again_leaves_nothing_behi
 
 async def test_a_deleted_queue_leaves_no_epoch_of_its_log_behind(tmp_path: Path) -> None:
     """Durable queues of single clients come and go as long as a node runs."""
-    node = Node(tmp_path / "a")
-    keeping = Keeper(node)
+    node, keeping = kept_at(tmp_path / "a")
     keeping.known[KEY] = queue_of(8)
     keeping.declared(keeping.known[KEY].definition, Placement(8, "a", "a1", 1))
     await keeping.follow(KEY, keeping.placements[KEY])
@@ -149,8 +151,7 @@ async def test_a_leader_takes_for_delivered_what_the_last_one_recorded_when_it_h
     given: HandOver | None, delivered: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`b` handed the queue over to `c`, and `c` gave it to this node or was lost; it followed only the last record."""
-    node = Node(tmp_path / "a")
-    keeping = Keeper(node)
+    node, keeping = kept_at(tmp_path / "a")
     keeping.known[KEY] = RemoteQueue(d.Queue(name="q", vhost="/", epoch=8), "b")
     name = await with_copy(node)
     node.copies._cursors[name] = 1
@@ -180,8 +181,7 @@ async def with_copy(node: Node) -> str:
 async def test_a_copy_that_cannot_be_read_is_put_away_once_the_record_does_not_count_on_it(
     tmp_path: Path,
 ) -> None:
-    node = Node(tmp_path / "a")
-    keeping = Keeper(node)
+    node, keeping = kept_at(tmp_path / "a")
     keeping.known[KEY] = RemoteQueue(d.Queue(name="q", vhost="/", epoch=8), "b")
     name = await with_copy(node)
     segment = next(node.tree.path_of(name).glob("*.segment"))
@@ -259,8 +259,7 @@ async def test_a_copy_that_may_have_lost_messages_is_compared_with_its_leader_be
 
 
 async def test_who_is_named_or_sent_something_must_keep_its_copy(tmp_path: Path) -> None:
-    node = Node(tmp_path / "a")
-    keeping = Keeper(node)
+    node, keeping = kept_at(tmp_path / "a")
     placement = mirrored("a", "b", "b", stopped=("c",))
     keeping.known[KEY] = queue_of(8)
     keeping.declared(keeping.known[KEY].definition, placement)
@@ -277,8 +276,7 @@ async def test_who_is_named_or_sent_something_must_keep_its_copy(tmp_path: Path)
 
 
 async def test_what_a_node_says_that_it_has_is_on_its_disk(tmp_path: Path) -> None:
-    node = Node(tmp_path / "a")
-    keeping = Keeper(node)
+    node, keeping = kept_at(tmp_path / "a")
     name = NAME
     end = node.append(name, count=3)
     log = node.tree.logs[name]
@@ -292,8 +290,7 @@ async def test_what_a_killed_process_left_is_on_the_disk_too_before_it_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was not opened yet: the node has just started, and has not followed the queue's record."""
-    node = Node(tmp_path / "a")
-    keeping = Keeper(node)
+    node, keeping = kept_at(tmp_path / "a")
     name = await with_copy(node)
     synced: list[Path] = []
     sync = Log.sync
@@ -420,8 +417,7 @@ async def test_a_mirror_that_does_not_say_that_it_is_ready_is_not_waited_for(
 async def test_a_queue_that_was_deleted_here_a_moment_ago_is_not_handed_over(
     tmp_path: Path, is_declared_anew: bool
 ) -> None:
-    node = Node(tmp_path / "a")
-    keeping = Keeper(node)
+    node, keeping = kept_at(tmp_path / "a")
     keeping._engine = cast(Any, SimpleNamespace(flush=lambda: None))
     keeping.known[KEY] = queue_of(8)
     keeping.declared(keeping.known[KEY].definition, mirrored("a", "b", "b"))
@@ -438,8 +434,7 @@ async def test_a_queue_that_was_deleted_here_a_moment_ago_is_not_handed_over(
 async def test_a_queue_that_was_declared_anew_during_a_hand_over_is_not_replaced_by_the_one_before(
     tmp_path: Path,
 ) -> None:
-    node = Node(tmp_path / "a")
-    keeping = Keeper(node)
+    node, keeping = kept_at(tmp_path / "a")
     keeping._queues.handed_over[KEY] = queue_of(8)
     keeping.known[KEY] = queue_of(9)
     keeping.take_back(KEY)
@@ -450,8 +445,7 @@ async def test_a_queue_that_was_declared_anew_during_a_hand_over_is_not_replaced
 async def test_what_a_queue_handed_out_is_told_once_it_is_handed_over_and_can_be_known(
     tmp_path: Path,
 ) -> None:
-    node = Node(tmp_path / "a")
-    keeping = Keeper(node)
+    node, keeping = kept_at(tmp_path / "a")
     queue = Queue(d.Queue(name="q", vhost="/", epoch=8), no_read)
     queue.backlog.cursor = 7
     assert keeping.delivered_before(KEY) is None
@@ -476,8 +470,7 @@ class Stopping(Keeper):
 
 
 async def test_a_mirror_without_a_copy_lacks_records_also_of_a_queue_without_messages(tmp_path: Path) -> None:
-    node = Node(tmp_path / "a")
-    keeping = Keeper(node)
+    node, keeping = kept_at(tmp_path / "a")
     keeping._queues.handed_over[KEY] = Queue(d.Queue(name="q", vhost="/", epoch=8), no_read)
     assert keeping.lacks(KEY, "b") == Lack(0, 0)
     await node.stop()
