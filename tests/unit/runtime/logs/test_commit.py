@@ -22,6 +22,7 @@ from leveret.storage.kernel_syncs import KernelSyncs
 from leveret.storage.log import Log
 from leveret.storage.sync import close_descriptors, sync_descriptors
 from leveret.testing.network.waiting import until
+from tests.endings import at_end
 from tests.unit.memory import scratch
 
 
@@ -37,7 +38,14 @@ class Disk:
         monkeypatch.setattr(commit_module, "sync_descriptors", self._sync)
 
     def commit(self, *, fsync: bool = True) -> GroupCommit:
-        return GroupCommit(fsync=fsync, on_failure=self.failures.append)
+        """A commit that ends with its test."""
+        commit = GroupCommit(fsync=fsync, on_failure=self.failures.append)
+
+        async def close() -> None:
+            commit.close()
+
+        at_end(close)
+        return commit
 
     def append(self, commit: GroupCommit) -> int:
         """Append a record; returns the end that a promise about it needs."""
@@ -84,7 +92,6 @@ async def test_a_promise_waits_for_the_sync(disk: Disk) -> None:
     disk.let_go()
     await until(lambda: kept)
     assert (kept, commit.rounds) == (["a"], 1)
-    commit.close()
 
 
 async def test_a_promise_is_not_kept_by_a_round_that_began_before_its_append(disk: Disk) -> None:
@@ -103,7 +110,6 @@ async def test_a_promise_is_not_kept_by_a_round_that_began_before_its_append(dis
     await until(lambda: len(kept) == 3)
     assert (kept, commit.rounds) == (["a", "b", "c"], 2)
     assert commit.waited_s > 0
-    commit.close()
 
 
 async def test_a_promise_about_nothing_new_is_kept_at_once_but_not_before_a_round_under_way(
@@ -120,7 +126,6 @@ async def test_a_promise_about_nothing_new_is_kept_at_once_but_not_before_a_roun
     disk.let_go()
     await until(lambda: len(kept) == 2)
     assert disk.syncing == 1
-    commit.close()
 
 
 async def test_no_round_begins_for_what_nobody_waits_for_until_somebody_does(
@@ -142,7 +147,6 @@ async def test_no_round_begins_for_what_nobody_waits_for_until_somebody_does(
     commit.begin()
     await asyncio.sleep(0.02)
     assert disk.syncing == 1
-    commit.close()
 
 
 async def test_a_round_for_what_nobody_waits_for_begins_soon(disk: Disk) -> None:
@@ -157,7 +161,6 @@ async def test_a_round_for_what_nobody_waits_for_begins_soon(disk: Disk) -> None
     end = disk.append(commit)
     commit.begin()
     await until(lambda: disk.log.synced_offset == end)
-    commit.close()
 
 
 async def test_what_nobody_waits_for_and_no_disk_has_to_keep_does_not_wait(disk: Disk) -> None:
@@ -165,7 +168,6 @@ async def test_what_nobody_waits_for_and_no_disk_has_to_keep_does_not_wait(disk:
     commit.once_durable(lambda: kept.append("a"))
     commit.begin()
     assert kept == ["a"]
-    commit.close()
 
 
 async def test_few_logs_are_synced_by_the_kernel_and_no_thread(
@@ -182,7 +184,6 @@ async def test_few_logs_are_synced_by_the_kernel_and_no_thread(
         await commit.all_durable()
         assert [log.synced_offset for log in logs] == [log.next_offset for log in logs]
     assert (failures, commit.rounds) == ([], 3)
-    commit.close()
 
 
 async def test_an_error_of_the_kernels_sync_keeps_no_promise(tmp_path: Path) -> None:
@@ -199,7 +200,6 @@ async def test_an_error_of_the_kernels_sync_keeps_no_promise(tmp_path: Path) -> 
     await until(lambda: bool(failures))
     assert "refused" in str(failures[0])
     assert (kept, log.synced_offset) == ([], 0)
-    commit.close()
 
 
 async def test_what_is_dirty_is_written_back_for_nobody_and_the_next_round_is_one_syncfs(
@@ -226,7 +226,6 @@ async def test_what_is_dirty_is_written_back_for_nobody_and_the_next_round_is_on
     assert synced[0].startswith("write_back")
     assert synced[1].startswith("fdatasync")
     assert failures == []
-    commit.close()
 
 
 class Followers:
@@ -264,7 +263,6 @@ async def test_a_promise_waits_for_the_followers_too_and_a_confirm_for_enough_of
     followers.enough = followers.shipped
     commit.keep()
     assert kept == ["reply", "confirm"]
-    commit.close()
 
 
 async def test_a_promise_may_append_and_promise_again(disk: Disk) -> None:
@@ -283,7 +281,6 @@ async def test_a_promise_may_append_and_promise_again(disk: Disk) -> None:
     assert kept == ["a"]
     disk.let_go()
     await until(lambda: kept == ["a", "b"])
-    commit.close()
 
 
 async def test_after_a_failed_sync_no_promise_is_ever_kept(disk: Disk) -> None:
@@ -322,7 +319,6 @@ async def test_a_log_that_cannot_be_synced_at_all_is_a_failure_too(
     assert "Input/output error" in str(failure)
     commit.begin()
     assert (kept, disk.syncing, len(disk.failures)) == ([], 0, 1)
-    commit.close()
 
 
 def test_a_round_waits_for_descriptors_and_takes_fewer_logs_at_a_time(
@@ -406,7 +402,6 @@ async def test_a_machine_that_gives_no_thread_is_a_failure_and_nobody_waits_for_
     assert (str(disk.failures[0]), kept) == ("can't start new thread", [])
     commit.begin()
     assert len(disk.failures) == 1
-    commit.close()
 
 
 async def test_a_promise_that_cannot_be_kept_is_a_failure_and_none_after_it_is_kept(disk: Disk) -> None:
@@ -422,7 +417,6 @@ async def test_a_promise_that_cannot_be_kept_is_a_failure_and_none_after_it_is_k
     disk.let_go()
     await until(lambda: disk.failures)
     assert (disk.failures, kept) == ([bug], [])
-    commit.close()
 
 
 @pytest.mark.parametrize(
@@ -461,7 +455,6 @@ async def test_a_bug_in_a_round_is_told_and_a_failure_and_no_promise_is_kept_aft
     assert "round_failed action=stop" in caplog.text
     promise(commit, kept, "later")
     assert (disk.failures, kept) == ([bug], kept_before)
-    commit.close()
 
 
 async def test_one_share_that_fails_is_a_failure_though_others_are_still_at_it(
@@ -515,7 +508,6 @@ async def test_without_fsync_promises_are_kept_at_once(disk: Disk) -> None:
     disk.append(commit)
     promise(commit, kept, "a")
     assert (kept, disk.syncing) == (["a"], 0)
-    commit.close()
 
 
 async def test_without_fsync_a_segment_counts_once_it_is_synced_beside_and_nobody_waits(
@@ -534,7 +526,6 @@ async def test_without_fsync_a_segment_counts_once_it_is_synced_beside_and_nobod
     disk.let_go(9)
     await until(lambda: not disk.log.is_rolling)
     assert disk.log.drop_before(2) == 2
-    commit.close()
 
 
 async def test_a_round_of_many_logs_goes_in_parts_and_its_promises_wait_for_the_last(
@@ -567,7 +558,6 @@ async def test_a_round_of_many_logs_goes_in_parts_and_its_promises_wait_for_the_
     commit.when_durable(lambda: durable.extend(log.synced_offset for log in logs))
     await commit.all_durable()
     assert (durable, most, commit.rounds) == ([1] * 5, 2, 1)
-    commit.close()
 
 
 async def test_settle_waits_until_everything_so_far_is_durable(disk: Disk) -> None:
@@ -579,7 +569,6 @@ async def test_settle_waits_until_everything_so_far_is_durable(disk: Disk) -> No
     assert not waiting.done()
     disk.let_go()
     await asyncio.wait_for(waiting, 60)
-    commit.close()
 
 
 async def test_a_synced_segment_gets_its_final_name(disk: Disk, tmp_path: Path) -> None:
@@ -592,7 +581,6 @@ async def test_a_synced_segment_gets_its_final_name(disk: Disk, tmp_path: Path) 
     disk.let_go(3)
     await commit.all_durable()
     assert [path.suffix for path in sorted((tmp_path / "log").iterdir())] == [".segment", ".segment"]
-    commit.close()
 
 
 STEP = st.sampled_from(["append", "promise", "promise that nobody waits for", "begin", "let go"])

@@ -24,6 +24,7 @@ from leveret.testing.applications.compare import Comparison, compare
 from leveret.testing.network.waiting import until
 from leveret.wire.chunk import Attribute, ChunkType, encode_attribute, encode_entry, encode_trailer
 from leveret.wire.link import LinkError, Type
+from tests.endings import at_end
 
 SEGMENT_BYTES = 4096
 KNOWN = (b"mirror", b"a", b"b", b"c")
@@ -45,7 +46,7 @@ class Refused:
 
 
 class Node:
-    """One node: its tree, what it leads and what it mirrors.
+    """One node: its tree, what it leads and what it mirrors. It stops with its test.
 
     Attributes:
         states: what was told of mirrors, in order.
@@ -72,6 +73,8 @@ class Node:
         self.port = 0
         self._server: asyncio.Server | None = None
         self._accepted: list[LinkPeer] = []
+        self._has_ended = False
+        at_end(self._end)
 
     # -- log_table.LogTable -------------------------------------------------------------------
 
@@ -152,7 +155,12 @@ class Node:
             if not peer.is_closed:
                 peer.abort()
 
+    async def _end(self) -> None:
+        if not self._has_ended:
+            await self.stop()
+
     async def stop(self) -> None:
+        self._has_ended = True
         await self.copies.close()
         self.sources.close()
         self.cut_links()

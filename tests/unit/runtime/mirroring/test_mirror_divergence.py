@@ -288,8 +288,6 @@ async def test_what_is_released_can_be_led_and_what_is_discarded_is_gone(
     mirror.append(A)
     # Not a mirror's any more, whatever a link says.
     assert mirror.log(A).next_offset == end + 2
-    await mirror.stop()
-    await leader.stop()
 
 
 async def test_what_is_released_is_on_this_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,8 +306,6 @@ async def test_what_is_released_is_on_this_disk(tmp_path: Path, monkeypatch: pyt
     assert closed == [end]
     monkeypatch.undo()
     log.close()
-    await mirror.stop()
-    await leader.stop()
 
 
 async def test_a_copy_that_is_wanted_again_while_its_deletion_waits_stays(tmp_path: Path) -> None:
@@ -344,7 +340,7 @@ async def test_a_copy_that_is_cut_takes_nothing_meanwhile_and_who_reads_it_ends(
 
 
 async def test_a_deleted_log_needs_no_mirror_and_one_led_elsewhere_promises_nothing(tmp_path: Path) -> None:
-    leader, mirror = await pair(tmp_path)
+    leader, _mirror = await pair(tmp_path)
     describe: list[int] = []
     leader.lead(A, B)
     for name in (A, B):
@@ -359,8 +355,6 @@ async def test_a_deleted_log_needs_no_mirror_and_one_led_elsewhere_promises_noth
     leader.commits.forget(leader.log(A))
     leader.log(A).delete()
     assert describe == [0]
-    await mirror.stop()
-    await leader.stop()
 
 
 @pytest.mark.parametrize("is_automatic", [False, True])
@@ -474,20 +468,16 @@ async def test_of_a_copy_from_before_a_leader_that_lacked_messages_only_these_ar
         for log in each.logs
     ]
     assert found == ([(end, 3, True)] if has_more else [])
-    await mirror.stop()
-    await leader.stop()
 
 
 async def test_a_comparison_ends_without_a_result_if_the_copy_is_released(tmp_path: Path) -> None:
     """As when the queue gets another leader meanwhile; this one leads nothing yet."""
-    leader, mirror = await pair(tmp_path)
+    _leader, mirror = await pair(tmp_path)
     mirror.append(A)
     comparing = asyncio.create_task(mirror.copies.compare(A, "leader"))
     await until(lambda: bool(mirror.copies.rows()) and mirror.copies.rows()[0]["leader"] == "leader", "begun")
     await mirror.copies.release(A)
     assert not await comparing
-    await mirror.stop()
-    await leader.stop()
 
 
 async def test_what_a_leader_began_without_is_set_aside_as_lost_where_it_is_and_the_rest_stays(

@@ -302,7 +302,6 @@ async def test_a_crash_while_the_head_is_moved_in_leaves_a_whole_log(
         assert compared(leader, node).is_identical
         assert not (image / "divergent").exists()
     assert len(firsts) >= 4
-    await leader.stop()
 
 
 MIRROR = """

@@ -212,8 +212,6 @@ async def test_a_mirror_that_owes_an_ack_for_too_long_is_gone(
     mirror.commits.begin = begin  # type: ignore[method-assign]
     mirror.commits.begin()
     await until(lambda: leader.is_live("mirror", A), "live again")
-    await mirror.stop()
-    await leader.stop()
 
 
 async def test_a_publisher_never_waits_for_a_sync(tmp_path: Path) -> None:
@@ -240,7 +238,7 @@ async def test_a_publisher_never_waits_for_a_sync(tmp_path: Path) -> None:
 
 
 async def test_a_log_that_is_led_here_is_no_mirror(tmp_path: Path) -> None:
-    leader, mirror = await pair(tmp_path)
+    leader, _mirror = await pair(tmp_path)
     leader.append(A)
     await leader.stop()
     again = Node(leader.directory)
@@ -253,5 +251,3 @@ async def test_a_log_that_is_led_here_is_no_mirror(tmp_path: Path) -> None:
         await again.copies.discard(A)
     with pytest.raises(StorageError, match="not the name"):
         again.copies.mirror("../x", "mirror")
-    await again.stop()
-    await mirror.stop()

@@ -37,8 +37,6 @@ async def test_what_was_promised_before_a_mirror_began_is_not_kept_before_it_has
     await until(lambda: describe, "it is whole")
     assert leader.state(NAME, "mirror") is MirrorState.LIVE
     assert leader.sources.has_all(NAME, "mirror")
-    await leader.stop()
-    await mirror.stop()
 
 
 async def test_what_a_killed_process_left_is_on_the_disk_before_anything_is_acked(tmp_path: Path) -> None:
@@ -52,4 +50,3 @@ async def test_what_a_killed_process_left_is_on_the_disk_before_anything_is_acke
     assert log.synced_offset < log.next_offset == end
     await mirror.commits.all_durable()
     assert log.synced_offset == end
-    await mirror.stop()

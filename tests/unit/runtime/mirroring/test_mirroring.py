@@ -99,8 +99,6 @@ async def test_a_promise_waits_for_the_mirrors_it_is_to_wait_for(tmp_path: Path)
     mirror.copies.mirror(A, "leader")
     await until(lambda: len(describe) == 3, "told")
     assert describe == ["nobody", "record", "both"]
-    await mirror.stop()
-    await leader.stop()
 
 
 async def test_by_hand_a_new_mirror_gets_what_is_new_until_it_is_asked_to_synchronise(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from leveret.wire.chunk import ChunkType, encode_entry
 from tests.unit.runtime.replication.link_sites import FollowerSite, LeaderSite, fail
 
 DELAY_MS = 3_600_000
+QUEUE = "queues/0000000000000001"
 SEGMENT_BYTES = 8192
 
 
@@ -85,6 +86,7 @@ class DelayedSite(FollowerSite):
 
     async def kill(self) -> None:
         """Nothing is finished or noted any more."""
+        self._has_ended = True
         self.inbound.stop()
         self.running.cancel()
         await self.delaying.halt()
@@ -152,6 +154,19 @@ def has_received(leader: LeaderSite) -> bool:
     return [(link.state, link.acked_position) for link in leader.listener.followers] == [
         ("delayed", leader.feed.position)
     ]
+
+
+async def delayed_pair(directory: Path, seed: int) -> tuple[LeaderSite, DelayedSite]:
+    leader = LeaderSite(directory / "leader", random.Random(seed))
+    return leader, DelayedSite(directory / "follower", await leader.start())
+
+
+async def pair_with_a_message(directory: Path) -> tuple[LeaderSite, DelayedSite, int]:
+    """A leader and its follower, which has its first message and was as `directory / "0"` at that time."""
+    leader = LeaderSite(directory / "leader", random.Random(1))
+    append(leader, QUEUE, b"first")
+    follower = DelayedSite(directory / "follower", await leader.start())
+    return leader, follower, await moment(leader, directory / "0")
 
 
 async def moment(leader: LeaderSite, to: Path) -> int:

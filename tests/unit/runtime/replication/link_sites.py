@@ -30,6 +30,7 @@ from leveret.storage.quarantine.report import DivergentReport
 from leveret.storage.secret_file import Secret
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import Chunk, ChunkType, encode_entry
+from tests.endings import at_end
 
 SECRET = Secret(b"s" * 44)
 SEGMENT_BYTES = 4096
@@ -54,7 +55,7 @@ def fail(error: BaseException) -> None:
 
 
 class LeaderSite:
-    """A leader's tree and listener, and hands that change it at random.
+    """A leader's tree and listener, and hands that change it at random. It stops with its test.
 
     Attributes:
         damaged: names of logs that it cannot read.
@@ -95,6 +96,8 @@ class LeaderSite:
             accept_client=lambda by, peer: pytest.fail("a client came"),
         )
         self.listener = ReplicationListener(leading)
+        self._has_ended = False
+        at_end(self._end)
 
     def _unreadable(self, name: str, error: StorageError) -> None:
         self.damaged.add(name)
@@ -107,6 +110,10 @@ class LeaderSite:
     def log(self, name: str) -> Log:
         log = self.tree.log(self.directory / name, segment_bytes_max=SEGMENT_BYTES)
         return log if log.is_open else log.open()
+
+    def change_often(self, times: int) -> None:
+        for _ in range(times):
+            self.change()
 
     def change(self) -> None:
         """One change of some log or state file, then the group commit begins a round."""
@@ -158,7 +165,12 @@ class LeaderSite:
         log.append(ChunkType.USER, len(bodies), len(bodies), data, clock_ms())
         self.commits.appended(log)
 
+    async def _end(self) -> None:
+        if not self._has_ended:
+            await self.stop()
+
     async def stop(self) -> None:
+        self._has_ended = True
         await self.listener.stop()
         self.commits.close()
         self.tree.close()
@@ -176,7 +188,7 @@ class Repairs:
 
 
 class FollowerSite(CopyOwner):
-    """A follower's tree and link; also its own inbound.Followed."""
+    """A follower's tree and link; also its own inbound.Followed. It stops with its test."""
 
     def __init__(
         self,
@@ -209,6 +221,8 @@ class FollowerSite(CopyOwner):
             repaired=self.repairs.wait,
         )
         self.running = asyncio.create_task(self.inbound.run())
+        self._has_ended = False
+        at_end(self._end)
 
     def damaged(self, error: Corrupt) -> None:
         self.damage.append(error)
@@ -260,7 +274,12 @@ class FollowerSite(CopyOwner):
         self.identity.identity.led = self.identity.identity.rewriting = False
         self.identity.save()
 
+    async def _end(self) -> None:
+        if not self._has_ended:
+            await self.stop()
+
     async def stop(self) -> None:
+        self._has_ended = True
         self.inbound.stop()
         self.running.cancel()
         await asyncio.wait([self.running])

@@ -181,7 +181,6 @@ async def test_a_follower_takes_cuts_resets_and_segments_in_front_of_single_logs
         assert found.is_identical, f"seed {seed}: {found}"
         for _ in range(20):
             await leader.change_copy()
-    await leader.stop()
 
 
 async def test_a_node_that_streams_is_told_of_each_change_without_a_new_join(tmp_path: Path) -> None:
@@ -213,7 +212,6 @@ async def test_a_node_that_streams_is_told_of_each_change_without_a_new_join(tmp
     found = compare(tmp_path / "leader", tmp_path / "follower")
     assert found.is_identical, found
     assert list((tmp_path / "follower" / "divergent").glob(f"*/{name}/*.segment"))
-    await leader.stop()
 
 
 def has_acked(leader: LeaderSite) -> bool:
@@ -271,7 +269,6 @@ async def test_segments_that_the_node_gets_again_after_the_join_stay(
     await follower.stop()
     found = compare(tmp_path / "leader", tmp_path / "follower")
     assert found.is_identical, found
-    await leader.stop()
 
 
 async def test_a_drop_that_waits_ends_with_the_leader_that_sent_it(
@@ -301,4 +298,3 @@ async def test_a_drop_that_waits_ends_with_the_leader_that_sent_it(
     await follower.stop()
     found = compare(tmp_path / "new", tmp_path / "follower")
     assert found.is_identical, found
-    await new.stop()

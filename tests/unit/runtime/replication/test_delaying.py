@@ -35,19 +35,21 @@ from leveret.wire.link import ChangeKind, FrameHead, LogChange
 from tests.seeds import seeds
 from tests.unit.runtime.replication.delayed_site import (
     DELAY_MS,
+    QUEUE,
     AloneSite,
     DelayedSite,
     append,
     assert_is,
     assert_was,
+    delayed_pair,
     delaying_of,
     go_back,
     has_received,
     moment,
+    pair_with_a_message,
 )
 from tests.unit.runtime.replication.link_sites import SEGMENT_BYTES, FollowerSite, LeaderSite
 
-QUEUE = "queues/0000000000000001"
 OTHER = "queues/00000000000000ff"
 
 
@@ -85,8 +87,7 @@ async def test_it_can_be_what_its_leader_was_at_every_time(
         monkeypatch.setattr(sending_link, "LIVE_BYTES_MAX", 3000)
     dice = random.Random(seed)
     leader = LeaderSite(tmp_path / "leader", dice)
-    for _ in range(dice.choice([0, 40])):
-        leader.change()
+    leader.change_often(dice.choice([0, 40]))
     follower = DelayedSite(tmp_path / "follower", await leader.start())
     moments = [(await moment(leader, tmp_path / "0"), tmp_path / "0")]
     assert_is(follower.directory, moments[0][1])
@@ -121,16 +122,13 @@ async def test_it_can_be_what_its_leader_was_at_every_time(
     assert not follower.delaying.waits
     assert follower.delaying.delayed_changes()[:3] == (0, 0, 0)
     assert not list((follower.directory / "delayed" / "kept").glob("*"))
-    await follower.stop()
 
 
 async def test_the_begin_of_the_window_is_not_written_in_the_loops_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leader = LeaderSite(tmp_path / "leader", random.Random(1))
-    follower = DelayedSite(tmp_path / "follower", await leader.start())
-    for _ in range(40):
-        leader.change()
+    leader, follower = await delayed_pair(tmp_path, 1)
+    leader.change_often(40)
     at_ms = await moment(leader, tmp_path / "0")
     write, threads = DelayIndex.write, list[int]()
 
@@ -143,8 +141,6 @@ async def test_the_begin_of_the_window_is_not_written_in_the_loops_thread(
     await follower.expire_until(at_ms)
     assert threads
     assert threading.get_ident() not in threads
-    await leader.stop()
-    await follower.stop()
 
 
 async def test_no_file_of_a_deleted_log_is_kept_in_the_loops_thread(
@@ -196,8 +192,6 @@ async def test_a_drop_is_made_though_the_leader_truncates_the_log_before_the_del
     assert_has_all(follower.directory, tmp_path / "last")
     await follower.expire_until(last_ms)
     assert_is(follower.directory, tmp_path / "last")
-    await leader.stop()
-    await follower.stop()
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -245,8 +239,7 @@ def test_a_loss_of_power_takes_no_time_that_was_acked(tmp_path: Path, seed: int)
     async def scenario(disk: SimulatedDisk) -> None:
         dice = random.Random(seed)
         leader = LeaderSite(tmp_path / "leader", dice)
-        for _ in range(30):
-            leader.change()
+        leader.change_often(30)
         follower = DelayedSite(tmp_path / "follower", await leader.start())
         moments = [(await moment(leader, tmp_path / "0"), tmp_path / "0")]
         losses: list[tuple[Path, int]] = []
@@ -271,8 +264,7 @@ def test_a_loss_of_power_takes_no_time_that_was_acked(tmp_path: Path, seed: int)
 
 
 async def test_what_is_here_is_not_sent_again(tmp_path: Path) -> None:
-    leader = LeaderSite(tmp_path / "leader", random.Random(3))
-    follower = DelayedSite(tmp_path / "follower", await leader.start())
+    leader, follower = await delayed_pair(tmp_path, 3)
     await moment(leader, tmp_path / "0")
     for number in range(100):
         append(leader, QUEUE, bytes((number,)) * 1000)
@@ -288,13 +280,10 @@ async def test_what_is_here_is_not_sent_again(tmp_path: Path) -> None:
     assert not leader.feed.in_sync.members
     extent = follower.delaying.delayed_changes()
     assert (extent.messages, extent.error) == (100, "")
-    await follower.stop()
-    await leader.stop()
 
 
 async def test_a_leader_whose_clock_is_ahead_is_not_kept_back_any_longer(tmp_path: Path) -> None:
-    leader = LeaderSite(tmp_path / "leader", random.Random(5))
-    follower = DelayedSite(tmp_path / "follower", await leader.start())
+    leader, follower = await delayed_pair(tmp_path, 5)
     await moment(leader, tmp_path / "0")
     follower.at_ms = own_ms = clock_ms() - 600_000
     append(leader, QUEUE, b"x")
@@ -302,8 +291,6 @@ async def test_a_leader_whose_clock_is_ahead_is_not_kept_back_any_longer(tmp_pat
     assert follower.delaying.delayed_changes().newest_at_ms == own_ms
     follower.at_ms = own_ms + DELAY_MS
     await until(lambda: not follower.delaying.waits, "the delay has passed")
-    await follower.stop()
-    await leader.stop()
 
 
 async def test_a_join_that_was_broken_off_is_no_time_to_go_back_to(
@@ -311,12 +298,10 @@ async def test_a_join_that_was_broken_off_is_no_time_to_go_back_to(
 ) -> None:
     monkeypatch.setattr(sent_node, "FINAL_BYTES", 0)
     monkeypatch.setattr(sent_node, "STEP_BYTES", 500)
-    leader = LeaderSite(tmp_path / "leader", random.Random(4))
-    follower = DelayedSite(tmp_path / "follower", await leader.start())
+    leader, follower = await delayed_pair(tmp_path, 4)
     await moment(leader, tmp_path / "0")
     await follower.stop()
-    for _ in range(200):
-        leader.change()
+    leader.change_often(200)
     follower = DelayedSite(tmp_path / "follower", follower.inbound.uri)
     await until(lambda: follower.delaying.is_torn, "in the middle of a join")
     follower.inbound.stop()
@@ -330,7 +315,6 @@ async def test_a_join_that_was_broken_off_is_no_time_to_go_back_to(
     assert not follower.delaying.is_torn
     await follower.stop()
     await assert_was(follower.directory, [(at_ms, tmp_path / "1")], tmp_path / "copy")
-    await leader.stop()
 
 
 async def test_a_log_that_is_damaged_comes_anew_and_can_be_what_it_was(tmp_path: Path) -> None:
@@ -352,16 +336,13 @@ async def test_a_log_that_is_damaged_comes_anew_and_can_be_what_it_was(tmp_path:
     assert [follower.delaying.lacks(at_ms) for at_ms, _ in (before, later)] == ["", ""]
     await follower.stop()
     await assert_was(follower.directory, [before, later], tmp_path / "copy")
-    await leader.stop()
 
 
 @pytest.mark.parametrize("what", ["index", "damage"])
 async def test_without_its_index_it_has_all_and_begins_to_delay_anew(tmp_path: Path, what: str) -> None:
-    leader = LeaderSite(tmp_path / "leader", random.Random(4))
-    follower = DelayedSite(tmp_path / "follower", await leader.start())
+    leader, follower = await delayed_pair(tmp_path, 4)
     at_ms = await moment(leader, tmp_path / "0")
-    for _ in range(50):
-        leader.change()
+    leader.change_often(50)
     await moment(leader, tmp_path / "1")
     await follower.stop()
     index = follower.directory / "delayed" / "index"
@@ -373,11 +354,9 @@ async def test_without_its_index_it_has_all_and_begins_to_delay_anew(tmp_path: P
         path.write_bytes(octets[:60] + bytes((octets[60] ^ 1,)) + octets[61:])
     follower = DelayedSite(tmp_path / "follower", follower.inbound.uri)
     assert follower.delaying.why_not(at_ms) == "changes of the leader after that time are applied already"
-    for _ in range(30):
-        leader.change()
+    leader.change_often(30)
     times = [(await moment(leader, tmp_path / "2"), tmp_path / "2")]
-    for _ in range(30):
-        leader.change()
+    leader.change_often(30)
     await moment(leader, tmp_path / "3")
     await follower.stop()
     await leader.stop()
@@ -427,8 +406,7 @@ async def test_what_a_damaged_index_had_noted_holds_up_no_drop_of_the_next(
 async def test_a_full_disk_is_told_and_nothing_is_lost(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leader = LeaderSite(tmp_path / "leader", random.Random(2))
-    follower = DelayedSite(tmp_path / "follower", await leader.start())
+    leader, follower = await delayed_pair(tmp_path, 2)
     moments = [(await moment(leader, tmp_path / "0"), tmp_path / "0")]
     write = Log._write
 
@@ -439,8 +417,7 @@ async def test_a_full_disk_is_told_and_nothing_is_lost(
 
     with monkeypatch.context() as patched:
         patched.setattr(Log, "_write", full)
-        for _ in range(20):
-            leader.change()
+        leader.change_often(20)
         await until(lambda: "No space left" in follower.inbound.progress.error, "the disk is full")
         assert follower.inbound.state == "failed"
     moments.append((await moment(leader, tmp_path / "1"), tmp_path / "1"))
@@ -478,18 +455,13 @@ async def test_what_is_due_and_cannot_be_removed_is_told_and_tried_again(
     await until(lambda: follower.delaying.delayed_changes() == WaitingChanges(), "no error any more")
     await until(lambda: follower.tree.logs[QUEUE].first_offset == log.first_offset, "dropped")
     assert_is(follower.directory, tmp_path / "1")
-    await follower.stop()
-    await leader.stop()
 
 
 # -- a promotion ----------------------------------------------------------------------------------
 
 
 async def test_what_is_left_out_is_to_be_said(tmp_path: Path) -> None:
-    leader = LeaderSite(tmp_path / "leader", random.Random(1))
-    append(leader, QUEUE, b"first")
-    follower = DelayedSite(tmp_path / "follower", await leader.start())
-    at_ms = await moment(leader, tmp_path / "0")
+    leader, follower, at_ms = await pair_with_a_message(tmp_path)
     assert follower.delaying.why_not(None) == ""
     too_early = "changes of the leader after that time are applied already"
     assert follower.delaying.why_not(at_ms - 60_000) == too_early
@@ -508,15 +480,11 @@ async def test_what_is_left_out_is_to_be_said(tmp_path: Path) -> None:
         refuse_to_lead(follower.directory, clock_ms())
     refuse_to_lead(follower.directory, clock_ms() + DELAY_MS)
     assert not (follower.directory / "delayed").exists()
-    await leader.stop()
 
 
 async def test_a_time_that_is_over_by_then_is_refused_before_the_leader_hands_over(tmp_path: Path) -> None:
     """The delay passed between the operator's choice and the return: it was led by what the leader did later."""
-    leader = LeaderSite(tmp_path / "leader", random.Random(1))
-    append(leader, QUEUE, b"first")
-    follower = DelayedSite(tmp_path / "follower", await leader.start())
-    at_ms = await moment(leader, tmp_path / "0")
+    leader, follower, at_ms = await pair_with_a_message(tmp_path)
     append(leader, QUEUE, b"second")
     later_ms = await moment(leader, tmp_path / "1")
     assert follower.delaying.why_not(at_ms) == ""
@@ -535,18 +503,13 @@ async def test_a_time_that_is_over_by_then_is_refused_before_the_leader_hands_ov
     for _ in range(50):
         await asyncio.sleep(0.001)
     assert follower.delaying.waits
-    await follower.stop()
-    await leader.stop()
 
 
 @pytest.mark.parametrize("until_ms", [1, ALL_MS], ids=["a time", "all"])
 async def test_an_index_that_cannot_be_read_or_written_is_noticed_before_the_leader_hands_over(
     tmp_path: Path, until_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leader = LeaderSite(tmp_path / "leader", random.Random(1))
-    append(leader, QUEUE, b"first")
-    follower = DelayedSite(tmp_path / "follower", await leader.start())
-    at_ms = await moment(leader, tmp_path / "0")
+    leader, follower, at_ms = await pair_with_a_message(tmp_path)
     append(leader, QUEUE, b"second")
     await moment(leader, tmp_path / "1")
 
@@ -559,17 +522,12 @@ async def test_an_index_that_cannot_be_read_or_written_is_noticed_before_the_lea
             with pytest.raises(StorageError, match="refused"):
                 await follower.delaying.hold(max(at_ms, until_ms))
     await follower.delaying.hold(max(at_ms, until_ms))
-    await follower.stop()
-    await leader.stop()
 
 
 async def test_a_disk_without_room_for_what_came_later_is_a_reason_not_to_go_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leader = LeaderSite(tmp_path / "leader", random.Random(1))
-    append(leader, QUEUE, b"first")
-    follower = DelayedSite(tmp_path / "follower", await leader.start())
-    at_ms = await moment(leader, tmp_path / "0")
+    leader, follower, at_ms = await pair_with_a_message(tmp_path)
     append(leader, QUEUE, bytes(3000))
     later_ms = await moment(leader, tmp_path / "1")
     free = 3000
@@ -578,16 +536,12 @@ async def test_a_disk_without_room_for_what_came_later_is_a_reason_not_to_go_bac
     assert follower.delaying.lacks(later_ms) == ""
     free = 30_000
     assert follower.delaying.lacks(at_ms) == ""
-    await follower.stop()
-    await leader.stop()
 
 
 async def test_without_a_delay_it_is_what_its_leader_is_and_keeps_nothing(tmp_path: Path) -> None:
-    leader = LeaderSite(tmp_path / "leader", random.Random(2))
-    follower = DelayedSite(tmp_path / "follower", await leader.start())
+    leader, follower = await delayed_pair(tmp_path, 2)
     await moment(leader, tmp_path / "0")
-    for _ in range(80):
-        leader.change()
+    leader.change_often(80)
     await moment(leader, tmp_path / "1")
     await follower.stop()
     await leader.stop()

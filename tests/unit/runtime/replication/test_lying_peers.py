@@ -156,7 +156,6 @@ async def test_a_mirror_that_lies_gets_no_promise_kept_and_nothing_written(
     if phase is not SendPhase.COMPARING:
         # A mirror that reports anew may have a segment begun for it.
         assert files_below(node.directory).keys() == before.keys() or NAME in link.streams
-    await node.stop()
 
 
 FOLLOWER_PHASES: Final = [
@@ -211,7 +210,6 @@ async def test_a_follower_that_lies_is_not_in_sync_and_gets_nothing_written(
     assert (committed < position) == (phase is SendPhase.JOINED)
     assert files_below(leader.directory) == before
     link.ended(None)
-    await leader.stop()
 
 
 @pytest.mark.parametrize(
@@ -236,7 +234,6 @@ async def test_a_report_that_does_not_end_ends_the_link(
     with pytest.raises(wire.LinkError, match="more than 100 logs"):
         report_all()
     link.ended(None)
-    await leader.stop()
 
 
 async def test_a_mirror_that_wants_ever_more_logs_ends_its_link(
@@ -254,4 +251,3 @@ async def test_a_mirror_that_wants_ever_more_logs_ends_its_link(
     want(range(100))
     with pytest.raises(wire.LinkError, match="more than 100 logs"):
         want(range(100, 101))
-    await node.stop()

@@ -98,8 +98,7 @@ class _OldSite(FollowerSite):
 async def old_data(tmp_path: Path, seed: int) -> list[tuple[int, Path]]:
     """Have the data of an older delayed follower in `follower`; what its leader was at some times."""
     leader = LeaderSite(tmp_path / "leader", random.Random(seed))
-    for _ in range(60):
-        leader.change()
+    leader.change_often(60)
     follower = _OldSite(tmp_path / "follower", await leader.start())
     moments = [(await moment(leader, tmp_path / "0"), tmp_path / "0")]
     for number in range(1, 4):

@@ -80,11 +80,9 @@ async def test_a_follower_is_recorded_before_it_has_everything_though_the_disk_r
         save(state)
 
     monkeypatch.setattr(leader.identity._file, "save", saved)
-    follower = FollowerSite(tmp_path / "follower", await leader.start())
+    FollowerSite(tmp_path / "follower", await leader.start())
     await until(lambda: in_sync(leader), "in sync")
     assert IdentityFile(tmp_path / "leader").identity.had_followers
-    await follower.stop()
-    await leader.stop()
 
 
 @pytest.mark.parametrize("is_delayed", [False, True])
@@ -253,8 +251,6 @@ async def test_a_copy_is_none_until_all_of_it_is_there(
     await until(lambda: not leader.listener.followers, "away")
     await until(lambda: in_sync(leader), "in sync again, having missed nothing")
     assert not is_rewriting()
-    await follower.stop()
-    await leader.stop()
 
 
 async def test_what_is_passed_on_is_what_was_received_though_the_buffer_it_came_in_is_used_again(
@@ -282,8 +278,6 @@ async def test_what_is_passed_on_is_what_was_received_though_the_buffer_it_came_
     buffer[:] = bytes(len(buffer))
     forwarding.feed.cut()
     assert octets in sent[0]
-    for site in (made, forwarding):
-        await site.stop()
 
 
 async def test_what_a_promise_changes_while_a_follower_falls_behind_is_sent_too(

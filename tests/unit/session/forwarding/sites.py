@@ -191,6 +191,13 @@ class Cluster:
         self.links: list[Link] = []
         self._epoch = 0
 
+    @classmethod
+    def with_queue(cls, *names: str) -> Cluster:
+        """Such a cluster in which `b` leads the queue `q`."""
+        cluster = cls(*names)
+        cluster.declare("q", "b")
+        return cluster
+
     def _is_another(self, me: str, name: str) -> bool:
         return name != me and name in self.nodes
 

@@ -57,8 +57,7 @@ def stored(cluster: Cluster) -> list[bytes]:
 @given(st.integers(0, 1 << 32), st.integers(1, 120))
 def test_each_publish_is_stored_once_in_its_order_and_confirmed(seed: int, steps: int) -> None:
     dice = random.Random(seed)
-    cluster = Cluster(*NODES)
-    cluster.declare("q", "b")
+    cluster = Cluster.with_queue(*NODES)
     clients = [Client(cluster[name]) for name in NODES for _ in range(2)]
     for client in clients:
         client.send(CONFIRM)
@@ -98,8 +97,7 @@ def test_a_node_knows_which_leaders_owe_it_a_confirm() -> None:
 def test_what_the_leader_s_disk_refused_is_not_confirmed_by_the_next_one_that_has_later_messages(
     is_told: bool,
 ) -> None:
-    cluster = Cluster(*NODES)
-    cluster.declare("q", "b")
+    cluster = Cluster.with_queue(*NODES)
     client = Client(cluster["a"])
     client.send(CONFIRM, *publish(b"0"))
     cluster.settle()
@@ -143,8 +141,7 @@ def test_consumers_get_everything_and_what_they_acknowledge_to_its_leader_is_gon
     seed: int, steps: int
 ) -> None:
     dice = random.Random(seed)
-    cluster = Cluster(*NODES)
-    cluster.declare("q", "b")
+    cluster = Cluster.with_queue(*NODES)
     cluster.declare("other", "c")
     consumers = [Client(cluster[name]) for name in NODES]
     limits = [dice.choice([0, 0, 1, 3]) for _ in consumers]
@@ -202,8 +199,7 @@ def _acknowledge(client: Client, dice: random.Random | None) -> bool:
 @given(st.integers(0, 1 << 32), st.integers(1, 60))
 def test_a_method_is_answered_once_whatever_happens_meanwhile(seed: int, steps: int) -> None:
     dice = random.Random(seed)
-    cluster = Cluster(*NODES)
-    cluster.declare("q", "b")
+    cluster = Cluster.with_queue(*NODES)
     client = Client(cluster["a"])
     asked: list[str] = []
     for number in range(steps):
@@ -231,8 +227,7 @@ def test_a_method_is_answered_once_whatever_happens_meanwhile(seed: int, steps: 
 
 
 def test_a_consumer_that_asked_for_it_is_cancelled_at_a_fail_over() -> None:
-    cluster = Cluster("a", "b", "c")
-    cluster.declare("q", "b")
+    cluster = Cluster.with_queue("a", "b", "c")
     asked, carries_on = Client(cluster["a"]), Client(cluster["a"])
     asked.send(B.Consume(queue="q", consumer_tag="x", arguments={"x-cancel-on-ha-failover": True}))
     carries_on.send(B.Consume(queue="q", consumer_tag="y"))
@@ -254,8 +249,7 @@ def test_a_consumer_whose_place_another_one_took_at_the_next_leader_is_cancelled
     leader: str, is_exclusive: bool
 ) -> None:
     """As in RabbitMQ. Its channel was closed with 403, and its other consumers ended with it."""
-    cluster = Cluster("a", "b", "c")
-    cluster.declare("q", "b")
+    cluster = Cluster.with_queue("a", "b", "c")
     cluster.declare("other", "c")
     client, faster = Client(cluster["a"], 1, 2), Client(cluster[leader])
     client.send(B.Consume(queue="q", consumer_tag="x", exclusive=True))
@@ -305,8 +299,7 @@ def test_a_refused_registration_that_was_made_anew_elsewhere_cancels_nothing() -
 def test_a_consumer_is_registered_again_although_the_leader_has_not_heard_of_the_loss_of_its_link(
     is_exclusive: bool,
 ) -> None:
-    cluster = Cluster("a", "b")
-    cluster.declare("q", "b")
+    cluster = Cluster.with_queue("a", "b")
     client = Client(cluster["a"])
     client.send(B.Consume(queue="q", consumer_tag="x", exclusive=is_exclusive), *publish(b"1"))
     cluster.settle()
@@ -349,8 +342,7 @@ def test_a_leader_that_is_lost_costs_one_pass_over_a_channel_however_many_of_its
 
 
 def test_what_was_fetched_returns_from_all_channels_that_have_some_when_the_leader_steps_down() -> None:
-    cluster = Cluster("a", "b")
-    cluster.declare("q", "b")
+    cluster = Cluster.with_queue("a", "b")
     cluster.declare("other", "b")
     clients = [Client(cluster[name]) for name in ("b", "b", "b", "a")]
     clients[0].send(*[each for number in range(4) for each in publish(b"%d" % number)])
@@ -370,8 +362,7 @@ def test_what_was_fetched_returns_from_all_channels_that_have_some_when_the_lead
 
 def test_what_is_sent_to_another_leader_again_may_have_been_delivered_by_the_last_one() -> None:
     """No mirror has it, and the consumer of the lost leader did: the next one marks it, and nothing that is new."""
-    cluster = Cluster("a", "b", "c")
-    cluster.declare("q", "b")
+    cluster = Cluster.with_queue("a", "b", "c")
     client, consumer = Client(cluster["a"]), Client(cluster["a"])
     consumer.send(B.Consume(queue="q", consumer_tag="x"))
     cluster.settle()
@@ -396,8 +387,7 @@ def test_what_is_sent_to_another_leader_again_may_have_been_delivered_by_the_las
 
 
 def test_acknowledgements_of_what_the_last_leader_delivered_are_forgotten() -> None:
-    cluster = Cluster("a", "b", "c")
-    cluster.declare("q", "b")
+    cluster = Cluster.with_queue("a", "b", "c")
     client = Client(cluster["a"])
     client.send(*publish(b"x"), B.Qos(0, 1), B.Consume(queue="q", consumer_tag="x"))
     cluster.settle()
@@ -414,8 +404,7 @@ def test_acknowledgements_of_what_the_last_leader_delivered_are_forgotten() -> N
 
 
 def test_a_leader_that_takes_its_queue_back_has_what_was_unacknowledged() -> None:
-    cluster = Cluster("a", "b")
-    cluster.declare("q", "b")
+    cluster = Cluster.with_queue("a", "b")
     there, local = Client(cluster["a"]), Client(cluster["b"])
     there.send(CONFIRM, *publish(b"1"), *publish(b"2"), B.Qos(0, 1), B.Consume(queue="q", consumer_tag="x"))
     cluster.settle()
@@ -444,8 +433,7 @@ def test_a_leader_that_takes_its_queue_back_has_what_was_unacknowledged() -> Non
 
 
 def test_a_commit_that_no_leader_answered_says_so() -> None:
-    cluster = Cluster("a", "b", "c")
-    cluster.declare("q", "b")
+    cluster = Cluster.with_queue("a", "b", "c")
     client = Client(cluster["a"])
     client.send(*publish(b"x"), commands.Tx.Select(), B.Get(queue="q"))
     cluster.settle()
@@ -466,8 +454,7 @@ CLOSES = (commands.Channel.Close, commands.Connection.Close)
 
 
 def test_a_commit_whose_settlements_the_leader_s_disk_refuses_is_not_told_that_the_leader_is_lost() -> None:
-    cluster = Cluster("a", "b")
-    cluster.declare("q", "b")
+    cluster = Cluster.with_queue("a", "b")
     client = Client(cluster["a"])
     client.send(*publish(b"x"), commands.Tx.Select(), B.Get(queue="q"))
     cluster.settle()
@@ -485,8 +472,7 @@ def test_a_commit_whose_settlements_the_leader_s_disk_refuses_is_not_told_that_t
 @pytest.mark.parametrize("at", ["a", "b"])
 def test_a_purge_that_the_disk_refuses_is_not_said_to_be_done(at: str) -> None:
     """At a client of the leader, and of another node."""
-    cluster = Cluster("a", "b")
-    cluster.declare("q", "b")
+    cluster = Cluster.with_queue("a", "b")
     client = Client(cluster[at])
     client.send(*publish(b"x"))
     cluster.settle()
@@ -506,8 +492,7 @@ def test_a_commit_that_meets_a_leader_that_steps_down_is_not_said_to_be_done(
     leader: str, settles: base.Frame, consumes: bool
 ) -> None:
     """The leader has taken the delivery back, and does not know it any more as the settlement comes."""
-    cluster = Cluster("a", "b", "c")
-    cluster.declare("q", "b")
+    cluster = Cluster.with_queue("a", "b", "c")
     client = Client(cluster["a"])
     client.send(*publish(b"x"), commands.Tx.Select(), B.Consume(queue="q") if consumes else B.Get(queue="q"))
     cluster.settle()
@@ -592,8 +577,7 @@ def test_a_commit_of_what_the_leader_before_delivered_does_nothing_and_says_so(
 
 @pytest.mark.parametrize("requeues", [True, False])
 def test_what_comes_back_anyway_needs_no_leader_to_be_given_back_or_rolled_back(requeues: bool) -> None:
-    cluster = Cluster("a", "b", "c")
-    cluster.declare("q", "b")
+    cluster = Cluster.with_queue("a", "b", "c")
     client = Client(cluster["a"])
     client.send(*publish(b"x"), commands.Tx.Select(), B.Get(queue="q"))
     cluster.settle()
@@ -609,8 +593,7 @@ def test_what_comes_back_anyway_needs_no_leader_to_be_given_back_or_rolled_back(
 
 
 def test_a_queue_that_is_deleted_settles_whatever_a_transaction_had_of_it() -> None:
-    cluster = Cluster("a", "b", "c")
-    cluster.declare("q", "b")
+    cluster = Cluster.with_queue("a", "b", "c")
     client = Client(cluster["a"])
     client.send(*publish(b"x"), commands.Tx.Select(), B.Get(queue="q"))
     cluster.settle()
@@ -628,8 +611,7 @@ def test_what_a_client_has_of_a_queue_that_moves_is_not_settled_by_its_acknowled
     None
 ):
     # The client's node learns of the new leader before the leader does.
-    cluster = Cluster(*NODES)
-    cluster.declare("q", "b")
+    cluster = Cluster.with_queue(*NODES)
     cluster.declare("other", "b")
     client, there = Client(cluster["a"]), Client(cluster["b"])
     for queue in ("q", "other"):

@@ -106,7 +106,6 @@ async def test_what_comes_late_of_a_queue_before_does_nothing_to_the_one_that_wa
     await keeping.follow(KEY, late)
     assert node.tree.logs[name].next_offset == end
     assert name in node.sources.led
-    await node.stop()
 
 
 async def test_a_queue_that_is_declared_anew_again_and_again_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -122,7 +121,6 @@ async def test_a_queue_that_is_declared_anew_again_and_again_leaves_nothing_behi
     names = ["queues/000000000000000a"]
     assert [*keeping._queues.names.values()] == [*keeping._queues._keys] == names
     assert [*keeping._queues.complete._names] == [*node.sources.led] == names
-    await node.stop()
 
 
 async def test_a_deleted_queue_leaves_no_epoch_of_its_log_behind(tmp_path: Path) -> None:
@@ -135,7 +133,6 @@ async def test_a_deleted_queue_leaves_no_epoch_of_its_log_behind(tmp_path: Path)
     del keeping.known[KEY]
     await keeping.follow(KEY, None)
     assert not node.tree.epochs
-    await node.stop()
 
 
 def mirrored(leader: str = "b", mirrors: str = "a", synchronised: str = "", **more: Any) -> Placement:
@@ -165,7 +162,6 @@ async def test_a_leader_takes_for_delivered_what_the_last_one_recorded_when_it_h
     with pytest.raises(LeveretError, match="enough"):
         await keeping.follow(KEY, replace(mirrored("a", "bc", "bc"), term=2, hand_over=given))
     assert leading == [delivered]
-    await node.stop()
 
 
 async def with_copy(node: Node) -> str:
@@ -195,7 +191,6 @@ async def test_a_copy_that_cannot_be_read_is_put_away_once_the_record_does_not_c
     await keeping.follow(KEY, mirrored())
     assert not keeping.is_damaged(KEY)
     assert not segment.exists()
-    await node.stop()
 
 
 @pytest.mark.parametrize("named_meanwhile", [True, False])
@@ -221,7 +216,6 @@ async def test_a_copy_that_the_record_does_not_name_is_deleted_when_its_leader_s
     await keeping._discarding[name]
     assert asked == [("b", "may_discard")] * 2
     assert node.tree.path_of(name).exists() is named_meanwhile
-    await node.stop()
 
 
 async def test_a_copy_that_may_have_lost_messages_is_compared_with_its_leader_before_it_is_deleted(
@@ -254,8 +248,6 @@ async def test_a_copy_that_may_have_lost_messages_is_compared_with_its_leader_be
     assert [(log.messages, log.is_lost) for each in reports(node.directory) for log in each.logs] == [
         (3, True)
     ]
-    await node.stop()
-    await leader.stop()
 
 
 async def test_who_is_named_or_sent_something_must_keep_its_copy(tmp_path: Path) -> None:
@@ -272,7 +264,6 @@ async def test_who_is_named_or_sent_something_must_keep_its_copy(tmp_path: Path)
     del node.sources.led[name].streams["d"]
     keeping._queues.records[KEY] = mirrored("b", "a")
     assert not keeping.may_discard(name, "d")
-    await node.stop()
 
 
 async def test_what_a_node_says_that_it_has_is_on_its_disk(tmp_path: Path) -> None:
@@ -283,7 +274,6 @@ async def test_what_a_node_says_that_it_has_is_on_its_disk(tmp_path: Path) -> No
     assert log.synced_offset < end
     assert (await keeping.end(name))[1] == end
     assert log.synced_offset == end
-    await node.stop()
 
 
 async def test_what_a_killed_process_left_is_on_the_disk_too_before_it_is_told(
@@ -302,7 +292,6 @@ async def test_what_a_killed_process_left_is_on_the_disk_too_before_it_is_told(
     monkeypatch.setattr(Log, "sync", noted)
     assert (await keeping.end(name))[1] == 3
     assert node.tree.path_of(name) in synced
-    await node.stop()
 
 
 async def test_a_mirror_that_ended_is_not_ready_by_what_it_told_before(tmp_path: Path) -> None:
@@ -320,8 +309,6 @@ async def test_a_mirror_that_ended_is_not_ready_by_what_it_told_before(tmp_path:
     assert keeping.ready(KEY) == {"b", "mirror"}
     leader.sources.runs("mirror", "another")
     assert keeping.ready(KEY) == {"b"}
-    await leader.stop()
-    await mirror.stop()
 
 
 async def test_a_mirror_that_still_lacks_something_is_not_ready(tmp_path: Path) -> None:
@@ -338,8 +325,6 @@ async def test_a_mirror_that_still_lacks_something_is_not_ready(tmp_path: Path) 
         stream.state = state
         assert keeping.ready(KEY) == ({"mirror"} if state is MirrorState.LIVE else frozenset())
     stream.state = MirrorState.LIVE
-    await leader.stop()
-    await mirror.stop()
 
 
 Ask = Callable[[str, str, Any], Awaitable[Any]]
@@ -378,15 +363,13 @@ async def test_a_mirror_that_is_to_lead_has_a_short_segment_and_a_summary_of_the
         await Keeper(mirror).summarised(about["log"], about["offset"])
         return {}
 
-    leader, mirror, keeping = await led_and_mirrored(tmp_path, monkeypatch, ask)
+    _leader, mirror, keeping = await led_and_mirrored(tmp_path, monkeypatch, ask)
     # The second time, all is ready.
     for _ in range(2):
         await keeping.prepare(KEY, "mirror")
     assert asked == [("mirror", "summarised")]
     assert mirror.tree.logs[NAME].newest_bytes < 300
     assert [path.name[:20] for path in mirror.tree.path_of(NAME).iterdir() if is_summary(path)] == ["0" * 20]
-    await leader.stop()
-    await mirror.stop()
 
 
 async def test_a_mirror_that_does_not_say_that_it_is_ready_is_not_waited_for(
@@ -409,15 +392,13 @@ async def test_a_mirror_that_does_not_say_that_it_is_ready_is_not_waited_for(
     assert leader.tree.logs[NAME].newest_bytes < 300
     with pytest.raises(LeveretError, match="did not get offset 1000"):
         await Keeper(mirror).summarised(NAME, 1000)
-    await leader.stop()
-    await mirror.stop()
 
 
 @pytest.mark.parametrize("is_declared_anew", [False, True])
 async def test_a_queue_that_was_deleted_here_a_moment_ago_is_not_handed_over(
     tmp_path: Path, is_declared_anew: bool
 ) -> None:
-    node, keeping = kept_at(tmp_path / "a")
+    keeping = Keeper(Node(tmp_path / "a"))
     keeping._engine = cast(Any, SimpleNamespace(flush=lambda: None))
     keeping.known[KEY] = queue_of(8)
     keeping.declared(keeping.known[KEY].definition, mirrored("a", "b", "b"))
@@ -428,24 +409,22 @@ async def test_a_queue_that_was_deleted_here_a_moment_ago_is_not_handed_over(
     with pytest.raises(LeveretError, match="queue 'q' in vhost '/' was deleted here"):
         await keeping.hand_over_to(KEY, "b", frozenset("b"))
     keeping.take_back(KEY)
-    await node.stop()
 
 
 async def test_a_queue_that_was_declared_anew_during_a_hand_over_is_not_replaced_by_the_one_before(
     tmp_path: Path,
 ) -> None:
-    node, keeping = kept_at(tmp_path / "a")
+    keeping = Keeper(Node(tmp_path / "a"))
     keeping._queues.handed_over[KEY] = queue_of(8)
     keeping.known[KEY] = queue_of(9)
     keeping.take_back(KEY)
     assert keeping._queues.handed_over == {}
-    await node.stop()
 
 
 async def test_what_a_queue_handed_out_is_told_once_it_is_handed_over_and_can_be_known(
     tmp_path: Path,
 ) -> None:
-    node, keeping = kept_at(tmp_path / "a")
+    keeping = Keeper(Node(tmp_path / "a"))
     queue = Queue(d.Queue(name="q", vhost="/", epoch=8), no_read)
     queue.backlog.cursor = 7
     assert keeping.delivered_before(KEY) is None
@@ -455,7 +434,6 @@ async def test_what_a_queue_handed_out_is_told_once_it_is_handed_over_and_can_be
     assert keeping.delivered_before(KEY) is None
     keeping._queues.handed_over[KEY] = Stream(d.Queue(name="q", vhost="/", epoch=8), no_read)
     assert keeping.delivered_before(KEY) is None
-    await node.stop()
 
 
 class Stopping(Keeper):
@@ -470,10 +448,9 @@ class Stopping(Keeper):
 
 
 async def test_a_mirror_without_a_copy_lacks_records_also_of_a_queue_without_messages(tmp_path: Path) -> None:
-    node, keeping = kept_at(tmp_path / "a")
+    keeping = Keeper(Node(tmp_path / "a"))
     keeping._queues.handed_over[KEY] = Queue(d.Queue(name="q", vhost="/", epoch=8), no_read)
     assert keeping.lacks(KEY, "b") == Lack(0, 0)
-    await node.stop()
 
 
 @pytest.mark.parametrize("is_halted", [False, True])
@@ -498,5 +475,3 @@ async def test_a_node_that_stops_has_a_mirror_synchronised_and_waits_for_it_no_l
     async with asyncio.timeout(5):
         await keeping.hand_over_to(KEY, "mirror", frozenset(), loses=True)
     assert keeping.ready(KEY) == (frozenset() if is_halted else {"mirror"})
-    await leader.stop()
-    await mirror.stop()
