@@ -361,7 +361,7 @@ async def test_a_mirror_that_is_killed_again_and_again_has_what_was_promised(tmp
             assert ends is not None or not promised[name]
             if ends is not None:
                 assert promised[name] <= ends.next_offset <= leader.log(name).next_offset
-        mirror.commits.close()
+        await mirror.stop()
     mirror = Node(tmp_path / "mirror")
     mirror.via["leader"] = port
     await mirrored(leader, mirror, *names)
