@@ -11,7 +11,8 @@ whole chunk, with the data from the queue's log. Three rules keep the data there
 
 Data may still be missing, in two cases in which no downstream needs them. A follower that lost its power may have
 the reference and not the data: its queue lost the data as well, and a settlement ends the incarnation. The log of a
-vhost without its tag for a time has references to messages that its queues have settled and dropped since. A
+vhost without its tag for a time has references to messages that its queues have settled and dropped since; if they have
+stored some of them again instead, the collector copies the queue anew (`OutgoingLog.names_moved`). A
 settlement of the same length replaces such a chunk, so that offsets continue. An unreadable log of a queue is
 different: an operator may restore it, or give it up by deleting the queue; until then no later chunk is served.
 
@@ -68,6 +69,7 @@ class ByReference:
     def __init__(self) -> None:
         """Begin with an empty log."""
         self._lowest_offsets: LowestOffsets[int] = LowestOffsets()
+        self._of_incarnations: LowestOffsets[int] = LowestOffsets()
         self._ends: dict[int, int] = {}
         self.bytes_of: dict[int, int] = {}
         self._bytes_of_queues: dict[int, Counter[int]] = {}
@@ -88,6 +90,7 @@ class ByReference:
         `end` is the outgoing log's end after it.
         """
         self._lowest_offsets.note(epoch_of(incarnation), segment, offset)
+        self._of_incarnations.note(incarnation, segment, offset)
         self._ends[epoch_of(incarnation)] = end
         self.bytes_of[segment] = self.bytes_of.get(segment, 0) + size
         self._bytes_of_queues.setdefault(segment, Counter())[epoch_of(incarnation)] += size
@@ -95,6 +98,7 @@ class ByReference:
     def forget_before(self, segment: int) -> None:
         """Note that the outgoing log begins with this segment now."""
         self._lowest_offsets.forget_before(segment)
+        self._of_incarnations.forget_before(segment)
         self._ends = {epoch: end for epoch, end in self._ends.items() if end > segment}
         for first in [first for first in self.bytes_of if first < segment]:
             del self.bytes_of[first], self._bytes_of_queues[first]
@@ -102,6 +106,10 @@ class ByReference:
     def first_of(self, epoch: int) -> int | None:
         """The first referenced offset of a queue; None without references."""
         return self._lowest_offsets.begin_of(epoch)
+
+    def first_of_incarnation(self, incarnation: int) -> int | None:
+        """The first referenced offset of one incarnation of a queue; None without references."""
+        return self._of_incarnations.begin_of(incarnation)
 
     def bytes_of_queue(self, epoch: int) -> int:
         """The octets of a queue's referenced data."""

@@ -265,12 +265,12 @@ class Collector:
         log = self._queue_log(queue)
         await self._prepare(queue, outgoing, log)
         key, position = outgoing.pin(queue), outgoing.position_of(queue)
-        last_position = outgoing.last_position_of(key)
-        if last_position is not None and last_position > log.next_offset:
-            # The queue's log lost its end with the power (durability = os) and gives those offsets to other messages.
+        # The queue's log lost its end with the power (durability = os) and gives those offsets to other messages.
+        is_renumbered = outgoing.is_ahead_of(key, log)
+        if is_renumbered or outgoing.names_moved(key, queue, log):
             outgoing.unpin(queue)
-            outgoing.begin_incarnation(queue, renumbers=True)
-            self._end(outgoing, key, last_position)
+            outgoing.begin_incarnation(queue, renumbers=is_renumbered)
+            self._end(outgoing, key, outgoing.last_position_of(key) or 0)
             key, position = outgoing.pin(queue), 0
         first = log.first_offset if key in outgoing.positions else first_wanted(queue, log)
         end = log.next_offset
@@ -311,9 +311,9 @@ class Collector:
             await asyncio.wait([ending])
         count = outgoing.own_count(queue)
         await self.incarnations.prepare(queue, count, renumbers=False)
-        last_position = outgoing.last_position_of(outgoing.present_key_of(queue))
-        if last_position is not None and last_position > log.next_offset:
-            # Its log lost its end with the power, here and at its mirrors.
+        key = outgoing.present_key_of(queue)
+        # Its log lost its end with the power, here and at its mirrors.
+        if outgoing.is_ahead_of(key, log) or outgoing.names_moved(key, queue, log):
             await self.incarnations.prepare(queue, count, renumbers=True)
 
     def incarnation_changed(self, epoch: int) -> None:
@@ -373,12 +373,13 @@ class Collector:
     ) -> int:
         """Copy the unsettled messages from `position` up to `first`, settle the rest, and return `first`.
 
-        Relocated messages that were settled since then are settled by later records, which are copied next.
+        Relocated messages that were settled since then are settled by later records, which are copied next, or here if
+        their chunk is gone, maybe with that record.
 
         Raises:
             StorageError: a log cannot be read or written.
         """
-        besides = [(each.first, min(each.end, first)) for each in queue.relocated if each.first < first]
+        besides = [(at, min(end, first)) for at, end, chunk in queue.relocated if at < first <= chunk]
         for begin, end in list(queue.settled.gaps(position, first)):
             for header, data in relocated_chunks(queue, log.epoch, begin, end):
                 outgoing.copy(queue, header, data, b"", by_name=False)

@@ -262,6 +262,21 @@ class OutgoingLog(CommittedLog):
         """The queue's offset up to which its log was copied."""
         return self.positions.get(self.key_of(queue), 0)
 
+    def is_ahead_of(self, key: Key, log: Log) -> bool:
+        """Whether it has records of an incarnation of a queue that are behind the end of the queue's log."""
+        return (self.last_position_of(key) or 0) > log.next_offset
+
+    def names_moved(self, key: Key, queue: Queue, log: Log) -> bool:
+        """Whether an incarnation refers to messages that are elsewhere in the queue's log by now.
+
+        Nothing kept their place while the vhost had no tag, so they may have been stored again, behind others.
+        """
+        named = self.by_reference.first_of_incarnation(key[1])
+        if named is None or named >= log.first_offset:
+            return False
+        moved = queue.relocated.find(named)
+        return moved is not None and moved.first < log.first_offset
+
     def begin_incarnation(self, queue: Queue, *, renumbers: bool = False) -> None:
         """Give the queue another incarnation, under which no message here is settled.
 

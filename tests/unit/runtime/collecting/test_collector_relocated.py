@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from leveret.model import definitions as d
@@ -25,6 +25,14 @@ STEP = st.one_of(
     st.tuples(st.just("relocate"), st.integers(1, 3)),
     st.tuples(st.sampled_from(["policy on", "policy off", "tag on", "tag off", "kill", "anew"]), st.just(0)),
 )
+
+MOVED_WHILE_NAMED = [*[("publish", 1)] * 6, ("tag off", 0), ("relocate", 1)]
+"""Messages that the outgoing log names are stored again elsewhere while no tag keeps their place."""
+SETTLED_AND_DROPPED = [
+    *[("publish", 8), ("ack all but some", 3), ("relocate", 0), ("publish", 4)],
+    *[("tag off", 0), ("ack all but some", 2), ("relocate", 0)],
+]
+"""The record that settles a message is dropped, with the chunk that the message was stored again in."""
 
 
 async def relocate(site: Site) -> bool:
@@ -69,6 +77,8 @@ async def play(site: Site, what: str, count: int) -> bool:
 
 
 @settings(max_examples=40, deadline=None)
+@example(MOVED_WHILE_NAMED)
+@example(SETTLED_AND_DROPPED)
 @given(st.lists(STEP, max_size=25))
 def test_a_standby_would_recover_what_was_stored_again_too(steps: list[tuple[str, int]]) -> None:
     async def scenario(directory: Path) -> None:
