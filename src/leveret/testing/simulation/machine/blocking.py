@@ -191,6 +191,40 @@ class BlockingLock:
                 each.set_result(None)
 
 
+class BlockingEvent:
+    """Replaces threading.Event in blocking code."""
+
+    def __init__(self) -> None:
+        """Begin unset."""
+        self._is_set = False
+        self._wakes: list[asyncio.Future[None]] = []
+
+    def is_set(self) -> bool:
+        """See threading.Event."""
+        return self._is_set
+
+    def set(self) -> None:
+        """See threading.Event."""
+        self._is_set = True
+        wakes, self._wakes = self._wakes, []
+        for each in wakes:
+            if not each.done():
+                each.set_result(None)
+
+    def clear(self) -> None:
+        """See threading.Event."""
+        self._is_set = False
+
+    def wait(self, timeout_s: float) -> bool:
+        """See threading.Event."""
+        if not self._is_set:
+            self._wakes = [each for each in self._wakes if not each.done()] + [_awaitable()]
+            wake = self._wakes[-1]
+            if not wait(wake, timeout_s):
+                wake.cancel()
+        return self._is_set
+
+
 class BlockingQueue:
     """Replaces queue.SimpleQueue in blocking code."""
 

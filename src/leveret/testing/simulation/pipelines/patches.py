@@ -19,6 +19,7 @@ from leveret.pipeline.jobs.job import TransferJob
 from leveret.pipeline.jobs.progress import Event, Inbox
 from leveret.pipeline.transfer.compaction import Compaction
 from leveret.testing.simulation.machine.blocking import (
+    BlockingEvent,
     BlockingLock,
     BlockingPool,
     BlockingProcess,
@@ -35,6 +36,7 @@ from leveret.testing.simulation.pipelines.spark import start_simulated_session
 
 _POOLS: Final = (
     "leveret.pipeline.archive.stored_positions",
+    "leveret.pipeline.recovery.driver",
     "leveret.pipeline.recovery.spark_tasks",
     "leveret.pipeline.recovery.dry_run",
     "leveret.pipeline.recovery.unsettled",
@@ -43,6 +45,7 @@ _POOLS: Final = (
 _THREADS: Final = (
     "leveret.pipeline.__main__",
     "leveret.pipeline.recovery.segment_intake",
+    "leveret.pipeline.transfer.driver",
     "leveret.pipeline.transfer.source",
 )
 _VARIABLES: Final = ("leveret.pipeline.upstream.link._links", "leveret.pipeline.transfer.sink._manifests")
@@ -82,6 +85,7 @@ def simulated_pipelines(segments_min: int, compact_s: float) -> Iterator[None]:
             replace(f"{module}.ThreadPoolExecutor", BlockingPool)
         replace("leveret.pipeline.recovery.segment_intake.SimpleQueue", BlockingQueue)
         replace("leveret.pipeline.transfer.source.Lock", BlockingLock)
+        replace("leveret.pipeline.transfer.source.Event", BlockingEvent)
         for module in _THREADS:
             replace(f"{module}.Thread", _Thread)
         for module in _SESSIONS:
