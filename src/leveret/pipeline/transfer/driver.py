@@ -257,7 +257,10 @@ class Transfer:
     def _is_drained(self) -> bool:
         if self._drain_from_s is None:
             return False
-        return time.monotonic() > self._drain_until_s or self._has_all() or self._is_cut_off()
+        if time.monotonic() > self._drain_until_s or self._has_all():
+            return True
+        # What the present query says of unreadable records does not count: the next one requests them once more.
+        return self._next_job is None and self._is_cut_off()
 
     def _has_all(self) -> bool:
         """Whether each log's node reported, after the drain began, that it has no more records, and all moves count.
