@@ -185,10 +185,7 @@ class BlockingLock:
 
     def __exit__(self, *error: object) -> None:
         self._is_held = False
-        wakes, self._wakes = self._wakes, []
-        for each in wakes:
-            if not each.done():
-                each.set_result(None)
+        _wake_all(self._wakes)
 
 
 class BlockingEvent:
@@ -206,10 +203,7 @@ class BlockingEvent:
     def set(self) -> None:
         """See threading.Event."""
         self._is_set = True
-        wakes, self._wakes = self._wakes, []
-        for each in wakes:
-            if not each.done():
-                each.set_result(None)
+        _wake_all(self._wakes)
 
     def clear(self) -> None:
         """See threading.Event."""
@@ -236,10 +230,7 @@ class BlockingQueue:
     def put(self, item: Any) -> None:
         """Add an item, from any process."""
         self._items.append(item)
-        wakes, self._wakes = self._wakes, []
-        for each in wakes:
-            if not each.done():
-                each.set_result(None)
+        _wake_all(self._wakes)
 
     def get(self) -> Any:
         """Block until there is an item; return the first one."""
@@ -251,6 +242,14 @@ class BlockingQueue:
     def empty(self) -> bool:
         """Return whether there is no item."""
         return not self._items
+
+
+def _wake_all(wakes: list[asyncio.Future[None]]) -> None:
+    """Wake the threads that wait for these, in order, and forget them."""
+    for each in wakes:
+        if not each.done():
+            each.set_result(None)
+    wakes.clear()
 
 
 def is_blocking() -> bool:
