@@ -132,6 +132,7 @@ class Placement(msgspec.Struct, frozen=True, rename=_STORED_NAMES):
         hand_over: the last hand-over without a loss; None if there was none.
         members: of a stream: the nodes that are to have a copy, with the leader, whether they run or not.
         copies: of a stream: the wanted number of members; nodes that join the cluster become members up to it.
+        leader_wrote: the store's revision of the leader's last record, if mirrors have withdrawn since; otherwise 0.
     """
 
     epoch: int
@@ -148,6 +149,7 @@ class Placement(msgspec.Struct, frozen=True, rename=_STORED_NAMES):
     hand_over: HandOver | None = None
     members: tuple[str, ...] = ()
     copies: int = 0
+    leader_wrote: int = 0
 
 
 def first_epoch(term: int) -> int:
@@ -177,6 +179,11 @@ class StoredPlacement(NamedTuple):
 
     placement: Placement
     modified: int
+
+    @property
+    def leader_wrote(self) -> int:
+        """The revision of the last record that a leader wrote: the mirrors that ran then had a leader."""
+        return self.placement.leader_wrote or self.modified
 
 
 class ClusterKey(NamedTuple):

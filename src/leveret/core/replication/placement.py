@@ -163,6 +163,7 @@ def following(
             closed=False,
             lost=lost,
             members=_members(policy),
+            leader_wrote=0,
         ),
         wanted.leader if wanted.leader != me and wanted.leader in ready else "",
     )
@@ -247,7 +248,7 @@ def promotion(
 
     The record, not the policy, tells which mirrors its confirms waited for: the policy may have changed since.
 
-    `late`: the nodes that began to run after the record was written, so the leader was lost while they were stopped.
+    `late`: the nodes that began to run after the leader's last record, so the leader was lost while they were stopped.
     A mirror that lacks messages may lead only if one ran at the loss: after a start of all nodes, the leader and
     complete mirrors come a moment later.
     """
@@ -287,13 +288,16 @@ def with_loss(before: Placement, after: Placement, begins_at: int) -> Placement:
     return msgspec.structs.replace(after, lost=LossyPromotion(after.term, begins_at, before.leader))
 
 
-def withdrawn(placement: Placement, node: str) -> Placement:
+def withdrawn(placement: Placement, node: str, leader_wrote: int) -> Placement:
     """Return the record that a mirror writes when it cannot read its copy and the leader is gone.
 
     Then another mirror with everything may lead. In a record by *all*, each of the others has everything. In one by
     *majority*, so many mirrors have everything that this one may be left out: it stays recorded, because it counts,
     but would lead last. If too few others are left for that, only the leader is known to have everything, and the
     record names no synchronised mirror.
+
+    `leader_wrote`: the revision of the leader's last record. It stays in the record, because nodes that began to run
+    between the loss and this write have not run at the loss; see `promotion`.
     """
     recorded = [each for each in placement.synchronised if each != node]
     others = [each for each in placement.mirrors if each != node]
@@ -301,7 +305,8 @@ def withdrawn(placement: Placement, node: str) -> Placement:
         count = len(placement.synchronised)
         may_ask = len(recorded) >= asked_for_all(_BY_MAJORITY, count)
         recorded = [*recorded, node] if may_ask else []
-    return msgspec.structs.replace(placement, mirrors=(*others, node), synchronised=tuple(recorded))
+    after = msgspec.structs.replace(placement, mirrors=(*others, node), synchronised=tuple(recorded))
+    return placement if after == placement else msgspec.structs.replace(after, leader_wrote=leader_wrote)
 
 
 def must_be_gone(placement: Placement, promoted: QueuePromotion) -> tuple[str, ...]:
@@ -377,6 +382,7 @@ def _led_by(
         stopped=(*stopped, *gone, placement.leader),
         majority=False,
         closed=False,
+        leader_wrote=0,
     )
 
 
@@ -392,6 +398,7 @@ def led_when_started(placement: Placement, leader: str) -> Placement:
         synchronised=(),
         stopped=tuple(node for node in copies if node not in (leader, placement.leader)),
         majority=False,
+        leader_wrote=0,
     )
 
 

@@ -265,11 +265,18 @@ def test_a_mirror_that_lacks_messages_and_was_stopped_when_the_leader_was_lost_d
 
 
 def test_a_mirror_that_cannot_read_its_copy_is_recorded_no_more_and_is_the_last_to_lead() -> None:
-    found = withdrawn(placed("bcd", "bd"), "b")
+    found = withdrawn(placed("bcd", "bd"), "b", 5)
     assert shown(found) == ("a", "cdb", "d", "")
     assert promotion(found, ALL, "bcd").leader == "d"
-    assert withdrawn(found, "b") == found
-    assert withdrawn(placed("bcd", "cd"), "b") == placed("cdb", "cd")
+    assert withdrawn(found, "b", 5) == found
+    assert withdrawn(placed("bcd", "cd"), "b", 5) == placed("cdb", "cd", leader_wrote=5)
+    # Its leader is back, or another one leads: it writes all that counts.
+    for after in (
+        following(found, ALL, "", "", cluster_view()).placement,
+        taken_over(found, promotion(found, ALL, "bcd"), cluster_view("bcd", me="d")),
+        led_when_started(found, "c"),
+    ):
+        assert (found.leader_wrote, after.leader_wrote) == (5, 0)
 
 
 @pytest.mark.parametrize(
@@ -285,10 +292,10 @@ def test_a_mirror_that_cannot_read_its_copy_is_recorded_no_more_and_is_the_last_
 def test_a_majority_without_one_that_cannot_read_its_copy_has_everything_if_it_is_large(
     recorded: str, left: str
 ) -> None:
-    found = withdrawn(placed("bcd", recorded, majority=True), "b")
+    found = withdrawn(placed("bcd", recorded, majority=True), "b", 5)
     assert shown(found) == ("a", "cdb", left, "")
     assert promotion(found, MAJORITY, "cd").is_complete == bool(left)
-    assert withdrawn(found, "b") == found
+    assert withdrawn(found, "b", 5) == found
 
 
 def test_a_leader_that_cannot_read_what_it_has_is_followed_by_a_mirror_that_has_all() -> None:

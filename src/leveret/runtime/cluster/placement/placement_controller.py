@@ -286,7 +286,8 @@ class PlacementController:
         copy = LocalCopy.UNREADABLE if self._local_queues.is_damaged(key) else LocalCopy.WHOLE
         promoted = QueuePromotion(None)
         if leader is RecordedLeader.GONE:
-            promoted = promotion(placement, policy, alive, self._begun_since_write(key))
+            late = self._state.begun_since(self._leader_wrote(key))
+            promoted = promotion(placement, policy, alive, late)
         elif leader is RecordedLeader.HERE and copy is LocalCopy.UNREADABLE:
             promoted = promotion(placement, policy, alive.keys() - {me})
         match turn(leader, copy, Successor.by(promoted, me)):
@@ -295,7 +296,7 @@ class PlacementController:
             case ElectionTurn.TAKE_OVER | ElectionTurn.HAND_OVER:
                 self._follow_on(key, placement, promoted, found)
             case ElectionTurn.GIVE_WAY:
-                after = withdrawn(placement, me)
+                after = withdrawn(placement, me, self._leader_wrote(key))
                 if after != placement:
                     found.writes.append(RecordWrite(key, placement, after))
         if leader is RecordedLeader.ELSEWHERE or (leader is RecordedLeader.GONE and promoted.leader is None):
@@ -303,10 +304,10 @@ class PlacementController:
             if self._is_first(cluster_view) and lost:
                 found.lost.append((key, placement))
 
-    def _begun_since_write(self, key: QueueKey) -> set[str]:
-        """Return the running nodes that have begun to run since the queue's record was written."""
+    def _leader_wrote(self, key: QueueKey) -> int:
+        """Return the revision of the last record that a leader of the queue wrote; of none, the present one."""
         placed = self._state.placements.get(key)
-        return self._state.begun_since(placed.modified) if placed is not None else set()
+        return placed.leader_wrote if placed is not None else self._state.revision
 
     def _look_at_led(self, key: QueueKey, placement: Placement, policy: MirrorPolicy, found: _Found) -> None:
         local = self._local_queues

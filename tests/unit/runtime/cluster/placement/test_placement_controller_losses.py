@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from leveret.core.replication.cluster import LossyPromotion, Presence
-from leveret.core.replication.placement import ClusterView, following
+from leveret.core.replication.placement import ClusterView, following, withdrawn
 from leveret.core.rules.mirror_policy import MirrorPolicy
-from tests.unit.runtime.cluster.placement.test_placement_controller import World, begun, placed
+from tests.unit.runtime.cluster.placement.test_placement_controller import Q, World, begun, placed
 
 
 async def test_a_mirror_that_lacks_messages_and_leads_says_so_until_who_has_them_is_back() -> None:
@@ -37,6 +37,23 @@ async def test_a_mirror_that_lacks_messages_leads_only_if_it_ran_when_the_leader
     world.runs("d")
     await world.rest()
     assert (world.recorded().leader, world.recorded().lost is None) == (("a", False) if ran else ("c", True))
+
+
+async def test_a_mirror_that_withdraws_does_not_make_later_runs_count_as_earlier() -> None:
+    """The leader, and the mirror that has everything, come a moment later than one that lacks messages."""
+    world = World(alive="b", policy=MirrorPolicy(mode="all", promote_on_failure="always"))
+    world.records(msgspec.structs.replace(placed("abd", "bd"), leader="c"))
+    written = world.store.revision
+    world.runs("a")
+    world.records(withdrawn(world.recorded(), "b", written))
+    await begun(world)
+    await world.rest()
+    assert (world.recorded().leader, world.recorded().synchronised) == ("c", ("d",))
+    # It withdraws itself too, and the revision of the leader's record stays known.
+    world.hands.damaged.add(Q)
+    world.placement_controller.changed(Q)
+    await world.rest()
+    assert (world.recorded().mirrors, world.recorded().leader_wrote) == (("d", "b", "a"), written)
 
 
 def test_who_had_led_is_a_mirror_until_what_it_alone_has_is_quarantined() -> None:
