@@ -38,6 +38,7 @@ from leveret.runtime.clients.maintenance import DrainCause
 from leveret.runtime.standby.pipeline_process import ask
 from leveret.runtime.standby.returning_node import (
     FAILURES,
+    LOOKS_MAX,
     RETRY_S,
     Place,
     RejoiningNode,
@@ -265,8 +266,12 @@ class Rejoin:
         node = self._node
         await node.schema_sync.set_mode("none")
         node.collector.resign()
-        reports = await self._here.empty(begun.queues)
-        reports += await self._here.empty(begun.queues)
+        reports: list[DivergentReport] = []
+        for _ in range(LOOKS_MAX):
+            before = self._here.epochs(begun.queues)
+            reports += await self._here.empty(begun.queues)
+            if self._here.epochs(begun.queues) == before:
+                break
         # Last, because from now on the new upstream's definitions hold.
         await node.standby.set_mode("downstream")
         await node.schema_sync.set_mode("downstream")

@@ -40,6 +40,8 @@ RETRY_S: Final = 5.0
 """The wait before the next retry to finish a rejoin."""
 FAILURES: Final = (LeveretError, OSError)
 """The errors after which a rejoin is retried."""
+LOOKS_MAX: Final = 20
+"""The largest number of times that a rejoin empties its queues: a queue that does not take part may dead-letter on."""
 CLIENTS_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.05
 _HOLDING: Final = ("queues", "vhosts")
@@ -209,8 +211,9 @@ class ReturningNode:
     async def empty(self, kept: Iterable[KeptQueue]) -> list[DivergentReport]:
         """Empty queues as `_empty` does; return the reports of records that came since their quarantine.
 
-        To be repeated, because a queue may dead-letter into one that was emptied before it: a queue that is empty
-        since then stays as it is.
+        To be repeated as long as that changes `epochs`, because a queue may dead-letter into one that was emptied
+        before it: a queue that is empty since then stays as it is. A queue that received a message since then has a
+        record of it, even if it has dead-lettered the message by now; so none is left after a look without a change.
         """
         quarantine = RejoinQuarantine(self._node)
         async for each in in_slices(list(kept)):
@@ -218,6 +221,11 @@ class ReturningNode:
         reports = await quarantine.finish()
         await self._node.commit()
         return reports
+
+    def epochs(self, kept: Iterable[KeptQueue]) -> list[int]:
+        """Return the epochs of these queues; 0 for a queue that is gone. To empty a queue changes its epoch."""
+        found = (self._node.broker.queues.get((each.vhost, each.name)) for each in kept)
+        return [queue.epoch if queue is not None else 0 for queue in found]
 
     async def _empty(self, kept: KeptQueue, quarantine: RejoinQuarantine) -> None:
         """Empty a queue that this node leads once all its records are quarantined.

@@ -37,6 +37,7 @@ from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.standby.pipeline_process import Report, ask, report_nothing
 from leveret.runtime.standby.returning_node import (
     FAILURES,
+    LOOKS_MAX,
     RETRY_S,
     Place,
     RejoiningNode,
@@ -332,6 +333,20 @@ class SiteRejoin:
             await node.schema_sync.set_mode("none")
         await self._parts.site.all_know()
         await self._work("return_resign")
+        for _ in range(LOOKS_MAX):
+            before = await self._epochs(returning)
+            await self._empty_once(returning)
+            # A queue may have dead-lettered into one that another node had emptied before, and that one into a third.
+            if await self._epochs(returning) == before:
+                break
+        await node.standby.decided.decide(_emptied)
+
+    async def _epochs(self, returning: SiteReturn) -> list[int]:
+        # With the definitions lock, this node knows the queues that other nodes have emptied.
+        async with self._node.changing():
+            return self._here.epochs(returning.queues)
+
+    async def _empty_once(self, returning: SiteReturn) -> None:
         queues = msgspec.to_builtins(returning.queues)
         done = await self._work("return_delete", queues=queues)
         staying = {tuple(key) for found in done.values() for key in found}
@@ -340,9 +355,6 @@ class SiteRejoin:
             await self._parts.site.wait(_LOOK_S)
         if left:
             raise StorageError(f"queue '{left.name}' of vhost '{left.vhost}' is led by no running node")
-        # A queue may have dead-lettered into one that another node had emptied before.
-        await self._work("return_delete", queues=queues)
-        await node.standby.decided.decide(_emptied)
 
     def _left(self, queues: Iterable[KeptQueue], staying: Container[Place]) -> KeptQueue | None:
         """Return a queue that is not emptied yet and must not stay; None if there is none."""

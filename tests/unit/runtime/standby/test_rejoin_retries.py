@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from leveret.core.replication.standby_site import SiteDecisions, SiteReturn
+from leveret.core.replication.standby_site import KeptQueue, SiteDecisions, SiteReturn
+from leveret.core.schema.operating_mode import OperatingMode
 from leveret.model.errors import PreconditionFailed, StorageError
 from leveret.runtime.clients.maintenance import DrainCause
 from leveret.runtime.standby import rejoin, site_rejoin
+from leveret.runtime.standby.returning_node import LOOKS_MAX
 from leveret.storage.state_file import StateFile
 from leveret.wire.incarnation import INCARNATION_BITS
 
@@ -191,3 +194,56 @@ async def test_a_node_has_emptied_its_queues_once_their_dead_letters_are_at_the_
     monkeypatch.setattr(site_rejoin, "_COLLECTED_S", -1.0)
     with pytest.raises(StorageError, match="'dead' of vhost 'v': its leader has not taken the dead letters"):
         await found._empty_own(about, lambda event: None)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_a_site_empties_its_queues_until_no_node_finds_a_message(ends: bool) -> None:
+    """Nodes a, b and c lead a queue each; c's dead-letters into b's, and that one into a's (2026-11-30).
+
+    Each node has looked at its queue when the message comes, in the last look as well. Other queues may dead-letter on
+    for hours.
+    """
+    names, at = ["a", "b", "c"], 2
+    queues = {("v", name): SimpleNamespace(key=("v", name), epoch=each) for each, name in enumerate(names, 1)}
+    known = dict(queues)
+    returning = SiteReturn(
+        begun_ms=1, queues=[KeptQueue(*key, queue.epoch, 0) for key, queue in queues.items()]
+    )
+    decided, looks = [SiteDecisions(returning=returning)], 0
+
+    async def work(nodes: list[str], name: str, report: object, **about: object) -> dict[str, Any]:
+        nonlocal at, looks
+        if name != "return_delete":
+            return {}
+        looks += 1
+        for each, name in enumerate(names):
+            if looks == 1 or each == at:
+                queues["v", name] = SimpleNamespace(key=("v", name), epoch=10 * looks + each)
+        at = at - 1 if ends else 0
+        return {name: [] for name in names}
+
+    @asynccontextmanager
+    async def changing() -> AsyncIterator[None]:
+        known.update(queues)
+        yield
+
+    async def decide(change: Callable[[SiteDecisions], SiteDecisions]) -> None:
+        decided.append(change(decided[-1]))
+
+    async def nothing(*about: object) -> None:
+        known.update(queues)
+
+    node = SimpleNamespace(
+        broker=SimpleNamespace(queues=known),
+        changing=changing,
+        schema_sync=SimpleNamespace(mode=OperatingMode.DOWNSTREAM),
+        standby=SimpleNamespace(decided=SimpleNamespace(decide=decide)),
+    )
+    site = SimpleNamespace(name="a", running=names, all_know=nothing, wait=nothing)
+    parts = SimpleNamespace(add=lambda answers, works: None, site=site, work=work)
+    found = site_rejoin.SiteRejoin(cast(Any, node), cast(Any, parts))
+    await asyncio.wait_for(found._empty(returning), PATIENCE_S)
+    assert looks == (4 if ends else LOOKS_MAX)
+    after = decided[-1].returning
+    assert after is not None
+    assert after.is_emptied
