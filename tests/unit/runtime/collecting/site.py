@@ -7,14 +7,19 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from leveret.config import Config, load
 from leveret.core.queues.head import Head, make_head
 from leveret.core.queues.messages import alike
 from leveret.core.queues.queue import Queue
+from leveret.core.replication.cluster import ClusterKeys, ClusterState, CollectedChanged, Event
+from leveret.core.replication.election import PutKey, StoreTransaction
 from leveret.model import definitions as d
+from leveret.runtime.cluster.sites.collected_queues import CollectedQueues
 from leveret.runtime.collecting.by_reference import is_naming, whole
+from leveret.runtime.collecting.collector import Collector
 from leveret.runtime.collecting.outgoing_log import OutgoingLog
 from leveret.runtime.node.node import Node
 from leveret.storage.tree import Tree
@@ -54,6 +59,32 @@ def settings(listeners: str, durability: str) -> Config:
     return replace(config, storage=replace(config.storage, segment_bytes_max=SEGMENT_BYTES))
 
 
+class FakeMember:
+    """The only member of a cluster: the incarnations of its queues are in etcd, and no mirror is waited for."""
+
+    def __init__(self) -> None:
+        self.state = ClusterState(ClusterKeys.under("/leveret/"))
+        self.store: Any = self
+        self._collector: Collector
+
+    def collects(self, collector: Collector) -> None:
+        """The node's run begins."""
+        self._collector = collector
+        member: Any = self
+        port: Any = SimpleNamespace(when_taken=lambda queues, part: part()(True))
+        collector.enter_cluster(port, CollectedQueues(member, {}))
+
+    async def transact(self, transaction: StoreTransaction) -> int:
+        await asyncio.sleep(0)
+        revision = self.state.revision + 1
+        for write in transaction.writes:
+            event = Event(write.key, write.value if isinstance(write, PutKey) else None, revision)
+            for change in self.state.apply([event], revision):
+                assert isinstance(change, CollectedChanged)
+                self._collector.incarnation_changed(change.epoch)
+        return revision
+
+
 class Site:
     """A node and its data directory; every method leaves everything durable. It is killed at the end of its test."""
 
@@ -65,6 +96,8 @@ class Site:
         self.epoch = 1
         self._durability = durability
         self._is_alive = False
+        self.member: FakeMember | None = None
+        """Of a node of a cluster, from its next start on."""
         self.node: Node
         at_end(self._end)
 
@@ -78,8 +111,13 @@ class Site:
         """With an AMQP listener if there is to be one."""
         config = settings(listeners, self._durability)
         self.node = Node(config, self.directory, tree=Tree(self.directory, epoch=self.epoch))
+        if self.member is not None:
+            self.member.collects(self.node.collector)
         await self.node.start()
         self._is_alive = True
+        if self.member is not None:
+            for queue in self.node.broker.led_queues():
+                self.node.collector.led(queue)
         await self.settle()
 
     async def stop(self) -> None:

@@ -12,9 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from leveret.model import definitions as d
+from leveret.runtime.collecting.outgoing_log import key_by_counts
 from leveret.runtime.logs import relocating
 from tests.unit.memory import scratch
-from tests.unit.runtime.collecting.site import POLICY, TAGGED, Site
+from tests.unit.runtime.collecting.site import POLICY, TAGGED, FakeMember, Site
 
 pytestmark = pytest.mark.usefixtures("collection")
 
@@ -23,11 +24,14 @@ STEP = st.one_of(
     st.tuples(st.just("ack"), st.integers(1, 12)),
     st.tuples(st.just("ack all but some"), st.integers(1, 3)),
     st.tuples(st.just("relocate"), st.integers(1, 3)),
-    st.tuples(st.sampled_from(["policy on", "policy off", "tag on", "tag off", "kill", "anew"]), st.just(0)),
+    st.tuples(
+        st.sampled_from(["policy on", "policy off", "tag on", "tag off", "kill", "anew", "joins"]), st.just(0)
+    ),
 )
 
 MOVED_WHILE_NAMED = [*[("publish", 1)] * 6, ("tag off", 0), ("relocate", 1)]
 """Messages that the outgoing log names are stored again elsewhere while no tag keeps their place."""
+NAMED_BEFORE_IT_JOINS = [*MOVED_WHILE_NAMED, ("joins", 0)]
 SETTLED_AND_DROPPED = [
     *[("publish", 8), ("ack all but some", 3), ("relocate", 0), ("publish", 4)],
     *[("tag off", 0), ("ack all but some", 2), ("relocate", 0)],
@@ -59,6 +63,10 @@ async def play(site: Site, what: str, count: int) -> bool:
         await site.apply(changes[what])
     elif what == "kill":
         await site.restart()
+    elif what == "joins":
+        # It becomes a node of a cluster, with the logs of its time alone.
+        site.member = site.member or FakeMember()
+        await site.restart()
     elif what == "anew":
         site.node.upstream.delete_logs()
         await site.settle()
@@ -78,7 +86,12 @@ async def play(site: Site, what: str, count: int) -> bool:
 
 @settings(max_examples=40, deadline=None)
 @example(MOVED_WHILE_NAMED)
+@example(NAMED_BEFORE_IT_JOINS)
+@example(
+    [*NAMED_BEFORE_IT_JOINS, ("tag on", 0), ("ack", 2), ("kill", 0), ("policy off", 0), ("policy on", 0)]
+)
 @example(SETTLED_AND_DROPPED)
+@example([*SETTLED_AND_DROPPED, ("joins", 0)])
 @given(st.lists(STEP, max_size=25))
 def test_a_standby_would_recover_what_was_stored_again_too(steps: list[tuple[str, int]]) -> None:
     async def scenario(directory: Path) -> None:
@@ -90,6 +103,11 @@ def test_a_standby_would_recover_what_was_stored_again_too(steps: list[tuple[str
             if "v" in site.node.collector.logs:
                 holds = queue.replicated and queue.message_count
                 assert site.replicated() == ({"q": site.contents()} if holds else {})
+                if site.member is not None and queue.replicated:
+                    # Another node that leads the queue next continues the same incarnation.
+                    collector = site.node.collector
+                    shared = key_by_counts(queue, collector.incarnations)
+                    assert collector.logs["v"].key_of(queue) == shared
         await site.kill()
 
     run(scenario)
