@@ -51,6 +51,31 @@ async def test_a_kind_that_is_no_list_of_objects_is_named(queues: Any) -> None:
         await source()._entities(json.dumps({**EMPTY, "queues": queues}).encode(), b"[]", Definitions())
 
 
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [(b"[" * 200 + b"]" * 200, "nested more than 100 levels deep"), (b"1e999", "out of range")],
+    ids=["deep", "large number"],
+)
+async def test_of_what_cannot_be_read_one_entity_is_left_as_it_is(arguments: bytes, reason: str) -> None:
+    """One argument ended the sync of all definitions (2026-11-30)."""
+    queues = b",".join(
+        b'{"name": "%s", "vhost": "v", "durable": true, "arguments": {"x": %s}}' % each
+        for each in ((b"q1", b"1"), (b"q2", arguments), (b"q3", arguments), (b"q4", b"2"))
+    )
+    document = (
+        json.dumps({**EMPTY, "queues": []}).encode().replace(b'"queues": []', b'"queues": [%s]' % queues)
+    )
+    theirs, known = Definitions(), Queue(vhost="v", name="q2", epoch=7)
+    theirs.apply(Put(known))
+    found = source()
+    entities = await found._entities(document, b"[]", theirs)
+    read = [each for each in entities if isinstance(each, Queue)]
+    assert [each.name for each in read] == ["q1", "q2", "q4"]
+    assert read[1] is known
+    assert [text.partition(": ")[0] for text in found.unreadable] == ["queues 'q2'", "queues 'q3'"]
+    assert all(reason in text for text in found.unreadable)
+
+
 async def test_many_entities_that_are_gone_are_forgotten_beside_other_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
