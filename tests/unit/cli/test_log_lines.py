@@ -5,7 +5,7 @@ import logging
 import re
 import sys
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from leveret.cli.log_lines import JsonLine, KeyValueLine
@@ -80,11 +80,20 @@ def test_json_keeps_a_traceback_on_its_line() -> None:
     assert json.loads(line)["traceback"].endswith("ValueError: two\nlines")
 
 
+@given(st.text())
+@example("of\u2028three\u2029ends\x85")
+def test_text_outside_of_fields_begins_no_new_line_either(text: str) -> None:
+    made = record("peer of %s, %s", text, text)
+    assert len(KeyValueLine().format(made).splitlines()) == len(JsonLine().format(made).splitlines()) == 1
+    assert json.loads(JsonLine().format(made))["msg"] == f"peer of {text}, {text}"
+
+
 @given(st.text(), st.text())
+@example("of\u2028three\u2029ends\x85", "")
 def test_no_value_begins_a_new_line_or_a_new_field(first: str, second: str) -> None:
     made = record("event a=%s b=%s", first, second)
     line = KeyValueLine().format(made)
-    assert len(line.splitlines()) == 1
+    assert len(line.splitlines()) == len(JsonLine().format(made).splitlines()) == 1
     assert not re.search(r"[\x00-\x1f\x7f-\x9f]", line + JsonLine().format(made)), "a terminal obeys some"
     found = re.search(r' event a=("(?:[^"\\]|\\.)*"|[^ "=]+) b=("(?:[^"\\]|\\.)*"|[^ "=]+)$', line)
     assert found is not None

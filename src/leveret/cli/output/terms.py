@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-_CONTROLS: Final = {
+_ENDS_OF_LINES: Final = {code: f"\\u{code:04x}" for code in (0x2028, 0x2029)}
+"""Those of Unicode, which some readers of lines obey; U+0085 is a control character."""
+_CONTROLS: Final = _ENDS_OF_LINES | {
     code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"
 }
-_CONTROLS_OF_JSON: Final = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
+_CONTROLS_OF_JSON: Final = _ENDS_OF_LINES | {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 """Those that JSON does not escape itself."""
 
 
 def printable(text: str) -> str:
-    """A text for a terminal, which would obey control characters in a client's names; tabs and ends of lines stay."""
+    """A text for a terminal, which would obey control characters in a client's names; tabs and line feeds stay."""
     return text.translate(_CONTROLS)
 
 
