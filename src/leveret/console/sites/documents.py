@@ -144,7 +144,7 @@ class TransferredVhost(Struct):
 
 
 class TransferringNode(Struct):
-    """A node of a downstream cluster, and the state of its links."""
+    """A node of a downstream cluster, and the state of its links; `idle` if it follows no vhost."""
 
     node: str
     state: str = ""

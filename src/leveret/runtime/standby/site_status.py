@@ -66,12 +66,11 @@ class SiteStatus:
         vhosts = self._own.vhosts() if self._own.mode is OperatingMode.DOWNSTREAM else []
         own["vhosts"] = [self._row(vhost, rows, silent) for vhost in vhosts]
         own["nodes"] = [
-            {"node": node, "state": each["state"], "error": each["error"]} for node, each in found.items()
+            {"node": node, "state": _state_of(each), "error": each["error"]} for node, each in found.items()
         ] + [{"node": node, "state": "", "error": error} for node, error in silent.items()]
         sizes = [each["archive_bytes"] for each in found.values() if each["archive_bytes"] is not None]
         own["archive_bytes"] = sum(sizes) if sizes else None
-        # A node that follows no vhost has no link to wait for.
-        states = [each["state"] for each in found.values() if each["vhosts"] or each["state"] != "connecting"]
+        states = [_state_of(each) for each in found.values()]
         own["state"] = next((state for state in _WORST_FIRST if state in states), own["state"])
         errors = [f"{row['node']}: {row['error']}" for row in own["nodes"] if row["error"]]
         own["error"] = own["error"] or next(iter(errors), "")
@@ -129,3 +128,9 @@ class SiteStatus:
             await asyncio.sleep(0)
         reasons += [f"{node}: {reason}" for node, reason in silent.items()]
         return {"vhosts": found_rows, "plans_error": "; ".join(reasons)}
+
+
+def _state_of(status: Mapping[str, Any]) -> str:
+    """Return the state of a node of the site; `idle` if it follows no vhost, because it has no link to wait for."""
+    is_idle = status["state"] == "connecting" and not status["vhosts"]
+    return "idle" if is_idle else str(status["state"])

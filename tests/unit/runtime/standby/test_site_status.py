@@ -29,20 +29,21 @@ def told(state: str, vhosts: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("states", "state"),
+    ("states", "state", "shown"),
     [
-        (("connected", "connecting", "connecting"), "connected"),
-        (("connecting", "connecting", "connecting"), "connecting"),
-        (("connected", "promoting", "connecting"), "promoting"),
-        (("disconnected", "disconnected", "disconnected"), "disconnected"),
+        (("connected", "connecting", "connecting"), "connected", ["connected", "idle", "idle"]),
+        (("connecting", "connecting", "connecting"), "connecting", ["connecting", "idle", "idle"]),
+        (("connected", "promoting", "connecting"), "promoting", ["connected", "promoting", "idle"]),
+        (("disconnected",) * 3, "disconnected", ["disconnected"] * 3),
     ],
 )
 async def test_a_node_without_a_vhost_does_not_make_the_site_wait(
-    states: tuple[str, str, str], state: str
+    states: tuple[str, str, str], state: str, shown: list[str]
 ) -> None:
     site: Any = SimpleNamespace(owners={}, running=["a", "b", "c"], is_shared=False)
     own: Any = SimpleNamespace(
         mode=OperatingMode.DOWNSTREAM, vhosts=lambda: ["v"], status=lambda: told("connecting", [])
     )
     parts: Any = Parts(*states)
-    assert (await SiteStatus(site, own, parts).details())["state"] == state
+    found = await SiteStatus(site, own, parts).details()
+    assert (found["state"], [each["state"] for each in found["nodes"]]) == (state, shown)
