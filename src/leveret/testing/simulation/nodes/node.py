@@ -119,8 +119,9 @@ class SimulatedNode:
         return serving.exception()
 
     def start(self) -> None:
-        """Start the process."""
-        assert self.process is None
+        """Start the process, unless it runs."""
+        if self.is_up:
+            return
         self.process = SimulatedProcess(self.name)
         self.process.clock_offset_s, self.process.clock_rate = self.clock_offset_s, self.clock_rate
         self.process.disk_delay_s = self.disk_delay_s

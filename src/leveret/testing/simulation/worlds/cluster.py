@@ -118,7 +118,7 @@ class ClusterWorld(EtcdWorld):
         node.clock_offset_s, node.clock_rate = followed.clock_offset_s, followed.clock_rate
         self.give_secret(node)
         self._outside_follower = OutsideFollower(node, followed, self.network, self._chance)
-        self._outside_follower.start()
+        self._outside_follower.node.start()
 
     def _add_member(self) -> SimulatedNode:
         number = len(self.nodes) + len(self._gone) + 1
@@ -465,7 +465,7 @@ class ClusterWorld(EtcdWorld):
     async def until_up(self) -> None:
         """See EtcdWorld."""
         if self._outside_follower is not None:
-            self._outside_follower.start()
+            self._outside_follower.node.start()
         await super().until_up()
 
     def all_nodes(self) -> list[SimulatedNode]:

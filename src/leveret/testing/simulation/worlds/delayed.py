@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from functools import partial
 from random import Random
 from typing import Any, Final, NamedTuple
 
@@ -152,7 +151,7 @@ class DelayedWorld(SimulatedWorld):
             if node.is_up:
                 found += self._faults_of(node)
             else:
-                found += [PossibleFault("start", partial(_start, node), node.name)] * 4
+                found += [PossibleFault("start", node.start, node.name)] * 4
         queue = self.random.choice(_QUEUES)
         return [
             *found,
@@ -208,7 +207,7 @@ class DelayedWorld(SimulatedWorld):
         self.network.mend()
         for node in self.nodes:
             node.resume()
-            _start(node)
+            node.start()
         await self.until(lambda: self.nodes[0].is_open, "the leader starts", START_TIMEOUT_S)
         await self.until(lambda: not self._mistaken, "no mistake is under way")
 
@@ -287,11 +286,6 @@ class DelayedWorld(SimulatedWorld):
             if keys:
                 some = ", ".join(f"{number} of {queue}" for queue, number in sorted(keys)[:10])
                 raise BooksFault(f"{what} as of {chosen.at_ms}: {len(keys)} messages, first {some}")
-
-
-def _start(node: SimulatedNode) -> None:
-    if not node.is_up:
-        node.start()
 
 
 def _deleted_and_declared(queue: str) -> list[Any]:

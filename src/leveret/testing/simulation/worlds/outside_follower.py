@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -38,18 +38,12 @@ class OutsideFollower:
         """Return the faults that may happen to the follower now."""
         node = self.node
         if not node.is_up:
-            return [PossibleFault("start follower", self.start, NAME)] * 2
-        kill: Callable[[], None] = node.kill
+            return [PossibleFault("start follower", node.start, NAME)] * 2
         return [
-            PossibleFault("kill follower", kill, NAME),
+            PossibleFault("kill follower", node.kill, NAME),
             PossibleFault("lose follower's power", lambda: node.lose_power(self._chance), NAME),
             PossibleFault("cut follower", self._cut, NAME),
         ]
-
-    def start(self) -> None:
-        """Start the follower if it is down."""
-        if not self.node.is_up:
-            self.node.start()
 
     async def _cut(self) -> None:
         self._network.cut(self.node.name, self.followed.name, both=self._chance.random() < 0.7)

@@ -39,7 +39,7 @@ class SingleWorld(SimulatedWorld):
         """See SimulatedWorld."""
         node = self.nodes[0]
         if not node.is_up:
-            return [PossibleFault("start", self._start)]
+            return [PossibleFault("start", node.start)]
         return [
             PossibleFault("kill", node.kill),
             PossibleFault("lose power", lambda: node.lose_power(self.random)),
@@ -48,10 +48,6 @@ class SingleWorld(SimulatedWorld):
             PossibleFault("fill disk", lambda: self.fill_disk(node)),
         ]
 
-    def _start(self) -> None:
-        if not self.nodes[0].is_up:
-            self.nodes[0].start()
-
     async def _pause(self, node: SimulatedNode) -> None:
         node.pause()
         await asyncio.sleep(self.random.uniform(0.1, 5))
@@ -59,5 +55,5 @@ class SingleWorld(SimulatedWorld):
 
     async def heal(self) -> None:
         """See SimulatedWorld."""
-        self._start()
+        self.nodes[0].start()
         await self.until(lambda: self.nodes[0].is_open, "the node starts", START_TIMEOUT_S)

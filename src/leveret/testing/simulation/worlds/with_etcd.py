@@ -128,7 +128,7 @@ class EtcdWorld(SimulatedWorld):
 
     def start(self, node: SimulatedNode) -> None:
         """Start a node that is down, unless it has been replaced."""
-        if not node.is_up and node in self.nodes:
+        if node in self.nodes:
             node.start()
 
     def _lose_all_power(self) -> None:

@@ -75,7 +75,7 @@ class SiteCommand:
         for number in range(_TRIES_MAX):
             left_down = self._chance.choice(nodes) if may_leave_down and number < kills else None
             for node in nodes:
-                if not node.is_up and node is not left_down:
+                if node is not left_down:
                     node.start()
             await self._world.until(lambda: bool(self._site.opened), "it starts", START_TIMEOUT_S)
             if number and await wait_until(self._is_done, _OBEY_S if number >= kills else 0.0):

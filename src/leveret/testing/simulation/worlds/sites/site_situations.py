@@ -70,7 +70,7 @@ class SiteSituations:
             node.lose_power(self._random)
             node.disk_delay_s = before_s
             await asyncio.sleep(self._random.uniform(0.1, 1.0))
-            _start(node)
+            node.start()
 
     async def mirrors_late(self) -> None:
         """The disks of all nodes but one are late, and that one is lost shortly after a publish."""
@@ -87,7 +87,7 @@ class SiteSituations:
             await asyncio.sleep(_TAKEN_OVER_S)
             for node, delay_s in before.items():
                 node.disk_delay_s = delay_s
-            _start(lost)
+            lost.start()
 
     async def one_log_late(self) -> None:
         """A node of an upstream cluster is out of the downstream's reach, so its log comes after the others'."""
@@ -111,11 +111,6 @@ class SiteSituations:
             node.pause()
             await asyncio.sleep(self._random.uniform(2.0, 8.0))
             node.resume()
-
-
-def _start(node: SimulatedNode) -> None:
-    if not node.is_up:
-        node.start()
 
 
 Situation = Callable[[SiteSituations], Coroutine[Any, Any, None]]
@@ -148,7 +143,7 @@ class OwnerSuspended:
     async def suspend(self) -> None:
         """Suspend the nodes with pipelines, if possible while one records a batch; both sites run for that."""
         for node in (*self._upstream.nodes, *self._site.nodes):
-            _start(node)
+            node.start()
         await wait_until(self._is_at_work, _BATCH_S, 0.001)
         await asyncio.sleep(self._chance.choice((0.0, 0.005, 0.02, 0.1)) * self._chance.random())
         self.suspended = {node: found for node in self._site.nodes if (found := pipelines_of(node))}

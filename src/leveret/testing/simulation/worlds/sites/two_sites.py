@@ -340,7 +340,7 @@ class SitesWorld(SimulatedWorld):
 
     def _faults_of(self, node: SimulatedNode) -> list[PossibleFault]:
         if not node.is_up:
-            return [PossibleFault("start", partial(_start, node), node.name)]
+            return [PossibleFault("start", node.start, node.name)]
         return [
             PossibleFault("kill", node.kill, node.name),
             PossibleFault("lose power", partial(node.lose_power, self.random), node.name),
@@ -552,8 +552,3 @@ class SharedArchiveWorld(SitesWorld):
     """Sites whose downstream is a cluster of nodes that share an archive."""
 
     clusters = shared = 1.0
-
-
-def _start(node: SimulatedNode) -> None:
-    if not node.is_up:
-        node.start()
