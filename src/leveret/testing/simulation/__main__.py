@@ -16,6 +16,7 @@ import random
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from itertools import count
 from typing import Final
@@ -106,10 +107,9 @@ def _progress(world: str, run: RunOutcome) -> str:
 
 def _summary(options: argparse.Namespace, first: int, runs: Sequence[RunOutcome]) -> str:
     reports = [run.report for run in runs if run.report is not None]
-    faults: dict[str, int] = {}
+    faults: Counter[str] = Counter()
     for report in reports:
-        for kind, times in report.faults.items():
-            faults[kind] = faults.get(kind, 0) + times
+        faults.update(report.faults)
     row = {
         "world": options.world,
         "first_seed": first,

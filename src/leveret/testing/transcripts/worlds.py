@@ -218,7 +218,7 @@ class StoryWorld(SimulatedWorld):
         client.close()
 
     async def _connect(self, at: str) -> SimulatedClient:
-        node = self.node(at) if at else next(each for each in self.nodes if each.is_open)
+        node = self.node(at) if at else self.opened[0]
         async with asyncio.timeout(CONFIRM_S):
             return await SimulatedClient.connect(self.network, node.amqp_port)
 
@@ -278,18 +278,18 @@ class ClusterStory(EtcdStory, ClusterWorld):
             definition[key] = names if key == "ha-params" and not value.isdigit() else value
             if value.isdigit():
                 definition[key] = int(value)
-        node = next(each for each in self.nodes if each.is_open)
+        node = self.opened[0]
         await self._mirror(node, definition)
 
     async def do_sync(self, queue: str) -> None:
         """Have the mirrors of a queue be sent the head that they lack."""
-        node = next(each for each in self.nodes if each.is_open)
+        node = self.opened[0]
         cluster: Any = node.roles and node.roles.node.cluster
         self.operator.at(node, partial(cluster.sync_queue, "/", queue))
 
     async def do_move(self, queue: str, to: str) -> None:
         """Have another node lead a queue."""
-        node = next(each for each in self.nodes if each.is_open)
+        node = self.opened[0]
         cluster: Any = node.roles and node.roles.node.cluster
         key = ("/", queue)
         planned = Placement(1, cluster.placement(key).leader, "", 1)

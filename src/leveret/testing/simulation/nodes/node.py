@@ -68,7 +68,7 @@ class SimulatedNode:
         self._run = 0
         self.data_dir = folder / name / "0"
         self._settings = {
-            "nodename": f"{name}@localhost",
+            "nodename": self.full_name,
             "disk_reserve": "0",
             "listeners.tcp.default": f"127.0.0.1:{self.amqp_port}",
             "stream.listeners.tcp.default": f"127.0.0.1:{self.stream_port}",
@@ -78,6 +78,11 @@ class SimulatedNode:
         self._killed: list[SimulatedProcess] = []
         self._stopping: list[SimulatedProcess] = []
         self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def full_name(self) -> str:
+        """Its name in statuses, and in etcd's records."""
+        return f"{self.name}@localhost"
 
     @cached_property
     def config(self) -> Config:

@@ -195,15 +195,15 @@ class ClusterWorld(EtcdWorld):
     def possible_faults(self) -> Sequence[PossibleFault]:
         """See SimulatedWorld."""
         found = list(super().possible_faults())
-        opened = [node for node in self.nodes if node.is_open]
+        opened = self.opened
         if opened:
             node = self.random.choice(opened)
             found += [
                 PossibleFault("policy", lambda: self._change_policy(node), node.name),
                 PossibleFault("move", lambda: self._move(node), node.name),
                 PossibleFault("rebalance", lambda: self._rebalance(node), node.name),
+                PossibleFault("lose etcd", self._lose_etcd),
             ]
-            found.append(PossibleFault("lose etcd", self._lose_etcd))
             if len(self._gone) < REPLACED_MAX and len(opened) > 1:
                 found.append(PossibleFault("replace", lambda: self._replace(node), node.name))
         if self._outside_follower is not None:
@@ -214,8 +214,9 @@ class ClusterWorld(EtcdWorld):
 
     async def lose_leader(self) -> None:
         """See EtcdWorld: a policy changes or a leader moves shortly before."""
-        opened = [node for node in self.nodes if node.is_open]
-        changes = [partial(change, node) for node in opened for change in (self._change_policy, self._move)]
+        changes = [
+            partial(change, node) for node in self.opened for change in (self._change_policy, self._move)
+        ]
         await LeaderLoss(self, changes).run()
 
     async def _lose_etcd(self) -> None:
@@ -230,7 +231,7 @@ class ClusterWorld(EtcdWorld):
             self.etcd.start(content)
 
     def _definition(self) -> dict[str, Any]:
-        names = [f"{node.name}@localhost" for node in self.nodes]
+        names = [node.full_name for node in self.nodes]
         mode: dict[str, Any] = self.random.choice(
             (
                 {"ha-mode": "all"},
@@ -295,22 +296,20 @@ class ClusterWorld(EtcdWorld):
 
     def set_mirrors(self, definition: Mapping[str, Any]) -> None:
         """See SituatedWorld."""
-        opened = [node for node in self.nodes if node.is_open]
-        if opened:
-            self.operator.set_policy(self.random.choice(opened), "ha", "^m", {**POLICY, **definition})
+        if self.opened:
+            self.operator.set_policy(self.random.choice(self.opened), "ha", "^m", {**POLICY, **definition})
 
     def move(self, key: tuple[str, str], to: str) -> None:
         """See SituatedWorld."""
         placement = self._placement(key)
-        node = next((each for each in self.nodes if each.is_open), None)
-        if node is not None and placement is not None:
-            planned = Placement(1, placement.leader, "", 1)
+        if self.opened and placement is not None:
+            node, planned = self.opened[0], Placement(1, placement.leader, "", 1)
             self.operator.at(node, partial(_cluster(node).ask_to_move, key, planned, to))
 
     def remove_log(self, node: SimulatedNode, key: tuple[str, str]) -> None:
         """See SituatedWorld."""
         placement = self._placement(key)
-        if placement is None or node.is_up or placement.leader == f"{node.name}@localhost":
+        if placement is None or node.is_up or placement.leader == node.full_name:
             return
         log = node.data_dir / _log_name(placement)
         if log.is_dir():
@@ -343,8 +342,8 @@ class ClusterWorld(EtcdWorld):
     async def _replace(self, node: SimulatedNode) -> None:
         """Stop a node, make the others forget it, and add another one with an empty disk."""
         await node.stop()
-        teller = next((each for each in self.nodes if each.is_open and each is not node), None)
-        name = f"{node.name}@localhost"
+        teller = next((each for each in self.opened if each is not node), None)
+        name = node.full_name
         if node.is_up or teller is None:
             return
         cluster = _cluster(teller)
@@ -417,7 +416,7 @@ class ClusterWorld(EtcdWorld):
         """See EtcdWorld: from the placements in etcd."""
         if self.etcd_stops.locked():
             # The etcd in its place may be one without placements.
-            return {f"{node.name}@localhost" for node in self.nodes}
+            return {node.full_name for node in self.nodes}
         return {placement.leader for placement in self._placements()}
 
     def _placements(self) -> list[Placement]:
@@ -441,9 +440,9 @@ class ClusterWorld(EtcdWorld):
             if _FORGOTTEN in (node.ended or ""):
                 # The node that received the command to forget this one ended before its success was visible.
                 self._renew(node)
-        await self.until(lambda: any(node.is_open for node in self.nodes), "a node is open")
+        await self.until(lambda: bool(self.opened), "a node is open")
         while True:
-            node = next(node for node in self.nodes if node.is_open)
+            node = self.opened[0]
             await self._mirror(node, {**POLICY, "ha-mode": "all"})
             await asyncio.sleep(LOOK_S)
             if node.is_open:
@@ -453,7 +452,7 @@ class ClusterWorld(EtcdWorld):
 
     def copies(self) -> list[tuple[Path, Path, list[str]]]:
         """See EtcdWorld."""
-        nodes = {f"{node.name}@localhost": node for node in self.nodes if node.is_open}
+        nodes = {node.full_name: node for node in self.opened}
         found: list[tuple[Path, Path, list[str]]] = []
         for placement in self._placements():
             leader, logs = nodes.get(placement.leader), [_log_name(placement)]

@@ -20,7 +20,6 @@ from leveret.testing.applications.run_books import BookedMessage, BooksFault
 from leveret.testing.simulation.applications.application import ANSWER_TIMEOUT_S
 from leveret.testing.simulation.applications.client import ClientClosed, ClientDelivery, SimulatedClient
 from leveret.testing.simulation.applications.operator import NeverConverged
-from leveret.testing.simulation.nodes.node import SimulatedNode
 from leveret.testing.simulation.worlds.world import (
     SMALL_LOGS,
     START_TIMEOUT_S,
@@ -149,7 +148,7 @@ class DelayedWorld(SimulatedWorld):
         found: list[PossibleFault] = []
         for node in self.nodes:
             if node.is_up:
-                found += self._faults_of(node)
+                found += self.faults_of(node)
             else:
                 found += [PossibleFault("start", node.start, node.name)] * 4
         queue = self.random.choice(_QUEUES)
@@ -161,18 +160,9 @@ class DelayedWorld(SimulatedWorld):
             PossibleFault("reset", lambda: self.network.reset("n1", "n2")),
         ]
 
-    def _faults_of(self, node: SimulatedNode) -> list[PossibleFault]:
-        return [
-            PossibleFault("kill", node.kill, node.name),
-            PossibleFault("lose power", lambda: node.lose_power(self.random), node.name),
-            PossibleFault("stop", node.stop, node.name),
-            PossibleFault("pause", lambda: self._pause(node), node.name),
-        ]
-
-    async def _pause(self, node: SimulatedNode) -> None:
-        node.pause()
-        await asyncio.sleep(self.random.choice((0.3, 1.0, 3.0)))
-        node.resume()
+    def stops_s(self) -> float:
+        """See SimulatedWorld."""
+        return self.random.choice((0.3, 1.0, 3.0))
 
     async def _cut(self) -> None:
         self.network.cut("n1", "n2")
@@ -215,10 +205,7 @@ class DelayedWorld(SimulatedWorld):
 
     async def _count(self) -> int:
         """See SimulatedWorld: promotes the follower, and checks its messages."""
-        for application in self.applications:
-            application.is_stopping = True
-        await asyncio.sleep(10)
-        self.look()
+        await self.rest()
         await self.until(self._is_even, "the follower has all")
         now_s = self.loop.time()
         times = [each for each in self.times if now_s - each.at_s < self._delay_s - _MARGIN_S]

@@ -53,7 +53,7 @@ class FollowerWorld(EtcdWorld):
                 },
             )
         self.start_all()
-        await self.until(lambda: any(node.is_open for node in self.nodes), "one leads", START_TIMEOUT_S)
+        await self.until(lambda: bool(self.opened), "one leads", START_TIMEOUT_S)
         await self.until_whole()
         await employ(self)
         for application in self.applications:
@@ -62,7 +62,7 @@ class FollowerWorld(EtcdWorld):
 
     def missing(self) -> list[str]:
         """See EtcdWorld: one node has to lead, and all others have to be in sync with it."""
-        leaders = [node for node in self.nodes if node.is_open]
+        leaders = self.opened
         if len(leaders) != 1:
             return [f"leaders: {', '.join(node.name for node in leaders) or 'none'}"]
         roles = leaders[0].roles
@@ -74,7 +74,7 @@ class FollowerWorld(EtcdWorld):
 
     def copies(self) -> list[tuple[Path, Path, list[str]]]:
         """See EtcdWorld."""
-        leaders = [node for node in self.nodes if node.is_open]
+        leaders = self.opened
         if len(leaders) != 1:
             return []
         home = leaders[0].data_dir

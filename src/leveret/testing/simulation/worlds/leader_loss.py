@@ -88,7 +88,7 @@ class LeaderLoss:
         """Return a running leader other than `but`; None if there is none."""
         leaders = self._world.leaders()
         nodes = [each for each in self._world.nodes if each.is_open and each is not but]
-        found = [each for each in nodes if f"{each.name}@localhost" in leaders]
+        found = [each for each in nodes if each.full_name in leaders]
         return self._random.choice(found) if found else None
 
     def _cut_off(self, leader: SimulatedNode) -> None:

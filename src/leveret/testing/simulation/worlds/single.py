@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 from leveret.core.queues.confirms import ConfirmBatch
 from leveret.core.queues.queue import Queue
 from leveret.testing.applications.run_books import BooksFault
 from leveret.testing.simulation.nodes.audit import CountedOn
-from leveret.testing.simulation.nodes.node import SimulatedNode
 from leveret.testing.simulation.worlds.node_users import employ
 from leveret.testing.simulation.worlds.world import SMALL_LOGS, START_TIMEOUT_S, PossibleFault, SimulatedWorld
 
@@ -40,18 +38,7 @@ class SingleWorld(SimulatedWorld):
         node = self.nodes[0]
         if not node.is_up:
             return [PossibleFault("start", node.start)]
-        return [
-            PossibleFault("kill", node.kill),
-            PossibleFault("lose power", lambda: node.lose_power(self.random)),
-            PossibleFault("stop", node.stop),
-            PossibleFault("pause", lambda: self._pause(node)),
-            PossibleFault("fill disk", lambda: self.fill_disk(node)),
-        ]
-
-    async def _pause(self, node: SimulatedNode) -> None:
-        node.pause()
-        await asyncio.sleep(self.random.uniform(0.1, 5))
-        node.resume()
+        return [*self.faults_of(node), PossibleFault("fill disk", lambda: self.fill_disk(node))]
 
     async def heal(self) -> None:
         """See SimulatedWorld."""

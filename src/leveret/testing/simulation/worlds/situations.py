@@ -90,7 +90,7 @@ class ClusterSituations:
     # -- conditions -----------------------------------------------------------------------------
 
     def _groups(self, *, majority: bool | None = None, mirrors: int = 1) -> list[Group]:
-        running = {f"{node.name}@localhost": node for node in self._world.nodes if node.is_open}
+        running = {node.full_name: node for node in self._world.nodes if node.is_open}
         found: list[Group] = []
         for key, placement in self._world.busy().items():
             synchronised = [
@@ -120,12 +120,12 @@ class ClusterSituations:
     def _move_all(self, leader: SimulatedNode, to: SimulatedNode) -> None:
         """Move all queues of a node to another one at once."""
         for key, placement in self._world.busy().items():
-            if placement.leader == f"{leader.name}@localhost":
-                self._world.move(key, f"{to.name}@localhost")
+            if placement.leader == leader.full_name:
+                self._world.move(key, to.full_name)
 
     def _counts_on(self, node: SimulatedNode, key: QueueKey) -> bool:
         placement = self._world.busy().get(key)
-        return placement is not None and f"{node.name}@localhost" in placement.synchronised
+        return placement is not None and node.full_name in placement.synchronised
 
     async def _moment(self) -> None:
         await self._world.until_moment(_MOMENT_S, self._random.choice(("promise", "publish", "record")))
@@ -197,7 +197,7 @@ class ClusterSituations:
             self._world.network.cut(group.leader.name, late.name)
             await wait_until(lambda: not self._counts_on(late, group.key), _DROPPED_S)
             await self._moment()
-            self._world.move(group.key, f"{late.name}@localhost")
+            self._world.move(group.key, late.full_name)
             await asyncio.sleep(4.5)
 
     async def policy_before_loss(self) -> None:
@@ -271,7 +271,7 @@ class ClusterSituations:
         """A queue loses a mirror by its policy, and has it again a moment later."""
         group = await self._under(ALL)
         if group is not None:
-            kept = [f"{each.name}@localhost" for each in (group.leader, group.mirrors[0])]
+            kept = [each.full_name for each in (group.leader, group.mirrors[0])]
             for _ in range(6):
                 self._world.set_mirrors({"ha-mode": "nodes", "ha-params": kept})
                 await self._pause(0.04)

@@ -89,10 +89,7 @@ class EtcdWorld(SimulatedWorld):
         if up:
             node = self.random.choice(up)
             found += [
-                PossibleFault("kill", node.kill, node.name),
-                PossibleFault("lose power", lambda: node.lose_power(self.random), node.name),
-                PossibleFault("stop", node.stop, node.name),
-                PossibleFault("pause", lambda: self._pause(node), node.name),
+                *self.faults_of(node),
                 PossibleFault("cut etcd", lambda: self._cut_etcd(node), node.name),
                 PossibleFault("shift clock", lambda: self._shift_clock(node), node.name),
                 PossibleFault("fill disk", lambda: self.fill_disk(node), node.name),
@@ -101,7 +98,7 @@ class EtcdWorld(SimulatedWorld):
         if down:
             other_node = self.random.choice(down)
             found += [PossibleFault("start", lambda: self.start(other_node), other_node.name)] * 3
-            if f"{other_node.name}@localhost" not in self.leaders():
+            if other_node.full_name not in self.leaders():
                 found += [
                     PossibleFault("flip bit", lambda: self._flip_bit(other_node), other_node.name),
                     PossibleFault("remove log", lambda: self._remove_log(other_node), other_node.name),
@@ -143,10 +140,9 @@ class EtcdWorld(SimulatedWorld):
             else:
                 hang_companions(node.process, self.random.choice((0.3, 1.5, 6.0)))
 
-    async def _pause(self, node: SimulatedNode) -> None:
-        node.pause()
-        await asyncio.sleep(self.random.choice((0.3, 1.0, 3.0, 6.0)))
-        node.resume()
+    def stops_s(self) -> float:
+        """See SimulatedWorld: shorter or longer than a lease."""
+        return self.random.choice((0.3, 1.0, 3.0, 6.0))
 
     async def _cut(self, one: SimulatedNode, other: SimulatedNode) -> None:
         self.network.cut(one.name, other.name, both=self.random.random() < 0.7)
@@ -190,7 +186,7 @@ class EtcdWorld(SimulatedWorld):
 
     def _flip_bit(self, node: SimulatedNode) -> None:
         """Damage a log at rest of a node that leads no queue: other nodes have all confirmed messages."""
-        if not node.is_up and f"{node.name}@localhost" not in self.leaders():
+        if not node.is_up and node.full_name not in self.leaders():
             # A start does not read a segment that has a summary: only a scrub would find the damage.
             flipped = self.disk.flip_bit(
                 node.data_dir,
@@ -203,7 +199,7 @@ class EtcdWorld(SimulatedWorld):
 
     def _remove_log(self, node: SimulatedNode) -> None:
         """Remove the directory of a log at rest, of a node that leads no queue, as `_flip_bit` does."""
-        if not node.is_up and f"{node.name}@localhost" not in self.leaders():
+        if not node.is_up and node.full_name not in self.leaders():
             found = (each.relative_to(node.data_dir) for each in node.data_dir.rglob("*.segment*"))
             logs = sorted(
                 {each.parent for each in found if each.parts[0] in _LOGS and self.may_be_damaged(each)}

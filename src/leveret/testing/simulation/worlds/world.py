@@ -13,7 +13,8 @@ import gc
 import logging
 import os
 import shutil
-from collections.abc import Callable, Coroutine, Sequence
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from contextvars import Context, copy_context
 from functools import partial
@@ -94,7 +95,7 @@ class RunReport(NamedTuple):
     confirmed: int
     settled: int
     found: int
-    faults: dict[str, int]
+    faults: Mapping[str, int]
     decisions: int
 
 
@@ -169,7 +170,7 @@ class SimulatedWorld:
         self.applications: list[SimulatedApplication] = []
         self.queues: list[str] = []
         self.streams: list[StreamBooks] = []
-        self.faults: dict[str, int] = {}
+        self.faults: Counter[str] = Counter()
         self.decisions = 0
         self.count = 0
         self.disk = SimulatedDisk(folder)
@@ -212,6 +213,11 @@ class SimulatedWorld:
         secret.write_bytes(b"5" * 64 + b"\n")
         secret.chmod(0o400)
         self.disk.settle(node.data_dir)
+
+    @property
+    def opened(self) -> list[SimulatedNode]:
+        """The nodes that serve clients."""
+        return [node for node in self.nodes if node.is_open]
 
     # -- a run ----------------------------------------------------------------------------------
 
@@ -334,7 +340,7 @@ class SimulatedWorld:
         return weight
 
     def _begin(self, number: int, fault: PossibleFault) -> None:
-        self.faults[fault.kind] = self.faults.get(fault.kind, 0) + 1
+        self.faults[fault.kind] += 1
         self.story.note(f"fault {number}: {fault.kind} {fault.about}".rstrip())
         result = fault.act()
         if result is not None:
@@ -386,6 +392,24 @@ class SimulatedWorld:
     async def set_up(self) -> None:
         """Start nodes, and make queues and applications."""
         raise NotImplementedError
+
+    def faults_of(self, node: SimulatedNode) -> list[PossibleFault]:
+        """Return the faults that may happen to any node that runs."""
+        return [
+            PossibleFault("kill", node.kill, node.name),
+            PossibleFault("lose power", lambda: node.lose_power(self.random), node.name),
+            PossibleFault("stop", node.stop, node.name),
+            PossibleFault("pause", lambda: self._pause(node), node.name),
+        ]
+
+    async def _pause(self, node: SimulatedNode) -> None:
+        node.pause()
+        await asyncio.sleep(self.stops_s())
+        node.resume()
+
+    def stops_s(self) -> float:
+        """Return for how long the next suspended node stands still."""
+        return self.random.uniform(0.1, 5)
 
     def possible_faults(self) -> Sequence[PossibleFault]:
         """Return the faults that may happen now."""
@@ -457,11 +481,15 @@ class SimulatedWorld:
         for application in self.applications:
             application.is_stopping = True
 
-    async def _count(self) -> int:
-        """Stop the applications, take the messages left, and compare them with the books."""
+    async def rest(self) -> None:
+        """Stop the applications; raise what they, or the nodes, have found until they are at rest."""
         self._stop_applications()
         await asyncio.sleep(10)
         self.look()
+
+    async def _count(self) -> int:
+        """Stop the applications, take the messages left, and compare them with the books."""
+        await self.rest()
         await self.compare()
         for application in self.applications:
             if isinstance(application, SimulatedQueueOwner):

@@ -108,7 +108,7 @@ class ReturningWorld(SitesWorld):
         }
         absent = [each for each in self._missing if not each.is_there(listed)]
         self.story.note(f"-- {len(listed)} divergent messages; {len(self._missing)} had to be listed")
-        self.faults["divergent"] = self.faults.get("divergent", 0) + len(self._missing)
+        self.faults["divergent"] += len(self._missing)
         if absent:
             first = ", ".join(f"{each.number} of {each.queue}" for each in absent[:10])
             raise BooksFault(f"not listed: {len(absent)} messages that only the lost site had, first {first}")

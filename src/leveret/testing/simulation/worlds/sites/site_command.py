@@ -127,7 +127,7 @@ class SiteCommand:
             await wait_until(lambda: self._has_messages() or working.done(), 60.0, 0.002)
         await asyncio.sleep(chance.choice((0.0, 0.01, 0.1, 1.0, 3.0)) * chance.random())
         kind = chance.choice(_KINDS)
-        world.faults[f"{kind} in {self._name}"] = world.faults.get(f"{kind} in {self._name}", 0) + 1
+        world.faults[f"{kind} in {self._name}"] += 1
         world.story.note(f"-- {kind} in the {self._name}, {node.name}")
         if kind == "kill":
             node.kill()

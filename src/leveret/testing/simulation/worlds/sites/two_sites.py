@@ -330,7 +330,11 @@ class SitesWorld(SimulatedWorld):
                 faults.append(PossibleFault("move", self._move))
         faults += [PossibleFault(name, partial(act, self._situations)) for name, act in SITUATIONS.items()]
         for node in self.nodes:
-            faults += self._faults_of(node)
+            if node.is_up:
+                faults += self.faults_of(node)
+                faults.append(PossibleFault("fill disk", partial(self.fill_disk, node), node.name))
+            else:
+                faults.append(PossibleFault("start", node.start, node.name))
         for process in self.downstream.pipelines():
             faults += [
                 PossibleFault("kill pipeline", partial(self._kill, process), process.title),
@@ -338,31 +342,15 @@ class SitesWorld(SimulatedWorld):
             ]
         return faults
 
-    def _faults_of(self, node: SimulatedNode) -> list[PossibleFault]:
-        if not node.is_up:
-            return [PossibleFault("start", node.start, node.name)]
-        return [
-            PossibleFault("kill", node.kill, node.name),
-            PossibleFault("lose power", partial(node.lose_power, self.random), node.name),
-            PossibleFault("stop", node.stop, node.name),
-            PossibleFault("pause", partial(self._pause, node), node.name),
-            PossibleFault("fill disk", partial(self.fill_disk, node), node.name),
-        ]
-
     def _move(self) -> None:
         """Have another node of the upstream lead a queue."""
         node = self.random.choice(self.upstream.opened)
         cluster = broker_of(node).cluster
         key = (VHOST, self.random.choice(QUEUES))
         placement = cluster.placement(key)
-        to = f"{self.random.choice(self.upstream.nodes).name}@localhost"
+        to = self.random.choice(self.upstream.nodes).full_name
         planned = Placement(1, placement.leader, "", 1)
         self.operator.at(node, partial(cluster.ask_to_move, key, planned, to))
-
-    async def _pause(self, node: SimulatedNode) -> None:
-        node.pause()
-        await asyncio.sleep(self.random.uniform(0.1, 5))
-        node.resume()
 
     async def _cut(self, node: SimulatedNode) -> None:
         pairs = [
@@ -524,7 +512,7 @@ class SitesWorld(SimulatedWorld):
             f"-- promoted; covered up to {covered_s:.2f}, moves up to {settled_s:.2f}; "
             f"{doubtful} confirms and {back} settlements are in doubt"
         )
-        self.faults["in doubt"] = self.faults.get("in doubt", 0) + doubtful + back
+        self.faults["in doubt"] += doubtful + back
 
     def _check_left_out(self, promoted: Site, stored: dict[int, int]) -> None:
         """Raise BooksFault if an archive has later records than the recovered ends, and the operator was not told."""
