@@ -9,12 +9,10 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from leveret.testing.network.ports import LOOPBACK, NotReady, free_ports, speaks_amqp, wait_until
-from leveret.testing.servers.process import ServerProcess
+from leveret.testing.network.ports import LOOPBACK, NotReady, free_ports, speaks_amqp
+from leveret.testing.servers.process import NodeServer, ServerProcess
 
 PROGRAM: Final = "lavinmq"
-START_TIMEOUT_S: Final = 60.0
-STOP_TIMEOUT_S: Final = 60.0
 
 
 def available() -> str | None:
@@ -28,9 +26,10 @@ def version() -> str:
     return done.stdout.split()[-1]
 
 
-class LavinNode:
+class LavinNode(NodeServer):
     """One LavinMQ node with default settings except for folder and ports (bench.contenders.Node)."""
 
+    product = PROGRAM
     stream_port = 0
 
     def __init__(self, parent_dir: Path) -> None:
@@ -38,7 +37,7 @@ class LavinNode:
         self.home = Path(tempfile.mkdtemp(prefix="lavinmq-", dir=parent_dir)).resolve()
         self.data_dir = self.home / "data"
         self.amqp_port, self.management_port, mqtt_port = free_ports(3)
-        self._server = ServerProcess(self.home / "output.log")
+        self.server = ServerProcess(self.home / "output.log")
         self._config = self.home / "lavinmq.ini"
         self._config.write_text(
             f"[main]\ndata_dir = {self.data_dir}\n"
@@ -47,44 +46,18 @@ class LavinNode:
             f"[mqtt]\nbind = {LOOPBACK}\nport = {mqtt_port}\n"
         )
 
-    def start(self) -> object:
-        """Start the node on its existing data; return when it answers.
-
-        Raises:
-            NotReady: the node ended or took longer; the text has the end of its log.
-        """
+    def launch(self) -> None:
+        """See NodeServer. Raises NotReady: there is no program."""
         program = shutil.which(PROGRAM)
         if program is None:
             raise NotReady(f"no {PROGRAM} on the PATH")
-        self._server.launch([program, "--config", self._config], dict(os.environ))
+        self.server.launch([program, "--config", self._config], dict(os.environ))
 
-        def ready() -> bool:
-            self._server.assert_alive()
-            return speaks_amqp(self.amqp_port)
-
-        try:
-            wait_until(ready, f"{PROGRAM} on port {self.amqp_port}", START_TIMEOUT_S)
-        except NotReady as late:
-            raise NotReady(f"{late}\n{self._server.log_tail()}") from None
-        return self
-
-    def stop(self) -> int:
-        """End the node in order."""
-        return self._server.terminate(STOP_TIMEOUT_S)
-
-    def kill9(self) -> None:
-        """End the node as a crash would."""
-        self._server.kill9()
+    def answers(self) -> bool:
+        """See NodeServer."""
+        return speaks_amqp(self.amqp_port)
 
     def close(self) -> None:
         """End the node and remove all its data."""
-        self._server.close()
+        self.server.close()
         shutil.rmtree(self.home, ignore_errors=True)
-
-    def rss_bytes(self) -> int:
-        """Return the present resident memory."""
-        return self._server.rss_bytes()
-
-    def cpu_seconds(self) -> float:
-        """Return the processor time since the start."""
-        return self._server.cpu_seconds()

@@ -135,7 +135,7 @@ def make_leveret(folder: Path) -> Node:
         raise LoadError(reason)
     own = Path(tempfile.mkdtemp(prefix="cluster-", dir=folder))
     site = ClusterSite(own, NODES)
-    ports = [each.process.stream_port for each in site.members]
+    ports = [each.stream_port for each in site.members]
     return ClusterContender(site, site.members, ports, own)
 
 

@@ -88,7 +88,7 @@ def test_a_lost_cluster_returns_from_the_page_as_the_standby_of_its_successor(
         pair.publish("q", [b"{}"] * MESSAGES)
         pair.follow()
         pair.wait_transferred()
-        members = [node.process for node in pair.site.members]
+        members = pair.site.members
         urls = {
             "eu": ",".join(f"http://{LOOPBACK}:{node.management_port}" for node in members),
             "us": f"http://{LOOPBACK}:{pair.downstream.management_port}",

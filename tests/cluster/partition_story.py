@@ -175,7 +175,7 @@ class Story:
         self._publishers: dict[tuple[str, str], Worker] = {}
         self._consumers: dict[str, Worker] = {}
         self._name = ""
-        addresses = {node.process.stream_port: node.host.address for node in self.nodes}
+        addresses = {node.stream_port: node.host.address for node in self.nodes}
         self._streaming = StreamCrew(
             lambda: list(addresses),
             random.Random(self.chance.randrange(1 << 32)),
@@ -398,7 +398,7 @@ class Story:
         assert result.total.confirmed > 0
         assert not self._apps.strangers(), self._name
         self._apps.turn_page(found)
-        self._streaming.judge([node.process.stream_port for node in self.nodes])
+        self._streaming.judge([node.stream_port for node in self.nodes])
         return result
 
 

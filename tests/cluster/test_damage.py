@@ -95,7 +95,7 @@ def test_a_leader_that_cannot_read_what_it_has_is_followed_by_a_mirror_that_has_
     kill_together(site)
     segments(leader)[1].unlink()
     site.start(leader)
-    site.wait(lambda: "queue_down" in leader.process.log_text(), "the damage to be found")
+    site.wait(lambda: "queue_down" in leader.log_text(), "the damage to be found")
     site.start(*mirrors)
     site.wait(lambda: placed(site, mirrors[0]).leader != leader.node, "another leader")
     # Of this node alone it is certain that it knows of the next leader by now.
@@ -185,7 +185,7 @@ def test_copies_that_other_nodes_have_are_counted_and_quarantined_before_a_queue
 def test_a_node_whose_name_was_changed_says_whose_data_it_has(site: ClusterSite) -> None:
     node = site.members[2]
     node.stop()
-    was, node.process.config["nodename"] = node.node, "other@localhost"
+    was, node.config["nodename"] = node.node, "other@localhost"
     try:
         node.launch()
         site.wait(lambda: not node.alive, "it does not start")
@@ -194,5 +194,5 @@ def test_a_node_whose_name_was_changed_says_whose_data_it_has(site: ClusterSite)
         assert f"set nodename = {was} again" in said
         assert "empty data directory" not in said
     finally:
-        node.process.config["nodename"] = was
+        node.config["nodename"] = was
         site.start(node)

@@ -53,9 +53,7 @@ def connect(node: SiteNode) -> pika.BlockingConnection:
 
 
 def stream_client(node: SiteNode) -> StreamClient:
-    return connect_streams(
-        [f"{LOOPBACK}:{node.process.stream_port}"], vhost="/", username="guest", password="guest"
-    )
+    return connect_streams([f"{LOOPBACK}:{node.stream_port}"], vhost="/", username="guest", password="guest")
 
 
 def test_what_is_declared_on_one_node_is_there_on_the_others_when_that_is_answered(site: ClusterSite) -> None:
@@ -85,7 +83,7 @@ def test_whom_to_follow_is_set_on_any_node_and_known_on_all(site: ClusterSite) -
         for number, node in enumerate(site.members):
             value = {"endpoints": [f"other:{number + 1}"], "username": "u", "password": "p"}
             with connect(node) as connection:
-                node.process.ctl(command, "-", input_text=json.dumps(value))
+                node.ctl(command, "-", input_text=json.dumps(value))
                 for other in site.members:
                     path = f"global-parameters/{name}"
                     reply = httpx.get(
@@ -196,13 +194,13 @@ def test_users_vhosts_and_permissions_hold_on_all_nodes(site: ClusterSite) -> No
 def test_a_vhost_that_is_tagged_on_one_node_has_an_outgoing_log_at_each_even_without_a_queue(
     site: ClusterSite,
 ) -> None:
-    site.members[0].process.ctl("add_vhost", "tagged", "--tags", "standby_replication")
+    site.members[0].ctl("add_vhost", "tagged", "--tags", "standby_replication")
 
     def has_log(node: SiteNode) -> bool:
-        return any(node.process.data_dir.glob("**/outgoing/tagged*"))
+        return any(node.data_dir.glob("**/outgoing/tagged*"))
 
     wait_until(lambda: all(map(has_log, site.members)), "an outgoing log at each node", PAUSE_S * 10)
-    site.members[0].process.ctl("delete_vhost", "tagged")
+    site.members[0].ctl("delete_vhost", "tagged")
     wait_until(lambda: not any(map(has_log, site.members)), "the logs to go with the vhost", PAUSE_S * 10)
 
 
@@ -277,15 +275,13 @@ def test_who_does_not_belong_to_the_cluster_is_told_why(tmp_path: Path) -> None:
         pytest.skip(reason)
     with ClusterSite(tmp_path, nodes=1) as site:
         alone = site.add()
-        of_cluster = {
-            key: alone.process.config.pop(key) for key in list(alone.process.config) if "cluster" in key
-        }
+        of_cluster = {key: alone.config.pop(key) for key in list(alone.config) if "cluster" in key}
         alone.launch()
         alone.wait_ready()
         with connect(alone) as connection:
             connection.channel().queue_declare("own", durable=True)
         alone.stop()
-        alone.process.config.update(of_cluster)
+        alone.config.update(of_cluster)
         with pytest.raises(NotReady, match="has definitions of its own"):
             site.start(alone)
         stranger = site.add()
@@ -298,11 +294,11 @@ def test_who_does_not_belong_to_the_cluster_is_told_why(tmp_path: Path) -> None:
         site.start(stranger)
         stranger.stop()
         namesake = site.add()
-        namesake.process.config["nodename"] = site.members[0].node
+        namesake.config["nodename"] = site.members[0].node
         with pytest.raises(NotReady, match=r"another node .* runs|has another node"):
             site.start(namesake)
         for key in of_cluster:
-            del alone.process.config[key]
+            del alone.config[key]
         alone.launch()
         alone.wait_ready()
         with connect(alone) as connection:
@@ -322,8 +318,8 @@ def test_a_stream_is_made_at_any_node_and_found_at_its_leader(site: ClusterSite)
             )
             [metadata] = found.streams
             places = {broker.reference: (broker.host, broker.port) for broker in found.brokers}
-            assert places[metadata.leader] == (LOOPBACK, site.members[at].process.stream_port)
-            others = {node.process.stream_port for node in site.members} - {places[metadata.leader][1]}
+            assert places[metadata.leader] == (LOOPBACK, site.members[at].stream_port)
+            others = {node.stream_port for node in site.members} - {places[metadata.leader][1]}
             assert (metadata.code, {places[each][1] for each in metadata.replicas}) == (Code.OK, others)
     link = clients[0].connection
     alone = wire.Create(link.next_id(), "alone", {"initial-cluster-size": "1"})
@@ -349,8 +345,8 @@ def test_a_stock_client_of_streams_goes_to_the_leader_by_itself(site: ClusterSit
 
     async def script() -> list[bytes]:
         login: dict[str, Any] = {"username": "guest", "password": "guest"}
-        producer = Producer(LOOPBACK, a.process.stream_port, **login)
-        consumer = Consumer(LOOPBACK, b.process.stream_port, **login)
+        producer = Producer(LOOPBACK, a.stream_port, **login)
+        consumer = Consumer(LOOPBACK, b.stream_port, **login)
         got: list[bytes] = []
         are_there = asyncio.Event()
 
@@ -362,7 +358,7 @@ def test_a_stock_client_of_streams_goes_to_the_leader_by_itself(site: ClusterSit
         async with asyncio.timeout(30):
             await producer.start()
             await producer.create_stream("stock")
-            away = Producer(LOOPBACK, b.process.stream_port, **login)
+            away = Producer(LOOPBACK, b.stream_port, **login)
             await away.start()
             await away.send_batch("stock", bodies)
             await consumer.start()

@@ -43,7 +43,7 @@ def led_by_another(site: ClusterSite, asked: SiteNode, lost: SiteNode) -> bool:
 def test_a_cluster_goes_on_while_the_port_of_its_leader_is_flooded(tmp_path: Path) -> None:
     site = ClusterSite(tmp_path, 3, CONFIG)
     for node in site.members:
-        node.process.open_files_max = OPEN_FILES_MAX
+        node.open_files_max = OPEN_FILES_MAX
     with site, ExitStack() as strangers:
         first, second, third = site.members
         site.set_policy("all", "^q", {"ha-mode": "all", "ha-sync-mode": "automatic"})

@@ -58,7 +58,7 @@ def rebuild(site: ClusterSite, folder: Path) -> str:
     files = [str(folder / f"{each.name}.copy") for each in site.members]
     for each, file in zip(site.members, files, strict=True):
         each.ctl("describe_copy", each.node, file)
-    settings = ("--config", str(n1.process.config_file))
+    settings = ("--config", str(n1.config_file))
     planned = n1.ctl("rebuild_cluster", *settings, "--dry-run", *files).stdout
     assert n1.ctl("rebuild_cluster", *settings, *files).stdout == planned
     again = n1.ctl("rebuild_cluster", *settings, *files, check=False)

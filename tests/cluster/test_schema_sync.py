@@ -76,7 +76,7 @@ def test_a_cluster_follows_is_promoted_and_is_followed(elsewhere: LeveretProcess
             declare(node.amqp_port, f"stray-{node.name}")
         clients = [pika.BlockingConnection(pika.URLParameters(node.amqp_uri)) for node in site.members]
         own = {client.channel().queue_declare("", exclusive=True).method.queue for client in clients}
-        follow(site.members[2].process, elsewhere.amqp_port)
+        follow(site.members[2], elsewhere.amqp_port)
         for node in site.members:
             wait_until(
                 lambda node=node: queues_at(node.management_port) == {"theirs"} | own,  # type: ignore[misc]
@@ -88,7 +88,7 @@ def test_a_cluster_follows_is_promoted_and_is_followed(elsewhere: LeveretProcess
         second, third = (node for node in site.members if node is not first)
         status = status_at(third)
         assert (status["state"], status["upstream_cluster"]) == ("syncing", "eu.1")
-        assert json.loads(third.process.ctl("--formatter", "json", "schema_replication_diff").stdout) == []
+        assert json.loads(third.ctl("--formatter", "json", "schema_replication_diff").stdout) == []
         for client in clients:
             client.close()
 
@@ -97,7 +97,7 @@ def test_a_cluster_follows_is_promoted_and_is_followed(elsewhere: LeveretProcess
         comes("later", second.management_port, third.management_port)
         assert {status_at(second)["node"], status_at(third)["node"]} in ({second.node}, {third.node})
 
-        third.process.ctl("set_schema_replication_mode", "upstream")
+        third.ctl("set_schema_replication_mode", "upstream")
         declare(elsewhere.amqp_port, "too-late")
         first.launch()
         first.wait_ready()
@@ -111,7 +111,7 @@ def test_a_cluster_follows_is_promoted_and_is_followed(elsewhere: LeveretProcess
             assert queues_at(node.management_port) == {"theirs", "later"}
 
         # The way back: the other site follows the cluster, and goes on when the node it follows is lost.
-        third.process.ctl("add_schema_replication_user", "replicator", "-", input_text=PASSWORD)
+        third.ctl("add_schema_replication_user", "replicator", "-", input_text=PASSWORD)
         elsewhere.ctl("set_schema_replication_mode", "downstream")
         follow(elsewhere, *(node.amqp_port for node in site.members))
         wait_until(lambda: queues_at(elsewhere.management_port) == {"theirs", "later"}, "theirs", PATIENCE_S)

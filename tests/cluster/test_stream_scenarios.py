@@ -24,7 +24,7 @@ pytestmark = [
 
 def passed_at(node: SiteNode, folder: Path) -> str:
     """Run all scenarios at a node; return the last line of the report, which counts them."""
-    ports = {"SUITE_STREAM_PORT": node.process.stream_port, "SUITE_AMQP_PORT": node.amqp_port}
+    ports = {"SUITE_STREAM_PORT": node.stream_port, "SUITE_AMQP_PORT": node.amqp_port}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", str(SCENARIOS)],
         cwd=folder,

@@ -85,7 +85,7 @@ def bodies(site: ClusterSite, node: SiteNode, stream: str, count: int, offset: o
 @asynccontextmanager
 async def connected(node: SiteNode) -> AsyncIterator[Client]:
     """A stock client of the stream protocol."""
-    client = Client(LOOPBACK, node.process.stream_port, frame_max=1_048_576, heartbeat=60)
+    client = Client(LOOPBACK, node.stream_port, frame_max=1_048_576, heartbeat=60)
     await client.start()
     try:
         await client.authenticate("/", "guest", "guest")
@@ -206,7 +206,7 @@ def test_a_stream_client_reads_at_replicas_and_finds_ids_and_offsets_at_the_next
     leader, *_ = site.members
     declare(site, leader, "read")
     wait_replicated(site, "read", leader)
-    by_port = {node.process.stream_port: node for node in site.members}
+    by_port = {node.stream_port: node for node in site.members}
 
     async def script() -> None:
         async with connected(site.members[1]) as client:
@@ -355,7 +355,7 @@ class Member:
     """A member of the group `app` of a stream, at one node."""
 
     def __init__(self, node: SiteNode, stream: str) -> None:
-        self.talker = StreamTalker(node.process.stream_port)
+        self.talker = StreamTalker(node.stream_port)
         self.stream = stream
         assert self.talker.enter() == Code.OK
 

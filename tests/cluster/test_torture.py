@@ -53,7 +53,7 @@ def test_a_cluster_keeps_everything_over_and_over(tmp_path: Path, nodes: int) ->
         except BaseException:
             for node in site.members:
                 # The site deletes it at its end; an error has its last lines only.
-                (tmp_path / f"{node.name}.log").write_text(node.process.log_text())
+                (tmp_path / f"{node.name}.log").write_text(node.log_text())
             for outpost in story.outposts.every:
                 (tmp_path / f"{outpost.node.name}.log").write_text(outpost.node.node.log_text())
             raise

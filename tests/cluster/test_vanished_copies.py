@@ -91,11 +91,11 @@ def test_a_copy_that_vanishes_under_traffic_is_fetched_again(
     site: ClusterSite, queue: str, what: str
 ) -> None:
     leader, mirror, third = site.members
-    pid, said = mirror.process.pid, len(mirror.log_text())
+    pid, said = mirror.pid, len(mirror.log_text())
     remove(mirror, what)
     publish(site, queue, COUNT, 2 * COUNT)
     wait_whole(site, queue, said)
-    assert (mirror.alive, mirror.process.pid) == (True, pid)
+    assert (mirror.alive, mirror.pid) == (True, pid)
     assert put_away(mirror) == (what == "segment")
     if queue == "quorum":
         return

@@ -118,11 +118,11 @@ class Stage:
         return [each for each in self.site.members if each.alive]
 
     def _stream_ports(self) -> list[int]:
-        return [each.process.stream_port for each in self._awake()]
+        return [each.stream_port for each in self._awake()]
 
     def tend(self) -> None:
         """Have everything done that nobody does, at a node that runs or through the follower."""
-        doors = [each.process for each in self._awake()]
+        doors = self._awake()
         beyond = self.outposts.beyond
         self._crew.tend([*doors, beyond.node.node] if beyond.alive else doors)
 

@@ -73,7 +73,7 @@ class SitesTorture:
         """Return the archive in which the downstream has a vhost."""
         holder = self._sites.places()[vhost]["node"]
         node = next(node for node in self._down.members if node.node == holder)
-        return Path(node.process.config.get(ARCHIVE, str(node.data_dir / "standby")))
+        return Path(node.config.get(ARCHIVE, str(node.data_dir / "standby")))
 
     def _apart(self) -> int:
         """Return how many queues have a grave that another node leads."""
@@ -158,7 +158,7 @@ class SitesTorture:
         return victim, other
 
     def _while_publishing(self, fault: Callable[[], object], at: SiteNode) -> None:
-        publisher = threading.Thread(target=self.publish, kwargs={"at": at.process})
+        publisher = threading.Thread(target=self.publish, kwargs={"at": at})
         publisher.start()
         try:
             fault()
@@ -173,7 +173,7 @@ class SitesTorture:
     def _pause_up(self) -> None:
         victim, other = self._one_of(self._up)
         with self._up.paused(victim):
-            self.publish(at=other.process)
+            self.publish(at=other)
         self._up.wait_members()
 
     def _move_leaders(self) -> None:
@@ -244,7 +244,7 @@ class SitesTorture:
         asked, victim = self._one_of(self._down)
         print(f"round {number}: the lost site returns, {kind} is killed", flush=True)
         rejoin = threading.Thread(
-            target=self._sites.rejoin, kwargs={"at": asked.process, "check": False}, daemon=True
+            target=self._sites.rejoin, kwargs={"at": asked, "check": False}, daemon=True
         )
         rejoin.start()
         if kind != "nothing":
@@ -258,7 +258,7 @@ class SitesTorture:
         for _ in range(5):
             if self._sites.status()["operating_mode"] == "downstream":
                 break
-            self._sites.rejoin(at=asked.process, check=False)
+            self._sites.rejoin(at=asked, check=False)
         self._sites.wait_following()
         self._check_set_aside()
 
@@ -271,7 +271,7 @@ class SitesTorture:
 
 def _kill_pipelines(node: SiteNode) -> None:
     """Kill a node's pipeline processes; their Spark ends with them."""
-    for pid, _ in descendants(node.process.pid):
+    for pid, _ in descendants(node.pid):
         with suppress(OSError):
             if b"leveret.pipeline" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 os.kill(pid, signal.SIGKILL)

@@ -16,7 +16,7 @@ import pika.exceptions
 import pytest
 
 from leveret.pipeline.upstream.stream_client import connect
-from leveret.testing.network.ports import free_port, wait_until
+from leveret.testing.network.ports import wait_until
 from leveret.testing.servers.broker import LeveretProcess
 from leveret.wire.record import OUTGOING_STREAM
 
@@ -263,7 +263,7 @@ def test_secrets_are_in_no_log(node: LeveretProcess) -> None:
 
 
 def test_startup_is_awaited_and_definitions_outlive_a_crash(tmp_path: Path) -> None:
-    node = LeveretProcess(data_dir=tmp_path / "data", management_port=free_port())
+    node = LeveretProcess(data_dir=tmp_path / "data")
     try:
         node.launch()
         node.ctl("await_startup", "--timeout", "30")

@@ -14,7 +14,7 @@ import pika
 import pika.exceptions
 import pytest
 
-from leveret.testing.network.ports import free_port, wait_until
+from leveret.testing.network.ports import wait_until
 from leveret.testing.servers.broker import LeveretProcess
 
 PATIENCE_S = 60.0
@@ -218,7 +218,7 @@ def test_a_shell_completes_the_names_that_the_node_has(node: LeveretProcess) -> 
 
 
 def test_a_node_is_waited_for_and_stopped_by_its_data_directory(tmp_path: Path) -> None:
-    node = LeveretProcess(data_dir=tmp_path / "data", management_port=free_port())
+    node = LeveretProcess(data_dir=tmp_path / "data")
     try:
         assert failed(node, "stop")[0] == 69
         assert node.ctl("stop", "--idempotent").returncode == 0

@@ -68,7 +68,7 @@ class Story:
         self, chapter: str, node: SiteNode, *command: str, input_text: str = ""
     ) -> subprocess.CompletedProcess[str]:
         """Run a command at a node, and note what it prints."""
-        done = node.process.ctl(
+        done = node.ctl(
             "--formatter", "json", *command, check=False, input_text=input_text, timeout_s=PROMOTE_TIMEOUT_S
         )
         print(f"{chapter}: {node.node} {' '.join(command)} -> {done.returncode}: {done.stderr[-600:]}")

@@ -19,28 +19,26 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
-from leveret.testing.network.ports import LOOPBACK, NotReady, accepts, free_ports, speaks_amqp, wait_until
+from leveret.testing.network.ports import LOOPBACK, accepts, free_ports, speaks_amqp
 from leveret.testing.servers import warm_start
-from leveret.testing.servers.process import Server, ServerProcess
+from leveret.testing.servers.process import NodeServer, ServerProcess
 
-START_TIMEOUT_S: Final = 60.0
-STOP_TIMEOUT_S: Final = 30.0
 CTL_TIMEOUT_S: Final = 180.0
 
 
-class LeveretProcess(Server):
+class LeveretProcess(NodeServer):
     """One Leveret node with its data, configuration, ports and log."""
+
+    product = "leveret"
+    stop_timeout_s = 30.0
 
     def __init__(
         self,
         data_dir: Path | None = None,
         config: Mapping[str, str] | None = None,
         *,
-        amqp_port: int | None = None,
-        stream_port: int | None = None,
-        management_port: int | None = None,
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         parent_dir: Path | None = None,
@@ -51,10 +49,7 @@ class LeveretProcess(Server):
         Args:
             data_dir: the node's data directory. `close` keeps a directory that is given here, and removes the
                 temporary one in `parent_dir` that is made otherwise.
-            config: lines of the configuration file; they override the chosen ports.
-            amqp_port: a free one by default.
-            stream_port: a free one by default.
-            management_port: a free one by default.
+            config: lines of the configuration file; they override the chosen ports, which are free.
             arguments: more arguments for `leveret serve`.
             environment: variables to set for the node and for `ctl`.
             parent_dir: the system's temporary folder by default.
@@ -63,25 +58,12 @@ class LeveretProcess(Server):
         self._home = Path(tempfile.mkdtemp(prefix="leveret-", dir=parent_dir)).resolve()
         self.data_dir = data_dir or self._home / "data"
         self.config_file = self._home / "leveret.conf"
-        chosen = free_ports(3)
-        self.amqp_port = amqp_port or chosen[0]
-        self.stream_port = stream_port or chosen[1]
-        self.management_port = management_port or chosen[2]
+        self.amqp_port, self.stream_port, self.management_port = free_ports(3)
         self.config = dict(config or {})
         self.arguments = tuple(arguments)
         self.environment = dict(environment or {})
         self.open_files_max = open_files_max
         self.server = ServerProcess(self._home / "output.log")
-
-    def start(self, timeout_s: float = START_TIMEOUT_S) -> Self:
-        """Start the node and wait until its three listeners answer.
-
-        Raises:
-            NotReady: the node ended or took longer; the text has the end of its log.
-        """
-        self.launch()
-        self.wait_ready(timeout_s)
-        return self
 
     def launch(self) -> None:
         """Write the configuration file from `config`, and start the node without waiting."""
@@ -95,17 +77,9 @@ class LeveretProcess(Server):
             argv = ["/bin/sh", "-c", 'ulimit -n "$0" && exec "$@"', str(self.open_files_max)]
             self.server.launch([*argv, sys.executable, "-m", warm_start.NODE, *arguments], self._env())
 
-    def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Wait until the AMQP, stream and management listeners of a launched node answer."""
-
-        def ready() -> bool:
-            self.server.assert_alive()
-            return speaks_amqp(self.amqp_port) and accepts(self.stream_port) and accepts(self.management_port)
-
-        try:
-            wait_until(ready, f"leveret on port {self.amqp_port}", timeout_s)
-        except NotReady as late:
-            raise NotReady(f"{late}\n{self.server.log_tail()}") from None
+    def answers(self) -> bool:
+        """See NodeServer."""
+        return speaks_amqp(self.amqp_port) and accepts(self.stream_port) and accepts(self.management_port)
 
     def settings(self) -> dict[str, str]:
         """Return the lines of the configuration file: the ports, overridden by the caller's lines."""
@@ -115,20 +89,6 @@ class LeveretProcess(Server):
             "management.tcp.ip": LOOPBACK,
             "management.tcp.port": str(self.management_port),
         } | self.config
-
-    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
-        """End the node in order (SIGTERM), keeping its data; return its exit status."""
-        return self.server.terminate(timeout_s)
-
-    def kill9(self) -> None:
-        """Kill the node and its process group, as a crash would; its data stay."""
-        self.server.kill9()
-
-    def restart(self) -> Self:
-        """Start again on the same data and ports, stopping the node first if it runs."""
-        if self.server.alive:
-            self.stop()
-        return self.start()
 
     def close(self) -> None:
         """End the node and remove its files, except a `data_dir` that the caller gave."""
@@ -155,28 +115,6 @@ class LeveretProcess(Server):
             failed.add_note(done.stderr)
             raise failed
         return done
-
-    @property
-    def alive(self) -> bool:
-        """Whether the node's process runs."""
-        return self.server.alive
-
-    @property
-    def pid(self) -> int:
-        """Process id of the node."""
-        return self.server.pid
-
-    def rss_bytes(self) -> int:
-        """Resident memory of the node's process now."""
-        return self.server.rss_bytes()
-
-    def cpu_seconds(self) -> float:
-        """Processor time the node has used since it started."""
-        return self.server.cpu_seconds()
-
-    def log_text(self) -> str:
-        """Everything the node has written to its output, over all its starts."""
-        return self.server.log_text()
 
     def _env(self) -> dict[str, str]:
         return {**os.environ, **self.environment}

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
 
-from leveret.testing.network.ports import LOOPBACK, wait_until
+from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.servers import warm_start
 from leveret.testing.servers.process import Server, ServerProcess
 
@@ -47,12 +47,11 @@ class ConsoleProcess(Server):
         self.server.launch_own(warm_start.NODE, ["console", *self._arguments], dict(os.environ))
 
         def ready() -> bool:
-            self.server.assert_alive()
             found = _READY.search(self.server.log_text())
             self.url = found[1] if found else ""
             return bool(found)
 
-        wait_until(ready, "the console", _START_S)
+        self.server.wait(ready, "the console", _START_S)
         return self
 
     def log_text(self) -> str:

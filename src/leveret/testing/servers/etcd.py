@@ -22,7 +22,7 @@ from typing import Any, Final, Self
 
 import httpx
 
-from leveret.testing.network.ports import LOOPBACK, NotReady, free_ports, wait_until
+from leveret.testing.network.ports import LOOPBACK, NotReady, free_ports
 from leveret.testing.servers.certificates import Issued
 from leveret.testing.servers.process import Server, ServerProcess
 
@@ -76,7 +76,7 @@ class EtcdMember:
 
     def wait_ready(self) -> None:
         """Wait until the member answers and knows etcd's leader."""
-        wait_until(self._is_ready, f"etcd on port {self.port}", START_TIMEOUT_S)
+        self.process.wait(self._is_ready, f"etcd on port {self.port}", START_TIMEOUT_S)
 
     def restart(self) -> None:
         """Start the member again after `stop`, `kill9` or `lose_data`, and wait until it answers."""
@@ -115,7 +115,6 @@ class EtcdMember:
             return answer
 
     def _is_ready(self) -> bool:
-        self.process.assert_alive()
         try:
             return int(self.ask("maintenance/status").get("leader", 0)) != 0
         except httpx.HTTPError:

@@ -14,11 +14,11 @@ import signal
 import subprocess
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
 
-from leveret.testing.network.ports import NotReady
+from leveret.testing.network.ports import NotReady, wait_until
 from leveret.testing.servers import warm_start
 
 _GUARD: Final = 'read -r _; kill -KILL "-$1" 2>/dev/null'
@@ -47,6 +47,86 @@ class Server(ABC):
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+class NodeServer(Server):
+    """One node of a broker, of any product, with its process and its data.
+
+    Attributes:
+        product: the name of the broker.
+        server: the process.
+        amqp_port: the port of its AMQP listener.
+        start_timeout_s, stop_timeout_s: the longest start and stop, unless a call has another limit.
+    """
+
+    product: str
+    server: ServerProcess
+    amqp_port: int
+    start_timeout_s = 60.0
+    stop_timeout_s = 60.0
+
+    @abstractmethod
+    def launch(self) -> None:
+        """Start the node on its existing data, without waiting."""
+
+    @abstractmethod
+    def answers(self) -> bool:
+        """Return whether every listener of the node answers."""
+
+    def start(self, timeout_s: float | None = None) -> Self:
+        """Start the node on its existing data; return when its listeners answer.
+
+        Raises:
+            NotReady: the node ended or took longer; the text has the end of its log.
+        """
+        self.launch()
+        self.wait_ready(timeout_s)
+        return self
+
+    def wait_ready(self, timeout_s: float | None = None) -> None:
+        """Wait until every listener of a launched node answers. Raises NotReady as `start`."""
+        within_s = self.start_timeout_s if timeout_s is None else timeout_s
+        self.server.wait(self.answers, f"{self.product} on port {self.amqp_port}", within_s)
+
+    def stop(self, timeout_s: float | None = None) -> int:
+        """End the node in order (SIGTERM), keeping its data; return its exit status."""
+        return self.server.terminate(self.stop_timeout_s if timeout_s is None else timeout_s)
+
+    def kill9(self) -> None:
+        """Kill the node and its process group, as a crash would; its data stay."""
+        self.server.kill9()
+
+    def restart(self) -> Self:
+        """Start again on the same data and ports, stopping the node first if it runs."""
+        if self.alive:
+            self.stop()
+        return self.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the node's process runs."""
+        return self.server.alive
+
+    @property
+    def pid(self) -> int:
+        """Process id of the node."""
+        return self.server.pid
+
+    def rss_bytes(self) -> int:
+        """Return the present resident memory of the node."""
+        return self.server.rss_bytes()
+
+    def cpu_seconds(self) -> float:
+        """Return the processor time of the node since its start."""
+        return self.server.cpu_seconds()
+
+    def log_text(self) -> str:
+        """Return the output of all starts of the node."""
+        return self.server.log_text()
+
+    def log_tail(self) -> str:
+        """Return the end of the output, for an error."""
+        return self.server.log_tail()
 
 
 class ServerProcess:
@@ -172,6 +252,18 @@ class ServerProcess:
         """Raise `NotReady` with the end of the log if the process has ended by itself."""
         if not self.alive:
             raise NotReady(f"process ended with status {self.exit_status}\n{self.log_tail()}")
+
+    def wait(self, holds: Callable[[], bool], what: str, timeout_s: float) -> None:
+        """Wait as `wait_until` does, as long as the process runs.
+
+        Raises:
+            NotReady: the process has ended, or the condition did not hold in time; the text has the end of the log.
+        """
+        try:
+            wait_until(lambda: not self.alive or holds(), what, timeout_s)
+        except NotReady as late:
+            raise NotReady(f"{late}\n{self.log_tail()}") from None
+        self.assert_alive()
 
     def rss_bytes(self) -> int:
         """Return the present resident memory of the server process."""

@@ -20,13 +20,11 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from leveret.testing.network.ports import LOOPBACK, NotReady, accepts, free_ports, speaks_amqp, wait_until
-from leveret.testing.servers.process import Server, ServerProcess
+from leveret.testing.servers.process import NodeServer, ServerProcess
 
-START_TIMEOUT_S: Final = 90.0
-STOP_TIMEOUT_S: Final = 60.0
 CTL_TIMEOUT_S: Final = 60.0
 EPMD_TIMEOUT_S: Final = 10.0
 COOKIE: Final = "LEVERETTESTS"
@@ -73,8 +71,14 @@ class Epmd:
         self._process.close()
 
 
-class RabbitNode(Server):
-    """One RabbitMQ node of its own; a context manager that leaves neither process nor file."""
+class RabbitNode(NodeServer):
+    """One RabbitMQ node of its own; a context manager that leaves neither process nor file.
+
+    Its process is the Erlang machine.
+    """
+
+    product = "RabbitMQ"
+    start_timeout_s = 90.0
 
     def __init__(
         self,
@@ -106,19 +110,9 @@ class RabbitNode(Server):
         self.amqp_port, self.management_port, self.stream_port = ports[:3]
         self.prometheus_port, self.dist_port = ports[3:5]
         self.epmd_port = epmd_port or ports[5]
-        self.broker = ServerProcess(self.home / "output.log")
+        self.server = ServerProcess(self.home / "output.log")
         self._epmd = None if epmd_port else Epmd(self.home, self.epmd_port)
         self._lay_out()
-
-    def start(self, timeout_s: float = START_TIMEOUT_S) -> Self:
-        """Start the node and wait until all its listeners answer.
-
-        Raises:
-            NotReady: RabbitMQ is not installed, ended, or took longer; the text has the end of its log.
-        """
-        self.launch()
-        self.wait_ready(timeout_s)
-        return self
 
     def launch(self) -> None:
         """Start the node without waiting.
@@ -131,36 +125,11 @@ class RabbitNode(Server):
             raise NotReady(reason)
         if self._epmd is not None:
             self._epmd.start()
-        self.broker.launch([_sbin() / "rabbitmq-server"], self._env(), cwd=self.home)
-
-    def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Wait until every listener of a launched node answers.
-
-        Raises:
-            NotReady: the node ended or took longer; the text has the end of its log.
-        """
-        try:
-            wait_until(self._ready, f"RabbitMQ on port {self.amqp_port}", timeout_s)
-        except NotReady as late:
-            raise NotReady(f"{late}\n{self.broker.log_tail()}") from None
-
-    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
-        """End the broker in order (SIGTERM), keeping its data; return its exit status."""
-        return self.broker.terminate(timeout_s)
-
-    def kill9(self) -> None:
-        """End the broker as a crash would, keeping its data."""
-        self.broker.kill9()
-
-    def restart(self) -> Self:
-        """Start again on the same data and ports, stopping the broker first if it runs."""
-        if self.broker.alive:
-            self.stop()
-        return self.start()
+        self.server.launch([_sbin() / "rabbitmq-server"], self._env(), cwd=self.home)
 
     def close(self) -> None:
         """End all processes of the node and remove its files."""
-        self.broker.close()
+        self.server.close()
         if self._epmd is not None:
             self._epmd.close()
         shutil.rmtree(self.home, ignore_errors=True)
@@ -170,32 +139,10 @@ class RabbitNode(Server):
         """The Erlang node's full name."""
         return f"{self.name}@localhost"
 
-    @property
-    def alive(self) -> bool:
-        """Whether the broker runs."""
-        return self.broker.alive
-
-    @property
-    def pid(self) -> int:
-        """Process id of the broker, which is the Erlang machine."""
-        return self.broker.pid
-
-    def rss_bytes(self) -> int:
-        """Return the present resident memory of the broker."""
-        return self.broker.rss_bytes()
-
-    def cpu_seconds(self) -> float:
-        """Return the processor time of the broker since its start."""
-        return self.broker.cpu_seconds()
-
     def log_text(self) -> str:
         """Return the node's log files and its output."""
         logs = sorted((self.home / "log").glob("*.log"))
-        return "".join(one.read_text(errors="replace") for one in logs) + self.broker.log_text()
-
-    def log_tail(self) -> str:
-        """Return the last lines of its output, for an error message."""
-        return self.broker.log_tail()
+        return "".join(one.read_text(errors="replace") for one in logs) + self.server.log_text()
 
     def ctl(
         self, *args: str, check: bool = True, program: str = "rabbitmqctl"
@@ -221,9 +168,8 @@ class RabbitNode(Server):
             raise failed
         return done
 
-    def _ready(self) -> bool:
-        """Return whether every listener of the node answers. Raises NotReady if the node has ended."""
-        self.broker.assert_alive()
+    def answers(self) -> bool:
+        """See NodeServer."""
         listeners = {
             "rabbitmq_management": self.management_port,
             "rabbitmq_stream": self.stream_port,

@@ -59,7 +59,7 @@ class SparkCluster(Server):
         """Start the master and the workers; return when all workers are registered at the master."""
         page = ("--webui-port", str(self._page_port))
         self._launch(self._master, "master.Master", "--port", str(self.port), *page)
-        wait_until(self._answers, "the master", _START_TIMEOUT_S)
+        self._master.wait(self._answers, "the master", _START_TIMEOUT_S)
         for number in range(len(self.workers)):
             self.start_worker(number)
         wait_until(lambda: self._alive() == len(self.workers), "the workers", _START_TIMEOUT_S)
@@ -91,7 +91,6 @@ class SparkCluster(Server):
         return text
 
     def _answers(self) -> bool:
-        self._master.assert_alive()
         try:
             return bool(self._page())
         except OSError:

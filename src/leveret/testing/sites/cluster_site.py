@@ -16,7 +16,6 @@ from __future__ import annotations
 import secrets
 import shutil
 import signal
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,11 +45,11 @@ def available() -> str | None:
     return etcd.available()
 
 
-class SiteNode:
+class SiteNode(LeveretProcess):
     """One node of a ClusterSite (a ClusterNode).
 
     Attributes:
-        process: the node's process, with its data and ports.
+        name: the first part of its name in the cluster.
         cluster_port: the port for other nodes.
         replication_port: the port for followers outside of the cluster, if the site has such.
         link: the proxy between the other nodes and `cluster_port`; None without links.
@@ -84,82 +83,30 @@ class SiteNode:
                 ADVERTISED: f"tcp://{LOOPBACK}:{self.link.port}",
                 "cluster.etcd.endpoints": f"http://{LOOPBACK}:{self.etcd_link.port}",
             }
-        self.process = LeveretProcess(folder / name, {**config, **own}, parent_dir=folder)
+        super().__init__(folder / name, {**config, **own}, parent_dir=folder)
 
     @property
     def node(self) -> str:
         """Its name in the cluster."""
-        return self.process.config["nodename"]
-
-    @property
-    def amqp_port(self) -> int:
-        """The port of its AMQP listener."""
-        return self.process.amqp_port
-
-    @property
-    def management_port(self) -> int:
-        """The port of its HTTP API."""
-        return self.process.management_port
+        return self.config["nodename"]
 
     @property
     def amqp_uri(self) -> str:
         """The URI for guest to vhost `/`."""
         return f"amqp://guest:guest@{LOOPBACK}:{self.amqp_port}/%2F"
 
-    @property
-    def data_dir(self) -> Path:
-        """The node's data directory."""
-        return self.process.data_dir
-
-    @property
-    def alive(self) -> bool:
-        """Whether the process runs."""
-        return self.process.alive
-
-    def launch(self) -> None:
-        """Start the node without waiting."""
-        self.process.launch()
-
-    def wait_ready(self) -> None:
-        """Wait until its listeners answer. They open when the node has become a member of the cluster."""
-        self.process.wait_ready()
-
-    def stop(self) -> int:
-        """End the node in order, keeping its data; return its exit status."""
-        return self.process.stop()
-
-    def kill9(self) -> None:
-        """End the node as a crash would, keeping its data."""
-        self.process.kill9()
-
     def pause(self) -> None:
         """Suspend the process (SIGSTOP)."""
-        self.process.server.signal(signal.SIGSTOP)
+        self.server.signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
         """End a pause (SIGCONT)."""
-        self.process.server.signal(signal.SIGCONT)
-
-    def ctl(self, *args: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run `leveretctl` against the node."""
-        return self.process.ctl(*args, check=check)
-
-    def log_text(self) -> str:
-        """Return the output of all its starts."""
-        return self.process.log_text()
+        self.server.signal(signal.SIGCONT)
 
     def log_tail(self) -> str:
         """Return the end of the output, for an error; a line that says why the node ends is whole."""
         fatal = [line for line in self.log_text().splitlines() if "level=critical" in line]
-        return "\n".join([self.process.server.log_tail(), *fatal[-1:]])
-
-    def cpu_seconds(self) -> float:
-        """Return its processor time since its start."""
-        return self.process.cpu_seconds()
-
-    def rss_bytes(self) -> int:
-        """Return its present resident memory."""
-        return self.process.rss_bytes()
+        return "\n".join([super().log_tail(), *fatal[-1:]])
 
     def give_secret(self, secret: bytes) -> None:
         """Write the cluster's shared secret, readable for the owner alone, into the data directory."""
@@ -177,7 +124,7 @@ class SiteNode:
 
     def close(self) -> None:
         """End the process and the links; the data stay in the site's folder."""
-        self.process.close()
+        super().close()
         for link in (self.link, self.etcd_link):
             if link is not None:
                 link.close()
@@ -287,7 +234,7 @@ class ClusterSite(MirrorCluster):
 
     def revive_without(self, node: ClusterNode, *lost: ClusterNode) -> None:
         """See MirrorCluster. The node forgets the lost nodes before its start, as with RabbitMQ."""
-        settings = str(next(each for each in self.members if each is node).process.config_file)
+        settings = str(next(each for each in self.members if each is node).config_file)
         for each in lost:
             node.ctl("forget_cluster_node", "--offline", "--config", settings, each.node)
         self.start(node)

@@ -36,12 +36,12 @@ class ClusterStandby(StandbyPair):
         """Prepare all nodes in `folder`; nothing runs yet."""
         self.site = ClusterSite(folder, nodes, {"cluster_name": "eu.1"})
         self.second: ClusterSite | None = None
-        super().__init__(vhost, folder, upstream=self.site.members[0].process)
+        super().__init__(vhost, folder, upstream=self.site.members[0])
         if downstream_nodes > 1:
             (folder / "us").mkdir()
             self.downstream.close()
             self.second = ClusterSite(folder / "us", downstream_nodes, downstream_settings("eu.2"))
-            self.downstream = self.second.members[0].process
+            self.downstream = self.second.members[0]
 
     def start(self) -> None:
         """Start all nodes; make the vhost, and the users of the two links, at the upstream."""
@@ -60,7 +60,7 @@ class ClusterStandby(StandbyPair):
         owner = self.row()["owner"]
         lost = next(node for node in self.second.members if node.node == owner)
         lost.kill9()
-        self.downstream = next(node.process for node in self.second.members if node.alive)
+        self.downstream = next(node for node in self.second.members if node.alive)
         return lost
 
     def wait_taken_over(self, lost: SiteNode) -> None:
@@ -81,7 +81,7 @@ class ClusterStandby(StandbyPair):
         self._set_policy(name, pattern, _MIRRORED)
 
     def _set_policy(self, name: str, pattern: str, definition: Mapping[str, object]) -> None:
-        self.upstream = self._running()[0].process
+        self.upstream = self._running()[0]
         policy = ["--vhost", self.vhost, name, pattern, json.dumps(definition), "--apply-to", "queues"]
         self.upstream.ctl("set_policy", *policy)
 
@@ -89,8 +89,8 @@ class ClusterStandby(StandbyPair):
         return [node for node in self.site.members if node.alive]
 
     def _named_upstreams(self) -> list[LeveretProcess]:
-        has_turned = self.upstream not in [node.process for node in self.site.members]
-        return [self.upstream] if has_turned else [node.process for node in self._running()[:2]]
+        has_turned = self.upstream not in self.site.members
+        return [self.upstream] if has_turned else [*self._running()[:2]]
 
     def lose_site(self) -> None:
         """Kill all nodes of the cluster."""

@@ -220,16 +220,12 @@ class FollowerSiteNode:
         """
 
         def answers() -> bool:
-            self.node.server.assert_alive()
             try:
                 return bool(self.status())
             except (OSError, HTTPException, UnexpectedAnswer):
                 return False
 
-        try:
-            wait_until(answers, f"an answer of {self.name}", PATIENCE_S)
-        except NotReady as late:
-            raise NotReady(f"{late}\n{self.node.server.log_tail()}") from None
+        self.node.server.wait(answers, f"an answer of {self.name}", PATIENCE_S)
 
     def wait_in_sync(self, follower: FollowerSiteNode, timeout_s: float = PATIENCE_S) -> None:
         """Wait until a follower of this node streams and is in sync."""

@@ -42,11 +42,11 @@ class NetworkNode(SiteNode):
         super().__init__(name, folder, config, None)
         self.host = network.add(name)
         self.clients = network.add(CLIENTS + name)
-        self.process.config |= {
+        self.config |= {
             "cluster.bind": self.host.address,
             # Second listeners, beside those on loopback, for clients on other hosts.
             "listeners.tcp.2": f"{self.host.address}:{self.amqp_port}",
-            "stream.listeners.tcp.2": f"{self.host.address}:{self.process.stream_port}",
+            "stream.listeners.tcp.2": f"{self.host.address}:{self.stream_port}",
             "loopback_users": "none",
         }
 
@@ -55,15 +55,15 @@ class NetworkNode(SiteNode):
         with self.host.entered():
             super().launch()
 
-    def wait_ready(self) -> None:
+    def answers(self) -> bool:
         """See SiteNode."""
         with self.host.entered():
-            super().wait_ready()
+            return super().answers()
 
-    def ctl(self, *args: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def ctl(self, *args: str, **options: Any) -> subprocess.CompletedProcess[str]:
         """See SiteNode; the command runs on the node's host."""
         with self.host.entered():
-            return super().ctl(*args, check=check)
+            return super().ctl(*args, **options)
 
 
 Place: TypeAlias = NetworkNode | NetworkHost

@@ -84,7 +84,7 @@ class StandbyCluster:
         self._upstream = (
             LeveretProcess(config=config_up, parent_dir=folder)
             if self.source is None
-            else self.source.members[0].process
+            else self.source.members[0]
         )
         self.cluster = ClusterSite(folder, nodes, config=downstream_settings("eu.2") | dict(config or {}))
         self.has_turned = False
@@ -120,13 +120,12 @@ class StandbyCluster:
 
     @property
     def _first(self) -> list[LeveretProcess]:
-        members = [] if self.source is None else [each.process for each in self.source.members if each.alive]
-        return members or [self._upstream]
+        members = [] if self.source is None else [each for each in self.source.members if each.alive]
+        return [*members] or [self._upstream]
 
     @property
     def _second(self) -> list[LeveretProcess]:
-        members = [each.process for each in self.cluster.members if each.alive]
-        return members or [self.cluster.members[0].process]
+        return [each for each in self.cluster.members if each.alive] or [self.cluster.members[0]]
 
     @property
     def upstream(self) -> LeveretProcess:
@@ -173,7 +172,7 @@ class StandbyCluster:
 
     def follow(self, at: SiteNode | None = None) -> None:
         """Point the downstream at the upstream, by commands at one node; wait until it follows all vhosts."""
-        self._point((at or self.cluster.members[0]).process)
+        self._point(at or self.cluster.members[0])
         self.wait_following()
 
     def fail_back(self) -> dict[str, Any]:
@@ -209,20 +208,19 @@ class StandbyCluster:
         return json.dumps({"endpoints": endpoints, "username": username, "password": self._password})
 
     def promote(
-        self, *options: str, at: SiteNode | LeveretProcess, check: bool = True
+        self, *options: str, at: LeveretProcess, check: bool = True
     ) -> subprocess.CompletedProcess[str]:
         """Promote the downstream by a command at one node."""
         command = ["promote_standby_replication_downstream", "--formatter", "json", *options]
-        node = at.process if isinstance(at, SiteNode) else at
-        return node.ctl(*command, check=check, timeout_s=PROMOTE_TIMEOUT_S)
+        return at.ctl(*command, check=check, timeout_s=PROMOTE_TIMEOUT_S)
 
     def rows(self, *command: str, at: SiteNode) -> Any:
         """Return the output of a command, in JSON."""
-        return json.loads(at.process.ctl("--formatter", "json", *command, timeout_s=PROMOTE_TIMEOUT_S).stdout)
+        return json.loads(at.ctl("--formatter", "json", *command, timeout_s=PROMOTE_TIMEOUT_S).stdout)
 
     def status(self, at: SiteNode | None = None) -> dict[str, Any]:
         """Return the status of the downstream, as one node reports it."""
-        node = self.downstreams[0] if at is None else at.process
+        node = at or self.downstreams[0]
         found: dict[str, Any] = get(node, "replication/standby/details")
         return found
 
