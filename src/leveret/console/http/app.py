@@ -64,7 +64,7 @@ class JobBody(msgspec.Struct):
     word: str = ""
 
     def __repr__(self) -> str:
-        return "Wanted(...)"
+        return "JobBody(...)"
 
 
 def build_console(settings: ConsoleSettings, port: int) -> ASGIApp:
@@ -99,7 +99,7 @@ async def _end_old(sessions: Sessions) -> None:
 
 
 def logged_in(handler: Handler) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-    """Call a handler with the session of the request; answer 401 without a session."""
+    """Call a handler with the session of the request; answer 401 without a session, and errors by their kind."""
 
     @wraps(handler)
     async def checked(request: Request) -> Response:
@@ -108,13 +108,19 @@ def logged_in(handler: Handler) -> Callable[[Request], Coroutine[Any, Any, Respo
             return answer({"error": "log in first"}, HTTPStatus.UNAUTHORIZED)
         try:
             return await handler(request, session)
-        except LoginFailed as failure:
-            status = HTTPStatus.FORBIDDEN if failure.is_refused else HTTPStatus.SERVICE_UNAVAILABLE
-            return answer({"error": str(failure)}, status)
+        except TimeoutError:
+            return answer({"error": "the site does not answer in time"}, HTTPStatus.GATEWAY_TIMEOUT)
         except LeveretError as error:
-            return answer({"error": str(error)}, HTTPStatus.BAD_REQUEST)
+            return _refusal(error)
 
     return checked
+
+
+def _refusal(error: LeveretError) -> Response:
+    status = HTTPStatus.BAD_REQUEST
+    if isinstance(error, LoginFailed):
+        status = HTTPStatus.FORBIDDEN if error.is_refused else HTTPStatus.SERVICE_UNAVAILABLE
+    return answer({"error": str(error)}, status)
 
 
 def answer(document: Any, status: int = HTTPStatus.OK) -> Response:
@@ -155,13 +161,10 @@ async def log_in(request: Request) -> Response:
         if refused := _throttled(request, address):
             return refused
         token = await state.sessions.log_in(given.user, given.password)
-    except LoginFailed as failure:
-        if not failure.is_refused:
-            state.throttle.forgive(address)
-            return answer({"error": str(failure)}, HTTPStatus.SERVICE_UNAVAILABLE)
-        return answer({"error": str(failure)}, HTTPStatus.FORBIDDEN)
     except LeveretError as error:
-        return answer({"error": str(error)}, HTTPStatus.BAD_REQUEST)
+        if isinstance(error, LoginFailed) and not error.is_refused:
+            state.throttle.forgive(address)
+        return _refusal(error)
     state.throttle.succeeded(address)
     await state.sessions.log_out(request.cookies.get(state.cookie))
     response = answer(_described(state.sessions.of(token)))
@@ -260,30 +263,20 @@ async def show_history(_request: Request, session: ConsoleSession) -> Response:
 @logged_in
 async def show_messages(request: Request, session: ConsoleSession) -> Response:
     """Answer with messages of a queue, or divergent ones."""
-    wanted = await read_body(request, MessagesQuery)
-    try:
-        return answer(await messages(session, wanted))
-    except TimeoutError:
-        return answer({"error": "the site does not answer in time"}, HTTPStatus.GATEWAY_TIMEOUT)
+    return answer(await messages(session, await read_body(request, MessagesQuery)))
 
 
 @logged_in
 async def show_moments(request: Request, session: ConsoleSession) -> Response:
     """Answer with the moments of a standby's stored history."""
-    try:
-        return answer(await moments(session, request.query_params.get("site", "")))
-    except TimeoutError:
-        return answer({"error": "the site does not answer in time"}, HTTPStatus.GATEWAY_TIMEOUT)
+    return answer(await moments(session, request.query_params.get("site", "")))
 
 
 @logged_in
 async def download_divergent(request: Request, session: ConsoleSession) -> Response:
     """Answer with divergent messages as a file."""
     site = request.query_params.get("site", "")
-    try:
-        lines = await export_divergent(session, site, request.query_params.get("report", ""))
-    except TimeoutError:
-        return answer({"error": "the site does not answer in time"}, HTTPStatus.GATEWAY_TIMEOUT)
+    lines = await export_divergent(session, site, request.query_params.get("report", ""))
     name = f"divergent-{site}.ndjson"
     headers = {"content-disposition": f'attachment; filename="{name}"'}
     return StreamingResponse(lines, media_type="application/x-ndjson", headers=headers)

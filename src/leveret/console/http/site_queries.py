@@ -18,7 +18,7 @@ from leveret.console.judging.history import (
     past_events,
     recovered_rows,
 )
-from leveret.console.sites.client import SiteRefuses, SiteSilent
+from leveret.console.sites.client import SiteClient, SiteRefuses, SiteSilent
 from leveret.console.sites.documents import (
     AppliedSchema,
     KeptMoments,
@@ -95,6 +95,7 @@ async def messages(session: ConsoleSession, wanted: MessagesQuery) -> Json:
 
     Raises:
         InvalidCommand: there is no such site or source. SiteRefuses, SiteSilent, NotUnderstood: as for SiteClient.
+        TimeoutError: the site does not answer in time.
     """
     watch = session.watches.get(wanted.site)
     source = _SOURCES.get(wanted.source)
@@ -103,14 +104,14 @@ async def messages(session: ConsoleSession, wanted: MessagesQuery) -> Json:
     count = max(1, min(wanted.count, MESSAGES_MAX))
     rows: list[Json] = []
     async with asyncio.timeout(_WHOLE_S):
-        async for message in source(watch, wanted, count):
+        async for message in source(watch.client, wanted, count):
             rows.append(_cut(message))
             if len(rows) >= count:
                 break
     return {"messages": rows}
 
 
-async def _in_queue(watch: SiteWatch, wanted: MessagesQuery, count: int) -> AsyncIterator[ShownMessage]:
+async def _in_queue(client: SiteClient, wanted: MessagesQuery, count: int) -> AsyncIterator[ShownMessage]:
     path = f"/api/queues/{path_part(wanted.vhost)}/{path_part(wanted.queue)}/get"
     body = {
         "count": count,
@@ -118,19 +119,19 @@ async def _in_queue(watch: SiteWatch, wanted: MessagesQuery, count: int) -> Asyn
         "encoding": "auto",
         "truncate": PAYLOAD_CHARACTERS_MAX,
     }
-    for message in read_document(await watch.client.whole("POST", path, body), list[ShownMessage]):
+    for message in read_document(await client.whole("POST", path, body), list[ShownMessage]):
         yield message
 
 
-async def _archived(watch: SiteWatch, wanted: MessagesQuery, count: int) -> AsyncIterator[ShownMessage]:
+async def _archived(client: SiteClient, wanted: MessagesQuery, count: int) -> AsyncIterator[ShownMessage]:
     chosen = {"vhost": wanted.vhost, "queue": wanted.queue, "from_ms": max(0, wanted.from_ms), "count": count}
-    octets = await watch.client.whole("GET", f"/api/replication/standby/messages?{urlencode(chosen)}")
+    octets = await client.whole("GET", f"/api/replication/standby/messages?{urlencode(chosen)}")
     for message in read_document(octets, list[ShownMessage]):
         yield message
 
 
-async def _divergent(watch: SiteWatch, wanted: MessagesQuery, _count: int) -> AsyncIterator[ShownMessage]:
-    async for line in watch.client.lines("GET", divergent_path(wanted.report), None):
+async def _divergent(client: SiteClient, wanted: MessagesQuery, _count: int) -> AsyncIterator[ShownMessage]:
+    async for line in client.lines("GET", divergent_path(wanted.report), None):
         if line.strip():
             yield read_document(line, ShownMessage)
 
@@ -149,12 +150,11 @@ async def moments(session: ConsoleSession, site: str) -> Json:
 
     Raises:
         InvalidCommand: there is no such site. SiteRefuses, SiteSilent, NotUnderstood: as for SiteClient.
+        TimeoutError: the site does not answer in time.
     """
-    watch = session.watches.get(site)
-    if watch is None:
-        raise InvalidCommand(f"there is no site {site[:64]}")
+    client = _client_of(session, site)
     async with asyncio.timeout(_WHOLE_S):
-        octets = await watch.client.whole("GET", "/api/replication/standby/moments")
+        octets = await client.whole("GET", "/api/replication/standby/moments")
     rows = read_document(octets, list[KeptMoments])
     return {"now_ms": clock_ms(), "vhosts": msgspec.to_builtins(rows)}
 
@@ -164,11 +164,9 @@ async def export_divergent(session: ConsoleSession, site: str, report: str) -> A
 
     Raises:
         InvalidCommand: there is no such site. SiteRefuses, SiteSilent, NotUnderstood: as for SiteClient.
+        TimeoutError: the site does not answer in time.
     """
-    watch = session.watches.get(site)
-    if watch is None:
-        raise InvalidCommand(f"there is no site {site[:64]}")
-    lines = watch.client.lines("GET", divergent_path(report), None)
+    lines = _client_of(session, site).lines("GET", divergent_path(report), None)
     # The first message is requested here, while an error can still change the answer's status.
     async with asyncio.timeout(_WHOLE_S):
         first = await anext(lines, b"")
@@ -180,6 +178,13 @@ async def export_divergent(session: ConsoleSession, site: str, report: str) -> A
             yield line + b"\n"
 
     return rest()
+
+
+def _client_of(session: ConsoleSession, site: str) -> SiteClient:
+    watch = session.watches.get(site)
+    if watch is None:
+        raise InvalidCommand(f"there is no site {site[:64]}")
+    return watch.client
 
 
 def _cut(message: ShownMessage) -> Json:

@@ -369,7 +369,7 @@ def _least(queue: QueueStatus, copies: Sequence[QueueCopy], view: _SiteView) -> 
     """Return the loss if only these copies are left: that of the best copy; the whole queue without copies."""
     if not copies:
         return Loss(queue.messages, None if queue.messages else 0.0)
-    best = min(copies, key=lambda copy: (_counted(copy.behind), copy.behind.seconds or 0.0))
+    best = _best(copies)
     if best.behind.messages is None:
         # No copy is known to have a message. A silent site may have accepted unknown messages since its last report.
         return Loss(queue.messages if view.is_heard else None, best.behind.seconds)
@@ -400,11 +400,11 @@ def _judge(
         return Danger.ONE_COPY, f"The only copy is at this node. {_why_not_sent(queue, view)}"
     warning = f" {view.overtaking[queue.vhost]}" if away and view.overtaking.get(queue.vhost) else ""
     if not any(copy.is_whole for copy in (*others, *away)):
-        return Danger.BEHIND, f"No other copy is complete: {_worst(others or away)}.{warning}"
+        return Danger.BEHIND, f"No other copy is complete: {_lack(others or away)}.{warning}"
     if not away:
         return Danger.ONE_SITE, f"All copies are at one site. {_why_not_sent(queue, view)}"
     if not any(copy.is_whole for copy in away):
-        return Danger.BEHIND, f"No other site has all messages: {_worst(away)}.{warning}"
+        return Danger.BEHIND, f"No other site has all messages: {_lack(away)}.{warning}"
     if conflict := _conflict_of(queue, view):
         return Danger.BEHIND, conflict
     return Danger.SAFE, _why_safe(if_node, if_site, away)
@@ -433,10 +433,10 @@ def _not_heard(
         names = ", ".join(view.successors)
         return f"{since}. Its standby {names} was promoted, and serves its copy of the queue."
     if not away:
-        return f"{since}; {_worst(others)}." if others else f"{since}; no other site has a copy."
+        return f"{since}; {_lack(others)}." if others else f"{since}; no other site has a copy."
     reporting = [link for link in view.standbys[queue.vhost] if link.row is not None]
     if not reporting:
-        return f"{since}; {_worst(away)}."
+        return f"{since}; {_lack(away)}."
     nearest = min(reporting, key=lambda link: (link.lag_records, link.lag_ms or 0))
     age = "" if nearest.lag_ms is None else f" of the last {duration_text(nearest.lag_ms / 1000)}"
     return (
@@ -445,9 +445,14 @@ def _not_heard(
     )
 
 
-def _worst(copies: Sequence[QueueCopy]) -> str:
-    """Return a text about the best of several incomplete copies."""
-    best = min(copies, key=lambda copy: (_counted(copy.behind), copy.behind.seconds or 0.0))
+def _best(copies: Sequence[QueueCopy]) -> QueueCopy:
+    """Return the copy that lacks least."""
+    return min(copies, key=lambda copy: (_counted(copy.behind), copy.behind.seconds or 0.0))
+
+
+def _lack(copies: Sequence[QueueCopy]) -> str:
+    """Return a text about what the best of several incomplete copies lacks."""
+    best = _best(copies)
     subject = f"{best.kind} {best.place}"
     if best.behind == NOTHING:
         return f"{subject} has everything"
