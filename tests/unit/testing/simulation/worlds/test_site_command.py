@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 from types import SimpleNamespace
@@ -31,15 +32,18 @@ class Node:
 
     def __init__(self, name: str) -> None:
         self.name, self.process = name, SimulatedProcess(name)
-        self.is_up = self.is_open = True
+        self.is_open = True
         self.roles = SimpleNamespace(node=SimpleNamespace(name=name))
+
+    def start(self) -> None:
+        """It runs."""
 
 
 class World:
     """Waits, and has a story."""
 
     def __init__(self) -> None:
-        self.faults: dict[str, int] = {}
+        self.faults: Counter[str] = Counter()
         self.story = SimpleNamespace(note=lambda text: None)
 
     async def until(self, holds: Callable[[], bool], what: str, timeout_s: float) -> None:
