@@ -17,6 +17,7 @@ import httpx
 import msgspec
 
 from leveret.cli import exits
+from leveret.model.foreign_json import split_json
 from leveret.model.path_part import path_part
 
 CONTROL_SOCKET: Final = "control.sock"
@@ -320,8 +321,8 @@ def _document(response: httpx.Response) -> Any:
 
 def _read(octets: bytes) -> Any:
     try:
-        return msgspec.json.decode(octets)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return split_json(octets, Any)
+    except msgspec.DecodeError as error:
         text = f"the answer is no JSON ({error}): is this the address of an HTTP API?"
         raise CtlError(exits.DATA, text) from None
 
@@ -331,8 +332,8 @@ def _check(response: httpx.Response) -> None:
     if not response.is_error:
         return
     try:
-        text = str(msgspec.json.decode(response.content)["reason"])
-    except (msgspec.DecodeError, KeyError, TypeError):
+        text = str(split_json(response.content, dict[str, Any])["reason"])
+    except (msgspec.DecodeError, KeyError):
         text = f"the node answered {response.status_code} {response.reason_phrase}"
     if response.status_code == HTTPStatus.NOT_FOUND:
         raise NotFoundByApi(exits.DATA, text)

@@ -7,6 +7,7 @@ walks such a value in Python raises RecursionError, far from the document.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -27,15 +28,10 @@ def decode_json(octets: bytes | bytearray | msgspec.Raw, type: type[T]) -> T:
         msgspec.DecodeError: no JSON, of another type, or nested more than `LEVELS_MAX` levels deep.
     """
     text = bytes(octets)
-    try:
-        found = msgspec.json.decode(text, type=type)
-        # Most documents have fewer brackets than that.
-        if text.count(b"[") + text.count(b"{") > LEVELS_MAX:
-            _check_levels(found if type is Any else msgspec.json.decode(text))
-    except RecursionError:
-        raise _too_deep() from None
-    except UnicodeDecodeError as error:
-        raise msgspec.DecodeError(str(error)) from None
+    found = decoded(msgspec.json.decode, text, type)
+    # Most documents have fewer brackets than that.
+    if text.count(b"[") + text.count(b"{") > LEVELS_MAX:
+        _check_levels(found if type is Any else decoded(msgspec.json.decode, text, Any))
     return found
 
 
@@ -45,8 +41,20 @@ def split_json(octets: bytes | bytearray | msgspec.Raw, type: type[T]) -> T:
     Raises:
         msgspec.DecodeError: no JSON, or of another type.
     """
+    return decoded(msgspec.json.decode, octets, type)
+
+
+def decoded(
+    decode: Callable[..., T], octets: bytes | bytearray | memoryview | msgspec.Raw, type: type[T]
+) -> T:
+    """What a decoder of msgspec makes of a peer's octets, whose levels do not count.
+
+    Raises:
+        msgspec.DecodeError: they are of no such type; also for what the decoder reports otherwise: too many levels for
+            the interpreter, and text that is no UTF-8.
+    """
     try:
-        return msgspec.json.decode(octets, type=type)
+        return decode(octets, type=type)
     except RecursionError:
         raise _too_deep() from None
     except UnicodeDecodeError as error:

@@ -47,6 +47,7 @@ import zstandard
 from isal.isal_zlib import crc32
 
 from leveret.model.errors import PeerError
+from leveret.model.foreign_json import decoded
 from leveret.wire.chunk import Chunk, ChunkError, decode_chunk
 
 GREETING: Final = b"LEVERET\x01"
@@ -259,8 +260,8 @@ def decode(kind: Type, payload: memoryview, struct_: type[_Struct]) -> _Struct:
     if crc32(octets, kind) != int.from_bytes(payload[-_CHECK_BYTES:], "big"):
         raise LinkError(f"the check of a message {kind.name} differs")
     try:
-        return msgspec.msgpack.decode(octets, type=struct_)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return decoded(msgspec.msgpack.decode, octets, struct_)
+    except msgspec.DecodeError as error:
         raise LinkError(f"{struct_.__name__} is malformed: {error}") from None
 
 

@@ -102,7 +102,11 @@ def test_an_answer_that_is_an_error_becomes_an_exit_status(code: int, status: in
     assert isinstance(caught.value, NotFoundByApi) == (code == 404)
 
 
-@pytest.mark.parametrize("content", [b"", b"<html>", b"[]", b'{"error": 1}'])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"<html>", b"[]", b'{"error": 1}', b'{"reason": "\xff"}', b"[" * 9_999],
+    ids=["empty", "html", "list", "other", "no text", "deep"],
+)
 def test_an_error_without_a_reason_tells_its_status(content: bytes) -> None:
     with pytest.raises(CtlError, match="the node answered 502"):
         api(lambda request: httpx.Response(502, content=content)).get("x")

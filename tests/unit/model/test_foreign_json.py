@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.model.foreign_json import LEVELS_MAX, decode_json, split_json
+from leveret.model.foreign_json import LEVELS_MAX, decode_json, decoded, split_json
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text('[{"\\é', max_size=5),
@@ -63,3 +63,10 @@ def test_all_that_is_no_such_json_is_one_error() -> None:
             split_json(octets, Holder)
     with pytest.raises(msgspec.DecodeError, match="levels deep"):
         split_json(b"[" * 100_000, list[msgspec.Raw])
+
+
+def test_a_packed_document_of_a_peer_has_the_same_error() -> None:
+    assert decoded(msgspec.msgpack.decode, memoryview(msgspec.msgpack.encode([7])), list[int]) == [7]
+    for octets in (b"\x91" * 100_000, b"\xa1\xff", b"\x91"):
+        with pytest.raises(msgspec.DecodeError):
+            decoded(msgspec.msgpack.decode, octets, Any)

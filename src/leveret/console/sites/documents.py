@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from leveret.model.errors import PeerError
+from leveret.model.foreign_json import split_json
 
 Whole: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 """A number of a document: a larger one would fit into no float, and fail where it is computed with."""
@@ -359,6 +360,6 @@ def read_document(octets: bytes, kind: Any) -> Any:
         NotUnderstood: the document is no JSON, or has another shape; the text names the place.
     """
     try:
-        return msgspec.json.decode(octets, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return split_json(octets, kind)
+    except msgspec.DecodeError as error:
         raise NotUnderstood(f"the answer is not what the HTTP API promises: {error}") from None

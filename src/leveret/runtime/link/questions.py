@@ -12,6 +12,7 @@ import msgspec
 
 import leveret
 from leveret.model.errors import LeveretError
+from leveret.model.foreign_json import split_json
 from leveret.runtime.link.peer import LinkPeer
 from leveret.wire.link import Answer, LinkError, Question, Type, decode, pack
 
@@ -85,14 +86,14 @@ def read_json_as(kind: type[T], octets: bytes) -> T:
         OtherVersion: it is none of this kind.
     """
     with _in_one_version(kind):
-        return msgspec.json.decode(octets, type=kind)
+        return split_json(octets, kind)
 
 
 @contextmanager
 def _in_one_version(kind: type) -> Iterator[None]:
     try:
         yield
-    except msgspec.ValidationError as error:
+    except msgspec.DecodeError as error:
         raise OtherVersion(f"another node sent no {kind.__name__}: {error}: {_REMEDY}") from None
 
 
