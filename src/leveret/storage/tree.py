@@ -56,7 +56,7 @@ class ChangeReceiver:
         """The log is gone."""
 
     def begun(self, name: str, offset: int) -> None:
-        """The log is empty, and begins at this offset: a copy of another node's log began anew."""
+        """The log is empty, and begins at this offset: it never had a record, or is a copy that began anew."""
 
     def truncated(self, name: str, offset: int) -> None:
         """The log ends at this offset from now on: what came behind it in a copy is quarantined."""
@@ -137,7 +137,7 @@ class Tree:
             receiver.deleted(name)
 
     def begun(self, log: Log) -> None:
-        """To be called after a copy of another node's log was begun anew, before anything is appended to it."""
+        """To be called after an empty log, or a copy of another node's, was begun elsewhere, before any append."""
         for receiver in self.receivers:
             receiver.begun(self.name_of(log.directory), log.next_offset)
 

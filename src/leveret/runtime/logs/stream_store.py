@@ -283,11 +283,12 @@ class StreamStore:
     def _log_at(self, stream: Stream) -> CommittedLog:
         """The log, continued up to the offset that its next message is to have."""
         offset = stream.next_offset_min
-        if stream not in self._logs and offset and not (log := self._describe(stream)).is_open:
-            self._keep(stream, log.open(first_offset=offset, defer_names=True), -1)
         kept = self.committed(stream)
         if kept.log.next_offset < offset:
             kept.log.begin_at(offset)
+            if kept.log.next_offset == offset:
+                # Mirrors may have an empty copy, which begins where the log did before.
+                self._tree.begun(kept.log)
         while (missing := offset - kept.log.next_offset) > 0:
             # As at the messages' origin, records without messages take these offsets.
             trailer = self._trailer(stream, kept.log, {}, {}, None)

@@ -372,6 +372,13 @@ class MirrorSources(ChangeReceiver):
             for stream in led.streams.values():
                 stream.dropped(first_offset)
 
+    def begun(self, name: str, offset: int) -> None:
+        """See ChangeReceiver: mirrors report their empty copies anew, because these begin where the log did before."""
+        if name in self.led:
+            for link in self._links.values():
+                link.end(name)
+                link.lead(name)
+
     def deleted(self, name: str) -> None:
         """See ChangeReceiver; mirrors delete their copies once they learn of the queue's deletion from etcd."""
         self._forget(name)

@@ -23,7 +23,7 @@ from leveret.runtime.logs import stream_store as store_module
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.committed_log import CommittedLog
 from leveret.runtime.logs.stream_store import StreamStore
-from leveret.storage.tree import Tree
+from leveret.storage.tree import ChangeReceiver, Tree
 from leveret.wire.chunk import Attribute, ChunkType, Header, decode_chunk, decode_trailer, split_entries
 from tests.unit.memory import scratch
 from tests.unit.runtime.collecting.site import HEAD, head_of
@@ -43,7 +43,8 @@ class Store:
             raise AssertionError(error)
 
         self.commit = GroupCommit(fsync=True, on_failure=fail)
-        self.store = StreamStore(Tree(self.directory), self.commit, lambda: self.now_ms, 1 << 20)
+        self.tree = Tree(self.directory)
+        self.store = StreamStore(self.tree, self.commit, lambda: self.now_ms, 1 << 20)
         self.stream = Stream(Definition(name="s", vhost="v", epoch=7), lambda *_: [])
         self.stream.configure(self.settings)
         self.store.recover(self.stream)
@@ -109,6 +110,26 @@ def test_what_several_publish_before_a_flush_is_one_chunk(store: Store) -> None:
     assert (header.type, header.entries, header.records, header.timestamp_ms) == (ChunkType.USER, 4, 4, 1000)
     (raw,) = store.log.read(0, 1 << 20)
     assert decode_chunk(raw).data == b"".join(b"\0\0\0\1" + body for body in (b"a", b"b", b"c", b"d"))
+
+
+def test_copies_learn_where_a_stream_without_a_message_begins(store: Store) -> None:
+    heard: list[tuple[str, int]] = []
+
+    class Copies(ChangeReceiver):
+        def begun(self, name: str, offset: int) -> None:
+            heard.append((name, offset))
+
+        def appended(self, name: str, segment: int, header: Header, octets: list[bytes | memoryview]) -> None:
+            heard.append((name, header.chunk_id))
+
+    store.tree.receivers.append(Copies())
+    name = store.tree.name_of(store.log.log.directory)
+    store.stream.align(775)
+    store.publish_now(b"a")
+    store.stream.align(777)
+    store.publish_now(b"b")
+    assert heard == [(name, 775), (name, 775), (name, 776), (name, 777)]
+    assert store.log.first_offset == 775
 
 
 def test_nothing_is_served_or_confirmed_before_it_is_durable(store: Store) -> None:

@@ -82,6 +82,31 @@ async def test_whatever_happens_to_the_link_the_mirror_has_what_the_leader_has(
     assert not list((tmp_path / "mirror").rglob("divergent/*/report.json"))
 
 
+async def test_a_log_that_never_had_a_record_may_begin_later_than_its_mirrors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As a recovered stream, whose first messages retention had removed at its origin.
+    failed: list[Exception] = []
+    monkeypatch.setattr(copy_link.CopyLink, "fail", lambda self, copy, error: failed.append(error))
+    leader, mirror = await pair(tmp_path)
+    leader.lead(A, B, automatic=True)
+    leader.append(B)
+    for name in (A, B):
+        mirror.log(name)
+        mirror.copies.mirror(name, "leader")
+    log = leader.log(A)
+    await until(lambda: leader.is_live("mirror", A, B), "live")
+    leader.states.clear()
+    log.begin_at(775)
+    leader.tree.begun(log)
+    assert leader.append(A) == 776
+    await until(lambda: leader.is_live("mirror", A, B), "live again")
+    assert (mirror.log(A).first_offset, mirror.log(A).next_offset) == (775, 776)
+    assert {name for name, _, _ in leader.states} == {A}, "the link went on"
+    assert (await compared_when_stopped(leader, mirror)).is_identical
+    assert failed == []
+
+
 async def test_a_promise_waits_for_the_mirrors_it_is_to_wait_for(tmp_path: Path) -> None:
     leader, mirror = await pair(tmp_path)
     describe: list[str] = []
