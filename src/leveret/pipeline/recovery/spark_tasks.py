@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
@@ -12,10 +11,9 @@ import msgspec
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from leveret.pipeline.files.files import make_directory
 from leveret.pipeline.jobs.job import RecoverJob
 from leveret.pipeline.spark.errors import SparkFailed, cause_of
-from leveret.pipeline.spark.session import start_session
+from leveret.pipeline.spark.session import empty_scratch, start_session
 
 GROUPS_PER_CORE: Final = 2
 _POLL_S: Final = 0.1
@@ -56,9 +54,7 @@ class SparkTasks:
             self._start.set_result(self._given)
             self._started()
             return
-        scratch = self._job.work / "spark" / "recovery"
-        shutil.rmtree(scratch, ignore_errors=True)
-        make_directory(scratch)
+        scratch = empty_scratch(self._job.work, "recovery")
         self._start = self._threads.submit(
             start_session, "recovery", self._job.spark, scratch, store=self._job.root
         )

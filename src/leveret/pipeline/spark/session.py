@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -69,6 +70,14 @@ _WORKERS: Final = {
 """The environment of Spark's Python workers."""
 _SECRET: Final = re.compile(r"executorEnv|secret|passw|token|credential|access\.?key", re.IGNORECASE)
 """Settings that may hold passwords and keys; none is needed to launch the JVM."""
+
+
+def empty_scratch(work_dir: Path, name: str) -> Path:
+    """Make an empty directory for the temporary files of a job's Spark, below its working directory; return it."""
+    scratch = work_dir / "spark" / name
+    shutil.rmtree(scratch, ignore_errors=True)
+    make_directory(scratch)
+    return scratch
 
 
 def start_session(

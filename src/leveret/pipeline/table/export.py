@@ -10,7 +10,6 @@ is replaced. On standard output: `exporting` (number of messages, at the begin),
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -38,7 +37,7 @@ from leveret.pipeline.files.files import (
 from leveret.pipeline.jobs.job import ExportJob
 from leveret.pipeline.jobs.parent_channel import ParentChannel
 from leveret.pipeline.jobs.progress import report
-from leveret.pipeline.spark.session import start_session
+from leveret.pipeline.spark.session import empty_scratch, start_session
 from leveret.pipeline.table.columns import PENDING
 from leveret.pipeline.table.plan import FileRange, open_archive, plan_ranges
 from leveret.pipeline.table.request import TableRequest, request_of
@@ -57,9 +56,7 @@ def run_export(job: ExportJob, parent: ParentChannel) -> None:
         LeveretError: as `export_messages`; Spark does not start.
     """
     request = request_of(job.options)
-    scratch = job.work / "spark" / "export"
-    shutil.rmtree(scratch, ignore_errors=True)
-    make_directory(scratch)
+    scratch = empty_scratch(job.work, "export")
     with _new_place(job) as target:
         manifest = open_archive(job.data_dir)
         plan_ranges(manifest, request)

@@ -6,7 +6,6 @@ at the begin), `counted` (number of further ones), `done` with the rows.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -15,11 +14,10 @@ from pyspark.sql import SparkSession
 
 from leveret.model.errors import StorageError
 from leveret.pipeline.archive.manifest import Manifest, StoredFile
-from leveret.pipeline.files.files import make_directory
 from leveret.pipeline.jobs.job import InspectJob
 from leveret.pipeline.jobs.parent_channel import ParentChannel
 from leveret.pipeline.jobs.progress import report
-from leveret.pipeline.spark.session import start_session
+from leveret.pipeline.spark.session import empty_scratch, start_session
 from leveret.pipeline.table.plan import FileRange, plan_ranges
 from leveret.pipeline.table.request import TableRequest
 from leveret.pipeline.table.scan import read_rows
@@ -39,9 +37,7 @@ def run_inspection(job: InspectJob, parent: ParentChannel) -> None:
     if not manifest.files():
         parent.say("done", rows=[])
         return
-    scratch = job.work / "spark" / "inspect"
-    shutil.rmtree(scratch, ignore_errors=True)
-    make_directory(scratch)
+    scratch = empty_scratch(job.work, "inspect")
     spark = start_session("inspect", job.spark, scratch, store=job.root)
     rows = with_progress(parent, "inspect", lambda inbox: count_messages(spark, manifest, inbox))
     parent.say("done", rows=rows)

@@ -33,7 +33,7 @@ from leveret.pipeline.jobs.job import TransferJob
 from leveret.pipeline.jobs.parent_channel import ParentChannel
 from leveret.pipeline.jobs.progress import Event, Inbox, report
 from leveret.pipeline.spark.errors import cause_of
-from leveret.pipeline.spark.session import start_session, warm_up
+from leveret.pipeline.spark.session import empty_scratch, start_session, warm_up
 from leveret.pipeline.transfer.compaction import Compaction
 from leveret.pipeline.transfer.sink import StoreSink
 from leveret.pipeline.transfer.source import (
@@ -64,10 +64,8 @@ def run_transfer(job: TransferJob, parent: ParentChannel) -> SparkSession:
     """
     make_directory(job.root)
     with locked(job.work / "transfer.lock", LOCK_TIMEOUT_S, "transferring"), Inbox() as inbox:
-        scratch = job.work / "spark" / "transfer"
         parent.on_command = inbox.wake
-        shutil.rmtree(scratch, ignore_errors=True)
-        make_directory(scratch)
+        scratch = empty_scratch(job.work, "transfer")
         # Before Spark starts, which may take long or fail: the archived data are there in any case.
         say_archived(Manifest(job.root), job.vhosts, parent)
         spark = start_session("transfer", job.spark, scratch, store=job.root)
