@@ -131,6 +131,15 @@ class RunBooks:
         message.dead.count_max += 1
         message.dead.is_tried = False
 
+    def look_up(self, queue: str, number: str, body: bytes, properties: Mapping[str, Any]) -> BookedMessage:
+        """Return the message that a queue has. Raises BooksFault: it is another one than was published there."""
+        message = self.messages.get((queue, int(number))) if number.isdigit() else None
+        if message is None or not message.is_as_published(body, properties):
+            raise BooksFault(
+                f"altered: queue {queue} delivered message {number!r} with {properties} and {body[:60]!r}"
+            )
+        return message
+
     def delivered(
         self, queue: str, number: str, body: bytes, properties: Mapping[str, Any], *, redelivered: bool
     ) -> BookedMessage:
@@ -139,11 +148,7 @@ class RunBooks:
         Raises:
             BooksFault: the delivery is a fault.
         """
-        message = self.messages.get((queue, int(number))) if number.isdigit() else None
-        if message is None or not message.is_as_published(body, properties):
-            raise BooksFault(
-                f"altered: queue {queue} delivered message {number!r} with {properties} and {body[:60]!r}"
-            )
+        message = self.look_up(queue, number, body, properties)
         if message.is_withheld:
             raise BooksFault(f"uncommitted: message {number} of queue {queue} was delivered")
         if message.count_max == 1 and not self.may_lose:

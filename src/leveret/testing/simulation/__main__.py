@@ -70,8 +70,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.executable, [sys.executable, "-m", "leveret.testing.simulation", *(arguments or sys.argv[1:])]
         )
     first = options.seed if options.seed is not None else random.randrange(1_000_000_000)
-    runs: list[RunOutcome] = []
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    runs = _play_all(options, first)
+    print(_summary(options, first, runs))
+    if not runs or runs[-1].failure is None:
+        return 0
+    began_s = time.process_time()
+    skip, smallest = shrink(options.world, runs[-1], options.seconds, options.often, options.copies)
+    print(smallest, file=sys.stderr)
+    left = sorted(set(range(smallest.count)) - skip)
+    print(f"faults {left} are enough; found in {time.process_time() - began_s:.0f} s", file=sys.stderr)
+    return 1
+
+
+def _play_all(options: argparse.Namespace, first: int) -> list[RunOutcome]:
+    """Play one seed after the other until all are played, the time is over, a run fails or a signal comes."""
+    runs: list[RunOutcome] = []
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task(f"{options.world} from seed {first}", total=options.runs or options.cpu_seconds)
         for seed in count(first) if options.runs is None else range(first, first + options.runs):
@@ -89,15 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             spent_s = sum(run.cpu_s for run in runs)
             if runs[-1].failure is not None or (options.runs is None and spent_s >= options.cpu_seconds):
                 break
-    print(_summary(options, first, runs))
-    if runs and runs[-1].failure is not None:
-        began_s = time.process_time()
-        skip, smallest = shrink(options.world, runs[-1], options.seconds, options.often, options.copies)
-        print(smallest, file=sys.stderr)
-        left = sorted(set(range(smallest.count)) - skip)
-        print(f"faults {left} are enough; found in {time.process_time() - began_s:.0f} s", file=sys.stderr)
-        return 1
-    return 0
+    return runs
 
 
 def _progress(world: str, run: RunOutcome) -> str:

@@ -84,7 +84,7 @@ def shrink(
     """Leave out faults while the run fails for the same kind of reason; return the left-out ones and the failure."""
     assert failed.failure is not None
     smallest, skip = failed.failure, frozenset[int]()
-    for number in list(reversed(range(failed.failure.count)))[:_TRIES_MAX]:
+    for number in reversed(range(failed.failure.count)[-_TRIES_MAX:]):
         found = play(world, failed.seed, seconds, skip | {number}, often, copies).failure
         if found is not None and type(found.fault) is type(smallest.fault):
             smallest, skip = found, skip | {number}

@@ -193,8 +193,6 @@ class SimulatedClient(asyncio.Protocol):
                 # After a channel error, an application closes its connection and opens another one.
                 self._ended(getattr(method, "reply_text", "consumer cancelled"))
                 self._transport.abort()
-            case commands.Connection.Tune() | commands.Connection.Blocked() | commands.Connection.Unblocked():
-                self._answer(method)
             case _ if isinstance(method, _CONTENT):
                 self._method = method
             case _:

@@ -89,15 +89,13 @@ class SimulatedStreamClient(SimulatedApplication):
     async def turn(self) -> None:
         """See SimulatedApplication."""
         role = self._role
-        publishes = isinstance(role, NumberingPublisher)
-        if isinstance(role, NumberingPublisher):
-            role.on_promise = self.on_promise
         async with self._at(self.random.choice(self._ports)) as client:
             leader, replicas = await client.ports_of(self._stream.name)
-        if not publishes:
-            port = self.random.choice([leader, *replicas])
-        else:
-            port = self.random.choice([leader, self.random.choice(self._ports)])
+        ports = [leader, *replicas]
+        if isinstance(role, NumberingPublisher):
+            role.on_promise = self.on_promise
+            ports = [leader, self.random.choice(self._ports)]
+        port = self.random.choice(ports)
         async with self._at(port) as client:
             await role.work(client, lambda: self.is_stopping)
 

@@ -5,7 +5,7 @@
     etcd.cut("n1", answers=False); etcd.heal("n1")           # requests of n1 do not arrive
     etcd.kill(); etcd.start()                                # a restart; start(backup) and start(EtcdState()) lose data
 
-Clients are in `etcd_client`, the paths to them in `etcd_paths`. A request may be lost, be carried out without an
+Clients are in `client`, the paths to them in `paths`. A request may be lost, be carried out without an
 answer, or be carried out long after its sender has given up. A seed repeats all of that.
 """
 

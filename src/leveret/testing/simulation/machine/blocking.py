@@ -20,6 +20,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 from leveret.testing.simulation.machine.loop import virtual_loop
 from leveret.testing.simulation.machine.process import SimulatedProcess, current_process
+from leveret.testing.simulation.machine.waiting import wake_all
 
 T = TypeVar("T")
 
@@ -185,7 +186,7 @@ class BlockingLock:
 
     def __exit__(self, *error: object) -> None:
         self._is_held = False
-        _wake_all(self._wakes)
+        wake_all(self._wakes)
 
 
 class BlockingEvent:
@@ -203,7 +204,7 @@ class BlockingEvent:
     def set(self) -> None:
         """See threading.Event."""
         self._is_set = True
-        _wake_all(self._wakes)
+        wake_all(self._wakes)
 
     def clear(self) -> None:
         """See threading.Event."""
@@ -230,7 +231,7 @@ class BlockingQueue:
     def put(self, item: Any) -> None:
         """Add an item, from any process."""
         self._items.append(item)
-        _wake_all(self._wakes)
+        wake_all(self._wakes)
 
     def get(self) -> Any:
         """Block until there is an item; return the first one."""
@@ -242,14 +243,6 @@ class BlockingQueue:
     def empty(self) -> bool:
         """Return whether there is no item."""
         return not self._items
-
-
-def _wake_all(wakes: list[asyncio.Future[None]]) -> None:
-    """Wake the threads that wait for these, in order, and forget them."""
-    for each in wakes:
-        if not each.done():
-            each.set_result(None)
-    wakes.clear()
 
 
 def is_blocking() -> bool:

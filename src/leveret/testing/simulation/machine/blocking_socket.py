@@ -10,6 +10,7 @@ from typing import Any, Final
 from leveret.testing.simulation.machine.blocking import blocking_process, step, wait
 from leveret.testing.simulation.machine.loop import virtual_loop
 from leveret.testing.simulation.machine.network import SimulatedTransport
+from leveret.testing.simulation.machine.waiting import wake_all
 
 _HIGH_WATER_BYTES: Final = 256 * 1024
 _TIMEVAL: Final = struct.Struct("@ll")
@@ -40,18 +41,18 @@ class BlockingSocket(asyncio.Protocol):
         self._arrived += data
         if len(self._arrived) > _HIGH_WATER_BYTES and self._transport is not None:
             self._transport.pause_reading()
-        self._wake()
+        wake_all(self._wakes)
 
     def eof_received(self) -> bool:
         """See asyncio; the socket stays open until the process closes it."""
         self._is_ended = True
-        self._wake()
+        wake_all(self._wakes)
         return True
 
     def connection_lost(self, error: Exception | None) -> None:
         """See asyncio."""
         self._is_ended, self._error = True, error
-        self._wake()
+        wake_all(self._wakes)
 
     def pause_writing(self) -> None:
         """See asyncio."""
@@ -60,13 +61,7 @@ class BlockingSocket(asyncio.Protocol):
     def resume_writing(self) -> None:
         """See asyncio."""
         self._is_full = False
-        self._wake()
-
-    def _wake(self) -> None:
-        wakes, self._wakes = self._wakes, []
-        for each in wakes:
-            if not each.done():
-                each.set_result(None)
+        wake_all(self._wakes)
 
     def _wait(self) -> None:
         self._wakes.append(virtual_loop().create_future())

@@ -18,6 +18,7 @@ from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from leveret.model.errors import LeveretError
 from leveret.testing.simulation.machine.process import SimulatedProcess, current_process, process_of
 
 T = TypeVar("T")
@@ -68,7 +69,7 @@ class VirtualLoop(_Loop):
         steps: the number of callbacks so far.
         threads_delay_s: the longest time of work for threads; the median is a tenth of it.
         network: makes connections.
-        errors: asyncio's reports of unhandled exceptions, as (process, text, exception).
+        bug: the first unexpected exception of a callback, or of a task whose end nobody awaited; None without one.
     """
 
     def __init__(self, random: Random) -> None:
@@ -77,7 +78,7 @@ class VirtualLoop(_Loop):
         self.steps = 0
         self.threads_delay_s = 0.002
         self.network: Any = None
-        self.errors: list[tuple[str, str, BaseException | None]] = []
+        self.bug: BaseException | None = None
         self._now_s = 0.0
         self._ready: deque[_Handle] = deque()
         self._timers: list[tuple[float, int, _Handle]] = []
@@ -218,10 +219,10 @@ class VirtualLoop(_Loop):
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Store an unhandled exception for the end of the run."""
-        process = process_of(None)
+        """See asyncio; note a bug, which asyncio would only log."""
         exception = context.get("exception")
-        self.errors.append((process.name if process else "", str(context.get("message")), exception))
+        if exception is not None and not isinstance(exception, LeveretError | OSError):
+            self.bug = self.bug or exception
 
     def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         """See asyncio; the work runs in the loop, a little later."""

@@ -19,6 +19,7 @@ from leveret.runtime.sockets.acceptor import Accepted, MakeProtocol
 from leveret.runtime.sockets.connection_budget import ConnectionSlot, process_sockets
 from leveret.testing.simulation.machine.loop import VirtualLoop, virtual_loop
 from leveret.testing.simulation.machine.process import SimulatedProcess, current_process
+from leveret.testing.simulation.machine.waiting import wake_all
 
 HIGH_WATER_BYTES: Final = 64 * 1024
 PIECE_BYTES_MAX: Final = 64 * 1024
@@ -128,10 +129,7 @@ class SimulatedNetwork:
     def mend(self, pairs: Iterable[tuple[str, str]] | None = None) -> None:
         """End all cuts, or those of these pairs."""
         self.cuts -= set(self.cuts if pairs is None else pairs)
-        waiting, self._mended = self._mended, []
-        for each in waiting:
-            if not each.done():
-                each.set_result(None)
+        wake_all(self._mended)
         for transport in list(self._transports):
             transport.pump()
 
@@ -452,5 +450,5 @@ class SimulatedListeningSocket:
 
 
 def simulated_listen(ip: str, port: int, backlog: int = 128) -> SimulatedListeningSocket:
-    """Replace runtime.sockets.acceptor.listen."""
+    """Replace `listen` of runtime.sockets.acceptor, where the listeners have it."""
     return SimulatedListeningSocket(virtual_loop().network, port)

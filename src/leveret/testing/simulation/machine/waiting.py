@@ -1,10 +1,10 @@
-"""Waiting in virtual time for a condition, by polling."""
+"""Waiting in virtual time: for a condition, by polling, and for a future, which wakes."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 LOOK_S: Final = 0.1
 
@@ -18,3 +18,11 @@ async def wait_until(holds: Callable[[], bool], timeout_s: float, look_s: float 
             return False
         await asyncio.sleep(look_s)
     return True
+
+
+def wake_all(wakes: list[asyncio.Future[Any]]) -> None:
+    """Wake all that wait for these futures, in order, and forget the futures."""
+    for each in wakes:
+        if not each.done():
+            each.set_result(None)
+    wakes.clear()

@@ -39,37 +39,37 @@ class SimulatedParentChannel:
         self._output = output
 
     def read_line(self) -> bytes:
-        """See Console."""
+        """See ParentChannel."""
         line: bytes = self.input.get()
         return line
 
     def redirect_output(self, log_file: object) -> None:
-        """See Console; nothing else is printed."""
+        """See ParentChannel; nothing else is printed."""
 
     def end_with_parent(self) -> None:
-        """See Console; the process ends with its parent in any case."""
+        """See ParentChannel; the process ends with its parent in any case."""
 
     def commands(self) -> list[Any]:
-        """See Console."""
+        """See ParentChannel."""
         found = []
         while not self.input.empty():
             found.append(self.next_command())
         return found
 
     def next_command(self) -> Any:
-        """See Console."""
+        """See ParentChannel."""
         return msgspec.json.decode(self.read_line())
 
     def say(self, event: str, **details: object) -> None:
-        """See Console."""
+        """See ParentChannel."""
         self.pass_on({"event": event, **details})
 
     def pass_on(self, event: dict[str, Any]) -> None:
-        """See Console."""
+        """See ParentChannel."""
         self._output.feed_data(msgspec.json.encode(event) + b"\n")
 
     def leave(self, status: int) -> None:
-        """See Console."""
+        """See ParentChannel."""
         raise _Left(status)
 
 

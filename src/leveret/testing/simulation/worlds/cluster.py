@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Final, cast
 
-import msgspec
-
 from leveret.core.queues.queue import Queue
 from leveret.core.replication.cluster import ClusterKeys, ClusterState, Placement, differences
-from leveret.core.replication.election import DeleteKey, PutKey, StoreTransaction
+from leveret.core.replication.election import PutKey, StoreTransaction
 from leveret.runtime.cluster.operations import ClusterCommands
 from leveret.runtime.logs.log_home import directory_of
 from leveret.testing.applications.run_books import BooksFault
@@ -29,6 +27,7 @@ from leveret.testing.simulation.nodes.node import SimulatedNode
 from leveret.testing.simulation.worlds.leader_loss import LeaderLoss
 from leveret.testing.simulation.worlds.outside_follower import NAME as BEYOND
 from leveret.testing.simulation.worlds.outside_follower import OutsideFollower
+from leveret.testing.simulation.worlds.placements import DeletedLogs, decoded, placements_below
 from leveret.testing.simulation.worlds.situations import (
     ADDITION,
     SITUATIONS,
@@ -43,8 +42,9 @@ POLICY: Final = {
     "ha-promote-on-failure": "when-synced",
     "ha-promote-on-shutdown": "when-synced",
 }
-KEYS: Final = ClusterKeys.under(ETCD_SETTINGS["cluster.etcd.prefix"])
-PLACEMENTS: Final = KEYS.placement("", "").rstrip("/") + "/"
+_PREFIX: Final = ETCD_SETTINGS["cluster.etcd.prefix"]
+KEYS: Final = ClusterKeys.under(_PREFIX)
+PLACEMENTS: Final = placements_below(_PREFIX)
 LOSING: Final = ("always", "when-synced")
 MIRRORED: Final = ("m1", "m2", "m3", "quorum")
 FANOUT: Final = "fan"
@@ -60,6 +60,8 @@ SITUATED: Final = 0.3
 """The share of runs in which one situation happens most of the time."""
 LEADERS_S: Final = 0.05
 _FORGOTTEN: Final = "was taken out of cluster"
+_IN_BURSTS: Final = PublishingPace(0.005, 30, 5.0)
+_DRAINS: Final = ConsumingHabit(1.0, 0.0)
 
 
 class ClusterWorld(EtcdWorld):
@@ -83,10 +85,7 @@ class ClusterWorld(EtcdWorld):
         """See SimulatedWorld."""
         super().prepare()
         self.etcd.on_request = self._asked_for
-        self._placed: dict[str, str] = {}
-        """The directory of the log of each placement in etcd, by its key."""
-        self._deleted: set[str] = set()
-        """The directories of the logs whose placements were deleted."""
+        self._deleted_logs = DeletedLogs(_PREFIX)
 
     async def set_up(self) -> None:
         """See SimulatedWorld."""
@@ -138,18 +137,28 @@ class ClusterWorld(EtcdWorld):
 
     def _begin_work(self, stream: StreamBooks) -> None:
         """Start a choice of the users' applications, which differs between runs."""
-        interval_s = self.habits.choice((0.02, 0.02, 0.05, 0.2))
-        steady, in_bursts = PublishingPace(interval_s), PublishingPace(0.005, 30, 5.0)
+        steady = PublishingPace(self.habits.choice((0.02, 0.02, 0.05, 0.2)))
         small = ConsumingHabit(0.5, 0.3, 0.1, prefetch=self.habits.choice((1, 3)))
-        drains = ConsumingHabit(1.0, 0.0)
-        fans = (*MIRRORED, "alone")
+        self._look_at_leaders()
+        if self.often:
+            self._employ_few(small)
+        else:
+            self.employ(self._crews(stream, steady, small))
+        if self._passes_on:
+            # A node that passes clients on and loses power closes no connection of theirs to another node.
+            for application in self.applications:
+                application.heartbeat_s = HEARTBEAT_S
+
+    def _crews(
+        self, stream: StreamBooks, steady: PublishingPace, small: ConsumingHabit
+    ) -> list[Callable[[], Crew]]:
+        users, fans = self.users, (*MIRRORED, "alone")
         rejecting = ConsumingHabit(0.3, 0.2, 0.4, DEAD_QUEUE)
-        users = self.users
-        crews: list[Callable[[], Crew]] = [
+        return [
             lambda: (users.publisher(("m1", "quorum"), steady), users.consumer("quorum")),
             lambda: (users.publisher(("m1", "m2"), steady), users.consumer("m1")),
             lambda: (users.publisher(fans, steady, exchange=FANOUT), users.consumer("m2", small)),
-            lambda: (users.publisher(("m3",), in_bursts), users.consumer("m3", drains)),
+            lambda: (users.publisher(("m3",), _IN_BURSTS), users.consumer("m3", _DRAINS)),
             lambda: (users.publisher(("m2", "alone", "quorum"), steady, in_transactions=True),),
             lambda: (
                 users.publisher(("mletters",), steady),
@@ -158,37 +167,29 @@ class ClusterWorld(EtcdWorld):
             ),
             lambda: (users.owner("mown", 1.0), users.owner("own", 3.0)),
             lambda: (users.owner("ownquorum", 2.0, x_queue_type="quorum"),),
-            lambda: (users.consumer("m1", drains), users.consumer("quorum", small)),
+            lambda: (users.consumer("m1", _DRAINS), users.consumer("quorum", small)),
             lambda: (users.publisher((STREAM_NAME,), steady), users.reader(stream), users.reader(stream)),
-            lambda: (users.publisher((STREAM_NAME, "m1"), in_bursts), users.reader(stream)),
+            lambda: (users.publisher((STREAM_NAME, "m1"), _IN_BURSTS), users.reader(stream)),
             lambda: (
                 users.numbering_publisher(stream, steady),
                 users.storing_reader(stream),
                 users.storing_reader(stream),
             ),
-            lambda: (users.numbering_publisher(stream, in_bursts), users.storing_reader(stream)),
+            lambda: (users.numbering_publisher(stream, _IN_BURSTS), users.storing_reader(stream)),
         ]
-        self._look_at_leaders()
-        if self.often:
-            # Few applications, so a run is short: there are promises at each moment, and one queue is mostly at rest.
-            busy = users.publisher(("m1", "m3", "quorum", "alone"), PublishingPace(0.03))
-            resting = PublishingPace(0.005, 5, 15.0) if self.often == STOPPED_IN_TURN else in_bursts
-            at_rest = users.publisher(("m2",), resting)
-            self.applications += [
-                busy,
-                at_rest,
-                users.consumer("m3", drains),
-                users.consumer("m1", small),
-            ]
-            if self.often == STOPPED_IN_TURN:
-                # Mirrors begin at a queue that is drained, and nothing comes before they stop.
-                self.applications.append(users.consumer("m2", drains))
-        else:
-            self.employ(crews)
-        if self._passes_on:
-            # A node that passes clients on and loses power closes no connection of theirs to another node.
-            for application in self.applications:
-                application.heartbeat_s = HEARTBEAT_S
+
+    def _employ_few(self, small: ConsumingHabit) -> None:
+        """Make few applications, so a run is short: there are promises at each moment, and m2 is mostly at rest."""
+        users, is_drained = self.users, self.often == STOPPED_IN_TURN
+        self.applications += [
+            users.publisher(("m1", "m3", "quorum", "alone"), PublishingPace(0.03)),
+            users.publisher(("m2",), PublishingPace(0.005, 5, 15.0) if is_drained else _IN_BURSTS),
+            users.consumer("m3", _DRAINS),
+            users.consumer("m1", small),
+        ]
+        if is_drained:
+            # Mirrors begin at a queue that is drained, and nothing comes before they stop.
+            self.applications.append(users.consumer("m2", _DRAINS))
 
     # -- faults -----------------------------------------------------------------------------------
 
@@ -264,29 +265,19 @@ class ClusterWorld(EtcdWorld):
             return
         found = ((("/", name), self._placement(("/", name))) for name in self.queues)
         placed = [(key, _host(each.leader), each.epoch) for key, each in found if each is not None]
-        for node in self.nodes:
-            if node.is_open and self.has_lease(node.name):
-                assert node.roles is not None
-                queues = node.roles.node.broker.queues
-                for key, leader, epoch in placed:
-                    if leader not in ("", node.name):
-                        queue = queues.get(key)
-                        if (
-                            queue is not None
-                            and queue.epoch == epoch
-                            and not queue.is_remote
-                            and queue.damage is None
-                        ):
-                            text = f"two leaders: {node.name} serves queue {key[1]}, which {leader} leads"
-                            self.fault = BooksFault(text)
+        for node in self.opened:
+            for key, leader, epoch in placed if self.has_lease(node.name) else ():
+                if leader not in ("", node.name) and _serves(node, key, epoch):
+                    text = f"two leaders: {node.name} serves queue {key[1]}, which {leader} leads"
+                    self.fault = BooksFault(text)
 
     def _asked_for(self, transaction: StoreTransaction) -> None:
         """Note the moment at which a record that counts on another mirror is on its way to etcd."""
         for write in transaction.writes:
             if isinstance(write, PutKey) and write.key.startswith(PLACEMENTS):
                 recorded = self.etcd.state.entries.get(write.key)
-                before = _decoded(recorded.value).synchronised if recorded is not None else ()
-                if not set(_decoded(write.value).synchronised) <= set(before):
+                before = decoded(recorded.value).synchronised if recorded is not None else ()
+                if not set(decoded(write.value).synchronised) <= set(before):
                     self.moment(ADDITION)
 
     def busy(self) -> dict[tuple[str, str], Placement]:
@@ -380,7 +371,7 @@ class ClusterWorld(EtcdWorld):
 
     def _placement(self, key: tuple[str, ...]) -> Placement | None:
         found = self.etcd.state.entries.get(KEYS.placement(key[0], key[1]))
-        return None if found is None else _decoded(found.value)
+        return None if found is None else decoded(found.value)
 
     def has_lease(self, node: str) -> bool:
         """See EtcdWorld."""
@@ -395,21 +386,16 @@ class ClusterWorld(EtcdWorld):
         """See EtcdWorld."""
         for key, entry in self.etcd.state.entries.items():
             if entry.modified > since and key.startswith(PLACEMENTS):
-                placement = _decoded(entry.value)
+                placement = decoded(entry.value)
                 yield placement.epoch, _counted_on(placement)
 
     def _recorded(self, transaction: StoreTransaction) -> None:
-        for write in transaction.writes:
-            if isinstance(write, PutKey) and write.key.startswith(PLACEMENTS):
-                self._placed[write.key] = directory_of(_decoded(write.value).epoch)
-                self._deleted.discard(self._placed[write.key])
-            elif isinstance(write, DeleteKey) and write.key in self._placed:
-                self._deleted.add(self._placed.pop(write.key))
+        self._deleted_logs.recorded(transaction)
         super()._recorded(transaction)
 
     def accounted(self, leader: str, node: str, log: str, end: int) -> None:
-        """See SimulatedWorld; a mirror may hear of a deletion in etcd, and remove the log, before its leader does."""
-        if Path(log).name not in self._deleted:
+        """See SimulatedWorld."""
+        if log not in self._deleted_logs:
             super().accounted(leader, node, log, end)
 
     def leaders(self) -> set[str]:
@@ -504,12 +490,6 @@ class ClusterWorld(EtcdWorld):
         return found
 
 
-@lru_cache(maxsize=1024)
-def _decoded(value: bytes) -> Placement:
-    """Decode a record of a queue; the world asks for the same ones again and again."""
-    return msgspec.json.decode(value, type=Placement)
-
-
 def _host(name: str) -> str:
     return name.partition("@")[0]
 
@@ -519,6 +499,13 @@ def _counted_on(placement: Placement) -> CountedOn:
     mirrors = len(placement.synchronised)
     needed = 1 + ((mirrors + 1) // 2 if placement.majority else mirrors)
     return CountedOn(frozenset(map(_host, (placement.leader, *placement.synchronised))), needed)
+
+
+def _serves(node: SimulatedNode, key: tuple[str, str], epoch: int) -> bool:
+    """Return whether a node takes itself for the leader of a queue, whose log it can read."""
+    assert node.roles is not None
+    queue = node.roles.node.broker.queues.get(key)
+    return queue is not None and queue.epoch == epoch and not queue.is_remote and queue.damage is None
 
 
 def _cluster(node: SimulatedNode) -> ClusterCommands:

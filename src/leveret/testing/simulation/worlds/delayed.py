@@ -254,12 +254,9 @@ class DelayedWorld(SimulatedWorld):
             raise NeverConverged(f"n2 is not promoted: {outcome['reason']}")
         await self.until(lambda: follower.is_open, "n2 leads")
 
-    def _booked(self, queue: str, delivery: ClientDelivery) -> BookedMessage:
+    def _booked(self, queue: str, got: ClientDelivery) -> BookedMessage:
         """Look a message up in the books of all times; `_judge` decides as of the chosen time."""
-        message = self.books.messages.get((queue, int(delivery.message_id)))
-        if message is None or not message.is_as_published(delivery.body, delivery.properties):
-            raise BooksFault(f"altered: queue {queue} has message {delivery.message_id!r} otherwise")
-        return message
+        return self.books.look_up(queue, got.message_id, got.body, got.properties)
 
     def _judge(self, chosen: NotedTime, found: dict[str, list[int]]) -> None:
         every = [(queue, number) for queue, numbers in found.items() for number in numbers]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from collections import deque
 from typing import Final
 
@@ -17,7 +18,6 @@ class Story(logging.Handler):
     """Stores the last lines; a failure prints them.
 
     Attributes:
-        errors: log lines of level ERROR and above, of which a run without a bug of the product has few.
         bug: the last unexpected error that a node has reported; the node may have gone on without the queue, the
             task or the connection that met it.
     """
@@ -25,7 +25,6 @@ class Story(logging.Handler):
     def __init__(self, loop: VirtualLoop, level: int = logging.INFO) -> None:
         """Begin without lines."""
         super().__init__(level)
-        self.errors: list[str] = []
         self.bug: BaseException | None = None
         self._loop = loop
         self._lines: deque[str] = deque(maxlen=LINES_MAX)
@@ -35,13 +34,9 @@ class Story(logging.Handler):
         process = current_process()
         self._add(process.name if process else "world", f"{record.levelname} {record.getMessage()}")
         if record.exc_info and record.exc_info[1] is not None:
-            import traceback
-
             self._lines.append("".join(traceback.format_exception(record.exc_info[1])[-4:]))
             if not isinstance(record.exc_info[1], LeveretError | OSError):
                 self.bug = record.exc_info[1]
-        if record.levelno >= logging.ERROR:
-            self.errors.append(self._lines[-1])
 
     def note(self, text: str) -> None:
         """Add a line about an action of the world."""

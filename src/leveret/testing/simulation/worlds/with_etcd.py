@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from random import Random
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from leveret.core.queues.confirms import ConfirmBatch
 from leveret.core.queues.queue import Queue
@@ -66,11 +65,9 @@ class EtcdWorld(SimulatedWorld):
 
     def prepare(self) -> None:
         """See SimulatedWorld."""
-        self.etcd = SimulatedEtcd(cast("asyncio.AbstractEventLoop", self.loop), Random(f"etcd {self.seed}"))
+        self.etcd = self.make_etcd()
         self.etcd.paths.delay_s_max = self.etcd_delay_s
-        self.etcd.on_change = self._recorded
         self.disk.on_removed = self._removed
-        self.etcd.use_here()
 
     def start_all(self) -> None:
         """Copy the shared secret to all nodes, as an operator does, and start them."""
@@ -243,7 +240,7 @@ class EtcdWorld(SimulatedWorld):
 
     def _recorded(self, transaction: StoreTransaction) -> None:
         """Check, after a change of a record in etcd, that the nodes that it counts on have all confirmed messages."""
-        self.decisions += 1
+        super()._recorded(transaction)
         self.moment("record")
         self._judge_turns(transaction)
         since, self._judged_revision = self._judged_revision, self.etcd.state.revision

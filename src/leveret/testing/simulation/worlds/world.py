@@ -20,10 +20,11 @@ from contextvars import Context, copy_context
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from leveret.core.queues.confirms import ConfirmBatch
 from leveret.core.queues.queue import Queue
+from leveret.core.replication.election import StoreTransaction
 from leveret.storage.secret_file import SECRET_FILE
 from leveret.testing.applications.run_books import BooksFault, RunBooks
 from leveret.testing.applications.stream_books import StreamBooks
@@ -34,6 +35,7 @@ from leveret.testing.simulation.applications.publishers import FAST_COPIES, Publ
 from leveret.testing.simulation.applications.queue_owner import SimulatedQueueOwner
 from leveret.testing.simulation.applications.streams import read_all
 from leveret.testing.simulation.applications.users import Crew, SimulatedUsers
+from leveret.testing.simulation.etcd.server import SimulatedEtcd
 from leveret.testing.simulation.machine.disk import SimulatedDisk
 from leveret.testing.simulation.machine.full_disk import LimitedDisks
 from leveret.testing.simulation.machine.loop import VirtualLoop
@@ -205,6 +207,17 @@ class SimulatedWorld:
         self._ports.append(node.amqp_port)
         self._stream_ports.append(node.stream_port)
         return node
+
+    def make_etcd(self) -> SimulatedEtcd:
+        """Return an etcd that all nodes of the run find."""
+        etcd = SimulatedEtcd(cast("asyncio.AbstractEventLoop", self.loop), Random(f"etcd {self.seed}"))
+        etcd.on_change = self._recorded
+        etcd.use_here()
+        return etcd
+
+    def _recorded(self, transaction: StoreTransaction) -> None:
+        """Note a change of the records in etcd."""
+        self.decisions += 1
 
     def give_secret(self, node: SimulatedNode) -> None:
         """Copy the secret of all nodes to a new one."""
@@ -429,8 +442,9 @@ class SimulatedWorld:
         for node in self.nodes:
             if node.bug is not None:
                 raise NeverConverged(f"{node.name} ended: {node.bug!r}") from node.bug
-        if self.story.bug is not None:
-            raise NeverConverged(f"a node met an unexpected error: {self.story.bug!r}") from self.story.bug
+        bug = self.story.bug or self.loop.bug
+        if bug is not None:
+            raise NeverConverged(f"a node met an unexpected error: {bug!r}") from bug
 
     async def until(self, holds: Callable[[], bool], what: str, timeout_s: float = REST_TIMEOUT_S) -> None:
         """Wait until `holds` returns True.

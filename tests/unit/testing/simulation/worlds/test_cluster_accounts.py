@@ -9,6 +9,7 @@ import pytest
 from leveret.core.replication.election import DeleteKey, PutKey, StoreTransaction
 from leveret.testing.applications.run_books import BooksFault
 from leveret.testing.simulation.worlds.cluster import PLACEMENTS, ClusterWorld
+from leveret.testing.simulation.worlds.placements import placements_below
 
 KEY = f"{PLACEMENTS}%2F/q"
 PLACEMENT = b'{"epoch":4,"leader":"n1@localhost","incarnation":"a","term":1,"mirrors":["n2@localhost"]}'
@@ -34,6 +35,23 @@ def test_a_mirror_may_remove_a_log_whose_deletion_is_in_etcd_before_its_leader_h
     assert "counts on n2" in str(accounted(tmp_path / "placed", put))
     assert accounted(tmp_path / "deleted", put, delete) is None
     assert "counts on n2" in str(accounted(tmp_path / "again", put, delete, put))
+
+
+def test_the_return_of_a_site_deletes_logs_of_this_site_alone(tmp_path: Path) -> None:
+    pytest.importorskip("greenlet")
+    from leveret.testing.simulation.worlds.sites.two_sites import SitesWorld
+
+    world = SitesWorld(1, tmp_path)
+    world.prepare()
+    for node in ("a2", "b2"):
+        world.add_node(node, {})
+    key = f"{placements_below('/a')}%2F/q"
+    for write in (PutKey(key, PLACEMENT), DeleteKey(key)):
+        world._recorded(StoreTransaction((), (write,)))
+    world.accounted("a1", "a2@localhost", LOG, 18)
+    assert world.fault is None
+    world.accounted("b1", "b2@localhost", LOG, 18)
+    assert "counts on b2" in str(world.fault)
 
 
 @pytest.mark.parametrize("key", [f"{PLACEMENTS}%2F/other", KEY])

@@ -67,7 +67,7 @@ class ReturningWorld(SitesWorld):
             is_whole = False
             try:
                 while isinstance(got := await _got(client, queue), ClientDelivery):
-                    numbers.append(self._booked(queue, got))
+                    numbers.append(self.books.look_up(queue, got.message_id, got.body, got.properties).number)
                 is_whole = True
             except (ClientClosed, TimeoutError):
                 pass
@@ -113,15 +113,8 @@ class ReturningWorld(SitesWorld):
             first = ", ".join(f"{each.number} of {each.queue}" for each in absent[:10])
             raise BooksFault(f"not listed: {len(absent)} messages that only the lost site had, first {first}")
 
-    def _booked(self, queue: str, got: ClientDelivery) -> int:
-        """Return the number of a message that a queue has. Raises BooksFault if it is another one than published."""
-        message = self.books.messages.get((queue, int(got.message_id)))
-        if message is None or not message.is_as_published(got.body, got.properties):
-            raise BooksFault(f"altered: queue {queue} has {got} after the promotion")
-        return message.number
-
     def _listed(self, row: dict[str, Any]) -> tuple[str, int]:
-        """Return the queue and the number of a divergent message. Raises BooksFault as `_booked`."""
+        """Return the queue and the number of a divergent message. Raises BooksFault: it was published otherwise."""
         place = (row["queue"], shown_number(row))
         message = self.books.messages.get(place)
         if message is None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
 from random import Random
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 from leveret.core.replication.cluster import Placement
 from leveret.core.replication.election import StoreTransaction
@@ -35,6 +35,7 @@ from leveret.testing.simulation.machine.blocking import BlockingProcess
 from leveret.testing.simulation.machine.waiting import wait_until
 from leveret.testing.simulation.nodes.node import SimulatedNode
 from leveret.testing.simulation.pipelines.patches import simulated_pipelines
+from leveret.testing.simulation.worlds.placements import DeletedLogs
 from leveret.testing.simulation.worlds.sites.site import (
     DOWNSTREAM,
     FOLLOWS,
@@ -54,6 +55,8 @@ from leveret.testing.simulation.worlds.sites.site_situations import (
 )
 from leveret.testing.simulation.worlds.world import START_TIMEOUT_S, PossibleFault, SimulatedWorld
 
+SITES: Final = ("a", "b")
+"""The names of the sites, each one letter: the first of the names of its nodes."""
 QUEUES: Final = ("q1", "q2", "dead", "letters")
 STREAM: Final = "events"
 COLLECTED: Final = len(QUEUES) + 1
@@ -122,9 +125,8 @@ class SitesWorld(SimulatedWorld):
     def prepare(self) -> None:
         """See SimulatedWorld."""
         self.books.clock = self.loop.time
-        self.etcd = SimulatedEtcd(cast("asyncio.AbstractEventLoop", self.loop), Random(f"etcd {self.seed}"))
-        self.etcd.on_change = self._recorded
-        self.etcd.use_here()
+        self.etcd = self.make_etcd()
+        self._deleted_logs = {site: DeletedLogs(f"/{site}") for site in SITES}
         self.moments_covered: list[CoveredMoment] = []
         self.chance = Random(f"disaster {self.seed}")
         self._situations = SiteSituations(self)
@@ -138,7 +140,14 @@ class SitesWorld(SimulatedWorld):
         self._operator = self.operator.process
 
     def _recorded(self, transaction: StoreTransaction) -> None:
-        self.decisions += 1
+        for each in self._deleted_logs.values():
+            each.recorded(transaction)
+        super()._recorded(transaction)
+
+    def accounted(self, leader: str, node: str, log: str, end: int) -> None:
+        """See SimulatedWorld; the return of a site deletes its queues."""
+        if log not in self._deleted_logs[leader[0]]:
+            super().accounted(leader, node, log, end)
 
     async def _play(self, seconds: float) -> int:
         segments_min, compact_s = self.habits.choice((20, 2000)), self.habits.choice((3.0, 60.0))
@@ -151,8 +160,8 @@ class SitesWorld(SimulatedWorld):
         """See SimulatedWorld."""
         truncates = str(self.habits.random() < 0.5 or bool(self.often)).lower()
         common = {"segment_bytes_max": "65536", _TRUNCATES: truncates}
-        self.upstream = self._add_site("a", self.clusters_upstream, {**common, **FOLLOWS})
-        self.downstream = self._add_site("b", self.clusters, {**common, **DOWNSTREAM})
+        self.upstream = self._add_site(SITES[0], self.clusters_upstream, {**common, **FOLLOWS})
+        self.downstream = self._add_site(SITES[1], self.clusters, {**common, **DOWNSTREAM})
         if self.habits.random() < CONFIRMED_AT_BOTH:
             self.books.confirmed_at_both.add("q1")
         self.serve(self.upstream)
