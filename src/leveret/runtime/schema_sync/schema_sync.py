@@ -12,7 +12,6 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from time import monotonic, time
 from typing import Any, Final
 
@@ -32,6 +31,7 @@ from leveret.model.errors import (
     PeerError,
     PreconditionFailed,
 )
+from leveret.runtime.process.unwanted_tasks import end_task
 from leveret.runtime.process.work_slices import in_slices
 from leveret.runtime.schema_sync.apply import QueuesWithMessages, SyncHistory, delta_here, rows_of
 from leveret.runtime.schema_sync.decisions import NodeSchemaDecisions, SchemaDecisionStore
@@ -190,9 +190,7 @@ class SchemaSync:
             return
         # Otherwise entities that are deleted to be put again would be missing, also on a node about to be promoted.
         await downstream.rest(at_once=at_once)
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+        await end_task(task)
         if self._task is task:
             self._task = self._downstream = None
         self._progress.state = SyncState.DISCONNECTED

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -26,6 +26,7 @@ from leveret.core.replication.standby_site import RecoveryRequest
 from leveret.model.definitions import REHEARSAL_VHOSTS, Delete, Put, Queue, Vhost
 from leveret.model.errors import InvalidCommand, NotAllowed, PreconditionFailed
 from leveret.model.moment import moment_ms, moment_text
+from leveret.runtime.process.unwanted_tasks import end_task
 from leveret.runtime.process.work_slices import in_slices
 from leveret.runtime.standby.archive import StandbyArchive
 from leveret.runtime.standby.pipeline_process import Event, PipelineFailed, Report, ask
@@ -255,10 +256,7 @@ class Recoveries:
 
     async def give_way(self) -> None:
         """End a running recovery."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                await self._task
+        await end_task(self._task, Exception)
 
     async def clear_up(self) -> None:
         """Remove, at the start, a killed node's scratch vhosts of a rehearsal, unless a client uses them."""

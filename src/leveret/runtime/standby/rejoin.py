@@ -26,7 +26,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Container
-from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -35,6 +34,7 @@ from leveret.core.queues.queue import Queue
 from leveret.core.replication.standby_site import KeptQueue
 from leveret.model.errors import PreconditionFailed, StorageError
 from leveret.runtime.clients.maintenance import DrainCause
+from leveret.runtime.process.unwanted_tasks import end_task
 from leveret.runtime.standby.pipeline_process import ask
 from leveret.runtime.standby.returning_node import (
     FAILURES,
@@ -146,10 +146,7 @@ class Rejoin:
     async def stop(self) -> None:
         """End the retries; the next start continues the rejoin."""
         retrying, self._retrying = self._retrying, None
-        if retrying is not None:
-            retrying.cancel()
-            with suppress(asyncio.CancelledError):
-                await retrying
+        await end_task(retrying)
 
     # -- the state file ---------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from leveret.core.replication.standby_site import (
 from leveret.core.replication.vhost_owners import VhostOwner
 from leveret.model.errors import LeveretError, PreconditionFailed
 from leveret.runtime.process.clock import clock_ms
+from leveret.runtime.process.unwanted_tasks import end_task
 from leveret.runtime.standby.archive import StandbyArchive
 from leveret.runtime.standby.decisions import StandbyDecided
 from leveret.runtime.standby.found_archive import FoundArchive
@@ -136,10 +137,7 @@ class SiteMember:
         """End the node's part; another node takes it over, or this one continues it after a restart."""
         self.parts.stop()
         for task in (self._task, self._part):
-            if task is not None:
-                task.cancel()
-                with suppress(asyncio.CancelledError, LeveretError):
-                    await task
+            await end_task(task, LeveretError)
         self._task = self._part = None
 
     async def _run(self) -> None:

@@ -34,6 +34,7 @@ from leveret.runtime.clients.maintenance import DrainCause
 from leveret.runtime.collecting.outgoing_log import key_by_counts
 from leveret.runtime.link.questions import read_as
 from leveret.runtime.process.clock import clock_ms
+from leveret.runtime.process.unwanted_tasks import end_task
 from leveret.runtime.standby.pipeline_process import Report, ask, report_nothing
 from leveret.runtime.standby.returning_node import (
     FAILURES,
@@ -121,10 +122,7 @@ class SiteRejoin:
     async def stop(self) -> None:
         """End this node's part; another node finishes the return, or this node does after its next start."""
         finishing, self._finishing = self._finishing, None
-        if finishing is not None:
-            finishing.cancel()
-            with suppress(asyncio.CancelledError):
-                await finishing
+        await end_task(finishing)
 
     async def obey(self) -> bool:
         """Take this node's part in a return that cannot be undone; return whether such a return is under way."""

@@ -11,13 +11,13 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
-from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 
 from leveret.model.errors import LeveretError
 from leveret.runtime.process.clock import clock_ms
+from leveret.runtime.process.unwanted_tasks import end_task
 from leveret.runtime.schema_sync import endpoints as schema_endpoints
 from leveret.runtime.standby.lag import LagOfLogs, LogLag
 from leveret.runtime.standby.pipeline_process import Event, PipelineProcess, ask
@@ -107,15 +107,9 @@ class TransferSupervisor:
     async def stop(self) -> None:
         """End the process at once."""
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        await end_task(task)
         warming, self._warming = self._warming, None
-        if warming is not None:
-            warming.cancel()
-            with suppress(asyncio.CancelledError):
-                await warming
+        await end_task(warming)
         self._links.clear()
         self.error = ""
 
