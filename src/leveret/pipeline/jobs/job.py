@@ -42,7 +42,7 @@ class LoginCredentials(msgspec.Struct, frozen=True, kw_only=True):
     password: str
 
     def __repr__(self) -> str:
-        return f"Credentials(username={self.username!r})"
+        return f"LoginCredentials(username={self.username!r})"
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from leveret.core.replication.cluster import ClusterKeys, Placement
-from leveret.core.replication.election import DeleteKey, PutKey, StoreTransaction
+from leveret.core.replication.election import PutKey, StoreTransaction
 from leveret.runtime.logs.log_home import directory_of
 
 
@@ -24,7 +24,7 @@ def placements_below(prefix: str) -> str:
 
 
 class DeletedLogs:
-    """The logs of a cluster whose placements were deleted: a mirror may remove one before its leader hears of that."""
+    """The logs of a cluster that no placement has any more: a mirror may remove one before its leader hears of that."""
 
     def __init__(self, prefix: str) -> None:
         """Begin without one; `prefix` is the setting of the cluster."""
@@ -36,12 +36,13 @@ class DeletedLogs:
     def recorded(self, transaction: StoreTransaction) -> None:
         """Take a change of the records in etcd."""
         for write in transaction.writes:
+            if write.key in self._placed:
+                self._deleted.add(self._placed.pop(write.key))
             if isinstance(write, PutKey) and write.key.startswith(self._placements):
+                # A queue that is deleted and declared anew at once has another log.
                 self._placed[write.key] = directory_of(decoded(write.value).epoch)
                 self._deleted.discard(self._placed[write.key])
-            elif isinstance(write, DeleteKey) and write.key in self._placed:
-                self._deleted.add(self._placed.pop(write.key))
 
     def __contains__(self, log: str) -> bool:
-        """Return whether the placement of a log was deleted; `log` is its path below a data directory."""
+        """Return whether a log had a placement, and has none; `log` is its path below a data directory."""
         return Path(log).name in self._deleted

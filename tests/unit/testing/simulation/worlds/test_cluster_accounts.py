@@ -35,6 +35,8 @@ def test_a_mirror_may_remove_a_log_whose_deletion_is_in_etcd_before_its_leader_h
     assert "counts on n2" in str(accounted(tmp_path / "placed", put))
     assert accounted(tmp_path / "deleted", put, delete) is None
     assert "counts on n2" in str(accounted(tmp_path / "again", put, delete, put))
+    anew = PutKey(KEY, PLACEMENT.replace(b'"epoch":4', b'"epoch":5'))
+    assert accounted(tmp_path / "anew", put, anew) is None
 
 
 def test_the_return_of_a_site_deletes_logs_of_this_site_alone(tmp_path: Path) -> None:
