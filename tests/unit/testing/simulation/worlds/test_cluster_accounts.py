@@ -1,4 +1,7 @@
-"""The accounts of mirrors in a simulated cluster: a log counts until its deletion is in etcd."""
+"""The accounts of mirrors in a simulated cluster: a log counts until its deletion is in etcd.
+
+The tests are coroutines, because a world tells the context in which it is prepared of its etcd.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def accounted(tmp_path: Path, *writes: PutKey | DeleteKey) -> BooksFault | None:
     return world.fault
 
 
-def test_a_mirror_may_remove_a_log_whose_deletion_is_in_etcd_before_its_leader_hears_of_that(
+async def test_a_mirror_may_remove_a_log_whose_deletion_is_in_etcd_before_its_leader_hears_of_that(
     tmp_path: Path,
 ) -> None:
     put, delete = PutKey(KEY, PLACEMENT), DeleteKey(KEY)
@@ -39,7 +42,7 @@ def test_a_mirror_may_remove_a_log_whose_deletion_is_in_etcd_before_its_leader_h
     assert accounted(tmp_path / "anew", put, anew) is None
 
 
-def test_the_return_of_a_site_deletes_logs_of_this_site_alone(tmp_path: Path) -> None:
+async def test_the_return_of_a_site_deletes_logs_of_this_site_alone(tmp_path: Path) -> None:
     pytest.importorskip("greenlet")
     from leveret.testing.simulation.worlds.sites.two_sites import SitesWorld
 
@@ -57,5 +60,5 @@ def test_the_return_of_a_site_deletes_logs_of_this_site_alone(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("key", [f"{PLACEMENTS}%2F/other", KEY])
-def test_the_deletion_of_an_unknown_placement_excuses_nothing(tmp_path: Path, key: str) -> None:
+async def test_the_deletion_of_an_unknown_placement_excuses_nothing(tmp_path: Path, key: str) -> None:
     assert "counts on n2" in str(accounted(tmp_path, DeleteKey(key)))
