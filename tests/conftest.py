@@ -25,7 +25,6 @@ from leveret.testing.servers import warm_start
 from tests.endings import with_endings
 
 TESTS = Path(__file__).parent
-REMEDY = "`tools/setup test`, run as root, installs it"
 RABBITMQ_SERVER = shutil.which("rabbitmq-server", path="/usr/sbin:/usr/lib/rabbitmq/bin")
 
 # A run is the same every time, so a red test is the change's fault; new cases are `make fuzz`'s task.

@@ -31,7 +31,7 @@ MESSAGES = 100
 
 
 def urls_of(sites: StandbyCluster) -> dict[str, str]:
-    nodes = ",".join(f"http://{LOOPBACK}:{node.management_port}" for node in sites.cluster.members)
+    nodes = sites.cluster.urls
     return {"eu": f"http://{LOOPBACK}:{sites.upstream.management_port}", "us": nodes}
 
 
@@ -88,9 +88,8 @@ def test_a_lost_cluster_returns_from_the_page_as_the_standby_of_its_successor(
         pair.publish("q", [b"{}"] * MESSAGES)
         pair.follow()
         pair.wait_transferred()
-        members = pair.site.members
         urls = {
-            "eu": ",".join(f"http://{LOOPBACK}:{node.management_port}" for node in members),
+            "eu": pair.site.urls,
             "us": f"http://{LOOPBACK}:{pair.downstream.management_port}",
         }
         with ConsoleProcess(urls) as console:

@@ -13,14 +13,10 @@ from typing import Final
 from leveret.testing.demo.flights import QUEUES, declare
 from leveret.testing.demo.processes import Applications
 from leveret.testing.demo.sites import VHOST, Sites
-from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
 from leveret.testing.sites.cluster_standby import ClusterStandby
 
 _NODES: Final = 3
-_RATE: Final = 2000
-_WINDOW: Final = 500
-_CONSUMED: Final = 0.7
 
 
 class ClusterSites(Sites):
@@ -51,7 +47,7 @@ class ClusterSites(Sites):
     @property
     def urls(self) -> dict[str, str]:
         """The URLs of each site's HTTP API: of a cluster one for each of its nodes."""
-        return {"eu": _urls(self.pair.site), "us": _urls(self._second)}
+        return {"eu": self.pair.site.urls, "us": self._second.urls}
 
     @property
     def _second(self) -> ClusterSite:
@@ -83,13 +79,9 @@ class ClusterSites(Sites):
         return {queue: place.leader for queue, place in placed.items() if place.state == "running"}
 
     def start_applications(self, count: int, seed: int) -> None:
-        """Start a publisher of one queue's flights and a consumer of all queues at each node; both may move."""
-        members = self.pair.site.members
-        for number, queue in enumerate(QUEUES):
-            ports = [node.amqp_port for node in (*members[number:], *members[:number])]
-            rate = _RATE // len(QUEUES)
-            self.applications.publish(ports, count, rate=rate, window=_WINDOW, queue=queue)
-            self.applications.consume(ports, seed + number, rate=int(rate * _CONSUMED), tx=True)
+        """See Applications.start_at_each."""
+        ports = [node.amqp_port for node in self.pair.site.members]
+        self.applications.start_at_each(ports, count, seed)
 
     def lose_node(self) -> SiteNode:
         """Kill the node that leads most queues; return it."""
@@ -113,7 +105,3 @@ class ClusterSites(Sites):
             if node.alive:
                 node.kill9()
         self.applications.wait_gone()
-
-
-def _urls(site: ClusterSite) -> str:
-    return ",".join(f"http://{LOOPBACK}:{node.management_port}" for node in site.members)

@@ -9,18 +9,16 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from leveret.testing.applications.applications import ReceivedMessage, drain
+from leveret.testing.applications.applications import ReceivedMessage, drain_all
 from leveret.testing.applications.books import read_book
 from leveret.testing.demo.flights import EXCHANGE, QUEUES, declare
 from leveret.testing.demo.processes import Applications
-from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
 from leveret.testing.sites.follower_site import FollowerSiteNode
 from leveret.testing.sites.mirror_cluster import QueuePlace
@@ -31,9 +29,7 @@ STREAM: Final = "flights.all"
 DELAY_S: Final = 10
 """The delay of the follower."""
 _QUIET_S: Final = 2.0
-_RATE: Final = 2000
-_WINDOW: Final = 500
-_CONSUMED: Final = 0.7
+_PREFETCH: Final = 500
 _DIVERGED: Final = re.compile(r"mirror_diverged log=\S+ leader=\S+ offset=(\d+) end=(\d+)")
 _LACKS: Final = re.compile(r"mirror_lacks log=\S+ node=(\S+) bytes=(\d+) of_bytes=(\d+)")
 
@@ -112,8 +108,7 @@ class DemoNodes:
     @property
     def urls(self) -> dict[str, str]:
         """The URLs of the site's HTTP API: one for each of its nodes."""
-        ports = [node.management_port for node in self.site.members]
-        return {"cluster": ",".join(f"http://{LOOPBACK}:{port}" for port in ports)}
+        return {"cluster": self.site.urls}
 
     def __enter__(self) -> Self:
         """Start nothing yet: `start` starts."""
@@ -159,14 +154,10 @@ class DemoNodes:
     # -- the applications ---------------------------------------------------------------------
 
     def start_applications(self, count: int, seed: int) -> None:
-        """Start a publisher of one queue's flights and a consumer of all queues at each node; both may move."""
+        """See Applications.start_at_each."""
         members = self.site.members
-        for number, queue in enumerate(QUEUES):
-            ports = [node.amqp_port for node in (*members[number:], *members[:number])]
-            rate = _RATE // len(QUEUES)
-            books = self.applications.publish(ports, count, rate=rate, window=_WINDOW, queue=queue)
-            self._confirmed.append((members[number], books.confirmed))
-            self.applications.consume(ports, seed + number, rate=int(rate * _CONSUMED), tx=True)
+        books = self.applications.start_at_each([node.amqp_port for node in members], count, seed)
+        self._confirmed = [(node, each.confirmed) for node, each in zip(members, books, strict=True)]
 
     def longest_pause(self, since_ms: int, *gone: SiteNode) -> Pause | None:
         """Return the longest pause since that time of publishers at other nodes than these; None if all had ended."""
@@ -183,16 +174,13 @@ class DemoNodes:
     def drain(self) -> dict[str, list[ReceivedMessage]]:
         """Empty all queues at a running node together, after messages of ended consumers have come back."""
         self.site.wait(self._holds_nothing, "what the consumers held to come back")
-        port = self.site.running[0].amqp_port
-        with ThreadPoolExecutor(len(QUEUES)) as pool:
-            taken = pool.map(lambda queue: drain(port, VHOST, queue), QUEUES)
-            return dict(zip(QUEUES, taken, strict=True))
+        return drain_all(self.site.running[0].amqp_port, VHOST, QUEUES)
 
     def count_stream(self) -> StreamCounts:
         """Read the stream from its first message, at a running node."""
         found: list[int] = []
         with self.site.channel(self.site.running[0], confirms=False) as channel:
-            channel.basic_qos(prefetch_count=_WINDOW)
+            channel.basic_qos(prefetch_count=_PREFETCH)
             arguments = {"x-stream-offset": "first"}
             for method, properties, _ in channel.consume(
                 STREAM, arguments=arguments, inactivity_timeout=_QUIET_S

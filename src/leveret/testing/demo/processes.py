@@ -10,11 +10,15 @@ from typing import Final
 
 from leveret.testing.applications.applications import WINDOW
 from leveret.testing.applications.books import Books, count_entries
+from leveret.testing.demo.flights import QUEUES
 from leveret.testing.demo.report import Bar
 from leveret.testing.network.ports import wait_until
 
 PATIENCE_S: Final = 300.0
 _END_S: Final = 30.0
+_RATE: Final = 2000
+_WINDOW: Final = 500
+_CONSUMED: Final = 0.7
 
 Process = subprocess.Popen[bytes]
 
@@ -48,6 +52,19 @@ class Applications:
         return self._launch(
             self.consumers, "consume", ports, rate, "--seed", str(seed), *(["--tx"] if tx else [])
         )
+
+    def start_at_each(self, ports: Sequence[int], count: int, seed: int) -> list[Books]:
+        """Start a publisher of one queue's flights and a consumer of all queues at each node; both may move.
+
+        Return the publishers' books, in the order of the nodes' `ports`.
+        """
+        books: list[Books] = []
+        rate = _RATE // len(QUEUES)
+        for number, queue in enumerate(QUEUES):
+            turned = [*ports[number:], *ports[:number]]
+            books.append(self.publish(turned, count, rate=rate, window=_WINDOW, queue=queue))
+            self.consume(turned, seed + number, rate=int(rate * _CONSUMED), tx=True)
+        return books
 
     def _launch(
         self, processes: list[Process], role: str, ports: Sequence[int], rate: int, *more: str

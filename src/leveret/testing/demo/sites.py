@@ -12,7 +12,7 @@ from typing import Final, Self
 
 import pika
 
-from leveret.testing.applications.applications import ReceivedMessage, drain, parameters
+from leveret.testing.applications.applications import ReceivedMessage, drain_all, parameters
 from leveret.testing.demo.flights import QUEUES, declare
 from leveret.testing.demo.processes import Applications
 from leveret.testing.demo.report import Bar
@@ -98,10 +98,7 @@ class Sites:
 
     def drain(self) -> dict[str, list[ReceivedMessage]]:
         """Empty the downstream's queues, all at the same time."""
-        port = self.pair.downstream.amqp_port
-        with ThreadPoolExecutor(len(QUEUES)) as pool:
-            taken = pool.map(lambda queue: drain(port, VHOST, queue), QUEUES)
-            return dict(zip(QUEUES, taken, strict=True))
+        return drain_all(self.pair.downstream.amqp_port, VHOST, QUEUES)
 
 
 def _with_progress(work: Callable[[], str], look: Callable[[], None]) -> str:

@@ -22,7 +22,6 @@ from pika.exceptions import AMQPError, ChannelClosedByBroker
 from leveret.testing.sites.mirror_cluster import PATIENCE_S, ClusterNode, MirrorCluster, QueuePlace
 
 LETTERS: Final = "ABCDEFGH"
-_PERSISTENT: Final = pika.BasicProperties(delivery_mode=2)
 
 
 @dataclass(frozen=True)

@@ -184,6 +184,11 @@ class ClusterSite(MirrorCluster):
         """All nodes, running or not."""
         return self.members
 
+    @property
+    def urls(self) -> str:
+        """The URLs of all nodes' HTTP APIs, as the console takes those of one site."""
+        return ",".join(f"http://{LOOPBACK}:{node.management_port}" for node in self.members)
+
     def add(self) -> SiteNode:
         """Prepare one more node, without data; with `start` it joins the cluster."""
         etcd_port = self.etcd.members[0].port if self._links else None

@@ -20,7 +20,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
-from urllib.parse import quote
 
 import httpx
 import pika
@@ -380,8 +379,3 @@ class StandbyCluster:
                 return False
 
         wait_until(asked, what, timeout_s)
-
-    def queue_leaders(self, vhost: str) -> dict[str, str]:
-        """Return the leaders of a vhost's queues, as the first running node reports them."""
-        rows = self.cluster.api("GET", f"queues/{quote(vhost, safe='')}")
-        return {row["name"]: row["node"] for row in rows}

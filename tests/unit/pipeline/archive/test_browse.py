@@ -12,8 +12,6 @@ from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.archive.store import store_range
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 
-BASE_MS = 1_700_000_000_000
-
 
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:

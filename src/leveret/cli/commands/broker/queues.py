@@ -69,6 +69,8 @@ _KNOWN: Final = (
     "node",
 )
 _UNRESPONSIVE: Final = ("name", "durable", "auto_delete", "arguments", "pid", "recoverable_mirrors")
+_COPY: Final = ("node", "role", "state", "messages", "octets", "first_offset", "next_offset")
+_DOWN: Final = ("crashed", "stopped", "down")
 _DEFAULT_TIMEOUT_S: Final = 60
 
 
@@ -182,17 +184,11 @@ def restart_queue(
     )
 
 
-_COPY: Final = ("node", "role", "state", "messages", "octets", "first_offset", "next_offset")
-
-
 def _given_up(copies: list[dict[str, Any]]) -> str:
     """The number of messages in the longest copy: copies are of one queue."""
     most = max((each["messages"] or 0 for each in copies), default=0)
     unknown = [each["node"] for each in copies if each["messages"] is None]
     return f"{most} messages that can be read" + (f"; not counted: {', '.join(unknown)}" if unknown else "")
-
-
-_DOWN: Final = ("crashed", "stopped", "down")
 
 
 def _led(ctl: Session, local: bool) -> list[dict[str, Any]]:

@@ -23,6 +23,8 @@ _A: Final = {"exchange": "an exchange", "queue": "a queue"}
 _DURATION: Final = re.compile(
     r"P(?:(\d{1,9})Y)?(?:(\d{1,9})M)?(?:(\d{1,9})W)?(?:(\d{1,9})D)?(?:T(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,9})S)?)?"
 )
+_DIGITS_MAX: Final = 20
+_UNITS: Final = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _UNITS_S: Final = (365 * 86_400, 30 * 86_400, 7 * 86_400, 86_400, 3_600, 60, 1)
 _CONNECTION: Final = (
     "conn_name",
@@ -344,10 +346,6 @@ def _placed(client: dict[str, Any]) -> dict[str, Any]:
         "messages_confirmed": client.get("confirmed"),
         "messages_errored": client.get("errored"),
     }
-
-
-_DIGITS_MAX: Final = 20
-_UNITS: Final = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 
 
 def _bytes(text: str | None) -> int | None:

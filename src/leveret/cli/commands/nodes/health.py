@@ -190,7 +190,7 @@ def _no_alarms(ctl: Session, check: str, what: str) -> MessageLine:
     found = active_alarms(ctl) if check == "alarms" else alarms_of(ctl.api.get("nodes", ctl.node))
     if found:
         raise CtlError(exits.UNAVAILABLE, f"Node {ctl.node} reported alarms: {'; '.join(found)}")
-    # Queues that are down as well: the API knows more than the two alarms.
+    # It also fails for queues that are down, and for the other alarms of queues.
     ctl.api.get("health", "checks", check)
     return passed(ctl, f"Node {ctl.node} reported no {what}")
 

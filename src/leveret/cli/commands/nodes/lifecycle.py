@@ -132,7 +132,7 @@ def _await(ctl: Session, timeout_s: int, check: Callable[[], None]) -> None:
     """Poll until the node answers; `check` ends the wait by raising.
 
     Raises:
-        Unreachable: it did not in time.
+        NodeUnreachable: it did not in time.
     """
     timeout_s = timeout_s if ctl.timeout_s is None else ctl.timeout_s
     deadline_s = time.monotonic() + timeout_s
