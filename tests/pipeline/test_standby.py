@@ -254,8 +254,10 @@ async def test_orphaned_data_is_what_is_not_this_nodes_to_recover(tmp_path: Path
     assert again is not None
     Manifest(data_dir).append([again])
     UpstreamIdentities(data_dir).check("kept", 5, has_data=True)
+    assert not (await standby.own_archive.missing())["kept"]["is_replaced"]
     with suppress(AnotherLog):
         UpstreamIdentities(data_dir).check("kept", 6, has_data=True)
+    assert (await standby.own_archive.missing())["kept"]["is_replaced"]
     assert [row["vhost"] for row in await standby.delete_orphaned_data()] == ["kept"]
     await standby.delete_all_data()
     assert matching(data_dir, "data/*/*") == []

@@ -53,6 +53,11 @@ def _lag(site: SiteFacts) -> list[str]:
             why = row.error or "its upstream was not heard since the start"
             found.append(f"Vhost {row.virtual_host}: the number of missing records is not known: {why}.")
             continue
+        if row.state == "recover":
+            found.append(
+                f"Vhost {row.virtual_host}: records of its upstream are missing for good: {row.error}."
+            )
+            continue
         heard = f"{duration_text(row.heard_ago_ms / 1000)} ago"
         known = counted(row.lag_records, "record")
         verb = "is" if row.lag_records == 1 else "are"

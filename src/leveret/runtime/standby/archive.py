@@ -158,10 +158,18 @@ class StandbyArchive(ReadableArchive):
         return rows
 
     async def missing(self) -> dict[str, dict[str, int]]:
-        """Return, by vhost, the counts that the upstream dropped untransferred: missing_records, missing_messages."""
+        """Return, by vhost, what the records here lack.
+
+        missing_records, missing_messages: the counts that the upstream dropped untransferred; is_replaced: whether the
+        upstream's present log does not continue the records here.
+        """
         rows = await self._vhosts()
         return {
-            row["vhost"]: {"missing_records": row["missing"], "missing_messages": row["missing_messages"]}
+            row["vhost"]: {
+                "missing_records": row["missing"],
+                "missing_messages": row["missing_messages"],
+                "is_replaced": row["is_replaced"],
+            }
             for row in rows
         }
 

@@ -504,7 +504,10 @@ class StandbyDownstream:
         rows = [row | missing.get(row["virtual_host"], {}) for row in self.transfer.rows(self._followed())]
         return [
             {name: row[name] for name in _LOSS}
-            | {"is_upstream_known": self.transfer.has_heard(row["virtual_host"])}
+            | {
+                "is_upstream_known": self.transfer.has_heard(row["virtual_host"]),
+                "is_replaced": row.get("is_replaced", False),
+            }
             for row in rows
         ]
 

@@ -183,6 +183,8 @@ def test_the_forecast_of_a_promotion_has_the_loss_in_numbers_and_warns_of_a_livi
 
 def test_the_forecast_of_a_promotion_counts_nothing_of_a_vhost_whose_data_are_at_a_lost_node() -> None:
     error = "its data are at node n3@h, which does not run"
+    texts = BY_NAME["promote"].forecast(downstream(heard_ago_ms=400, state="recover", error=error))
+    assert f"Vhost orders: records of its upstream are missing for good: {error}." in texts
     texts = BY_NAME["promote"].forecast(downstream(heard_ago_ms=None, error=error))
     assert texts[1] == f"Vhost orders: the number of missing records is not known: {error}."
 

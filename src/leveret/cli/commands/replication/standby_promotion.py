@@ -283,6 +283,12 @@ def _losses(found: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _loss(row: dict[str, Any]) -> str:
     """The loss in a disaster now, in words."""
+    if row.get("is_replaced"):
+        return (
+            "all records of an outgoing log that the upstream has now, and that does not continue the records here: "
+            "the virtual host was made again there, its log lost its end, or this is another upstream; what would come "
+            "back is of the earlier log"
+        )
     records = row["lag_records"]
     text = f"{records} records of the upstream that this node does not have yet"
     if row["state"] != "connected":

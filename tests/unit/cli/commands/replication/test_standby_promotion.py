@@ -199,6 +199,8 @@ def test_an_option_that_is_empty_is_no_wish_for_everything(option: str, text: st
         ({"state": "disconnected", "is_upstream_known": False}, "not known"),
         ({"missing_messages": 9}, "^up to 9 messages .* raise .* delete_internal_streams"),
         ({"missing_messages": 9, "lag_records": 4}, "^4 records .*; and up to 9 messages"),
+        ({"state": "recover", "is_replaced": True}, "^all records of an outgoing log .* made again"),
+        ({"is_replaced": True, "is_upstream_known": False}, "^all records of an outgoing log"),
     ],
 )
 def test_the_loss_is_told_as_far_as_it_is_known(fields: dict[str, Any], text: str) -> None:
