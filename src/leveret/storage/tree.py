@@ -167,6 +167,13 @@ class Tree:
             return has_segments(self.path_of(name))
         return False
 
+    def closed(self) -> Iterator[str]:
+        """Yield the logs that are on disk and not open; of open ones, perhaps thousands, it reads the names only."""
+        for top in self.root.iterdir():
+            if top.is_dir() and top.name not in _OWN and not top.name.startswith("."):
+                names = [top.name, *(f"{top.name}/{each.name}" for each in os.scandir(top) if each.is_dir())]
+                yield from filter(self.is_closed, names)
+
     def open_all(self) -> dict[str, StorageError]:
         """Open every closed log on disk; return the errors of those that cannot be opened, by name.
 

@@ -100,6 +100,10 @@ class SentLogs(ABC):
         """Return the step to take in place of one of the comparison; None for none."""
         return step
 
+    def skip_closed(self) -> None:
+        """Note the logs that are not open when the peer's missing logs are decided on, and are opened later."""
+        return
+
     def compared(self) -> None:
         """Take the verdict at the end of the comparison."""
         self.scope.happens(self.verdict)
@@ -186,6 +190,7 @@ class SentLogs(ABC):
                 await asyncio.sleep(0)
                 until_s = time.perf_counter() + SLICE_S
         if not self._is_compared and not self.is_ended:
+            self.skip_closed()
             self._take(self._join.rest())
             self._is_compared = True
         return self._is_compared and not self._join.is_probing and not self.is_ended

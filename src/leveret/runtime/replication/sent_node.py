@@ -152,6 +152,11 @@ class SentNode(SentLogs):
             return None
         return step
 
+    def skip_closed(self) -> None:
+        """See SentLogs. The follower would get only what comes after these logs are opened."""
+        for name in self.tree.closed() if self._leading.own.cluster() else ():
+            self.plan.skip(name)
+
     def compared(self) -> None:
         """See SentLogs: copies of a cluster's node receive their prefixes after the records behind."""
         super().compared()

@@ -183,6 +183,36 @@ async def test_a_follower_takes_cuts_resets_and_segments_in_front_of_single_logs
             await leader.change_copy()
 
 
+async def test_a_log_that_was_closed_while_a_new_follower_joined_is_sent_once_it_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The follower had no copy to compare, so it counted as in sync and got only what came later (2026-11-30)."""
+    monkeypatch.setattr(listener, "BEAT_S", 0.05)
+    leader = MirroringNode(tmp_path / "leader", tmp_path / "origin", random.Random(1))
+    [name, *_] = NAMES
+    for _ in range(40):
+        leader.write(leader.log_of_origin(name))
+    starts = [
+        count
+        for count, (segment, chunk, _) in enumerate(leader.chunks(name, 0))
+        if chunk.header.chunk_id == segment
+    ]
+    leader.catch_up(name, starts[-1])
+    await leader.rest()
+    leader.close(name)
+    follower = FollowerSite(tmp_path / "follower", await leader.start())
+    await until(lambda: has_acked(leader), "joined")
+    assert name not in follower.tree.logs
+    leader.open(name)
+    # It begins a segment; otherwise the follower would not take it.
+    leader.catch_up(name, 1)
+    await leader.rest()
+    await until(lambda: in_sync(leader) and is_at_rest(leader), "in sync")
+    await follower.stop()
+    found = compare(tmp_path / "leader", tmp_path / "follower")
+    assert found.is_identical, found
+
+
 async def test_a_node_that_streams_is_told_of_each_change_without_a_new_join(tmp_path: Path) -> None:
     leader = MirroringNode(tmp_path / "leader", tmp_path / "origin", random.Random(1))
     [name, *_] = NAMES
