@@ -156,11 +156,11 @@ def test_a_slow_mirror_is_gone_and_catches_up_from_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sending_link, "LIVE_BYTES_MAX", 2_000_000)
-    # The link stands still for as long as the leader writes, which may take seconds.
+    # The link stands still for as long as the leader writes, which may take more than ten seconds on a busy machine.
     monkeypatch.setattr(heartbeat, "BEAT_S", 60.0)
 
     async def scenario(proxy: LinkProxy) -> None:
-        leader, mirror = Node(tmp_path / "leader"), Node(tmp_path / "mirror")
+        leader, mirror = Node(tmp_path / "leader", ack_timeout_ms=1 << 60), Node(tmp_path / "mirror")
         proxy.target_port = await leader.listen()
         mirror.via["leader"] = proxy.port
         leader.lead(A, B, automatic=True)
