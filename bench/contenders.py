@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Final, Protocol
+from unittest import mock
 
 from bench import lavinmq
 from leveret.testing.servers import rabbitmq
@@ -87,15 +88,8 @@ class Checkout:
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """Start nodes and commands from that checkout for the block, also followers and nodes of clusters."""
-        kept = os.environ.get("PYTHONPATH")
-        os.environ["PYTHONPATH"] = str(self.sources)
-        try:
+        with mock.patch.dict(os.environ, {"PYTHONPATH": str(self.sources)}):
             yield
-        finally:
-            if kept is None:
-                del os.environ["PYTHONPATH"]
-            else:
-                os.environ["PYTHONPATH"] = kept
 
     def version(self) -> str:
         """Return the commit that is checked out."""

@@ -15,7 +15,6 @@ import socket
 import ssl
 import struct
 import time
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from pamqp import base, body, commands, frame, header, heartbeat
@@ -74,9 +73,7 @@ class Peer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.abort()
 
     def abort(self) -> None:

@@ -11,7 +11,6 @@ import shutil
 import socket
 import tempfile
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -64,9 +63,7 @@ class Inbox:
     def __enter__(self) -> Inbox:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

@@ -16,7 +16,6 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 from typing import Final, NamedTuple, TypeAlias
 
 from isal.isal_zlib import crc32
@@ -293,9 +292,7 @@ class StreamClient:
     def __enter__(self) -> StreamClient:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     @property

@@ -6,7 +6,6 @@ import select
 import sys
 import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Final, Self
 
 from leveret.testing.demo import report
@@ -30,9 +29,7 @@ class DemoConsole:
         """Start nothing yet: `open` starts the console."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """End the console."""
         self._console.close()
 

@@ -20,7 +20,6 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from leveret.testing.network.ports import LOOPBACK, free_port
@@ -106,9 +105,7 @@ class LinkProxy:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     # -- faults -------------------------------------------------------------------------------
