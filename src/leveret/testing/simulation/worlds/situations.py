@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from random import Random
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -66,6 +67,10 @@ class Group(NamedTuple):
     mirrors: list[SimulatedNode]
 
 
+class NoSuchGroup(Exception):
+    """No queue has come to be as a situation needs it."""
+
+
 class ClusterSituations:
     """Carries out situations in a world; see the module."""
 
@@ -75,10 +80,11 @@ class ClusterSituations:
         self._random = world.random
 
     async def run(self, name: str) -> None:
-        """Carry out a situation, and end its conditions."""
+        """Carry out a situation, if it comes about, and end its conditions."""
         world = self._world
         disks = {node: node.disk_delay_s for node in world.nodes}
-        await SITUATIONS[name](self)
+        with suppress(NoSuchGroup):
+            await SITUATIONS[name](self)
         world.network.mend()
         world.etcd.paths.delay_s_max = world.etcd_delay_s
         for node, delay_s in disks.items():
@@ -103,13 +109,19 @@ class ClusterSituations:
                 found.append(Group(key, running[placement.leader], synchronised))
         return found
 
-    async def _under(self, policy: Mapping[str, Any], mirrors: int = 2) -> Group | None:
-        """Set a policy, and wait for a queue that follows it with so many synchronised mirrors; None in vain."""
+    async def _under(self, policy: Mapping[str, Any], mirrors: int = 2) -> Group:
+        """Set a policy, and wait for a queue that follows it with so many synchronised mirrors.
+
+        Raises:
+            NoSuchGroup: there was none in time.
+        """
         self._world.set_mirrors(policy)
         majority = "ha-confirm" in policy
         await wait_until(lambda: bool(self._groups(majority=majority, mirrors=mirrors)), _POLICY_S)
         groups = self._groups(majority=majority, mirrors=mirrors)
-        return self._random.choice(groups) if groups else None
+        if not groups:
+            raise NoSuchGroup
+        return self._random.choice(groups)
 
     async def _late(self, *nodes: SimulatedNode) -> None:
         """Make disks late, and wait until records are under way to them."""
@@ -138,41 +150,40 @@ class ClusterSituations:
     async def mirror_lost(self) -> None:
         """By majority: the mirror that has everything is lost, perhaps with the leader; the other one is late."""
         group = await self._under(MAJORITY)
-        if group is not None:
-            fast, late = self._random.sample(group.mirrors, 2)
-            await self._late(late)
-            await self._world.until_moment(_MOMENT_S, "promise")
-            fast.kill()
-            if self._random.random() < 0.5:
-                group.leader.kill()
-                await asyncio.sleep(_TAKEN_OVER_S)
-            await self._pause(_TAKEN_OVER_S)
+        fast, late = self._random.sample(group.mirrors, 2)
+        await self._late(late)
+        await self._world.until_moment(_MOMENT_S, "promise")
+        fast.kill()
+        if self._random.random() < 0.5:
+            group.leader.kill()
+            await asyncio.sleep(_TAKEN_OVER_S)
+        await self._pause(_TAKEN_OVER_S)
 
     async def leader_lost(self) -> None:
         """By majority: the leader is lost while one mirror is late, or has not received everything."""
         group = await self._under(MAJORITY)
-        if group is not None:
-            late = self._random.choice(group.mirrors)
-            if self._random.random() < 0.5:
-                self._world.network.cut(group.leader.name, late.name)
-            await self._late(late)
-            await self._world.until_moment(_MOMENT_S, "promise")
-            group.leader.kill()
-            await asyncio.sleep(_TAKEN_OVER_S)
+        late = self._random.choice(group.mirrors)
+        if self._random.random() < 0.5:
+            self._world.network.cut(group.leader.name, late.name)
+        await self._late(late)
+        await self._world.until_moment(_MOMENT_S, "promise")
+        group.leader.kill()
+        await asyncio.sleep(_TAKEN_OVER_S)
 
     async def moved_while_late(self) -> None:
         """By majority: queues move to a mirror while it, or the other one, is late."""
         group = await self._under(MAJORITY)
-        if group is not None:
-            to, late = self._random.sample(group.mirrors, 2)
-            await self._late(late)
-            await self._moment()
-            self._move_all(group.leader, self._random.choice((to, late)))
-            await asyncio.sleep(1.0)
+        to, late = self._random.sample(group.mirrors, 2)
+        await self._late(late)
+        await self._moment()
+        self._move_all(group.leader, self._random.choice((to, late)))
+        await asyncio.sleep(1.0)
 
     async def moved_while_recorded(self) -> None:
         """Queues move while the record of a mirror that is late and comes back is on its way to a slow etcd."""
-        await self._under(self._random.choice((ALL, MAJORITY)))
+        policy = self._random.choice((ALL, MAJORITY))
+        with suppress(NoSuchGroup):
+            await self._under(policy)
         self._world.etcd.paths.delay_s_max = self._random.choice((0.3, 0.6))
         for _ in range(4):
             groups = self._groups(mirrors=1)
@@ -192,36 +203,33 @@ class ClusterSituations:
     async def moved_to_late(self) -> None:
         """A queue moves to a mirror that is cut off from its leader and lacks messages."""
         group = await self._under(ALL)
-        if group is not None:
-            late = self._random.choice(group.mirrors)
-            self._world.network.cut(group.leader.name, late.name)
-            await wait_until(lambda: not self._counts_on(late, group.key), _DROPPED_S)
-            await self._moment()
-            self._world.move(group.key, late.full_name)
-            await asyncio.sleep(4.5)
+        late = self._random.choice(group.mirrors)
+        self._world.network.cut(group.leader.name, late.name)
+        await wait_until(lambda: not self._counts_on(late, group.key), _DROPPED_S)
+        await self._moment()
+        self._world.move(group.key, late.full_name)
+        await asyncio.sleep(4.5)
 
     async def policy_before_loss(self) -> None:
         """Confirms stop to wait for a majority by the policy; the leader is lost before the record says so."""
         group = await self._under(MAJORITY)
-        if group is not None:
-            self._world.network.cut(group.leader.name, group.mirrors[0].name)
-            await self._pause(1.0)
-            self._world.set_mirrors(ALL)
-            await self._pause(0.3)
-            group.leader.kill()
-            await asyncio.sleep(_TAKEN_OVER_S)
+        self._world.network.cut(group.leader.name, group.mirrors[0].name)
+        await self._pause(1.0)
+        self._world.set_mirrors(ALL)
+        await self._pause(0.3)
+        group.leader.kill()
+        await asyncio.sleep(_TAKEN_OVER_S)
 
     async def leader_stands_still(self) -> None:
         """A leader stands still for longer than its lease while a disk, its own or that of a mirror, is late."""
         group = await self._under(ALL, 1)
-        if group is not None:
-            await self._late(*self._random.choice(([group.leader], group.mirrors)))
-            await self._moment()
-            await self._pause(0.1)
-            group.leader.pause()
-            await asyncio.sleep(self._random.uniform(2.8, 4.0))
-            group.leader.resume()
-            await asyncio.sleep(0.5)
+        await self._late(*self._random.choice(([group.leader], group.mirrors)))
+        await self._moment()
+        await self._pause(0.1)
+        group.leader.pause()
+        await asyncio.sleep(self._random.uniform(2.8, 4.0))
+        group.leader.resume()
+        await asyncio.sleep(0.5)
 
     async def without_etcd(self) -> None:
         """A node is cut off from etcd, which may be slow, for longer than its lease."""
@@ -234,91 +242,85 @@ class ClusterSituations:
     async def log_lost(self) -> None:
         """A mirror comes back without its log, and the leader is lost at once."""
         group = await self._under(ALL)
-        if group is not None:
-            first, second = group.mirrors[:2]
-            stops = self._random.random() < 0.5
-            await self._late(second)
-            await self._world.until_moment(_MOMENT_S, "promise")
-            if stops:
-                second.pause()
-            else:
-                # The record names the first one until its leader is lost.
-                self._world.etcd.cut(group.leader.name, requests=True, answers=False)
-            first.kill()
-            self._world.remove_log(first, group.key)
-            self._world.start(first)
-            await wait_until(lambda: first.is_open, _DROPPED_S, 0.02)
-            await self._pause(0.3)
-            second.resume()
-            await self._pause(0.3)
-            if not stops:
-                group.leader.kill()
-                await asyncio.sleep(_TAKEN_OVER_S)
+        first, second = group.mirrors[:2]
+        stops = self._random.random() < 0.5
+        await self._late(second)
+        await self._world.until_moment(_MOMENT_S, "promise")
+        if stops:
+            second.pause()
+        else:
+            # The record names the first one until its leader is lost.
+            self._world.etcd.cut(group.leader.name, requests=True, answers=False)
+        first.kill()
+        self._world.remove_log(first, group.key)
+        self._world.start(first)
+        await wait_until(lambda: first.is_open, _DROPPED_S, 0.02)
+        await self._pause(0.3)
+        second.resume()
+        await self._pause(0.3)
+        if not stops:
+            group.leader.kill()
+            await asyncio.sleep(_TAKEN_OVER_S)
 
     async def log_lost_behind_cut(self) -> None:
         """A mirror loses its log while its leader cannot see that its link has ended."""
         group = await self._under(ALL)
-        if group is not None:
-            mirror = self._random.choice(group.mirrors)
-            self._world.network.cut(group.leader.name, mirror.name)
-            mirror.kill()
-            await wait_until(lambda: not self._counts_on(mirror, group.key), _DROPPED_S)
-            self._world.remove_log(mirror, group.key)
-            self._world.start(mirror)
-            await wait_until(lambda: self._counts_on(mirror, group.key), 3.0)
+        mirror = self._random.choice(group.mirrors)
+        self._world.network.cut(group.leader.name, mirror.name)
+        mirror.kill()
+        await wait_until(lambda: not self._counts_on(mirror, group.key), _DROPPED_S)
+        self._world.remove_log(mirror, group.key)
+        self._world.start(mirror)
+        await wait_until(lambda: self._counts_on(mirror, group.key), 3.0)
 
     async def policies_in_turn(self) -> None:
         """A queue loses a mirror by its policy, and has it again a moment later."""
         group = await self._under(ALL)
-        if group is not None:
-            kept = [each.full_name for each in (group.leader, group.mirrors[0])]
-            for _ in range(6):
-                self._world.set_mirrors({"ha-mode": "nodes", "ha-params": kept})
-                await self._pause(0.04)
-                self._world.set_mirrors(ALL)
-                await self._pause(0.8)
+        kept = [each.full_name for each in (group.leader, group.mirrors[0])]
+        for _ in range(6):
+            self._world.set_mirrors({"ha-mode": "nodes", "ha-params": kept})
+            await self._pause(0.04)
+            self._world.set_mirrors(ALL)
+            await self._pause(0.8)
 
     async def all_copies_lost(self) -> None:
         """A leader and its only mirror are lost, and the leader comes back to a slow etcd."""
         group = await self._under(TWO, 1)
-        if group is not None:
-            for node in (group.leader, *group.mirrors):
-                node.kill()
-            self._world.etcd.paths.delay_s_max = 0.4
-            await self._pause(1.0)
-            self._world.start(group.leader)
-            await wait_until(lambda: group.leader.is_open, _DROPPED_S, 0.02)
-            await asyncio.sleep(1.0)
+        for node in (group.leader, *group.mirrors):
+            node.kill()
+        self._world.etcd.paths.delay_s_max = 0.4
+        await self._pause(1.0)
+        self._world.start(group.leader)
+        await wait_until(lambda: group.leader.is_open, _DROPPED_S, 0.02)
+        await asyncio.sleep(1.0)
 
     async def leader_returns(self) -> None:
         """A leader comes back while the write of its successor is on its way to etcd."""
         group = await self._under(self._random.choice((ALL, MAJORITY)))
-        if group is not None:
-            successor = group.mirrors[0]
-            self._world.etcd.cut(successor.name, requests=True, answers=False)
-            group.leader.kill()
-            self._world.start(group.leader)
-            # The successor keeps its lease.
-            await wait_until(lambda: group.leader.is_open, 0.9, 0.02)
-            await self._pause(0.1)
-            self._world.etcd.paths.delay_s_max = 0.2
-            self._world.etcd.heal(successor.name)
-            await asyncio.sleep(1.0)
+        successor = group.mirrors[0]
+        self._world.etcd.cut(successor.name, requests=True, answers=False)
+        group.leader.kill()
+        self._world.start(group.leader)
+        # The successor keeps its lease.
+        await wait_until(lambda: group.leader.is_open, 0.9, 0.02)
+        await self._pause(0.1)
+        self._world.etcd.paths.delay_s_max = 0.2
+        self._world.etcd.heal(successor.name)
+        await asyncio.sleep(1.0)
 
     async def two_successors(self) -> None:
         """A leader is lost while one mirror restarts: another one takes the queue over, late."""
         group = await self._under(ALL)
-        if group is not None:
-            first, second = group.mirrors[:2]
-            first.kill()
-            await asyncio.sleep(0.02)
-            self._world.etcd.cut(second.name, requests=True, answers=False)
-            group.leader.kill()
-            await self._pause(0.1)
-            self._world.start(first)
-            await asyncio.sleep(1.3)
-            self._world.etcd.heal(second.name)
-            await asyncio.sleep(1.0)
+        first, second = group.mirrors[:2]
+        first.kill()
+        await asyncio.sleep(0.02)
+        self._world.etcd.cut(second.name, requests=True, answers=False)
+        group.leader.kill()
+        await self._pause(0.1)
+        self._world.start(first)
+        await asyncio.sleep(1.3)
+        self._world.etcd.heal(second.name)
+        await asyncio.sleep(1.0)
 
     async def stopped_in_turn(self) -> None:
         """A mirror begins where a drained queue ends; then all nodes stop and start in turn."""
@@ -326,9 +328,11 @@ class ClusterSituations:
         await self._pause(4.0)
         if self._random.random() < 0.5:
             # The mirror is sent nothing of what is there, so it begins at the end.
-            await self._under({**ALL, **BY_HAND}, 1)
+            with suppress(NoSuchGroup):
+                await self._under({**ALL, **BY_HAND}, 1)
             await asyncio.sleep(1.0)
-        await self._under(ALL)
+        with suppress(NoSuchGroup):
+            await self._under(ALL)
         await self._world.restart_in_turn()
 
     async def synchronised_by_hand(self) -> None:
@@ -336,21 +340,19 @@ class ClusterSituations:
         self._world.set_mirrors({**TWO, **BY_HAND})
         await asyncio.sleep(1.0)
         group = await self._under({**ALL, **BY_HAND}, 1)
-        if group is not None:
-            await asyncio.sleep(1.5)
-            group.leader.kill()
-            await asyncio.sleep(_TAKEN_OVER_S)
+        await asyncio.sleep(1.5)
+        group.leader.kill()
+        await asyncio.sleep(_TAKEN_OVER_S)
 
     async def mirror_returns(self) -> None:
         """A mirror whose disk is late leaves and comes back, again and again."""
         group = await self._under(ALL)
-        if group is not None:
-            late = self._random.choice(group.mirrors)
-            await self._late(late)
-            for _ in range(5):
-                self._world.network.reset(group.leader.name, late.name)
-                await asyncio.sleep(0.5)
-                await self._pause(0.8)
+        late = self._random.choice(group.mirrors)
+        await self._late(late)
+        for _ in range(5):
+            self._world.network.reset(group.leader.name, late.name)
+            await asyncio.sleep(0.5)
+            await self._pause(0.8)
 
     async def writes_late(self) -> None:
         """Requests of a node to etcd are held up for longer than it waits for an answer."""
@@ -368,14 +370,13 @@ class ClusterSituations:
     async def clock_set_back(self) -> None:
         """The clocks of all nodes are set back, and a mirror has to be synchronised after that."""
         group = await self._under(ALL)
-        if group is not None:
-            for node in self._world.nodes:
-                node.clock_offset_s -= 3600.0
-                if node.process is not None:
-                    node.process.clock_offset_s = node.clock_offset_s
-            mirror = self._random.choice(group.mirrors)
-            mirror.kill()
-            await self._pause(1.0)
+        for node in self._world.nodes:
+            node.clock_offset_s -= 3600.0
+            if node.process is not None:
+                node.process.clock_offset_s = node.clock_offset_s
+        mirror = self._random.choice(group.mirrors)
+        mirror.kill()
+        await self._pause(1.0)
 
 
 Situation = Callable[[ClusterSituations], Awaitable[None]]
