@@ -26,6 +26,7 @@ def function_of(lines: int) -> str:
     [
         (PURE, "print('ready')\n"),
         (PURE, "import time\nnow = time.time()\n"),
+        (RUNTIME, "due_s = self._timer.when()\n"),
         (PURE, "try:\n    go()\nexcept Exception:\n    pass\n"),
         (PURE, "try:\n    go()\nexcept:\n    pass\n"),
         (Path("src/leveret/management/resources/queues.py"), "call.broker.declare_queue(wanted)\n"),
