@@ -112,6 +112,18 @@ def test_an_export_has_the_given_options_alone_and_is_in_the_history(admin: Clie
     assert admin.post(f"{STANDBY}/export").status_code == 400
 
 
+def test_an_export_of_a_name_that_is_nowhere_is_a_slip(admin: Client, node: FakeNode) -> None:
+    for named, text in (
+        ({"vhost": "w"}, "there is no vhost 'w' to export"),
+        ({"queue": "p"}, "there is no queue 'p' to export"),
+        ({"vhost": "/", "queue": "q"}, "there is no queue 'q' in vhost '/' to export"),
+    ):
+        reply = admin.post(f"{STANDBY}/export", target="/x", **named)
+        assert (reply.status_code, text in reply.json()["reason"]) == (400, True)
+    for named in ({"vhost": "/"}, {"vhost": "v", "queue": "q"}):
+        assert admin.post(f"{STANDBY}/export", target="/x", **named).status_code == 200
+
+
 def test_what_is_kept_for_the_standby_is_deleted_and_told(admin: Client, node: FakeNode) -> None:
     assert admin.post(f"{STANDBY}/delete-outgoing").json() == [{"vhost": "v", "bytes": 7}]
     assert admin.post(f"{STANDBY}/delete-orphaned").json() == [{"vhost": "gone", "bytes": 5}]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -154,12 +154,35 @@ async def export(call: Call) -> Response:
     """Write transferred messages, with their states, to files on this node's machine or in a store."""
     body = await call.body(ExportBody)
     archive = call.node.standby.archive
+    if body.vhost or body.queue:
+        _check_exported(body, await archive.metrics(), call.node.broker.definitions.by_kind)
     return await _answer(
         call,
         lambda report: archive.export(body.target, body.format, body.options(), report),
         "export",
         target=body.target,
     )
+
+
+def _check_exported(
+    body: ExportBody, stored: list[dict[str, Any]], defined: Mapping[str, Mapping[tuple[str, ...], object]]
+) -> None:
+    """Check that vhost and queue are in the archive or defined, so that a typing error gives no empty export."""
+    queues = {(row["vhost"], row["queue"]) for row in stored} | {
+        (key[0], key[1]) for key in defined["queues"]
+    }
+    if body.vhost and body.vhost not in {vhost for vhost, _ in queues} | {
+        key[0] for key in defined["vhosts"]
+    }:
+        raise InvalidCommand(
+            f"there is no vhost '{body.vhost}' to export; see "
+            "list_vhosts_available_for_standby_replication_recovery"
+        )
+    if body.queue and not any(queue == body.queue and body.vhost in ("", vhost) for vhost, queue in queues):
+        place = f" in vhost '{body.vhost}'" if body.vhost else ""
+        raise InvalidCommand(
+            f"there is no queue '{body.queue}'{place} to export; see inspect_standby_downstream_metrics"
+        )
 
 
 async def rejoin(call: Call) -> Response:
