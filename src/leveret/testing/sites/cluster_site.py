@@ -61,16 +61,16 @@ class SiteNode(LeveretProcess):
         name: str,
         folder: Path,
         config: Mapping[str, str],
-        links: int | None,
+        etcd_port: int | None,
         *,
         is_followed: bool = False,
     ) -> None:
-        """Prepare a node; nothing runs yet. `links` is the port of etcd, or None for a node without links."""
+        """Prepare a node; nothing runs yet. `etcd_port` is for a node with links, else None."""
         self.name = name
         self.cluster_port = free_port()
         self.replication_port = free_port()
-        self.link = LinkProxy(self.cluster_port) if links else None
-        self.etcd_link = LinkProxy(links) if links else None
+        self.link = LinkProxy(self.cluster_port) if etcd_port else None
+        self.etcd_link = LinkProxy(etcd_port) if etcd_port else None
         own = {
             "nodename": f"{name}@localhost",
             "cluster.bind": LOOPBACK,

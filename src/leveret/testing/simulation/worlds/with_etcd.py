@@ -95,7 +95,7 @@ class EtcdWorld(SimulatedWorld):
         if down:
             other_node = self.random.choice(down)
             found += [PossibleFault("start", lambda: self.start(other_node), other_node.name)] * 3
-            if other_node.full_name not in self.leaders():
+            if self._is_spare(other_node):
                 found += [
                     PossibleFault("flip bit", lambda: self._flip_bit(other_node), other_node.name),
                     PossibleFault("remove log", lambda: self._remove_log(other_node), other_node.name),
@@ -182,8 +182,8 @@ class EtcdWorld(SimulatedWorld):
                 await wait_until(lambda node=node: self.has_returned(node), RESTART_TIMEOUT_S)  # type: ignore[misc]
 
     def _flip_bit(self, node: SimulatedNode) -> None:
-        """Damage a log at rest of a node that leads no queue: other nodes have all confirmed messages."""
-        if not node.is_up and node.full_name not in self.leaders():
+        """Damage a log at rest of a spare node."""
+        if self._is_spare(node):
             # A start does not read a segment that has a summary: only a scrub would find the damage.
             flipped = self.disk.flip_bit(
                 node.data_dir,
@@ -195,8 +195,8 @@ class EtcdWorld(SimulatedWorld):
                 self.audit.damaged(flipped[0])
 
     def _remove_log(self, node: SimulatedNode) -> None:
-        """Remove the directory of a log at rest, of a node that leads no queue, as `_flip_bit` does."""
-        if not node.is_up and node.full_name not in self.leaders():
+        """Remove the directory of a log at rest of a spare node."""
+        if self._is_spare(node):
             found = (each.relative_to(node.data_dir) for each in node.data_dir.rglob("*.segment*"))
             logs = sorted(
                 {each.parent for each in found if each.parts[0] in _LOGS and self.may_be_damaged(each)}
@@ -206,6 +206,10 @@ class EtcdWorld(SimulatedWorld):
                 self.disk.remove_at_rest(node.data_dir / log)
                 self.audit.damaged(node.data_dir / log / "removed")
                 self.story.note(f"log removed: {node.name} {log}")
+
+    def _is_spare(self, node: SimulatedNode) -> bool:
+        """Return whether a node is down, and leads no queue: other nodes have all confirmed messages."""
+        return not node.is_up and node.full_name not in self.leaders()
 
     def may_be_damaged(self, path: Path) -> bool:
         """Return whether a bit of this file may flip."""

@@ -62,55 +62,57 @@ class SiteSituations:
     async def upstream_late(self) -> None:
         """A node of the upstream whose disk is late loses its power at a promise."""
         opened = self._world.upstream.opened
-        if opened:
-            node = self._random.choice(opened)
-            before_s, node.disk_delay_s = node.disk_delay_s, _LATE_S
-            await asyncio.sleep(1.0)
-            await self._world.until_moment(_MOMENT_S, "promise")
-            node.lose_power(self._random)
-            node.disk_delay_s = before_s
-            await asyncio.sleep(self._random.uniform(0.1, 1.0))
-            node.start()
+        if not opened:
+            return
+        node = self._random.choice(opened)
+        before_s, node.disk_delay_s = node.disk_delay_s, _LATE_S
+        await asyncio.sleep(1.0)
+        await self._world.until_moment(_MOMENT_S, "promise")
+        node.lose_power(self._random)
+        node.disk_delay_s = before_s
+        await asyncio.sleep(self._random.uniform(0.1, 1.0))
+        node.start()
 
     async def mirrors_late(self) -> None:
         """The disks of all nodes but one are late, and that one is lost shortly after a publish."""
         site = self._world.upstream
-        if site.is_cluster and site.opened:
-            lost = self._random.choice(site.opened)
-            before = {node: node.disk_delay_s for node in site.nodes}
-            for node in site.nodes:
-                node.disk_delay_s = 0.0 if node is lost else _LATE_S
-            await asyncio.sleep(1.0)
-            await self._world.until_moment(_MOMENT_S, "publish")
-            await asyncio.sleep(self._random.uniform(0.1, 0.6))
-            lost.kill()
-            await asyncio.sleep(_TAKEN_OVER_S)
-            for node, delay_s in before.items():
-                node.disk_delay_s = delay_s
-            lost.start()
+        if not (site.is_cluster and site.opened):
+            return
+        lost = self._random.choice(site.opened)
+        before = {node: node.disk_delay_s for node in site.nodes}
+        for node in site.nodes:
+            node.disk_delay_s = 0.0 if node is lost else _LATE_S
+        await asyncio.sleep(1.0)
+        await self._world.until_moment(_MOMENT_S, "publish")
+        await asyncio.sleep(self._random.uniform(0.1, 0.6))
+        lost.kill()
+        await asyncio.sleep(_TAKEN_OVER_S)
+        for node, delay_s in before.items():
+            node.disk_delay_s = delay_s
+        lost.start()
 
     async def one_log_late(self) -> None:
         """A node of an upstream cluster is out of the downstream's reach, so its log comes after the others'."""
         world = self._world
-        if world.upstream.is_cluster and world.upstream.opened:
-            late = self._random.choice(world.upstream.opened).name
-            pairs = [
-                pair for each in world.downstream.nodes for pair in ((late, each.name), (each.name, late))
-            ]
-            for pair in pairs:
-                world.network.cut(*pair, both=False)
-            await asyncio.sleep(self._random.uniform(3.0, 9.0))
-            world.network.mend(pairs)
+        if not (world.upstream.is_cluster and world.upstream.opened):
+            return
+        late = self._random.choice(world.upstream.opened).name
+        pairs = [pair for each in world.downstream.nodes for pair in ((late, each.name), (each.name, late))]
+        for pair in pairs:
+            world.network.cut(*pair, both=False)
+        await asyncio.sleep(self._random.uniform(3.0, 9.0))
+        world.network.mend(pairs)
 
     async def owner_suspended(self) -> None:
         """The owner is suspended, its pipeline goes on, and another node takes the vhost over."""
-        owners = [node for node in self._world.downstream.nodes if node.process is not None]
-        owners = [node for node in owners if node.process is not None and node.process.children]
-        if self._world.downstream.is_cluster and owners:
-            node = self._random.choice(owners)
-            node.pause()
-            await asyncio.sleep(self._random.uniform(2.0, 8.0))
-            node.resume()
+        nodes = self._world.downstream.nodes
+        owners = [node for node in nodes if node.process is not None and node.process.children]
+        if not (self._world.downstream.is_cluster and owners):
+            return
+        node = self._random.choice(owners)
+        node.pause()
+        await asyncio.sleep(self._random.uniform(2.0, 8.0))
+        node.resume()
 
 
 Situation = Callable[[SiteSituations], Coroutine[Any, Any, None]]
