@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import struct
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from pamqp import commands, header
 
@@ -50,6 +50,10 @@ _NULL: Final = b"\x40"
 _NAME_BYTES_MAX: Final = 128
 """The longest name in a field table (spec 4.2.5.5)."""
 _DOUBLE: Final = struct.Struct(">d")
+TIME_S_MAX: Final = ((1 << 63) - 1) // 1000
+"""The latest timestamp of AMQP 0-9-1 that one of AMQP 1.0, which counts milliseconds, can hold."""
+_FAR_MS: Final = 253_402_300_800_000
+"""The begin of year 10000: later timestamps are decoded as numbers."""
 
 
 class Message091(NamedTuple):
@@ -75,7 +79,10 @@ def encode_before_body(exchange: str, routing_key: str, content_header: bytes, b
     Raises:
         PeerError: the content header's properties are malformed, or nested too deeply.
     """
-    given = props.decode(content_header)
+    found = props.split(content_header)
+    time = found.pop(props.TIMESTAMP, None)
+    # The decoder takes large timestamps for milliseconds, and refuses larger ones with all other properties.
+    given = props.decode(content_header if time is None else props.join(found, body_bytes))
     headers: dict[str, Any] = dict(given.headers or {})
     annotations = [
         (symbol("x-exchange"), encode_value(exchange)),
@@ -87,7 +94,7 @@ def encode_before_body(exchange: str, routing_key: str, content_header: bytes, b
     sections = [
         _section(_HEADER, _header_of(given)),
         _section(_ANNOTATIONS, map_of(annotations)),
-        _section(_PROPERTIES, _properties_of(given)),
+        _section(_PROPERTIES, _properties_of(given, time)),
     ]
     # Application properties are of simple types; RabbitMQ leaves out lists and tables too.
     simple = {key: value for key, value in headers.items() if not isinstance(value, list | dict)}
@@ -113,8 +120,9 @@ def _header_of(given: commands.Basic.Properties) -> bytes:
     )
 
 
-def _properties_of(given: commands.Basic.Properties) -> bytes:
-    time = given.timestamp
+def _properties_of(given: commands.Basic.Properties, time: bytes | None) -> bytes:
+    """The properties' section; `time` has the octets of the timestamp."""
+    time_s = TIME_S_MAX + 1 if time is None else int.from_bytes(time, "big")
     return list_of(
         (
             _optional(given.message_id),
@@ -126,7 +134,7 @@ def _properties_of(given: commands.Basic.Properties) -> bytes:
             symbol(given.content_type) if given.content_type else _NULL,
             symbol(given.content_encoding) if given.content_encoding else _NULL,
             _NULL,
-            timestamp(int(time.timestamp() * 1000)) if isinstance(time, datetime) else _NULL,
+            timestamp(time_s * 1000) if time_s <= TIME_S_MAX else _NULL,
             _optional(given.app_id),
         )
     )
@@ -220,7 +228,7 @@ def _message(sections: dict[int, Any], body: bytes) -> Message091:
         reply_to=_short(fields[4]),
         expiration=_short(expiration if ttl is None else ttl),
         message_id=_short(fields[0]),
-        timestamp=fields[9] if isinstance(fields[9], datetime) else None,
+        timestamp=_time(fields[9]),
         message_type=_short(kind),
         user_id=_short(fields[1]),
         app_id=_short(app_id if fields[10] is None else fields[10]),
@@ -245,6 +253,13 @@ def _short(value: Any) -> str | None:
         return None
     text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
     return text if len(text.encode()) < 256 else None
+
+
+def _time(value: Any) -> Any:
+    """A datetime, or the seconds where no datetime can hold them, as of publishers that write milliseconds."""
+    if isinstance(value, datetime):
+        return value
+    return value // 1000 if isinstance(value, int) and value >= _FAR_MS else None
 
 
 def _octet(value: Any) -> int | None:
@@ -273,18 +288,25 @@ def _name(key: str) -> str:
 
 def content_header_of(properties: commands.Basic.Properties, body_bytes: int) -> bytes:
     """A content header payload of AMQP 0-9-1."""
-    headers = properties.headers or {}
-    doubles = {key: value for key, value in headers.items() if isinstance(value, float)}
-    if not doubles:
+    headers, time = properties.headers, cast(datetime | int | None, properties.timestamp)
+    doubles = {key: value for key, value in (headers or {}).items() if isinstance(value, float)}
+    if not doubles and not isinstance(time, int):
         return header.ContentHeader(0, body_bytes, properties).marshal()
-    # The encoder would write them as four octets, which not all of them fit.
-    properties.headers = {**headers, **dict.fromkeys(doubles, False)}
+    if doubles:
+        # The encoder would write them as four octets, which not all of them fit.
+        properties.headers = {**(headers or {}), **dict.fromkeys(doubles, False)}
+    if isinstance(time, int):
+        properties.timestamp = None
     found = props.split(header.ContentHeader(0, body_bytes, properties).marshal())
-    properties.headers = headers
-    table = tables.split(found[props.HEADERS])
-    for key, value in doubles.items():
-        table[key.encode()] = b"d" + _DOUBLE.pack(value)
-    return props.join({**found, props.HEADERS: tables.join(table)}, body_bytes)
+    properties.headers, properties.timestamp = headers, cast(datetime | None, time)
+    if doubles:
+        table = tables.split(found[props.HEADERS])
+        for key, value in doubles.items():
+            table[key.encode()] = b"d" + _DOUBLE.pack(value)
+        found[props.HEADERS] = tables.join(table)
+    if isinstance(time, int):
+        found[props.TIMESTAMP] = time.to_bytes(8, "big")
+    return props.join(found, body_bytes)
 
 
 def content_header_within(

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import commands
 
-from leveret.wire.message10 import content_header_of, decode_message10, encode_before_body
+from leveret.wire import properties as props
+from leveret.wire.message10 import TIME_S_MAX, content_header_of, decode_message10, encode_before_body
 from leveret.wire.properties import decode
 
 Properties = commands.Basic.Properties
@@ -56,6 +57,22 @@ def test_a_message_comes_back_as_it_was(
     expected = {name: getattr(given_properties, name) for name in given_properties.__slots__}
     got = {name: getattr(message.properties, name) for name in message.properties.__slots__}
     assert got == expected
+
+
+@pytest.mark.parametrize(
+    "seconds", [0, 1, 4_000_000_000, 1 << 32, 253_402_300_799, 253_402_300_800, 1_700_000_000_000, TIME_S_MAX]
+)
+def test_a_time_comes_back_as_it_was_also_one_that_a_publisher_wrote_in_milliseconds(seconds: int) -> None:
+    time = seconds.to_bytes(8, "big")
+    header = props.join({props.TIMESTAMP: time}, 4)
+    message = decode_message10(encode_before_body("ex", "key", header, 4) + b"body")
+    assert props.split(content_header_of(message.properties, 4))[props.TIMESTAMP] == time
+
+
+def test_a_time_that_amqp_10_cannot_hold_is_left_out() -> None:
+    header = props.join({props.TIMESTAMP: (TIME_S_MAX + 1).to_bytes(8, "big"), props.PRIORITY: b"\x05"}, 4)
+    properties = decode_message10(encode_before_body("ex", "key", header, 4) + b"body").properties
+    assert (properties.timestamp, properties.priority) == (None, 5)
 
 
 def test_proton_reads_what_is_written() -> None:
