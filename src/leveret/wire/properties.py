@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 from pamqp import commands, exceptions, header
 
@@ -229,3 +229,13 @@ def decode(header_payload: bytes) -> commands.Basic.Properties:
     except UNREADABLE as error:
         raise SyntaxFault(f"cannot decode content header: {error}") from error
     return content.properties
+
+
+def headers_of(header_payload: bytes) -> dict[str, Any]:
+    """The header table, decoded alone: another property, such as a time in microseconds, may be beyond the decoder.
+
+    Raises:
+        SyntaxFault: it does not parse, or the content header ends inside its properties.
+    """
+    table = split(header_payload).get(HEADERS)
+    return {} if table is None else decode(join({HEADERS: table}, 0)).headers or {}

@@ -156,11 +156,6 @@ def header_entries(head: Head) -> dict[bytes, bytes]:
 
 def _readable_headers(header: bytes) -> dict[str, Any]:
     try:
-        return headers_of(header)
+        return props.headers_of(header)
     except props.SyntaxFault:
         return {}
-
-
-def headers_of(header: bytes) -> dict[str, Any]:
-    """The header table of a content header, decoded."""
-    return props.decode(header).headers or {}

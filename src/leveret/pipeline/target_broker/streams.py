@@ -13,7 +13,7 @@ from leveret.model.errors import AccessRefused, LeveretError, NotFound, Precondi
 from leveret.pipeline.archive.stream_messages import StreamMessages
 from leveret.pipeline.target_broker.connection import AmqpConnection, ClientChannel, Delivery
 from leveret.wire.message10 import OFFSET_HEADER
-from leveret.wire.properties import decode
+from leveret.wire.properties import headers_of
 from leveret.wire.record import StoredMessage, content_header, decode_message
 from leveret.wire.stream_entry import compression_of, unpack_entry
 
@@ -148,6 +148,5 @@ def _next(connection: AmqpConnection, channel: ClientChannel, until_s: float) ->
 
 
 def _offset_of(delivery: Delivery) -> int:
-    headers = decode(content_header(delivery.properties, 0)).headers or {}
-    offset = headers.get(OFFSET_HEADER, -1)
+    offset = headers_of(content_header(delivery.properties, 0)).get(OFFSET_HEADER, -1)
     return offset if isinstance(offset, int) else -1

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from leveret.core.broker.broker import Broker
-from leveret.core.broker.dead_letters import headers_of
 from leveret.core.broker.direct_reply import DirectReply
 from leveret.core.queues.counters import Counters
 from leveret.core.queues.queue import Queue
@@ -94,7 +93,7 @@ class _Headers:
 
     def read(self) -> dict[str, Any]:
         self.were_read = True
-        return headers_of(self._header)
+        return props.headers_of(self._header)
 
 
 def _check_properties(properties: dict[int, bytes], connection: ConnectionBase) -> None:

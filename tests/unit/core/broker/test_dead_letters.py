@@ -8,7 +8,7 @@ import pytest
 from pamqp import commands, header
 
 from leveret.core.broker.broker import Broker
-from leveret.core.broker.dead_letters import dead_letter, headers_of, route_dead_letters
+from leveret.core.broker.dead_letters import dead_letter, route_dead_letters
 from leveret.core.broker.deferred_work import AT_ONCE
 from leveret.core.queues.dead_lettering import DeadLetters
 from leveret.core.queues.head import Head, make_head
@@ -32,7 +32,7 @@ def test_a_dead_message_has_no_time_to_live_any_more_and_says_which_it_had() -> 
     dead = dead_letter_head(head_of(expiration="60000"), "q", "expired", 7, "dlx", None)
     assert (dead.exchange, dead.routing_key, dead.expiration_ms) == (b"dlx", b"k", None)
     assert props.EXPIRATION not in props.split(dead.header)
-    [death] = headers_of(dead.header)["x-death"]
+    [death] = props.headers_of(dead.header)["x-death"]
     assert (death["queue"], death["reason"], death["count"]) == ("q", "expired", 1)
     assert death["original-expiration"] == "60000"
 
@@ -41,10 +41,10 @@ def test_a_message_that_dies_again_of_the_same_is_counted_where_it_died_before()
     again = dead_letter_head(
         dead_letter_head(head_of(), "q", "expired", 7, "dlx", None), "q", "expired", 8, "dlx", None
     )
-    assert [death["count"] for death in headers_of(again.header)["x-death"]] == [2]
+    assert [death["count"] for death in props.headers_of(again.header)["x-death"]] == [2]
     elsewhere = dead_letter_head(again, "r", "maxlen", 9, "dlx", "other")
     assert elsewhere.routing_key == b"other"
-    found = headers_of(elsewhere.header)
+    found = props.headers_of(elsewhere.header)
     assert [(death["queue"], death["count"]) for death in found["x-death"]] == [("r", 1), ("q", 2)]
     assert (found["x-first-death-queue"], found["x-first-death-reason"]) == ("q", "expired")
 
@@ -58,7 +58,7 @@ def test_the_first_death_is_noted_where_no_earlier_one_is_known(
 ) -> None:
     """As RabbitMQ 3.10.8 has it, whatever a publisher wrote."""
     dead = dead_letter_head(head_of(headers=sent), "q", "expired", 7, "dlx", None)
-    assert headers_of(dead.header).get("x-first-death-queue") == first
+    assert props.headers_of(dead.header).get("x-first-death-queue") == first
 
 
 @pytest.mark.parametrize(
