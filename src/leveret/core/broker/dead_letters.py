@@ -7,12 +7,14 @@ that returns to a queue in which it died before is dropped there, unless a consu
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from typing import Any, Final, NamedTuple
 
 from leveret.core.broker.broker import Broker
-from leveret.core.queues.dead_lettering import DeadLetters
+from leveret.core.queues.dead_lettering import NOT_STORED, DeadLetters
 from leveret.core.queues.head import Head, make_head
-from leveret.core.queues.messages import alike
+from leveret.core.queues.messages import Run, alike
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.quorum_queue import DELIVERY_COUNT
 from leveret.core.rules.validation import queue_type
@@ -112,8 +114,67 @@ def is_cycle(head: Head, queue: str) -> bool:
     return False
 
 
-def route_dead_letters(broker: Broker, queue: Queue, letters: DeadLetters, now_s: int) -> set[Queue]:
-    """Publish dead letters by the queue's settings; return the queues that got some.
+class Taken(NamedTuple):
+    """What a target got of some letters: `many` of them, from the `start`th on; `place` is that of the last one."""
+
+    start: int
+    many: int
+    place: int
+
+
+class RoutedLetters(NamedTuple):
+    """Dead letters of a queue, and by target what was published of them; no target has them for sure yet."""
+
+    queue: Queue
+    letters: DeadLetters
+    takers: dict[Queue, list[Taken]]
+
+    def parted(
+        self, refused: Mapping[Queue, Iterable[tuple[int, int]]]
+    ) -> tuple[list[Run], list[DeadLetters]]:
+        """Part the letters by what their targets did not take.
+
+        A letter that a target has must not be published there again: it would be there twice.
+
+        Args:
+            refused: by target, what it did not take, as ranges of places: behind the first, up to the second.
+
+        Returns:
+            The messages that all targets have, and letters to publish again, for the targets that miss them.
+        """
+        runs = self.letters.runs
+        missing: list[set[Queue]] = [set() for run in runs for _ in range(len(run))]
+        for target, ranges in refused.items():
+            for start, many, place in self.takers.get(target, ()):
+                before = place - many
+                for since, last in ranges:
+                    for number in range(max(before, since), min(place, last)):
+                        missing[start + number - before].add(target)
+        taken: list[Run] = []
+        again: list[DeadLetters] = []
+        at = 0
+        for run in runs:
+            end = at + len(run)
+            for targets, indices in groupby(range(at, end), missing.__getitem__):
+                first, *rest = indices
+                part = _part(run, first - at, first + 1 + len(rest) - at)
+                if targets:
+                    done = self.letters.done | (self.takers.keys() - targets)
+                    again.append(self.letters._replace(runs=[part], done=done))
+                else:
+                    taken.append(part)
+            at = end
+        return taken, again
+
+
+def _part(run: Run, start: int, stop: int) -> Run:
+    """A part of a run by indices; one that was never in a log stays so."""
+    part = run.cut(run.first + start, run.first + stop)
+    return Run(NOT_STORED, part.taken()) if run.first == NOT_STORED else part
+
+
+def route_dead_letters(broker: Broker, queue: Queue, letters: DeadLetters, now_s: int) -> RoutedLetters:
+    """Publish dead letters by the queue's settings.
 
     The messages are dropped if there is no dead letter exchange, if it routes them nowhere, or if a target that
     rejects publishes is full (RabbitMQ's rules).
@@ -122,8 +183,9 @@ def route_dead_letters(broker: Broker, queue: Queue, letters: DeadLetters, now_s
     exchange = settings.dead_letter_exchange
     # To look for an exchange that is being deleted may delete it.
     if exchange is None or vhost not in broker.topologies or broker.find_exchange(vhost, exchange) is None:
-        return set()
-    takers: set[Queue] = set()
+        return RoutedLetters(queue, letters, {})
+    takers: dict[Queue, list[Taken]] = {}
+    index = 0
     kind = queue_type(queue.definition.arguments)
     for run in letters.runs:
         broker.dead_lettered[kind, letters.reason] += len(run)
@@ -136,10 +198,11 @@ def route_dead_letters(broker: Broker, queue: Queue, letters: DeadLetters, now_s
                     continue
                 taken = bodies[: target.room(head.body_bytes)]
                 if taken and target not in letters.done:
-                    takers.add(target)
                     target.gathered.add(alike(head, taken))
+                    takers.setdefault(target, []).append(Taken(index, len(taken), target.place))
                     broker.dirty[target] = None
-    return takers
+            index += len(bodies)
+    return RoutedLetters(queue, letters, takers)
 
 
 def _targets(broker: Broker, vhost: str, exchange: str, head: Head, copies: list[bytes]) -> list[Queue]:

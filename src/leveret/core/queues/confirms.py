@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 class ConfirmBatch:
@@ -133,6 +133,19 @@ class ConfirmParts:
             self._notify(self._failed or batch, self._failed is None)
 
 
+class Confirm(NamedTuple):
+    """A confirm to send: of the publish `tag`, or with `multiple` also of all earlier ones without a confirm.
+
+    `is_final`: it is refused, and a broker must not publish it again: the queue was full, or has it and lacks only
+    what else the confirm waits for.
+    """
+
+    tag: int
+    multiple: bool
+    positive: bool
+    is_final: bool = False
+
+
 class Confirms:
     """Numbers publishes and turns decided batches into confirms; `published` and `confirmed` count them."""
 
@@ -184,19 +197,20 @@ class Confirms:
         closed, self._closed = self._closed, []
         return closed
 
-    def decided(self, batch: ConfirmBatch, ok: bool) -> list[tuple[int, bool, bool]]:
-        """Take a batch's outcome; return the confirms to send as (tag, multiple, positive), in order."""
+    def decided(self, batch: ConfirmBatch, ok: bool) -> list[Confirm]:
+        """Take a batch's outcome; return the confirms to send, in order."""
         batch.outcome = ok
-        confirms: list[tuple[int, bool, bool]] = []
+        confirms: list[Confirm] = []
         waiting = self._waiting
         while waiting:
             positive = waiting[0].outcome
             if positive is None:
                 break
             batch = waiting.popleft()
-            if confirms and confirms[-1][2] == positive:
-                confirms[-1] = (batch.last, True, positive)
+            is_final = not positive and (batch.refused or bool(batch.unmet))
+            if confirms and confirms[-1][2:] == (positive, is_final):
+                confirms[-1] = Confirm(batch.last, True, positive, is_final)
             else:
-                confirms.append((batch.last, batch.last - self.confirmed > 1, positive))
+                confirms.append(Confirm(batch.last, batch.last - self.confirmed > 1, positive, is_final))
             self.confirmed = batch.last
         return confirms

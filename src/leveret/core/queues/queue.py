@@ -225,6 +225,11 @@ class Queue:
 
     # -- publishing ---------------------------------------------------------------------------
 
+    @property
+    def place(self) -> int:
+        """The number of messages ever gathered, which is the place of the last one in the order of all of them."""
+        return self.published_total + len(self.gathered)
+
     def last_sequence(self, reference: bytes) -> int:
         """The last number of a publisher, 0 for none."""
         return self.sequences.last(reference)

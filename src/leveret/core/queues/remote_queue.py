@@ -43,11 +43,6 @@ class RemoteQueue(Queue):
         self.is_down = False
         self.ahead = 0
 
-    @property
-    def place(self) -> int:
-        """The number of messages ever gathered, which is the place of the last one in the order of all of them."""
-        return self.published_total + len(self.gathered)
-
     # -- counts -------------------------------------------------------------------------------
 
     @property

@@ -187,8 +187,10 @@ class AcceptedEnd:
             self._settle()
 
     def tick(self, now_ms: int) -> None:
-        """Bound the time of a close, and retry a request that waits to change definitions."""
+        """Bound the time of a close; retry a request that waits to change definitions, and confirms that wait."""
         self.connection.tick(now_ms)
+        if self.connection.confirming:
+            self._settle()
         if self.connection.state is AmqpState.CLOSED:
             self.end()
         elif self.connection.blocked_reason is not None:

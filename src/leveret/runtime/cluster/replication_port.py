@@ -106,10 +106,14 @@ class ClusterPort:
 
     def when_taken(self, queues: Iterable[Queue], part: Part) -> None:
         """See ports.ReplicationPort."""
-        for queue in queues:
-            if isinstance(queue, RemoteQueue):
-                self._forwarding.leaders.when_confirmed(queue, part())
         self._when_mirrored(queues, part)
+
+    def when_decided(
+        self, queue: Queue, since: int, place: int, then: Callable[[list[tuple[int, int]]], None]
+    ) -> None:
+        """See ports.ReplicationPort."""
+        assert isinstance(queue, RemoteQueue)
+        self._forwarding.leaders.when_decided(queue, since, place, then)
 
     def _when_mirrored(self, queues: Iterable[object], part: Part) -> None:
         names = [name for each in queues if isinstance(each, Queue) and (name := self._roles.led_name(each))]

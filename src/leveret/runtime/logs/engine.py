@@ -28,18 +28,16 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from time import monotonic
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from leveret.core.broker.broker import Broker
-from leveret.core.broker.dead_letters import route_dead_letters
 from leveret.core.broker.topology import ExchangeState
 from leveret.core.queues.confirms import ConfirmBatch, ConfirmingChannel, ConfirmOutcome
-from leveret.core.queues.dead_lettering import NOT_STORED, DeadLetters
 from leveret.core.queues.queue import Queue
 from leveret.model.errors import Corrupt, StorageError
-from leveret.model.reasons import Reason
 from leveret.runtime.logs.backpressure import Backpressure
 from leveret.runtime.logs.commit import GroupCommit
+from leveret.runtime.logs.dead_letters import DeadLetterPublisher
 from leveret.runtime.logs.deadlines import Deadlines
 from leveret.runtime.logs.definitions_store import DefinitionsStore, policy_failed, refresh_policies
 from leveret.runtime.logs.gathering import Gathering
@@ -54,9 +52,6 @@ from leveret.session.host import Sender
 from leveret.wire.chunk import Header
 
 logger = logging.getLogger(__name__)
-
-DeadLettered: TypeAlias = tuple[Queue, DeadLetters, set[Queue]]
-"""The queue in which messages died, the messages, and the queues that get them."""
 
 DEATHS_MAX: Final = 16
 """The most times that a message dies and is published anew within one flush; the next flush goes on."""
@@ -130,7 +125,7 @@ class Engine:
         self._failed: set[Queue] = set()
         self._definitions_again_s = 0.0
         self._gone: set[Queue] = set()
-        self._dead_lettered: list[DeadLettered] = []
+        self._dead_letters = DeadLetterPublisher(broker, commit, self._gone, self._mark, self._retry_later)
         self._flush_number = 0
         self._has_stopped = False
         self._holds: dict[Sender, int] = {}
@@ -244,7 +239,11 @@ class Engine:
             await others_first()
 
     def append_now(self, queue: Queue) -> None:
-        """Append a queue's gathered messages; if the disk refuses them, the flush nacks them."""
+        """Append a queue's gathered messages; if the disk refuses them, the flush nacks them, and all that follow."""
+        if queue in self._failed:
+            queue.gathered.take()
+            queue.sequences.take_numbered()
+            return
         try:
             self._queues.append_messages(queue)
         except StorageError as error:
@@ -262,7 +261,7 @@ class Engine:
         try:
             if queue.damage is None and self._broker.may_deliver():
                 queue.dispatch(now_ms, elapsed_ms)
-                self._dead_letter(queue, now_ms)
+                self._dead_letters.publish(queue, now_ms)
             self._queues.append_settlements(queue)
             if self.replication_port is not None:
                 self.replication_port.flushed(queue)
@@ -330,6 +329,9 @@ class Engine:
         if queue.damage is None:
             self.take_down(queue, error)
 
+    def _retry_later(self, queue: Queue) -> None:
+        self._deadlines.set(queue, self.elapsed_ms() + RETRY_MS)
+
     def _due(self, queues: list[Queue]) -> None:
         """Flush queues with expired messages, and queues that expired."""
         for queue in queues:
@@ -337,20 +339,7 @@ class Engine:
                 self._broker.dirty[queue] = None
         self.touch()
 
-    # -- the dead -----------------------------------------------------------------------------
-
-    def _dead_letter(self, queue: Queue, now_ms: int) -> None:
-        """Publish a queue's dead letters; `_promise` settles them here only after they are safe."""
-        for letters in queue.dead_lettering.take():
-            takers = route_dead_letters(self._broker, queue, letters, now_ms // 1000)
-            self._dead_lettered.append((queue, letters, takers))
-
-    def _settle_buried(self, dead_lettered: list[DeadLettered]) -> None:
-        for queue, letters, _ in dead_lettered:
-            for run in letters.runs:
-                if run.first != NOT_STORED:
-                    queue.settle(run.first, len(run.bodies), Reason.DEAD_LETTERED)
-            self._mark(queue)
+    # -- promises --------------------------------------------------------------------------------
 
     def _is_refused_by_disk(self, batch: ConfirmBatch) -> bool:
         """Whether the disk has refused messages of the batch, or settlements of its transaction, which wait."""
@@ -360,46 +349,6 @@ class Engine:
         return batch.settles and any(
             isinstance(queue, Queue) and queue.settling and queue not in dirty for queue in batch.queues
         )
-
-    def _promise_dead_lettered(self) -> None:
-        """Keep dead letters in their queue until all targets have them, for which a disk may take hours."""
-        dead_lettered, self._dead_lettered = self._dead_lettered, []
-        waiting: list[DeadLettered] = []
-        for letter in dead_lettered:
-            queue, letters, takers = letter
-            failed = takers & self._failed
-            if failed:
-                self._dead_letter_later(queue, letters._replace(done=letters.done | (takers - failed)))
-            elif self.replication_port is not None and any(map(self.replication_port.concerns, takers)):
-                self._await_takers(letter)
-            else:
-                waiting.append(letter)
-        if waiting:
-            self._commit.when_durable(lambda: self._dead_letter_or_settle(waiting))
-
-    def _await_takers(self, letter: DeadLettered) -> None:
-        """As above, if other nodes have to keep the dead letters; a leader that refuses them is asked again."""
-        queue, letters, takers = letter
-        outcome = ConfirmOutcome(
-            lambda ok: self._settle_buried([letter]) if ok else self._dead_letter_later(queue, letters)
-        )
-        durable = outcome.part()
-        self._commit.when_durable(lambda: durable(self._gone.isdisjoint(takers)))
-        if self.replication_port is not None:
-            self.replication_port.when_taken(takers, outcome.part)
-        outcome.seal()
-
-    def _dead_letter_or_settle(self, dead_lettered: list[DeadLettered]) -> None:
-        lost = [letter for letter in dead_lettered if not self._gone.isdisjoint(letter[2])]
-        for queue, letters, takers in lost:
-            self._dead_letter_later(queue, letters._replace(done=letters.done | (takers - self._gone)))
-        self._settle_buried(
-            [letter for letter in dead_lettered if letter not in lost] if lost else dead_lettered
-        )
-
-    def _dead_letter_later(self, queue: Queue, letters: DeadLetters) -> None:
-        queue.dead_lettering.add(letters)
-        self._deadlines.set(queue, self.elapsed_ms() + RETRY_MS)
 
     def when_safe(self, queue: Queue, then: Callable[[], None]) -> None:
         """Call back once this flush's records of a queue are safe wherever a confirm would wait; or never."""
@@ -554,7 +503,7 @@ class Engine:
                 waiting.append((channel, batch))
             else:
                 self._confirm_batch(channel, batch, True)
-        self._promise_dead_lettered()
+        self._dead_letters.promise(self._failed, self.replication_port)
         self._failed.clear()
         copies, self._copies = self._await_mirrors(self._copies), []
         appended, self._appended_bytes = self._appended_bytes, 0

@@ -65,6 +65,15 @@ class ReplicationPort(ConfirmPort, Protocol):
     def when_taken(self, queues: Iterable[Queue], part: Part) -> None:
         """The same for everything that these queues got up to this flush."""
 
+    def when_decided(
+        self, queue: Queue, since: int, place: int, then: Callable[[list[tuple[int, int]]], None]
+    ) -> None:
+        """Call back when the leader of a queue has, or refuses, the messages behind the place `since`, up to `place`.
+
+        `then` gets what has to be published again, as such ranges of places: nothing is stored of it. What the leader
+        drops for want of room is not in it, and neither is what its queue has although no other site does.
+        """
+
     def is_overloaded(self) -> bool:
         """Whether publishers should wait for other nodes."""
 

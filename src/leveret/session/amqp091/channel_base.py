@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from pamqp import base, commands
 
-from leveret.core.queues.confirms import ConfirmBatch, Confirms
+from leveret.core.queues.confirms import Confirm, ConfirmBatch, Confirms
 from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.head import Head
 from leveret.core.queues.messages import Run
@@ -198,12 +198,16 @@ class ChannelBase(DeliveryChannel):
             self._committed(batch, ok)
             return
         before = self.confirms.confirmed
-        for tag, multiple, positive in self.confirms.decided(batch, ok):
-            encode = wire.ack if positive else wire.nack
-            self.connection.send(encode(self.number, tag, multiple))
+        for confirm in self.confirms.decided(batch, ok):
+            self.connection.send(self.encode_confirm(confirm))
         count = self.confirms.confirmed - before
         self.counters.confirm += count
         self.connection.counters.confirm += count
+
+    def encode_confirm(self, confirm: Confirm) -> bytes:
+        """The frame of a confirm."""
+        encode = wire.ack if confirm.positive else wire.nack
+        return encode(self.number, confirm.tag, confirm.multiple)
 
     def _committed(self, batch: ConfirmBatch, ok: bool) -> None:
         if ok:

@@ -37,6 +37,7 @@ PUBLISHING_MAX: Final = 60_000
 PIECE_BYTES: Final = 1024 * 1024
 """The most octets of publishes that are encoded at once."""
 _MULTIPLE: Final = 1
+_REQUEUE: Final = 2
 
 
 class ForwardedPublication(Protocol):
@@ -44,8 +45,8 @@ class ForwardedPublication(Protocol):
 
     unconfirmed: Unconfirmed
 
-    def decided(self, number: int, *, ok: bool) -> None:
-        """Note that the leader has, or refuses, everything up to `number`."""
+    def decided(self, number: int, *, ok: bool, is_final: bool = False) -> None:
+        """Note that the leader has, or refuses, everything up to `number`; see Unconfirmed.settle."""
 
     def is_at(self, number: int) -> None:
         """Note the last message that the leader has, on disk or not."""
@@ -303,7 +304,7 @@ class Outlet:
         known = self._publication.unconfirmed.known
         if not payload[12] & _MULTIPLE and number > known + 1:
             raise PeerError(f"a confirm of message {number} alone, where {known} was the last")
-        self._publication.decided(number, ok=ok)
+        self._publication.decided(number, ok=ok, is_final=bool(payload[12] & _REQUEUE))
 
     def close(self) -> None:
         """Close the channel, after the last publish."""

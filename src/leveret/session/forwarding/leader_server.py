@@ -14,7 +14,7 @@ from pamqp import commands
 
 from leveret.core.broker.actor import Unrestricted
 from leveret.core.broker.churn import Churn
-from leveret.core.queues.confirms import ConfirmBatch, Confirms
+from leveret.core.queues.confirms import Confirm, ConfirmBatch, Confirms
 from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.consumers import QueueConsumer as AnyConsumer
 from leveret.core.queues.counters import Counters
@@ -165,6 +165,10 @@ class ForwardedChannel(Channel):
         self.reference = b""
         self.next_number = 0
         self.again = 0
+        self._before = 0
+        # The last publish that the disk refused first, 0 for none.
+        self._refused_last = 0
+        self._held: list[ConfirmBatch] = []
         self._settled: dict[object, bool] = {}
         self._settling: list[_Settling] = []
 
@@ -181,6 +185,7 @@ class ForwardedChannel(Channel):
                 self._bind(forwarding.decode_target(payload))
             case forwarding.NUMBERS:
                 self.next_number, self.again = forwarding.decode_numbers(payload)
+                self._before = self.next_number - 1
             case forwarding.CREDIT:
                 self._credit(*forwarding.decode_credit(payload))
             case forwarding.STORE:
@@ -265,7 +270,9 @@ class ForwardedChannel(Channel):
         return ForwardedChannelConsumer(self, queue, tag, method, self.prefetch)
 
     def tick(self, now_ms: int) -> None:
-        """Do nothing: the client's node checks the consumer timeout."""
+        """Have the next flush confirm what is stored; the client's node checks the consumer timeout."""
+        if self._held:
+            self.connection.confirming[self] = None
 
     def moved(self, consumer: AnyConsumer) -> None:
         """Tell the consumer's node that the queue has another leader, so that it registers the consumer there."""
@@ -285,24 +292,68 @@ class ForwardedChannel(Channel):
     def close_batches(self) -> list[ConfirmBatch]:
         """See Channel."""
         settling, self._settling = self._settling, []
-        return [*super().close_batches(), *settling]
+        held, self._held = self._held, []
+        return [*held, *super().close_batches(), *settling]
+
+    @property
+    def takes_publishes(self) -> bool:
+        """Whether the disk has refused no message of this channel.
+
+        Behind a refused message none is taken: by its number the refused one would count as stored for the other node,
+        if this node is lost before the refusal arrives. The other node publishes it again on another channel.
+        """
+        return not self._refused_last
 
     def confirm(self, batch: ConfirmBatch, ok: bool) -> None:
-        """See Channel.
-
-        Behind messages that the disk refused, none is taken on this channel: by its number they would count as stored
-        for the other node, if this one is lost before the refusal arrives.
-        """
+        """See Channel."""
         if not isinstance(batch, _Settling):
-            super().confirm(batch, ok)
-            if not (ok or batch.refused or self.target is None or self.is_closing):
-                self.connection.fail(Fault(forwarding.NOT_LED, "the disk refused messages"), self.number, 0)
+            if ok or batch.refused or batch.unmet or self.target is None or self.is_closing:
+                super().confirm(batch, ok)
+            else:
+                self._nack_unstored(self.target, batch)
+            if (
+                self._refused_last
+                and self.confirms is not None
+                and self.confirms.confirmed >= self._refused_last
+            ):
+                self._detach()
         elif not ok:
             node = self.connection.host.node_name
             error = Fault(506, f"the disk of node '{node}' refused the settlements; see that node's log")
             self.connection.fail(error, self.number, 0)
         elif not self.is_closing:
             self.connection.send(forwarding.settle_ok(self.number))
+
+    def _nack_unstored(self, queue: Queue, batch: ConfirmBatch) -> None:
+        """Nack messages that the disk refused, in their turn, and those only.
+
+        The flush that met the refusal may have stored some, or got some that were stored before. A broker publishes
+        nacked dead letters again, and they would be there twice.
+        """
+        if queue.damage is not None or self.connection.broker.queues.get(queue.key) is not queue:
+            # Earlier messages may have no outcome here any more.
+            super().confirm(batch, ok=False)
+            self._detach()
+            return
+        stored_last = queue.last_sequence(self.reference) - self._before
+        if stored_last >= batch.last:
+            self._held.append(batch)
+        elif stored_last > batch.last - batch.count:
+            # On the next channel the stored ones are a batch of their own.
+            self._detach()
+        else:
+            self._refused_last = self._refused_last or batch.last
+            super().confirm(batch, ok=False)
+
+    def _detach(self) -> None:
+        """Have the other node publish on another channel what has no confirm."""
+        self.connection.fail(Fault(forwarding.NOT_LED, "the disk refused messages"), self.number, 0)
+
+    def encode_confirm(self, confirm: Confirm) -> bytes:
+        """See Channel; a nack with `requeue` is for good: a broker does not publish the messages again."""
+        if confirm.is_final:
+            return forwarding.nack(self.number, confirm.tag, multiple=confirm.multiple, requeue=True)
+        return super().encode_confirm(confirm)
 
     def take(self, tag: int, multiple: bool) -> Collection[Unacked]:
         """See Channel; deliveries of a queue that has another leader now are gone."""
@@ -419,12 +470,15 @@ class _Publisher(Publisher):
         if not isinstance(channel, ForwardedChannel) or channel.target is None:
             super().publish(destination, messages)
             return
+        if not channel.takes_publishes:
+            return
         queue, end = channel.target, channel.next_number + len(messages)
         known = min(len(messages), queue.last_sequence(channel.reference) - channel.next_number + 1)
         if known > 0:
             batch = self.batch_of(channel, known, refused=False)
             if batch is not None:
                 batch.queues[queue] = queue.definition.durable or batch.queues.get(queue, False)
+            self._end_batch(channel)
             channel.next_number += known
             messages = messages.cut(known, len(messages))
         if messages:

@@ -204,6 +204,20 @@ class RemoteLeaders:
         number = publication.unconfirmed.last if place is None else place + queue.ahead
         publication.unconfirmed.when_known(notify, number, alone=place is not None)
 
+    def when_decided(
+        self, queue: RemoteQueue, since: int, place: int, then: Callable[[list[tuple[int, int]]], None]
+    ) -> None:
+        """See ports.ReplicationPort; `since` and `place` are places of messages of this flush."""
+        publication, ahead = self._publications.get((queue.key, queue.epoch)), queue.ahead
+        if publication is None:
+            then([(since, place)])
+            return
+        publication.unconfirmed.when_decided(
+            lambda ranges: then([(first - ahead, last - ahead) for first, last in ranges]),
+            since + ahead,
+            place + ahead,
+        )
+
     def when_batch_confirmed(self, batch: ConfirmBatch, notify: Notify) -> bool:
         """Call back when the leaders of all queues of a batch have their part; return False if all are led here.
 

@@ -104,11 +104,11 @@ class Publication:
         """Refuse all waiting messages; a leader may have taken some of them all the same."""
         self.decided(self.unconfirmed.last, ok=False)
 
-    def decided(self, number: int, *, ok: bool) -> None:
-        """Note that the leader has, or refuses, all messages up to a number."""
+    def decided(self, number: int, *, ok: bool, is_final: bool = False) -> None:
+        """Note that the leader has, or refuses, all messages up to a number; see Unconfirmed.settle."""
         kept = self.unconfirmed
         size, count = kept.size_bytes, len(kept)
-        notify = kept.settle(number, ok=ok)
+        notify = kept.settle(number, ok=ok, is_final=is_final)
         self._kept.freed(self, size - kept.size_bytes, count - len(kept))
         self._may_reject = self._may_reject and len(kept) > 0
         for call in notify:
@@ -121,7 +121,7 @@ class Publication:
         """
         self._note_overflow()
         if self._may_reject:
-            self.decided(number, ok=False)
+            self.unconfirmed.doubt(number)
 
     def _note_overflow(self) -> None:
         """Note whether a leader may reject messages: it may have done so before another policy came."""

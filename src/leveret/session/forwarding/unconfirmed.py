@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from leveret.core.queues.messages import Messages, Run
@@ -12,11 +13,19 @@ Notify = Callable[[bool], None]
 
 
 class _Waiter(NamedTuple):
-    """The callback for when the outcome of all numbers after `since`, up to `number`, is known."""
+    """Of messages after `since`, up to `number`: `notify` gets what was refused once all outcomes are known."""
 
     since: int
     number: int
-    notify: Notify
+    notify: Callable[[list[_Refused]], None]
+
+
+class _Refused(NamedTuple):
+    """The numbers after `since`, up to `number`, that a leader refused; see Unconfirmed.settle."""
+
+    since: int
+    number: int
+    is_final: bool
 
 
 class Unconfirmed:
@@ -35,8 +44,9 @@ class Unconfirmed:
         self.known = 0
         self.sent = 0
         self.size_bytes = 0
+        self._doubted = 0
         self._runs: deque[Run] = deque()
-        self._refused: deque[tuple[int, int]] = deque()
+        self._refused: deque[_Refused] = deque()
         self._waiting: deque[_Waiter] = deque()
 
     def __len__(self) -> int:
@@ -60,18 +70,44 @@ class Unconfirmed:
         With `alone`, the outcome is that of this message only.
         """
         number = min(number, self.last)
+        since = number - 1 if alone or number <= self.known else self.known
+        self._wait(_Waiter(since, number, lambda refused: notify(not refused)))
+
+    def when_decided(self, then: Callable[[list[tuple[int, int]]], None], since: int, number: int) -> None:
+        """Call back when the outcome of the messages after `since`, up to `number`, is known.
+
+        `then` gets those that were refused and not for good, as ranges like these: no queue has them.
+        """
+
+        def decided(refused: list[_Refused]) -> None:
+            again = [each for each in refused if not each.is_final]
+            then([(max(since, each.since), min(number, each.number)) for each in again])
+
+        self._wait(_Waiter(since, number, decided))
+
+    def _wait(self, waiter: _Waiter) -> None:
+        number = waiter.number
         if number <= self.known:
-            notify(not self._was_refused(number - 1, number))
+            waiter.notify(self._refused_of(waiter))
             return
-        waiter = _Waiter(number - 1 if alone else self.known, number, notify)
         # Of several waiters of one flush, those for all of it may come before those for a part.
         place = len(self._waiting)
         while place and self._waiting[place - 1].number > number:
             place -= 1
         self._waiting.insert(place, waiter)
 
-    def settle(self, number: int, *, ok: bool) -> list[Callable[[], None]]:
+    def doubt(self, number: int) -> None:
+        """Note that a leader may have refused some messages up to `number`, for good: a later confirm covers them."""
+        self._doubted = max(self._doubted, number)
+
+    def settle(self, number: int, *, ok: bool, is_final: bool = False) -> list[Callable[[], None]]:
         """Note that the leader has, or has refused, all messages up to `number` whose outcome was unknown.
+
+        Args:
+            number: the last of these messages.
+            ok: whether the leader confirms them.
+            is_final: whether a broker must not publish the refused messages again, because its queue has them, or
+                because it dropped them for want of room.
 
         Returns:
             The callbacks to call, in order.
@@ -80,21 +116,23 @@ class Unconfirmed:
             return []
         number = min(number, self.last)
         if not ok:
-            self._refused.append((self.known, number))
+            self._refused.append(_Refused(self.known, number, is_final))
+        elif self._doubted > self.known:
+            self._refused.append(_Refused(self.known, min(number, self._doubted), True))
         self._drop(number - self.known)
         self.known = number
         notify: list[Callable[[], None]] = []
         while self._waiting and self._waiting[0].number <= number:
             waiter = self._waiting.popleft()
-            notify.append(_call(waiter.notify, not self._was_refused(waiter.since, waiter.number)))
+            notify.append(partial(waiter.notify, self._refused_of(waiter)))
         if self._refused:
             since = min((waiter.since for waiter in self._waiting), default=number)
-            while self._refused and self._refused[0][1] <= since:
+            while self._refused and self._refused[0].number <= since:
                 self._refused.popleft()
         return notify
 
-    def _was_refused(self, since: int, number: int) -> bool:
-        return any(first < number and since < last for first, last in self._refused)
+    def _refused_of(self, waiter: _Waiter) -> list[_Refused]:
+        return [each for each in self._refused if each.since < waiter.number and waiter.since < each.number]
 
     def _drop(self, count: int) -> None:
         runs = self._runs
@@ -105,7 +143,3 @@ class Unconfirmed:
                 runs.appendleft(run.behind(dropped))
             count -= len(dropped)
             self.size_bytes -= dropped.body_bytes
-
-
-def _call(notify: Notify, ok: bool) -> Callable[[], None]:
-    return lambda: notify(ok)

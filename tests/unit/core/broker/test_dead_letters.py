@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pamqp import commands, header
 
 from leveret.core.broker.broker import Broker
-from leveret.core.broker.dead_letters import dead_letter, route_dead_letters
+from leveret.core.broker.dead_letters import RoutedLetters, Taken, dead_letter, route_dead_letters
 from leveret.core.broker.deferred_work import AT_ONCE
-from leveret.core.queues.dead_lettering import DeadLetters
+from leveret.core.queues.dead_lettering import NOT_STORED, DeadLetters
 from leveret.core.queues.head import Head, make_head
 from leveret.core.queues.messages import Run, alike
 from leveret.core.queues.queue import Queue
@@ -78,10 +80,56 @@ def test_a_message_goes_round_to_where_it_died_only_if_somebody_rejects_it_on_th
     queue: Queue = broker.queues["v", "q"]
     queue.configure(QueueSettings(dead_letter_exchange="dlx"))
     once = dead_letter_head(head_of(), "q", reason, 7, "dlx", None)
-    assert route_dead_letters(broker, queue, DeadLetters([Run(0, alike(once, [b"abc"]))], reason), 8) == (
-        {queue} if comes_back else set()
-    )
+    letters = DeadLetters([Run(0, alike(once, [b"abc"]))], reason)
+    published = route_dead_letters(broker, queue, letters, 8)
+    assert published == RoutedLetters(queue, letters, {queue: [Taken(0, 1, 1)]} if comes_back else {})
     assert len(queue.gathered) == comes_back
+
+
+@given(st.data())
+def test_only_what_a_target_did_not_take_is_published_again_and_only_there(data: st.DataObject) -> None:
+    sizes = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
+    firsts = [data.draw(st.sampled_from([NOT_STORED, 100 * number])) for number in range(len(sizes))]
+    bodies = [b"%d" % number for number in range(sum(sizes))]
+    left = iter(bodies)
+    runs = [
+        Run(first, alike(head_of(), [next(left) for _ in range(size)]))
+        for first, size in zip(firsts, sizes, strict=True)
+    ]
+    offsets = [
+        run.first if run.first == NOT_STORED else run.first + at for run in runs for at in range(len(run))
+    ]
+    one, other, early = (Queue(d.Queue(vhost="v", name=name), lambda queue, offset: []) for name in "abc")
+    missing: list[set[Queue]] = [set() for _ in bodies]
+    takers: dict[Queue, list[Taken]] = {}
+    refused: dict[Queue, list[tuple[int, int]]] = {}
+    for target in (one, other):
+        place = data.draw(st.integers(0, 9))
+        for start in range(len(bodies)):
+            # Some are dropped for want of room.
+            if data.draw(st.booleans()):
+                place += 1
+                takers.setdefault(target, []).append(Taken(start, 1, place))
+                if data.draw(st.booleans()):
+                    refused.setdefault(target, []).append((place - 1, place))
+                    missing[start].add(target)
+    letters = DeadLetters(runs, "expired", frozenset([early]))
+    taken, again = RoutedLetters(one, letters, takers).parted(refused)
+    found: dict[tuple[bytes, int], set[Queue]] = {
+        (body, run.first if run.first == NOT_STORED else run.first + at): set()
+        for run in taken
+        for at, body in enumerate(run.bodies)
+    }
+    for each in again:
+        assert early in each.done
+        for run in each.runs:
+            for at, body in enumerate(run.bodies):
+                key = body, run.first if run.first == NOT_STORED else run.first + at
+                assert key not in found
+                found[key] = takers.keys() - each.done
+    assert found == {
+        (body, offset): targets for body, offset, targets in zip(bodies, offsets, missing, strict=True)
+    }
 
 
 def test_a_message_dies_while_its_exchange_is_deleted_step_by_step() -> None:
@@ -104,5 +152,5 @@ def test_a_message_dies_while_its_exchange_is_deleted_step_by_step() -> None:
     broker.deletions.delete_exchange("v", "dlx", lambda is_there: None, if_unused=True)
     assert broker.deferred_work
     letters = DeadLetters([Run(0, alike(head_of(), [b"abc"]))], "expired")
-    assert route_dead_letters(broker, queue, letters, 8) == set()
+    assert route_dead_letters(broker, queue, letters, 8).takers == {}
     assert broker.find_exchange("v", "dlx") is None

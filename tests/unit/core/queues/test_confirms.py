@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.core.queues.confirms import ConfirmBatch, ConfirmOutcome, Confirms
+from leveret.core.queues.confirms import Confirm, ConfirmBatch, ConfirmOutcome, Confirms
 
 
-def covered(confirms: list[tuple[int, bool, bool]], after: int) -> tuple[list[tuple[int, bool]], int]:
+def covered(confirms: list[Confirm], after: int) -> tuple[list[tuple[int, bool]], int]:
     """The publishes that these frames confirm, as a client reads them: (number, positive)."""
     numbers: list[tuple[int, bool]] = []
-    for tag, multiple, positive in confirms:
+    for tag, multiple, positive, _ in confirms:
         first = after + 1 if multiple else tag
         assert first == after + 1, "a single confirm must be the next, or the client would see a hole"
         numbers += [(number, positive) for number in range(first, tag + 1)]
@@ -53,7 +53,7 @@ def test_one_publish_is_confirmed_as_one() -> None:
     confirms = Confirms()
     batch = confirms.publish(1)
     assert confirms.close_batches() == [batch]
-    assert confirms.decided(batch, True) == [(1, False, True)]
+    assert confirms.decided(batch, True) == [Confirm(1, False, True)]
 
 
 def test_a_flush_without_publishes_has_no_batch() -> None:
@@ -77,7 +77,11 @@ def test_a_refused_publish_is_a_batch_of_its_own_between_its_neighbours() -> Non
     ]
     assert confirms.decided(refused, False) == []
     assert confirms.decided(after, True) == []
-    assert confirms.decided(before, True) == [(2, True, True), (3, False, False), (4, False, True)]
+    assert confirms.decided(before, True) == [
+        Confirm(2, True, True),
+        Confirm(3, False, False, is_final=True),
+        Confirm(4, False, True),
+    ]
 
 
 def test_a_batch_waits_for_the_disk_if_any_of_its_queues_does() -> None:

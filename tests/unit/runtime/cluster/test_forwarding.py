@@ -28,6 +28,7 @@ from leveret.runtime.cluster.membership.links import MemberLinks, RequestLinks
 from leveret.runtime.cluster.membership.listener import ClusterListener
 from leveret.runtime.link.credentials import NodeCredentials
 from leveret.runtime.link.peer import LinkPeer, Receiver
+from leveret.runtime.logs import engine
 from leveret.runtime.logs.ports import Part
 from leveret.runtime.node.node import Node
 from leveret.session.amqp091.connection import ClientConnection
@@ -104,9 +105,13 @@ class Site:
         self.forwarding.leaders.when_batch_confirmed(batch, part())
 
     def when_taken(self, queues: Iterable[Queue], part: Part) -> None:
-        for queue in queues:
-            if isinstance(queue, RemoteQueue):
-                self.forwarding.leaders.when_confirmed(queue, part())
+        pass
+
+    def when_decided(
+        self, queue: Queue, since: int, place: int, then: Callable[[list[tuple[int, int]]], None]
+    ) -> None:
+        assert isinstance(queue, RemoteQueue)
+        self.forwarding.leaders.when_decided(queue, since, place, then)
 
     def is_overloaded(self) -> bool:
         return self.forwarding.is_overloaded()
@@ -315,6 +320,57 @@ async def test_dead_letters_wait_for_the_leader_of_the_queue_they_go_to() -> Non
         await asyncio.to_thread(_publish_to, here, "here")
         await until(lambda: there.queue("q").message_count == 1)
         await until(lambda: here.queue("here").message_count == 0)
+
+
+@pytest.mark.parametrize("refusal", ["full", "disk", "unmet"])
+async def test_a_dead_letter_that_one_of_two_targets_refuses_is_not_published_again_to_the_other(
+    monkeypatch: pytest.MonkeyPatch, refusal: str
+) -> None:
+    """What a full target refuses is dropped, as at one node; what a disk refuses comes later; each comes once."""
+    monkeypatch.setattr(engine, "RETRY_MS", 50)
+    arguments = {"x-max-length": 1, "x-overflow": "reject-publish"} if refusal == "full" else {}
+    targets = [
+        d.Queue(vhost="/", name="x", epoch=1, arguments=arguments),
+        d.Queue(vhost="/", name="y", epoch=2),
+    ]
+    dead = {"x-dead-letter-exchange": "amq.fanout", "x-message-ttl": 0}
+    bindings = [d.Binding(vhost="/", source="amq.fanout", destination=name) for name in "xy"]
+    async with sites(*targets) as (here, there):
+        for site in (here, there):
+            site.node.broker.apply(d.Put(d.Queue(vhost="/", name="here", epoch=3, arguments=dead)))
+            for binding in bindings:
+                site.node.broker.apply(d.Put(binding))
+        if refusal == "full":
+            await asyncio.to_thread(_publish_to, there, "x")
+        if refusal == "disk":
+            append, refusals = there.node.log_store.append_messages, iter(range(2))
+
+            def append_messages(queue: Queue) -> None:
+                if queue.key[1] == "x" and queue.gathered and next(refusals, None) is not None:
+                    queue.gathered.take()
+                    queue.sequences.take_numbered()
+                    raise StorageError("no room")
+                append(queue)
+
+            monkeypatch.setattr(there.node.log_store, "append_messages", append_messages)
+        if refusal == "unmet":
+            there.node.engine.confirm_ports = [NoOtherSite()]
+        for _ in range(3):
+            await asyncio.to_thread(_publish_to, here, "here")
+        await until(lambda: here.queue("here").message_count == 0)
+        await asyncio.sleep(0.2)
+        assert [there.queue(name).message_count for name in "xy"] == [1 if refusal == "full" else 3, 3]
+
+
+class NoOtherSite:
+    """A policy has confirms wait for another site, and none is there."""
+
+    def concerns(self, queue: object) -> bool:
+        return True
+
+    def when_kept(self, batch: ConfirmBatch, part: Part) -> None:
+        batch.unmet = "no other site"
+        part()(False)
 
 
 def _publish_to(site: Site, queue: str) -> None:

@@ -16,7 +16,7 @@ from leveret.core.broker.topology import ExchangeState, Topology
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.stream import Stream
 from leveret.model import definitions as d
-from leveret.runtime.logs.engine import Engine
+from leveret.runtime.logs.dead_letters import DeadLetterPublisher
 from leveret.runtime.logs.queue_store import QueueStore
 from leveret.runtime.logs.stream_store import StreamStore
 from leveret.session.amqp091.channel import Channel
@@ -51,7 +51,7 @@ def in_step(owner: type, name: str) -> Break:
     [
         pytest.param({}, in_step(QueueStore, "append_messages"), id="in the append"),
         pytest.param({}, in_step(Queue, "dispatch"), id="in the dispatch"),
-        pytest.param({}, in_step(Engine, "_dead_letter"), id="in dead-lettering"),
+        pytest.param({}, in_step(DeadLetterPublisher, "publish"), id="in dead-lettering"),
         pytest.param({}, in_step(QueueStore, "append_settlements"), id="in the append of settlements"),
         pytest.param(
             {"x-queue-type": "stream"}, in_step(StreamStore, "append_messages"), id="in a stream's append"

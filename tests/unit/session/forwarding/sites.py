@@ -14,6 +14,7 @@ from leveret.core.queues.queue_types import make_queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.queues.stream import Stream, StreamBatch
 from leveret.model import definitions as d
+from leveret.runtime.logs.queue_store import sequences_in
 from leveret.session.amqp091.connection import AmqpState
 from leveret.session.forwarding.leader_client import LeaderClient
 from leveret.session.forwarding.leader_server import ForwardedConnection
@@ -61,6 +62,9 @@ class RelayNode(FakeNode):
         self.node_name = name
         self.refuses_settlements = False
         self.refuses_messages = False
+        self.stored_parts = 0
+        self.keeps_alone = False
+        self.held: list[tuple[ConfirmingChannel, ConfirmBatch]] | None = None
         self._refused: set[Queue] = set()
         self.forwarded = RemoteLeaders(name, self.broker, self.outbox, f"{name}-1".encode(), self._dial)
         self.leaders = self.forwarded
@@ -107,11 +111,16 @@ class RelayNode(FakeNode):
             return
         numbered = queue.sequences.take_numbered()
         if self.refuses_messages and queue.gathered:
-            queue.gathered.take()
+            # The disk may take the first chunks of a flush.
+            first = queue.gathered.take()[: self.stored_parts]
             self._refused.add(queue)
-            return
+            for part in first:
+                queue.gathered.add(part)
+            numbers = sequences_in(numbered, 0, sum(map(len, first)), is_last=False)
+        else:
+            numbers = {each.reference: each.sequence for each in numbered}
         super().append_now(queue)
-        queue.sequences.note_logged({each.reference: each.sequence for each in numbered})
+        queue.sequences.note_logged(numbers)
 
     def turn(self) -> None:
         """What the engine does at the end of a turn, for all who are connected."""
@@ -140,10 +149,21 @@ class RelayNode(FakeNode):
                 client.session.resume()
             client.replies += decode(client.session.take_output())
 
+    def release(self) -> None:
+        """The mirrors have what was held."""
+        held, self.held = self.held or [], None
+        for channel, batch in held:
+            channel.confirm(batch, ok=True)
+
     def _promise(self, channel: ConfirmingChannel, batch: ConfirmBatch) -> None:
         is_refused = not self._refused.isdisjoint(batch.queues)
         if batch.refused or is_refused or (batch.settles and self.refuses_settlements):
             channel.confirm(batch, ok=False)
+        elif self.keeps_alone:
+            batch.unmet = "no other site has it"
+            channel.confirm(batch, ok=False)
+        elif self.held is not None:
+            self.held.append((channel, batch))
         elif not self.forwarded.when_batch_confirmed(batch, partial(channel.confirm, batch)):
             channel.confirm(batch, ok=True)
 

@@ -18,14 +18,19 @@ HEADS = [make_head(b"", b"k", content_header(b"\0\0", size)) for size in (1, 3)]
         st.one_of(
             st.tuples(st.just("add"), st.integers(1, 6), st.booleans()),
             st.tuples(st.just("wait"), st.integers(1, 6), st.booleans()),
-            st.tuples(st.just("settle"), st.integers(1, 9), st.booleans()),
+            st.tuples(st.just("decide"), st.integers(1, 6), st.booleans()),
+            st.tuples(st.sampled_from(["settle", "drop"]), st.integers(1, 9), st.booleans()),
+            st.tuples(st.just("doubt"), st.integers(1, 6), st.booleans()),
         ),
         max_size=60,
     )
 )
 def test_each_is_told_of_what_it_waits_for_when_that_is_known(steps: list[tuple[str, int, bool]]) -> None:
     kept = Unconfirmed()
-    outcomes: list[bool] = []
+    # True, False for good, or None for a refusal after which the message is published again.
+    outcomes: list[bool | None] = []
+    deciding: list[tuple[int, int, list[list[tuple[int, int]]]]] = []
+    doubted = 0
     expected: list[tuple[Head, int]] = []
     waiting: list[tuple[int, int, list[bool]]] = []
     for what, count, flag in steps:
@@ -39,14 +44,32 @@ def test_each_is_told_of_what_it_waits_for_when_that_is_known(steps: list[tuple[
                 told: list[bool] = []
                 kept.when_known(told.append, number, alone=flag)
                 waiting.append((number - 1 if flag else kept.known, number, told))
-            case "settle":
+            case "decide" if kept.last > kept.known:
+                number = min(kept.last, kept.known + count)
+                since = number - 1 if flag else kept.known
+                again: list[list[tuple[int, int]]] = []
+                kept.when_decided(again.append, since, number)
+                deciding.append((since, number, again))
+            case "doubt":
+                doubted = max(doubted, min(kept.last, kept.known + count))
+                kept.doubt(doubted)
+            case "settle" | "drop":
                 before, number = kept.known, min(kept.last, kept.known + count)
-                outcomes += [flag] * (number - before)
-                for call in kept.settle(before + count, ok=flag):
+                refusal = False if what == "drop" else None
+                outcomes += [each > doubted if flag else refusal for each in range(before + 1, number + 1)]
+                for call in kept.settle(before + count, ok=flag, is_final=what == "drop"):
                     call()
         assert len(outcomes) == kept.known
         for since, number, told in waiting:
             assert told == ([all(outcomes[since:number])] if number <= kept.known else [])
+        for since, number, again in deciding:
+            assert len(again) == (number <= kept.known)
+            told_again = {
+                each for ranges in again for first, last in ranges for each in range(first + 1, last + 1)
+            }
+            assert told_again == {
+                each for each in range(since + 1, number + 1) if again and outcomes[each - 1] is None
+            }
         left = [(head, number) for head, number in expected if number > kept.known]
         assert [each.head for each in kept.runs() for _ in each.bodies] == [head for head, _ in left]
         assert kept.size_bytes == sum(head.body_bytes for head, _ in left)

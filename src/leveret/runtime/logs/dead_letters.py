@@ -1,0 +1,112 @@
+"""Dead letters are settled in their queue once all targets have them, and published again only where they lack."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Set
+from functools import partial
+from typing import Final, TypeAlias
+
+from leveret.core.broker.broker import Broker
+from leveret.core.broker.dead_letters import RoutedLetters, route_dead_letters
+from leveret.core.queues.confirms import ConfirmOutcome
+from leveret.core.queues.dead_lettering import NOT_STORED
+from leveret.core.queues.queue import Queue
+from leveret.model.reasons import Reason
+from leveret.runtime.logs.commit import GroupCommit
+from leveret.runtime.logs.ports import ReplicationPort
+
+Refused: TypeAlias = dict[Queue, list[tuple[int, int]]]
+"""By target of dead letters, what it did not take; see RoutedLetters.parted."""
+_ALL: Final = [(0, sys.maxsize)]
+
+
+class DeadLetterPublisher:
+    """See the module."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        commit: GroupCommit,
+        gone: set[Queue],
+        settled: Callable[[Queue], None],
+        retry_later: Callable[[Queue], None],
+    ) -> None:
+        """Begin without letters.
+
+        Args:
+            broker: routes the letters.
+            commit: the group commit of the logs here.
+            gone: the queues whose log files were removed: they keep nothing of what they took.
+            settled: called with a queue some of whose dead letters are settled.
+            retry_later: called with a queue that has letters to publish again, in a while.
+        """
+        self._broker = broker
+        self._commit = commit
+        self._gone = gone
+        self._settled = settled
+        self._retry_later = retry_later
+        self._published: list[RoutedLetters] = []
+
+    def publish(self, queue: Queue, now_ms: int) -> None:
+        """Publish a queue's dead letters; `promise` settles them there only after they are safe."""
+        for letters in queue.dead_lettering.take():
+            self._published.append(route_dead_letters(self._broker, queue, letters, now_ms // 1000))
+
+    def promise(self, failed: Set[Queue], port: ReplicationPort | None) -> None:
+        """Keep dead letters in their queue until all targets have them, for which a disk may take hours.
+
+        Args:
+            failed: the queues that took nothing in this flush.
+            port: the other nodes that may have to keep them.
+        """
+        published, self._published = self._published, []
+        waiting: list[tuple[RoutedLetters, Refused]] = []
+        for each in published:
+            refused: Refused = dict.fromkeys(each.takers.keys() & failed, _ALL)
+            if port is not None and any(map(port.concerns, each.takers)):
+                self._await_nodes(each, refused, port)
+            else:
+                waiting.append((each, refused))
+        if waiting:
+            self._commit.when_durable(lambda: self._settle_all(waiting))
+
+    def _await_nodes(self, published: RoutedLetters, refused: Refused, port: ReplicationPort) -> None:
+        """As above, if other nodes have to keep the dead letters."""
+        outcome = ConfirmOutcome(lambda _: self._settle_or_repeat(published, refused))
+        self._commit.when_durable(partial(outcome.part(), True))
+        for target, taken in published.takers.items():
+            if target.is_remote:
+                since = taken[0].place - taken[0].many
+                note = partial(_note_refused, refused, target, outcome.part())
+                port.when_decided(target, since, taken[-1].place, note)
+            else:
+                port.when_taken((target,), outcome.part)
+        outcome.seal()
+
+    def _settle_all(self, waiting: list[tuple[RoutedLetters, Refused]]) -> None:
+        for published, refused in waiting:
+            self._settle_or_repeat(published, refused)
+
+    def _settle_or_repeat(self, published: RoutedLetters, refused: Refused) -> None:
+        """Settle what all targets have, and publish the rest again later."""
+        queue, letters, takers = published
+        if self._gone:
+            refused |= dict.fromkeys(takers.keys() & self._gone, _ALL)
+        runs, again = published.parted(refused) if refused else (letters.runs, [])
+        for run in runs:
+            if run.first != NOT_STORED:
+                queue.settle(run.first, len(run), Reason.DEAD_LETTERED)
+        if runs:
+            self._settled(queue)
+        for each in again:
+            queue.dead_lettering.add(each)
+            self._retry_later(queue)
+
+
+def _note_refused(
+    refused: Refused, target: Queue, then: Callable[[bool], None], ranges: list[tuple[int, int]]
+) -> None:
+    if ranges:
+        refused[target] = ranges
+    then(True)
