@@ -225,8 +225,6 @@ class Delaying:
             self._task.cancel()
             await asyncio.wait((self._task,))
             self._task = None
-        async with self._expiring:
-            pass  # A thread keeps no logs any more.
 
     async def stop(self) -> None:
         """End the removal in the background, and close the files."""

@@ -256,11 +256,16 @@ class Inbound:
             raise Unanswered("the replication link to the leader is down")
         return await self.questions.ask(self._link.peer, what, about)
 
-    def stop(self) -> None:
-        """End the link, and connect no more."""
+    async def stop(self) -> None:
+        """End the link, and connect no more; on return no thread keeps records any more, so the logs may change."""
         self._stops = True
         if self._link is not None:
             self._link.peer.close()
+        if self._applying is not None:
+            # It may wait for a sync that a failed node does not make. A coroutine must have begun to be cancelled.
+            await asyncio.sleep(0)
+            self._applying.cancel()
+            await asyncio.wait((self._applying,))
 
     def _note_error(self, error: str) -> None:
         if error != self.progress.error:

@@ -148,7 +148,7 @@ class FollowerRole(CopyOwner):
         for task in (self._watching, self._measuring):
             if task is not None:
                 task.cancel()
-        self.inbound.stop()
+        await self.inbound.stop()
         if self.delaying is not None:
             await self.delaying.stop()
 
@@ -273,7 +273,7 @@ class FollowerRole(CopyOwner):
             epoch=epoch,
             uri=self._own.own_uri(),
         )
-        self.inbound.stop()
+        await self.inbound.stop()
         quarantine = self._quarantine(own)
         await self.delaying.finish(until_ms, quarantine)
         report = quarantine.finish()

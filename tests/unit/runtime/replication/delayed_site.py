@@ -80,14 +80,14 @@ class DelayedSite(FollowerSite):
         self.delaying.drop_due()
 
     async def stop(self) -> None:
-        self.inbound.stop()
+        await self.inbound.stop()
         await self.delaying.stop()
         await super().stop()
 
     async def kill(self) -> None:
         """Nothing is finished or noted any more."""
         self._has_ended = True
-        self.inbound.stop()
+        await self.inbound.stop()
         self.running.cancel()
         await self.delaying.halt()
         if self.delaying.log is not None:

@@ -280,7 +280,7 @@ class FollowerSite(CopyOwner):
 
     async def stop(self) -> None:
         self._has_ended = True
-        self.inbound.stop()
+        await self.inbound.stop()
         self.running.cancel()
         await asyncio.wait([self.running])
         await self.commits.all_durable()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from leveret.model.errors import PreconditionFailed, StorageError
+from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.replication import delaying, sending_link, sent_node
 from leveret.runtime.replication.applier import Applier, WaitingChanges
@@ -27,6 +28,7 @@ from leveret.storage.delayed.index import (
     IndexEntry,
 )
 from leveret.storage.log import Log
+from leveret.storage.quarantine.quarantine import Quarantine
 from leveret.testing.applications.compare import compare
 from leveret.testing.network.waiting import until
 from leveret.testing.simulation.machine.disk import SimulatedDisk
@@ -63,6 +65,22 @@ def delete(leader: LeaderSite, name: str) -> None:
     leader.commits.forget(log)
     log.delete()
     leader.commits.begin()
+
+
+async def with_a_divergent_tail(
+    directory: Path,
+) -> tuple[DelayedSite, LeaderSite, list[tuple[int, Path]]]:
+    """Return a stopped follower whose leader has truncated a log and appended another record since.
+
+    The second value is the leader, the third what it had at a time before.
+    """
+    leader, follower, at_ms = await pair_with_a_message(directory)
+    append(leader, QUEUE, b"second")
+    moments = [(at_ms, directory / "0"), (await moment(leader, directory / "1"), directory / "1")]
+    await follower.stop()
+    leader.cut(QUEUE)
+    append(leader, QUEUE, b"another")
+    return follower, leader, moments
 
 
 def assert_has_all(follower: Path, leader: Path) -> None:
@@ -234,6 +252,50 @@ async def test_a_link_that_ends_while_files_are_kept_leaves_the_frame_to_the_nex
     await assert_was(follower.directory, moments, tmp_path / "scratch")
 
 
+async def test_a_follower_that_stops_in_a_join_keeps_no_log_as_the_next_one_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a time it had a chunk of later: a thread of the former link kept the log again, after the truncation."""
+    follower, leader, moments = await with_a_divergent_tail(tmp_path)
+    adds, goes_on, add = threading.Event(), threading.Event(), Quarantine.add
+
+    def slowly(self: Quarantine, *about: Any) -> Any:
+        adds.set()
+        assert goes_on.wait(20)
+        return add(self, *about)
+
+    monkeypatch.setattr(Quarantine, "add", slowly)
+    follower = DelayedSite(tmp_path / "follower", follower.inbound.uri)
+    await until(adds.is_set)
+    stopping = asyncio.create_task(follower.stop())
+    await asyncio.wait((stopping,), timeout=0.1)
+    assert not stopping.done(), "the next follower would change the log meanwhile"
+    goes_on.set()
+    await stopping
+    follower = DelayedSite(tmp_path / "follower", follower.inbound.uri)
+    await until(lambda: has_received(leader))
+    await leader.stop()
+    await follower.stop()
+    await assert_was(follower.directory, moments, tmp_path / "scratch")
+
+
+async def test_a_follower_stops_in_a_join_though_its_disk_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower, _, _ = await with_a_divergent_tail(tmp_path)
+    waits, never = asyncio.Event(), asyncio.Event()
+
+    async def failed(self: GroupCommit) -> None:
+        waits.set()
+        await never.wait()
+
+    monkeypatch.setattr(GroupCommit, "all_durable", failed)
+    follower = DelayedSite(tmp_path / "follower", follower.inbound.uri)
+    await waits.wait()
+    async with asyncio.timeout(5):
+        await follower.kill()
+
+
 @pytest.mark.parametrize("seed", seeds(3, each_time=2))
 def test_a_loss_of_power_takes_no_time_that_was_acked(tmp_path: Path, seed: int) -> None:
     async def scenario(disk: SimulatedDisk) -> None:
@@ -304,7 +366,7 @@ async def test_a_join_that_was_broken_off_is_no_time_to_go_back_to(
     leader.change_often(200)
     follower = DelayedSite(tmp_path / "follower", follower.inbound.uri)
     await until(lambda: follower.delaying.is_torn, "in the middle of a join")
-    follower.inbound.stop()
+    await follower.inbound.stop()
     await follower.expire_until(ALL_MS - DELAY_MS)
     left = await follower.delaying.left_after(clock_ms())
     assert left.records == follower.delaying.delayed_changes().records > 0

@@ -206,7 +206,7 @@ async def test_a_handshake_that_ends_after_the_following_did_changes_nothing(
         monkeypatch.setattr(link_sites, "SECRET", Secret(b"t" * 44))
     follower = FollowerSite(tmp_path / "follower", await leader.start())
     await is_answered.wait()
-    follower.inbound.stop()
+    await follower.inbound.stop()
     goes_on.set()
     await follower.running
     assert follower.identity.identity.seen_epoch == 0
