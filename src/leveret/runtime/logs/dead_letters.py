@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Set
 from functools import partial
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from leveret.core.broker.broker import Broker
 from leveret.core.broker.dead_letters import RoutedLetters, route_dead_letters
@@ -18,7 +18,6 @@ from leveret.runtime.logs.ports import ReplicationPort
 
 Refused: TypeAlias = dict[Queue, list[tuple[int, int]]]
 """By target of dead letters, what it did not take; see RoutedLetters.parted."""
-_ALL: Final = [(0, sys.maxsize)]
 
 
 class DeadLetterPublisher:
@@ -57,13 +56,15 @@ class DeadLetterPublisher:
         """Keep dead letters in their queue until all targets have them, for which a disk may take hours.
 
         Args:
-            failed: the queues that took nothing in this flush.
+            failed: the queues that took only the first messages of this flush, or none.
             port: the other nodes that may have to keep them.
         """
         published, self._published = self._published, []
         waiting: list[tuple[RoutedLetters, Refused]] = []
         for each in published:
-            refused: Refused = dict.fromkeys(each.takers.keys() & failed, _ALL)
+            refused: Refused = {
+                target: _behind(target.published_total) for target in each.takers.keys() & failed
+            }
             if port is not None and any(map(port.concerns, each.takers)):
                 self._await_nodes(each, refused, port)
             else:
@@ -92,7 +93,7 @@ class DeadLetterPublisher:
         """Settle what all targets have, and publish the rest again later."""
         queue, letters, takers = published
         if self._gone:
-            refused |= dict.fromkeys(takers.keys() & self._gone, _ALL)
+            refused |= dict.fromkeys(takers.keys() & self._gone, _behind(0))
         runs, again = published.parted(refused) if refused else (letters.runs, [])
         for run in runs:
             if run.first != NOT_STORED:
@@ -102,6 +103,10 @@ class DeadLetterPublisher:
         for each in again:
             queue.dead_lettering.add(each)
             self._retry_later(queue)
+
+
+def _behind(place: int) -> list[tuple[int, int]]:
+    return [(place, sys.maxsize)]
 
 
 def _note_refused(

@@ -16,6 +16,7 @@ from leveret.core.queues.queue import Queue
 from leveret.model import definitions as d
 from leveret.model.errors import Corrupt, StorageError
 from leveret.runtime.logs import engine as engine_module
+from leveret.runtime.logs import queue_store
 from leveret.testing.network.waiting import until
 from leveret.wire import properties as props
 from leveret.wire import tables
@@ -171,6 +172,29 @@ async def test_a_death_whose_grave_the_disk_refuses_happens_once_the_disk_takes_
         assert site.contents() == bodies, "nothing is lost while the disk refuses"
     await until(lambda: site.contents("grave") == bodies)
     await until(lambda: site.queue().message_count == 0)
+
+
+async def test_a_grave_of_which_the_disk_takes_the_first_chunk_only_gets_the_rest_later(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_store, "ENTRIES_MAX", 10)
+    site = await dying_site(directory)
+    bodies = await site.publish(25)
+    log, appends = site.node.log_store.log(site.queue("grave")), 0
+    append = log.append
+
+    def refuse_the_second(*arguments: Any, **named: Any) -> Any:
+        nonlocal appends
+        appends += 1
+        if appends == 2:
+            raise StorageError("no room")
+        return append(*arguments, **named)
+
+    monkeypatch.setattr(log, "append", refuse_the_second)
+    await reject(site)
+    await until(lambda: not site.queue().message_count)
+    assert appends > 2
+    assert sorted(site.contents("grave")) == sorted(bodies)
 
 
 def policy(definition: dict[str, Any], pattern: str = "^q$") -> d.Policy:
