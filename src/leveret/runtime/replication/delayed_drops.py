@@ -83,10 +83,13 @@ class DelayedDrops:
 
     # -- changes of the leader ----------------------------------------------------------------
 
-    def dropped(self, name: str, first_offset: int) -> list[IndexEntry]:
-        """Note that the leader has dropped the segments before an offset."""
+    def dropped(self, name: str, first_offset: int, *, is_destroyed: bool) -> list[IndexEntry]:
+        """Note that the leader has dropped the segments before an offset.
+
+        `is_destroyed`: the frame deletes or truncates the log before: no waiting drop applies to what that leaves.
+        """
         self._at_leader[name] = first_offset
-        if first_offset <= self._waiting.get(name, 0):
+        if first_offset <= self._waiting.get(name, 0) and not is_destroyed:
             return []
         return [IndexEntry(EntryKind.DROP, name, first_offset)]
 

@@ -375,7 +375,7 @@ class Delaying:
                 # Refuse impossible names before any change is noted.
                 self._tree.path_of(name)
             if kind is ChangeKind.DROP:
-                lines += self._drops.dropped(name, change.offset)
+                lines += self._drops.dropped(name, change.offset, is_destroyed=name in kept)
             elif kind is ChangeKind.APPEND and change.chunk is not None:
                 ends[name] = change.chunk.header.next_offset
             elif kind is ChangeKind.HEAD and change.chunk is not None:
