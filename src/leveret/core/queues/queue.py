@@ -70,6 +70,7 @@ class Queue:
         dead_lettering: the messages to dead-letter.
         return_counts: the counts of messages' returns, in a queue that counts them.
         pending_returns: unfinished returns; nothing is delivered meanwhile.
+        is_resting: whether consumers get nothing for a moment, because the queue is about to have another leader.
     """
 
     is_remote: ClassVar[bool] = False
@@ -102,6 +103,7 @@ class Queue:
         self.dead_lettering = DeadLettering()
         self.return_counts = ReturnCounts()
         self.pending_returns = PendingReturns()
+        self.is_resting = False
         self.wait_ms: int | None = None
         self.may_expire = False
         self.sequences = Sequences()
@@ -405,7 +407,7 @@ class Queue:
         Messages published since the last dispatch are offered to consumers once before they may expire, so that a
         time to live of 0 means "now or never".
         """
-        if self.pending_returns:
+        if self.pending_returns or self.is_resting:
             # Its end marks the queue.
             self.wait_ms = None
             return

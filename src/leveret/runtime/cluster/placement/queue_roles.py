@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from leveret.core.queues.queue import Queue, Reader
@@ -38,6 +39,11 @@ _ALL: Final = 1 << 63
 """An offset behind all others."""
 _ASK_AGAIN_S: Final = 0.2
 _LOOK_S: Final = 0.01
+_REST_S: Final = 0.1
+"""The most time, in seconds, that consumers get to acknowledge what they have before the queue is handed over."""
+_RESTS_S: Final = 1.0
+"""The most time, in seconds, for all queues that are handed over together: some consumers acknowledge much later."""
+_REST_AGAIN_S: Final = 10.0
 _PREPARED_S: Final = 2.0
 """The most time, in seconds, that the next leader of a queue gets to prepare, while this node serves the queue."""
 _LOSING_S: Final = 3.0
@@ -78,6 +84,7 @@ class QueueRoles:
         self._on_other_leader = on_other_leader
         self._collector = node.collector
         self._discarding: dict[str, asyncio.Task[None]] = {}
+        self._rests_end_s = float("-inf")
 
     def make_queue(self, definition: d.Queue, read: Reader, exclusive: bool = False) -> Queue:
         """See Broker.make_queue: make the queue if it is led here, else its placeholder.
@@ -444,13 +451,14 @@ class QueueRoles:
         self, key: QueueKey, node: str, recorded: frozenset[str], *, loses: bool = False
     ) -> frozenset[str]:
         """See local_queues.LocalQueues: messages that arrive from here on wait for the next leader."""
-        self._engine.flush()
-        queue, name = self._broker.queues.get(key), self._queues.names.get(key)
-        if queue is None or name is None or queue.is_remote or log_name(queue) != name:
-            # Its record ends only once all nodes have been told.
-            raise NotFound(f"queue '{key[1]}' in vhost '{key[0]}' was deleted here, or declared anew")
-        self._queues.handed_over[key] = queue
-        self._stand_in(queue)
+        async with self._resting(key):
+            self._engine.flush()
+            queue, name = self._broker.queues.get(key), self._queues.names.get(key)
+            if queue is None or name is None or queue.is_remote or log_name(queue) != name:
+                # Its record ends only once all nodes have been told.
+                raise NotFound(f"queue '{key[1]}' in vhost '{key[0]}' was deleted here, or declared anew")
+            self._queues.handed_over[key] = queue
+            self._stand_in(queue)
         has_all: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def notify() -> None:
@@ -474,6 +482,34 @@ class QueueRoles:
                 return frozenset()
             raise LeveretError(f"node {node} did not take all of queue '{key[1]}' in time") from None
         return frozenset(each for each in recorded & self.ready(key) if self._sources.has_all(name, each))
+
+    @asynccontextmanager
+    async def _resting(self, key: QueueKey) -> AsyncIterator[None]:
+        """Deliver nothing of a queue, once its consumers have had a moment to acknowledge what they have.
+
+        What they acknowledge after a hand-over is forgotten, and comes again from the next leader.
+        """
+        queue = self._broker.queues.get(key)
+        if queue is None or queue.is_remote or isinstance(queue, Stream):
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        if now_s > self._rests_end_s + _REST_AGAIN_S:
+            self._rests_end_s = now_s + _RESTS_S
+        until_s = min(now_s + _REST_S, self._rests_end_s)
+        queue.is_resting = True
+        try:
+            while queue.delivered_count:
+                if loop.time() >= until_s:
+                    break
+                await asyncio.sleep(_LOOK_S)
+            yield
+        finally:
+            queue.is_resting = False
+            if self._broker.queues.get(key) is queue:
+                self._broker.dirty[queue] = None
+                self._engine.touch()
 
     def _lost(self, key: QueueKey) -> tuple[int, int]:
         """Return `lost_before` and `lost_epoch` of a queue (wire.link.Mirroring); (0, 0) if it lost nothing."""

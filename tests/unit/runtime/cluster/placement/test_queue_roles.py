@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
+from leveret.core.queues.backlog.offsets import OffsetSet
 from leveret.core.queues.chunk_epochs import ChunkEpochs
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
@@ -51,9 +52,10 @@ class Keeper(QueueRoles):
     def __init__(self, node: Node, ask: Callable[[str, str, Any], Awaitable[Any]] | None = None) -> None:
         self.known: dict[Any, Any] = {}
         self.placements: dict[Any, Placement] = {}
+        self.dirty: dict[Any, None] = {}
         cluster = SimpleNamespace(slave_wait_timeout_ms=10_000)
         around: Any = SimpleNamespace(
-            broker=SimpleNamespace(queues=self.known),
+            broker=SimpleNamespace(queues=self.known, dirty=self.dirty),
             tree=node.tree,
             commits=node.commits,
             log_store=None,
@@ -85,10 +87,23 @@ def kept_at(directory: Path) -> tuple[Node, Keeper]:
     return node, Keeper(node)
 
 
+class QueueStub:
+    """What a queue has that is asked for here."""
+
+    def __init__(self, **attributes: Any) -> None:
+        self.__dict__.update(attributes)
+
+
 def queue_of(epoch: int) -> Any:
     definition = d.Queue(name="q", vhost="/", epoch=epoch)
-    return SimpleNamespace(
-        chunk_epochs=ChunkEpochs(), definition=definition, epoch=epoch, is_remote=False, damage=None, key=KEY
+    return QueueStub(
+        chunk_epochs=ChunkEpochs(),
+        definition=definition,
+        epoch=epoch,
+        is_remote=False,
+        damage=None,
+        key=KEY,
+        delivered_count=0,
     )
 
 
@@ -399,7 +414,7 @@ async def test_a_queue_that_was_deleted_here_a_moment_ago_is_not_handed_over(
     tmp_path: Path, is_declared_anew: bool
 ) -> None:
     keeping = Keeper(Node(tmp_path / "a"))
-    keeping._engine = cast(Any, SimpleNamespace(flush=lambda: None))
+    keeping._engine = cast(Any, SimpleNamespace(flush=lambda: None, touch=lambda: None))
     keeping.known[KEY] = queue_of(8)
     keeping.declared(keeping.known[KEY].definition, mirrored("a", "b", "b"))
     if is_declared_anew:
@@ -409,6 +424,54 @@ async def test_a_queue_that_was_deleted_here_a_moment_ago_is_not_handed_over(
     with pytest.raises(LeveretError, match="queue 'q' in vhost '/' was deleted here"):
         await keeping.hand_over_to(KEY, "b", frozenset("b"))
     keeping.take_back(KEY)
+
+
+@pytest.mark.parametrize("is_acknowledged", [True, False])
+async def test_consumers_have_a_moment_to_acknowledge_what_they_have_before_a_hand_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_acknowledged: bool
+) -> None:
+    """They get nothing more meanwhile. What they acknowledge after a hand-over comes again."""
+    monkeypatch.setattr(queue_roles, "_REST_S", 60.0 if is_acknowledged else 0.02)
+    keeping = Keeper(Node(tmp_path / "a"))
+    steps: list[str] = []
+    keeping._engine = cast(
+        Any, SimpleNamespace(flush=lambda: steps.append("flush"), touch=lambda: steps.append("touch"))
+    )
+    queue = keeping.known[KEY] = Queue(d.Queue(name="q", vhost="/", epoch=8), no_read)
+    queue.backlog.restore(3, OffsetSet())
+    queue.unacked_count = 1
+    handing_over = asyncio.create_task(keeping.hand_over_to(KEY, "b", frozenset("b")))
+    await asyncio.sleep(0)
+    assert queue.is_resting
+    queue.dispatch()
+    assert not queue._offered, "nothing is offered"
+    if is_acknowledged:
+        await asyncio.sleep(0.03)
+        assert steps == []
+        queue.unacked_count = 0
+    with pytest.raises(LeveretError, match="was deleted here"):
+        await handing_over
+    assert (steps, queue.is_resting) == (["flush", "touch"], False)
+    assert queue in keeping.dirty
+
+
+async def test_a_node_that_hands_many_queues_over_does_not_wait_for_each_slow_consumer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_roles, "_REST_S", 0.02)
+    monkeypatch.setattr(queue_roles, "_RESTS_S", 0.05)
+    keeping = Keeper(Node(tmp_path / "a"))
+    keeping._engine = cast(Any, SimpleNamespace(flush=lambda: None, touch=lambda: None))
+    queue = keeping.known[KEY] = Queue(d.Queue(name="q", vhost="/", epoch=8), no_read)
+    queue.unacked_count = 1
+    began_s = asyncio.get_running_loop().time()
+    rested = 0
+    for _ in range(200):
+        at_s = asyncio.get_running_loop().time()
+        async with keeping._resting(KEY):
+            rested += asyncio.get_running_loop().time() - at_s > 0.005
+    assert asyncio.get_running_loop().time() - began_s < 200 * 0.02
+    assert 1 <= rested < 20
 
 
 async def test_a_queue_that_was_declared_anew_during_a_hand_over_is_not_replaced_by_the_one_before(
@@ -441,7 +504,7 @@ class Stopping(Keeper):
 
     def __init__(self, node: Node) -> None:
         super().__init__(node)
-        self._engine = cast(Any, SimpleNamespace(flush=lambda: None))
+        self._engine = cast(Any, SimpleNamespace(flush=lambda: None, touch=lambda: None))
 
     def _stand_in(self, led: Any) -> Any:
         """No client of this node waits."""
