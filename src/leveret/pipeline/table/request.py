@@ -87,12 +87,17 @@ def request_of(options: Mapping[str, str]) -> TableRequest:
     state = given.get("state", "")
     if state and state not in STATES:
         raise InvalidCommand(f"option state: '{state}' is none; there are {', '.join(STATES)}")
+    from_ms, to_ms = _moment("from", given.get("from")), _moment("to", given.get("to"))
+    if from_ms is not None and to_ms is not None and from_ms >= to_ms:
+        raise InvalidCommand(
+            f"no message came between '{given['from']}' and '{given['to']}': to is not later than from"
+        )
     return TableRequest(
         columns=tuple(MESSAGES.names) if columns is None else columns_of(columns.split(",")),
         vhosts=_one(given.get("vhost")),
         queues=_one(given.get("queue")),
-        from_ms=_moment("from", given.get("from")),
-        to_ms=_moment("to", given.get("to")),
+        from_ms=from_ms,
+        to_ms=to_ms,
         as_of_ms=_moment("asOf", given.get("asof")),
         state=state,
         files_max=_count("maxFilesPerTrigger", given.get("maxfilespertrigger")),

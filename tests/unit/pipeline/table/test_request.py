@@ -29,6 +29,7 @@ def test_options_count_in_any_case_and_times_are_utc() -> None:
         ({"queues": "q"}, "there is no option 'queues': there are asOf, vhost"),
         ({"asOf": "yesterday"}, "option asOf: 'yesterday' is no moment"),
         ({"to": ""}, "option to: '' is no moment"),
+        ({"from": "2026-11-21T14:00:00Z", "to": "2026-11-21T14:00:00Z"}, "to is not later than from"),
         ({"state": "acked"}, "option state: 'acked' is none; there are pending, settled"),
         ({"columns": "queue,bodies"}, "there is no column 'bodies'"),
         ({"columns": "queue,queue"}, "column 'queue' is named twice"),
