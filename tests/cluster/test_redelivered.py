@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -127,6 +128,58 @@ def test_a_leader_that_is_stopped(site: ClusterSite, queue: str) -> None:
     site.wait(lambda: placed(site, queue, mirror) not in ("", leader.node), "another leader")
     drop(connection)
     assert_only_delivered_are_flagged(queue, seen(site, mirror, queue))
+
+
+class SteadyConsumer(threading.Thread):
+    """Takes one message at a time, and waits for an answer behind each ack, until its node ends or it is stopped."""
+
+    def __init__(
+        self, site: ClusterSite, node: SiteNode, queue: str, acked: set[bytes], again: list[bytes]
+    ) -> None:
+        super().__init__(daemon=True)
+        self.site, self.node, self.queue, self.acked, self.again = site, node, queue, acked, again
+        self.stops = threading.Event()
+
+    def run(self) -> None:
+        with suppress(pika.exceptions.AMQPError, OSError):
+            connection = self.site.connect(self.node)
+            channel = connection.channel()
+            channel.basic_qos(prefetch_count=1)
+            for method, _, body in channel.consume(self.queue, inactivity_timeout=0.2):
+                if self.stops.is_set():
+                    break
+                if method is None:
+                    continue
+                if body in self.acked:
+                    self.again.append(body)
+                channel.basic_ack(method.delivery_tag)
+                channel.basic_qos(prefetch_count=1)
+                self.acked.add(body)
+            connection.close()
+
+
+@pytest.mark.story
+def test_what_was_acked_before_its_leader_was_stopped_does_not_come_again(
+    site: ClusterSite, queue: str
+) -> None:
+    leader, *_ = site.members
+    with site.channel(leader, confirms=False) as channel:
+        for index in range(COUNT, 6_000):
+            channel.basic_publish("", queue, b"%d" % index)
+    acked: set[bytes] = set()
+    again: list[bytes] = []
+    consumers = [SteadyConsumer(site, node, queue, acked, again) for node in site.members for _ in range(2)]
+    for each in consumers:
+        each.start()
+    site.wait(lambda: len(acked) > 300, "deliveries")
+    leader.stop()
+    before = len(acked)
+    site.wait(lambda: len(acked) > before + 100, "deliveries by another leader")
+    for each in consumers:
+        each.stops.set()
+        each.join(30)
+    # On a busy machine a consumer may take longer than the moment that it gets; each one had a message before.
+    assert len(again) < len(consumers) // 2, f"{len(again)} of {len(consumers)} consumers"
 
 
 @pytest.mark.story
