@@ -81,3 +81,4 @@ class Dialling:
         """See link.peer.Receiver."""
         if not self._leader.done():
             self._leader.set_exception(error or HandshakeError("it closed the link"))
+            self._leader.exception()  # a caller that stopped waiting does not want the error in the log
