@@ -363,6 +363,7 @@ class Delaying:
         ends: dict[str, int | None] = {}
         lines, kept = self._ends_of(self._unsure), dict[str, tuple[Log, int | None]]()
         files: set[str] = set()
+        left: dict[str, int] = {}
         for change in changes:
             name, kind = change.name, change.kind
             if kind in (ChangeKind.FILE, ChangeKind.REMOVE):
@@ -381,8 +382,12 @@ class Delaying:
             elif kind is ChangeKind.HEAD and change.chunk is not None:
                 lines += self._drops.begins_earlier(name, change.offset)
             elif kind in _NOTED_AS:
-                if log is not None and name not in kept:
-                    kept[name] = log, change.offset if kind is ChangeKind.TRUNCATE else None
+                cut_at = change.offset if kind is ChangeKind.TRUNCATE else None
+                stays = -1 if cut_at is None else cut_at
+                # A truncation leaves what a later change of the same frame may destroy. The files are of before both.
+                if log is not None and stays < left.get(name, stays + 1):
+                    left[name] = stays
+                    kept.setdefault(name, (log, cut_at))
                     lines.append(IndexEntry(_NOTED_AS[kind], name, change.offset))
                     lines += self._drops.destroyed(change)
                 ends[name] = change.offset if kind in (ChangeKind.BEGIN, ChangeKind.TRUNCATE) else None

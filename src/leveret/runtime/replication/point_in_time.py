@@ -168,7 +168,7 @@ def _restore(name: str, kept: list[_KeptLog], end: int | None, index: DelayIndex
     tree = applier.tree
     if end is not None and _stays(kept, end):
         return
-    for at, noted in reversed(kept):
+    for number, (at, noted) in reversed([*enumerate(kept)]):
         if not index.has_kept(at, name):
             # Also for a log that had no file. If files are gone, `missing_log` has told of it before any change.
             logger.warning("no_kept_files log=%s frame=%d", name, at)
@@ -182,6 +182,9 @@ def _restore(name: str, kept: list[_KeptLog], end: int | None, index: DelayIndex
         if name in tree.logs:
             is_common = noted.kind is EntryKind.TRUNCATED
             applier.apply(LogChange(ChangeKind.DELETE if is_common else ChangeKind.QUARANTINE, name))
+        if number and kept[number - 1].at == at:
+            # The same frame had truncated it before, and the files are of before that.
+            continue
         index.restore(at, name, tree.path_of(name))
         log = tree.log(tree.path_of(name)).open(with_messages=False)
         if noted.kind is not EntryKind.DELETED:

@@ -13,16 +13,25 @@ import pytest
 from leveret.runtime.replication.applier import Applier
 from leveret.runtime.replication.point_in_time import past, quarantine_bytes
 from leveret.storage.quarantine.report import reports
+from leveret.testing.network.waiting import until
 from leveret.wire.link import LogChange
 from tests.seeds import seeds
 from tests.unit.runtime.replication.delayed_site import (
+    QUEUE,
     AloneSite,
+    append,
     assert_is,
     assert_was,
     delaying_of,
     go_back,
+    has_received,
+    moment,
+    pair_with_a_message,
     replaced,
 )
+from tests.unit.runtime.replication.link_sites import SEGMENT_BYTES, LeaderSite
+
+OTHER = "queues/00000000000000ff"
 
 
 @pytest.mark.parametrize("seed", seeds(3, each_time=1))
@@ -107,3 +116,48 @@ async def test_broken_off_at_any_change_it_is_gone_on_with(
     for copy in copies:
         await go_back(copy, at_ms)
         assert_is(copy, expected)
+
+
+def cut_at(leader: LeaderSite, offset: int) -> None:
+    """Truncate the leader's log, without the end of a frame."""
+    log = leader.tree.logs[QUEUE]
+    leader.commits.forget(log)
+    log.close()
+    del leader.tree.logs[QUEUE]
+    cut = leader.tree.log(log.directory, segment_bytes_max=SEGMENT_BYTES)
+    cut.open(cut_at=offset)
+    leader.tree.truncated(cut)
+
+
+@pytest.mark.parametrize(
+    ("then", "quarantined"),
+    [("deletes", 1 + 2), ("deletes and makes anew", 1 + 3), ("truncates again", 3 + 3)],
+)
+async def test_a_log_that_one_frame_truncates_and_destroys_further_is_what_it_was(
+    tmp_path: Path, then: str, quarantined: int
+) -> None:
+    """Only the truncation was noted: what ended before it counted as here, and was another log, or none."""
+    leader, follower, first_ms = await pair_with_a_message(tmp_path)
+    append(leader, QUEUE, b"second")
+    moments = [(first_ms, tmp_path / "0"), (await moment(leader, tmp_path / "1"), tmp_path / "1")]
+    append(leader, QUEUE, b"third")
+    moments.append((await moment(leader, tmp_path / "2"), tmp_path / "2"))
+    cut_at(leader, 2)
+    if then == "truncates again":
+        cut_at(leader, 0)
+    else:
+        leader.commits.forget(leader.log(QUEUE))
+        leader.log(QUEUE).delete()
+    append(leader, OTHER if then == "deletes" else QUEUE, b"another one")
+    for number in (3, 4):
+        moments.append((await moment(leader, tmp_path / str(number)), tmp_path / str(number)))
+        append(leader, QUEUE, b"later")
+    await until(lambda: has_received(leader), "received")
+    assert [follower.delaying.lacks(at_ms) for at_ms, _ in moments] == [""] * 5
+    await follower.stop()
+    await leader.stop()
+    await assert_was(follower.directory, moments, tmp_path / "copy")
+    await go_back(follower.directory, moments[1][0])
+    queues = [log for report in reports(follower.directory) for log in report.logs if log.path == QUEUE]
+    # What the leader had truncated, and what came later than the time.
+    assert sum(log.messages for log in queues) == quarantined
