@@ -191,7 +191,7 @@ class Delaying:
         self._unsure |= differs
         # More than noted: power was lost before the frame was acked. Less: a crash came in the middle of a frame, or
         # of going back, or a log is damaged; then this is no state of the leader before a join has ended.
-        self._begins_join = any(here.get(name, -1) < end for name, end in ends.ends.items())
+        self._begins_join = any(here.get(name, 0) < end for name, end in ends.ends.items())
 
     def _count(self, group: FrameGroup) -> None:
         """Count frames at the end of the window."""
@@ -515,7 +515,7 @@ class Delaying:
         then = past(self._index, self._base, until_ms)
         for name, end in then.ends.items():
             log = self._tree.logs.get(name)
-            if name not in then.kept and (log is None or log.next_offset < end):
+            if name not in then.kept and (log.next_offset if log is not None else 0) < end:
                 return f"log {name} does not have all of that time: it ends before offset {end}"
         if (gone := missing_log(then, self._index)) is not None:
             return f"the files of log {gone}, which were kept when it was truncated or deleted, are gone"

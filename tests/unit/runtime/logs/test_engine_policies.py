@@ -107,7 +107,7 @@ async def test_what_is_published_while_tags_and_policies_come_and_go_is_all_coll
                 queue.gathered.add(alike(HEAD, [b"%08d" % site.published]))
                 site.published += 1
                 site.node.broker.dirty[queue] = None
-        if chance.random() < 0.01:
+        if chance.random() < 0.05:
             await site.settle()
             await site.restart()
     await site.apply(d.Put(TAGGED), d.Put(POLICY))

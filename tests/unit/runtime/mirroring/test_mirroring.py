@@ -43,8 +43,8 @@ async def test_whatever_happens_to_the_link_the_mirror_has_what_the_leader_has(
     for name in NAMES:
         mirror.copies.mirror(name, "leader")
     leader.lead(NAMES[3], automatic=True)
-    for _ in range(dice.randint(3, 6)):
-        for _ in range(dice.randint(1, 60)):
+    for _ in range(dice.randint(8, 16)):
+        for _ in range(dice.randint(1, 24)):
             leader.change(dice, dice.choice(NAMES))
             if dice.random() < 0.2:
                 await asyncio.sleep(dice.choice([0, 0, 0.002]))

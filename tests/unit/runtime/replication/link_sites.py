@@ -121,7 +121,7 @@ class LeaderSite:
         names = ["definitions", *(f"queues/{each:016x}" for each in range(12)), "outgoing/v"]
         name = dice.choice(names)
         changes = ["append", "drop", "cut", "delete", "file", "remove"]
-        match dice.choices(changes, [30, 4, 2, 5, 3, 1])[0]:
+        match dice.choices(changes, [30, 6, 8, 8, 4, 2])[0]:
             case "append":
                 self.append(name)
             case "drop" if name in self.tree.logs:

@@ -122,9 +122,9 @@ class MirroringNode(LeaderSite):
         for _ in range(dice.randint(0, 4)):
             self.write(self.log_of_origin(name))
         log = self.tree.logs.get(name)
-        match dice.choices(["append", "diverge", "begin", "precede", "drop", "close"], [30, 4, 4, 8, 3, 3])[
-            0
-        ]:
+        match dice.choices(
+            ["append", "diverge", "begin", "precede", "drop", "close"], [30, 10, 10, 14, 6, 8]
+        )[0]:
             case "append":
                 self.catch_up(name, dice.randint(1, 5))
             case "diverge" if log is not None:

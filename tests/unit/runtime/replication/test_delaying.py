@@ -113,7 +113,7 @@ async def test_it_can_be_what_its_leader_was_at_every_time(
             leader.change()
             if dice.random() < 0.2:
                 await asyncio.sleep(dice.choice([0, 0, 0.002]))
-            match dice.choice(["cut", "restart", "kill", *["nothing"] * 40]):
+            match dice.choice([*["cut", "restart"] * 3, *["kill"] * 6, *["nothing"] * 36]):
                 case "cut":
                     for link in leader.listener.followers:
                         link.peer.abort()

@@ -44,8 +44,8 @@ async def test_whatever_happens_to_the_link_the_follower_has_what_the_leader_has
     for _ in range(dice.choice([0, 40, 400])):
         leader.change()
     follower = FollowerSite(tmp_path / "follower", await leader.start())
-    for _ in range(dice.randint(3, 6)):
-        for _ in range(dice.randint(1, 60)):
+    for _ in range(dice.randint(8, 16)):
+        for _ in range(dice.randint(1, 24)):
             leader.change()
             if dice.random() < 0.2:
                 await asyncio.sleep(dice.choice([0, 0, 0.002]))

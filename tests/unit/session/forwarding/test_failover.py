@@ -27,7 +27,7 @@ NODES = ("a", "b", "c")
 def upset(cluster: Cluster, dice: random.Random) -> None:
     """Something happens on the way."""
     cluster.connect()
-    match dice.choices(["carry", "turn", "cut", "move", "crash", "tick"], [30, 20, 3, 2, 1, 3])[0]:
+    match dice.choices(["carry", "turn", "cut", "move", "crash", "tick"], [30, 20, 8, 6, 4, 5])[0]:
         case "carry" if cluster.links:
             dice.choice(cluster.links).carry(dice.choice([1, 7, 30, 200, None]))
         case "turn":

@@ -103,7 +103,7 @@ def test_nothing_that_a_broker_would_publish_again_is_stored_and_all_else_is_sto
         cluster["a"].forwarded.when_decided(queue, since, count, known)
 
     for _ in range(steps):
-        match dice.choices(["publish", "refuse", "hold", "carry", "cut", "settle"], [10, 3, 3, 10, 1, 2])[0]:
+        match dice.choices(["publish", "refuse", "hold", "carry", "cut", "settle"], [10, 4, 4, 10, 4, 2])[0]:
             case "publish":
                 publish_some()
             case "refuse":
