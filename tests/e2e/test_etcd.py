@@ -333,10 +333,11 @@ def test_etcd_may_speak_tls_and_has_to_prove_who_it_is(tmp_path: Path) -> None:
         play(scene(cluster))
 
 
-async def test_what_is_no_etcd_is_named(shared_etcd: EtcdCluster) -> None:
+@pytest.mark.parametrize("body", [b"not found", b'{"error": "\xff"}'])
+async def test_what_is_no_etcd_is_named(body: bytes) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nnot found")
+        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
         writer.close()
 
     async with await asyncio.start_server(serve, LOOPBACK, 0) as server:

@@ -287,7 +287,7 @@ def decoded(response: httpx.Response, octets: bytes, kind: type[Answer]) -> Answ
             with suppress(msgspec.ValidationError):
                 return msgspec.json.decode(octets, type=kind, strict=False)
         problem = msgspec.json.decode(octets, type=_Problem, strict=False)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         raise EndpointFailed(
             f"HTTP status {response.status_code}, not the words of etcd 3.4 or later"
         ) from None
