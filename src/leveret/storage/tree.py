@@ -167,13 +167,6 @@ class Tree:
             return has_segments(self.path_of(name))
         return False
 
-    def closed(self) -> Iterator[str]:
-        """Yield the logs that are on disk and not open; of open ones, perhaps thousands, it reads the names only."""
-        for top in self.root.iterdir():
-            if top.is_dir() and top.name not in _OWN and not top.name.startswith("."):
-                names = [top.name, *(f"{top.name}/{each.name}" for each in os.scandir(top) if each.is_dir())]
-                yield from filter(self.is_closed, names)
-
     def open_all(self) -> dict[str, StorageError]:
         """Open every closed log on disk; return the errors of those that cannot be opened, by name.
 
@@ -247,7 +240,10 @@ class Tree:
         for top in sorted(self.root.iterdir()):
             if top.is_dir() and top.name not in _OWN and not top.name.startswith("."):
                 yield top
-                yield from (path for path in sorted(top.iterdir()) if path.is_dir())
+                # Its entries tell their kind without a look at each of perhaps thousands.
+                yield from (
+                    top / each for each in sorted(each.name for each in os.scandir(top) if each.is_dir())
+                )
 
     # -- state files --------------------------------------------------------------------------
 

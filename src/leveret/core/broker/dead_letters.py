@@ -155,9 +155,9 @@ class RoutedLetters(NamedTuple):
         at = 0
         for run in runs:
             end = at + len(run)
-            for targets, indices in groupby(range(at, end), missing.__getitem__):
-                first, *rest = indices
-                part = _part(run, first - at, first + 1 + len(rest) - at)
+            for targets, group in groupby(range(at, end), missing.__getitem__):
+                indices = list(group)
+                part = _part(run, indices[0] - at, indices[-1] + 1 - at)
                 if targets:
                     done = self.letters.done | (self.takers.keys() - targets)
                     again.append(self.letters._replace(runs=[part], done=done))

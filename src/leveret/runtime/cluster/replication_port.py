@@ -102,11 +102,7 @@ class ClusterPort:
         """See ports.ReplicationPort."""
         if any(isinstance(each, RemoteQueue | RemotePorts) for each in batch.queues):
             self._forwarding.leaders.when_batch_confirmed(batch, part())
-        self._when_mirrored(batch.queues, part)
-
-    def when_taken(self, queues: Iterable[Queue], part: Part) -> None:
-        """See ports.ReplicationPort."""
-        self._when_mirrored(queues, part)
+        self.when_taken(batch.queues, part)
 
     def when_decided(
         self, queue: Queue, since: int, place: int, then: Callable[[list[tuple[int, int]]], None]
@@ -115,7 +111,8 @@ class ClusterPort:
         assert isinstance(queue, RemoteQueue)
         self._forwarding.leaders.when_decided(queue, since, place, then)
 
-    def _when_mirrored(self, queues: Iterable[object], part: Part) -> None:
+    def when_taken(self, queues: Iterable[object], part: Part) -> None:
+        """See ports.ReplicationPort."""
         names = [name for each in queues if isinstance(each, Queue) and (name := self._roles.led_name(each))]
         if names:
             has_all = part()

@@ -7,6 +7,7 @@ import socket
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import aclosing, suppress
+from functools import partial
 from http import HTTPStatus
 from itertools import groupby
 from typing import Final, NamedTuple, TypeVar
@@ -23,9 +24,11 @@ from leveret.core.replication.election import (
     StoreTransaction,
     Unchanged,
 )
+from leveret.model import foreign_json
 from leveret.model.errors import LeveretError
 
 CLOSE_TIMEOUT_S: Final = 1.0
+_DECODE: Final = partial(msgspec.json.decode, strict=False)
 _AGAIN_ELSEWHERE: Final = frozenset({1, 4, 14})
 """gRPC's codes of a member that cannot answer now: canceled, deadline exceeded, unavailable."""
 _UNKNOWN: Final = 2
@@ -285,9 +288,9 @@ def decoded(response: httpx.Response, octets: bytes, kind: type[Answer]) -> Answ
     try:
         if response.status_code == HTTPStatus.OK:
             with suppress(msgspec.ValidationError):
-                return msgspec.json.decode(octets, type=kind, strict=False)
-        problem = msgspec.json.decode(octets, type=_Problem, strict=False)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+                return foreign_json.decoded(_DECODE, octets, kind)
+        problem = foreign_json.decoded(_DECODE, octets, _Problem)
+    except msgspec.DecodeError:
         raise EndpointFailed(
             f"HTTP status {response.status_code}, not the words of etcd 3.4 or later"
         ) from None

@@ -63,7 +63,7 @@ class ReplicationPort(ConfirmPort, Protocol):
     """The other nodes that have to keep this node's records: the leader of a queue, or its mirrors."""
 
     def when_taken(self, queues: Iterable[Queue], part: Part) -> None:
-        """The same for everything that these queues got up to this flush."""
+        """The same for everything that the queues of these that are led here got up to this flush."""
 
     def when_decided(
         self, queue: Queue, since: int, place: int, then: Callable[[list[tuple[int, int]]], None]

@@ -154,7 +154,7 @@ class SentNode(SentLogs):
 
     def skip_closed(self) -> None:
         """See SentLogs. The follower would get only what comes after these logs are opened."""
-        for name in self.tree.closed() if self._leading.own.cluster() else ():
+        for name in self.tree.unopened() if self._leading.own.cluster() else ():
             self.plan.skip(name)
 
     def compared(self) -> None:
