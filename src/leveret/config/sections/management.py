@@ -94,7 +94,8 @@ class Management:
         Bytes(1),
         "8KiB",
         "Minimum rate at which the body of a request must arrive, in bytes a second, once "
-        "`management.tcp.request_timeout` has passed.",
+        "`management.tcp.request_timeout` has passed, and at which a response must be read that takes longer "
+        "than `management.tcp.idle_timeout`.",
     )
     idle_timeout_ms: int = setting(
         "management.tcp.idle_timeout",

@@ -3,8 +3,9 @@
 A request's line and headers have `request_s` in all, however they arrive. So has a body, and more with each part that
 arrives: a second for each `body_bytes_s_min` octets. So a body in drops is late as soon as headers in drops, and the
 definitions of a large site may come over a slow link. From one part of a body to the next there are `idle_s`, as for a
-response that the client does not read. The node's own time for an answer has no limit here, and a body that the node
-itself does not read for now is not late.
+response that the client does not read; one that is read at that rate may take longer, and meanwhile no request is
+waited for. The node's own time for an answer has no limit here, and a body that the node itself does not read for now
+is not late.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class HttpPeer(H11Protocol):
         self._octets = 0
         self._timer: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
+        self._unread_octets = 0
         self._goodbye: asyncio.TimerHandle | None = None
 
     # -- what asyncio and uvicorn call --------------------------------------------------------
@@ -51,6 +53,9 @@ class HttpPeer(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for a first request."""
         super().connection_made(transport)
+        # Any octet that the client has not read is watched: also a connection that is to close waits for its last ones,
+        # without end. With a limit of 0 TLS would be paused for ever.
+        transport.set_write_buffer_limits(high=1, low=0)
         self._look()
 
     def data_received(self, data: bytes) -> None:
@@ -69,10 +74,10 @@ class HttpPeer(H11Protocol):
         """Begin a deadline, because the client does not read as fast as it is answered."""
         super().pause_writing()
         if self._unread is None:
-            self._unread = self.loop.call_later(self._deadlines.idle_s, self._never_read)
+            self._await_reading()
 
     def resume_writing(self) -> None:
-        """End that deadline: the client has read."""
+        """End that deadline: the client has read all."""
         super().resume_writing()
         self._unread = _cancelled(self._unread)
 
@@ -105,8 +110,8 @@ class HttpPeer(H11Protocol):
         return min(due_s, max(self._awaited_since_s, self._received_at_s) + self._deadlines.idle_s)
 
     def _check(self) -> None:
-        if self.flow.read_paused:
-            # Time begins anew when the node has read.
+        if self.flow.read_paused or self._unread is not None:
+            # Time begins anew when the node has read, or the client the response before.
             self._awaited_since_s, self._octets = self.loop.time(), 0
         due_s = self._due_s()
         if self.loop.time() < due_s:
@@ -116,7 +121,15 @@ class HttpPeer(H11Protocol):
         self._timer = None
         self._end("body" if self.conn.their_state is h11.SEND_BODY else "request")
 
-    def _never_read(self) -> None:
+    def _await_reading(self) -> None:
+        self._unread_octets = self.transport.get_write_buffer_size()
+        self._unread = self.loop.call_later(self._deadlines.idle_s, self._check_reading)
+
+    def _check_reading(self) -> None:
+        read = self._unread_octets - self.transport.get_write_buffer_size()
+        if read >= self._deadlines.body_bytes_s_min * self._deadlines.idle_s:
+            self._await_reading()
+            return
         self._unread = None
         logger.info("http_connection_closed peer=%s reason=the response is not read", self._name())
         self.transport.abort()
