@@ -139,12 +139,22 @@ def terms(header: bytes) -> tuple[bytes | None, int]:
 
 def with_text(header: bytes, of: int, old: bytes, new: bytes) -> bytes:
     """A whole header with another value of the short string `of`, if that is `old`; else the header as it is."""
+    start, stop = place_of(header, of)
+    if start == stop or header[start + 1 : stop] != old:
+        return header
+    return header[:start] + shortstr(new) + header[stop:]
+
+
+def place_of(header: bytes, of: int) -> tuple[int, int]:
+    """The begin and the end of a property with its length in a whole header; both the same where it is not set."""
     position = 14
     for flag, width in _widths(property_flags(header)):
+        if flag < of:
+            break
         start, position = position, _behind(header, position, width)
-        if flag == of and header[start + 1 : position] == old:
-            return header[:start] + shortstr(new) + header[position:]
-    return header
+        if flag == of:
+            return start, position
+    return position, position
 
 
 def _behind(header: bytes, position: int, width: int) -> int:

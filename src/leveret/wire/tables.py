@@ -7,7 +7,7 @@ names its type and the octets of it (spec 4.2.5.5, with RabbitMQ's types).
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Final
 
 from leveret.wire.properties import SyntaxFault, shortstr
@@ -44,14 +44,44 @@ def split(table: bytes) -> dict[bytes, bytes]:
     Raises:
         SyntaxFault: not a table.
     """
-    entries: dict[bytes, bytes] = {}
+    return {table[start + 1 : at]: table[at:stop] for start, at, stop in _entries(table)}
+
+
+def without(table: bytes, keys: Container[bytes]) -> tuple[bytes, dict[bytes, bytes]]:
+    """A table's octets without the entries of some keys, and these entries as from `split`.
+
+    Raises:
+        SyntaxFault: not a table.
+    """
+    found: dict[bytes, bytes] = {}
+    kept: list[bytes] = []
     position = 0
-    while position < len(table):
-        end = position + 1 + table[position]
-        stop = _value_end(table, end)
-        entries[table[position + 1 : end]] = table[end:stop]
-        position = stop
-    return entries
+    for start, at, stop in _entries(table):
+        key = table[start + 1 : at]
+        if key in keys:
+            found[key] = table[at:stop]
+            kept.append(table[position:start])
+            position = stop
+    return b"".join([*kept, table[position:]]), found
+
+
+def _entries(table: bytes) -> Iterator[tuple[int, int, int]]:
+    """The entries of a table, each by its begin, the begin of its value, and its end."""
+    position, sizes, size_at = 0, _SIZES, _U32.unpack_from
+    try:
+        while position < len(table):
+            start, at = position, position + 1 + table[position]
+            size = sizes[table[at]]
+            if size < 0:
+                raise SyntaxFault(f"field table holds a value of unknown type {table[at]} at octet {at}")
+            position = at + (size or 5 + size_at(table, at + 1)[0])
+            if position > len(table):
+                break
+            yield start, at, position
+    except (IndexError, struct.error):
+        position = len(table) + 1
+    if position > len(table):
+        raise SyntaxFault("field table ends inside a value")
 
 
 def check(table: bytes) -> None:

@@ -74,6 +74,18 @@ def test_one_text_is_replaced_where_it_is_the_old_one(values: dict[str, Any], of
     assert replaced == props.join(wanted, 5)
 
 
+@given(values=HELD, of=st.sampled_from([props.HEADERS, props.EXPIRATION, props.TIMESTAMP]))
+def test_a_property_is_where_its_octets_are_or_would_be(values: dict[str, Any], of: int) -> None:
+    octets = payload(**values)
+    found = props.split(octets)
+    start, stop = props.place_of(octets, of)
+    assert (start != stop) == (of in found)
+    if of in found:
+        assert octets[start:stop].endswith(found[of])
+    before = props.join({flag: each for flag, each in found.items() if flag > of}, 5)
+    assert octets[14:start] == before[14:]
+
+
 def test_values_come_without_their_lengths() -> None:
     found = props.split(payload(expiration="60", priority=7, user_id="guest"))
     assert found == {props.PRIORITY: b"\x07", props.EXPIRATION: b"60", props.USER_ID: b"guest"}

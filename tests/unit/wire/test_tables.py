@@ -47,6 +47,17 @@ def test_what_is_joined_is_what_was_split(table: dict[str, Any]) -> None:
     assert tables.join(entries) == octets
 
 
+@given(table=TABLES, data=st.data())
+def test_some_entries_are_taken_out_and_all_others_keep_their_octets(
+    table: dict[str, Any], data: st.DataObject
+) -> None:
+    entries = tables.split(octets_of(table))
+    keys = data.draw(st.sets(st.sampled_from([b"other", *entries])))
+    rest, found = tables.without(octets_of(table), keys)
+    assert found == {key: value for key, value in entries.items() if key in keys}
+    assert rest == tables.join({key: value for key, value in entries.items() if key not in keys})
+
+
 @given(table=TABLES, text=st.binary(max_size=30), number=st.integers(-(2**63), 2**63 - 1))
 def test_what_is_added_reads_back_and_all_else_stays(table: dict[str, Any], text: bytes, number: int) -> None:
     entries = tables.split(octets_of(table))

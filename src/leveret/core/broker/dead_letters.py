@@ -1,117 +1,24 @@
-"""Dead letters: the headers and the route of a message that expired, was dropped or was rejected.
+"""The route of messages that expired, were dropped or were rejected, and what is published of them again.
 
-RabbitMQ's rules apply. The first entry of the header `x-death` names the reason and the queue of the last death; there
-is one entry for each queue and reason, with a count. `x-first-death-*` never change after the first death. A message
-that returns to a queue in which it died before is dropped there, unless a consumer rejected the message on the way.
+RabbitMQ's rules apply: a message that returns to a queue in which it died before is dropped there, unless a consumer
+rejected the message on the way (`deaths`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from itertools import groupby
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from leveret.core.broker.broker import Broker
+from leveret.core.broker.deaths import DeadMessage, Death
+from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.dead_lettering import NOT_STORED, DeadLetters
-from leveret.core.queues.head import Head, make_head
-from leveret.core.queues.messages import Run, alike
-from leveret.core.queues.queue import Queue
-from leveret.core.queues.quorum_queue import DELIVERY_COUNT
+from leveret.core.queues.head import head_of_octets
+from leveret.core.queues.messages import Messages, Run, alike
+from leveret.core.queues.queue import UNBOUNDED, Queue
 from leveret.core.rules.validation import queue_type
 from leveret.wire import properties as props
-from leveret.wire import tables
-
-_DEATHS: Final = b"x-death"
-_CARBON_COPIES: Final = b"CC"
-_TEXT_BEGINS: Final = 5
-"""Where a long string value has its octets."""
-_COUNT_MAX: Final = 2**63 - 1
-_SHORT_STRING_MAX: Final = 255
-
-
-def dead_letter(
-    head: Head, queue: str, reason: str, now_s: int, exchange: str, routing_key: str | None
-) -> tuple[Head, list[bytes]]:
-    """The head of a dead-lettered message published to `exchange`, and the keys of its carbon copies.
-
-    `routing_key` None keeps the message's own key. The keys are taken apart once, because there may be 20,000.
-    """
-    properties = props.split(head.header)
-    headers = _table(properties.get(props.HEADERS, b""))
-    texts = [value for value in _array(headers.get(_CARBON_COPIES, b"")) if value[:1] == b"S"]
-    death = {
-        b"count": tables.long_integer(1),
-        b"reason": tables.long_string(reason.encode()),
-        b"queue": tables.long_string(queue.encode()),
-        b"time": tables.timestamp(now_s),
-        b"exchange": tables.long_string(head.exchange),
-        b"routing-keys": tables.array([tables.long_string(head.routing_key), *texts]),
-    }
-    expiration = properties.pop(props.EXPIRATION, None)
-    if expiration is not None:
-        death[b"original-expiration"] = tables.long_string(expiration)
-    _note_death(headers, death)
-    headers.pop(DELIVERY_COUNT, None)
-    key = head.routing_key
-    if routing_key is not None:
-        # A policy's key may be longer than a message's can be.
-        key = routing_key.encode()[:_SHORT_STRING_MAX]
-        headers.pop(_CARBON_COPIES, None)
-        texts = []
-    properties[props.HEADERS] = tables.join(headers)
-    dead = make_head(exchange.encode(), key, props.join(properties, head.body_bytes))
-    return dead, [text[_TEXT_BEGINS:] for text in texts]
-
-
-def _note_death(headers: dict[bytes, bytes], death: dict[bytes, bytes]) -> None:
-    """Put a death first in `x-death`, or count up the entry of the same queue and reason."""
-    others: list[bytes] = []
-    if _DEATHS not in headers:
-        headers.update({b"x-first-death-" + name: death[name] for name in (b"exchange", b"queue", b"reason")})
-    for value in _deaths(headers):
-        entry = _table(tables.table_of(value) or b"")
-        if entry.get(b"queue") == death[b"queue"] and entry.get(b"reason") == death[b"reason"]:
-            count = tables.integer_of(entry.get(b"count", b"")) or 0
-            death = entry | {b"count": tables.long_integer(min(count + 1, _COUNT_MAX))}
-        else:
-            others.append(value)
-    headers[_DEATHS] = tables.array([tables.table(death), *others])
-
-
-def _table(octets: bytes) -> dict[bytes, bytes]:
-    """A table's entries; none if the octets are no table, because publishers may send anything."""
-    try:
-        return tables.split(octets)
-    except props.SyntaxFault:
-        return {}
-
-
-def _array(value: bytes) -> list[bytes]:
-    """An array's values; none if the octets are no array."""
-    try:
-        return tables.split_array(value)
-    except props.SyntaxFault:
-        return []
-
-
-def _deaths(headers: dict[bytes, bytes]) -> list[bytes]:
-    return [value for value in _array(headers.get(_DEATHS, b"")) if value[:1] == b"F"]
-
-
-def carbon_copies(headers: dict[bytes, bytes]) -> list[bytes]:
-    """The routing keys in the header CC."""
-    return tables.texts_of(_array(headers.get(_CARBON_COPIES, b"")))
-
-
-def is_cycle(head: Head, queue: str) -> bool:
-    """Whether the messages died in `queue` before, and no consumer has rejected them since."""
-    for value in _deaths(header_entries(head)):
-        entry = _table(tables.table_of(value) or b"")
-        if tables.text_of(entry.get(b"reason", b"")) == b"rejected":
-            return False
-        if tables.text_of(entry.get(b"queue", b"")) == queue.encode():
-            return True
-    return False
 
 
 class Taken(NamedTuple):
@@ -184,37 +91,106 @@ def route_dead_letters(broker: Broker, queue: Queue, letters: DeadLetters, now_s
     # To look for an exchange that is being deleted may delete it.
     if exchange is None or vhost not in broker.topologies or broker.find_exchange(vhost, exchange) is None:
         return RoutedLetters(queue, letters, {})
-    takers: dict[Queue, list[Taken]] = {}
-    index = 0
+    death = Death(name, letters.reason, now_s, exchange, settings.dead_letter_routing_key)
+    targets, publishing = _Targets(broker, vhost, exchange), _Publishing(broker, letters.done)
     kind = queue_type(queue.definition.arguments)
+    index = 0
     for run in letters.runs:
         broker.dead_lettered[kind, letters.reason] += len(run)
-        for each, bodies in run.taken().by_head():
-            head, copies = dead_letter(
-                each, name, letters.reason, now_s, exchange, settings.dead_letter_routing_key
-            )
-            for target in _targets(broker, vhost, exchange, head, copies):
-                if letters.reason != "rejected" and is_cycle(head, target.key[1]):
-                    continue
-                taken = bodies[: target.room(head.body_bytes)]
-                if taken and target not in letters.done:
-                    target.gathered.add(alike(head, taken))
-                    takers.setdefault(target, []).append(Taken(index, len(taken), target.place))
-                    broker.dirty[target] = None
+        for route, header, bodies in run.taken().by_route():
+            dead = death.of(route, header)
+            for target in targets.of(dead):
+                if target.key[1].encode() not in dead.ended_in:
+                    publishing.add(target, dead, bodies, index, run.messages.priority)
             index += len(bodies)
-    return RoutedLetters(queue, letters, takers)
+    return RoutedLetters(queue, letters, publishing.takers())
 
 
-def _targets(broker: Broker, vhost: str, exchange: str, head: Head, copies: list[bytes]) -> list[Queue]:
-    """The target queues by the message's routing key and its carbon copies."""
-    # A key may be no text: then it equals no binding's key, but patterns and fanouts may match.
-    key, *others = [each.decode(errors="surrogateescape") for each in (head.routing_key, *copies)]
-    return broker.route(vhost, exchange, key, lambda: _readable_headers(head.header), others)
+class _Targets:
+    """The target queues of dead messages; they are looked for once for messages that differ in nothing but headers."""
+
+    def __init__(self, broker: Broker, vhost: str, exchange: str) -> None:
+        self._broker = broker
+        self._vhost = vhost
+        self._exchange = exchange
+        self._known: dict[bytes, list[Queue]] = {}
+
+    def of(self, dead: DeadMessage) -> list[Queue]:
+        """The target queues by a message's routing key and its carbon copies."""
+        if not dead.copies and (known := self._known.get(dead.route)) is not None:
+            return known
+        reads_headers = False
+
+        def headers() -> dict[str, Any]:
+            nonlocal reads_headers
+            reads_headers = True
+            return _readable_headers(dead.header)
+
+        # A key may be no text: then it equals no binding's key, but patterns and fanouts may match.
+        octets = (dead.route[2 + dead.route[0] :], *dead.copies)
+        key, *others = [each.decode(errors="surrogateescape") for each in octets]
+        found = self._broker.route(self._vhost, self._exchange, key, headers, others)
+        if not (dead.copies or reads_headers):
+            self._known[dead.route] = found
+        return found
 
 
-def header_entries(head: Head) -> dict[bytes, bytes]:
-    """The headers by octets, as from tables.split; none if they are no table."""
-    return _table(props.split(head.header).get(props.HEADERS, b""))
+class _Column:
+    """Adjacent letters for one target that differ from each other, from index `start` on."""
+
+    __slots__ = ("bodies", "headers", "priority", "routes", "start")
+
+    def __init__(self, start: int, priority: int) -> None:
+        self.start = start
+        self.priority = priority
+        self.routes: list[bytes] = []
+        self.headers: list[bytes] = []
+        self.bodies: list[bytes] = []
+
+
+class _Publishing:
+    """The publishing of letters: those that differ are gathered in columns, because each part costs."""
+
+    def __init__(self, broker: Broker, done: Set[DeliverySource]) -> None:
+        self._broker = broker
+        self._done = done
+        self._columns: dict[Queue, _Column] = {}
+        self._takers: dict[Queue, list[Taken]] = {}
+
+    def add(self, target: Queue, dead: DeadMessage, bodies: list[bytes], index: int, priority: int) -> None:
+        """Publish a group of like letters, from index `index` on, to one of its targets, as far as it has room."""
+        if target in self._done:
+            return
+        room = target.room(len(bodies[0]))
+        if len(bodies) > 1 or room < UNBOUNDED:
+            self._end(target)
+            if taken := bodies[:room]:
+                self._publish(target, index, alike(head_of_octets(dead.route, dead.header), taken))
+            return
+        column = self._columns.get(target)
+        if column is None or (column.start + len(column.bodies), column.priority) != (index, priority):
+            self._end(target)
+            column = self._columns[target] = _Column(index, priority)
+        column.routes.append(dead.route)
+        column.headers.append(len(dead.header).to_bytes(4, "big") + dead.header)
+        column.bodies += bodies
+
+    def takers(self) -> dict[Queue, list[Taken]]:
+        """What each target got of all letters; there are no further ones."""
+        for target in [*self._columns]:
+            self._end(target)
+        return self._takers
+
+    def _end(self, target: Queue) -> None:
+        column = self._columns.pop(target, None)
+        if column is not None:
+            messages = Messages(column.routes, column.headers, column.bodies, priority=column.priority)
+            self._publish(target, column.start, messages)
+
+    def _publish(self, target: Queue, start: int, messages: Messages) -> None:
+        target.gathered.add(messages)
+        self._takers.setdefault(target, []).append(Taken(start, len(messages), target.place))
+        self._broker.dirty[target] = None
 
 
 def _readable_headers(header: bytes) -> dict[str, Any]:

@@ -18,10 +18,12 @@ DEAD_BYTES_MAX: Final = 4 * 1024 * 1024
 """The octets of dead letters in one dispatch, about; so a whole backlog may die without filling memory."""
 NOT_STORED: Final = -1
 """The first offset of a run that was never in the log: refused at its publish, and dead-lettered."""
-DEATH_BYTES: Final = 1024
-"""The cost of a dead letter beside its body, in octets: as many small ones as fit take 10 ms."""
+DEATH_BYTES: Final = 4096
+"""The cost of a dead letter beside its body, in octets: as many small ones as fit take 10 ms if they differ."""
+HEADER_BYTES: Final = 1024
+"""The octets of headers that the cost of a dead letter covers."""
 HEADER_COSTS: Final = 64
-"""The cost of an octet of a large header, in octets: the entries are taken apart."""
+"""The cost of a further octet of headers, in octets: the entries are taken apart."""
 DEAD_AT_ONCE: Final = DEAD_BYTES_MAX // DEATH_BYTES
 """The most messages that die in one step."""
 
@@ -105,8 +107,8 @@ class DeadLettering:
 
 
 def _excess(run: Run) -> int:
-    """The octets of headers that `DEATH_BYTES` does not cover; messages that are alike have one header."""
+    """The octets of headers that cost more; messages that are alike have one header."""
     alike = run.messages.head
     if alike is not None:
-        return max(0, len(alike.header) - DEATH_BYTES)
-    return max(0, run.header_bytes - DEATH_BYTES * len(run))
+        return max(0, len(alike.header) - HEADER_BYTES)
+    return max(0, run.header_bytes - HEADER_BYTES * len(run))

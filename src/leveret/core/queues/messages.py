@@ -157,13 +157,21 @@ class Messages:
         if self.head is not None:
             yield self.head, self.bodies
             return
+        for route, header, bodies in self.by_route():
+            yield head_of_octets(route, header), bodies
+
+    def by_route(self) -> Iterator[tuple[bytes, bytes, list[bytes]]]:
+        """Groups of like messages by route, content header's payload, and bodies."""
+        if self.head is not None:
+            yield self.head.route, self.head.header, self.bodies
+            return
         routes, headers, bodies = self.routes, self.headers, self.bodies
         start, count = 0, len(bodies)
         while start < count:
             route, header, stop = routes[start], headers[start], start + 1
             while stop < count and headers[stop] == header and routes[stop] == route:
                 stop += 1
-            yield head_of_octets(route, header[_SIZE_BYTES:]), bodies[start:stop]
+            yield route, header[_SIZE_BYTES:], bodies[start:stop]
             start = stop
 
     # -- as they stand in a log ---------------------------------------------------------------

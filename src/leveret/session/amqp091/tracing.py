@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from leveret.core.broker.dead_letters import carbon_copies, header_entries
+from leveret.core.broker.deaths import carbon_copies, header_entries
 from leveret.core.broker.topology import TRACE_EXCHANGE
 from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.head import Head, make_head
@@ -90,7 +90,7 @@ def _trace(
 def _of_message(head: Head) -> dict[bytes, bytes]:
     """The headers for the message itself."""
     properties = props.split(head.header)
-    keys = [head.routing_key, *carbon_copies(header_entries(head))]
+    keys = [head.routing_key, *carbon_copies(header_entries(head.header))]
     return {
         b"exchange_name": tables.long_string(head.exchange),
         b"routing_keys": tables.array(map(tables.long_string, keys)),

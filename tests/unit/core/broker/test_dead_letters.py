@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from pamqp import commands, header
 
 from leveret.core.broker.broker import Broker
-from leveret.core.broker.dead_letters import RoutedLetters, Taken, dead_letter, route_dead_letters
+from leveret.core.broker.dead_letters import RoutedLetters, Taken, route_dead_letters
+from leveret.core.broker.deaths import Death
 from leveret.core.broker.deferred_work import AT_ONCE
 from leveret.core.queues.dead_lettering import NOT_STORED, DeadLetters
-from leveret.core.queues.head import Head, make_head
-from leveret.core.queues.messages import Run, alike
+from leveret.core.queues.head import Head, head_of_octets, make_head
+from leveret.core.queues.messages import Run, alike, joined
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.queue_settings import QueueSettings
 from leveret.model import definitions as d
-from leveret.wire import properties as props
 
 
 def head_of(**properties: Any) -> Head:
@@ -26,41 +26,9 @@ def head_of(**properties: Any) -> Head:
     return make_head(b"e", b"k", octets)
 
 
-def dead_letter_head(*arguments: Any) -> Head:
-    return dead_letter(*arguments)[0]
-
-
-def test_a_dead_message_has_no_time_to_live_any_more_and_says_which_it_had() -> None:
-    dead = dead_letter_head(head_of(expiration="60000"), "q", "expired", 7, "dlx", None)
-    assert (dead.exchange, dead.routing_key, dead.expiration_ms) == (b"dlx", b"k", None)
-    assert props.EXPIRATION not in props.split(dead.header)
-    [death] = props.headers_of(dead.header)["x-death"]
-    assert (death["queue"], death["reason"], death["count"]) == ("q", "expired", 1)
-    assert death["original-expiration"] == "60000"
-
-
-def test_a_message_that_dies_again_of_the_same_is_counted_where_it_died_before() -> None:
-    again = dead_letter_head(
-        dead_letter_head(head_of(), "q", "expired", 7, "dlx", None), "q", "expired", 8, "dlx", None
-    )
-    assert [death["count"] for death in props.headers_of(again.header)["x-death"]] == [2]
-    elsewhere = dead_letter_head(again, "r", "maxlen", 9, "dlx", "other")
-    assert elsewhere.routing_key == b"other"
-    found = props.headers_of(elsewhere.header)
-    assert [(death["queue"], death["count"]) for death in found["x-death"]] == [("r", 1), ("q", 2)]
-    assert (found["x-first-death-queue"], found["x-first-death-reason"]) == ("q", "expired")
-
-
-@pytest.mark.parametrize(
-    ("sent", "first"),
-    [({"x-first-death-queue": "mine"}, "q"), ({"x-death": [{"queue": "r", "reason": "expired"}]}, None)],
-)
-def test_the_first_death_is_noted_where_no_earlier_one_is_known(
-    sent: dict[str, Any], first: str | None
-) -> None:
-    """As RabbitMQ 3.10.8 has it, whatever a publisher wrote."""
-    dead = dead_letter_head(head_of(headers=sent), "q", "expired", 7, "dlx", None)
-    assert props.headers_of(dead.header).get("x-first-death-queue") == first
+def dead_letter_head(head: Head, *death: Any) -> Head:
+    dead = Death(*death).of(head.route, head.header)
+    return head_of_octets(dead.route, dead.header)
 
 
 @pytest.mark.parametrize(
@@ -154,3 +122,87 @@ def test_a_message_dies_while_its_exchange_is_deleted_step_by_step() -> None:
     letters = DeadLetters([Run(0, alike(head_of(), [b"abc"]))], "expired")
     assert route_dead_letters(broker, queue, letters, 8).takers == {}
     assert broker.find_exchange("v", "dlx") is None
+
+
+HEADERS = [{}, {"a": 1}, {"x-death": [{"queue": "full", "reason": "expired", "count": 4}]}]
+
+
+@given(st.data())
+def test_letters_that_are_published_together_go_where_each_would_go_alone(data: st.DataObject) -> None:
+    """Targets with and without room, one that has them already, one by the headers; messages alike and not."""
+
+    def world() -> tuple[Broker, Queue]:
+        broker = Broker(lambda queue, offset: [])
+        names = ["q", "all", "some", "full", "early"]
+        for entity in (
+            d.Vhost(name="v"),
+            d.Exchange(vhost="v", name="dlx", type="topic"),
+            d.Exchange(vhost="v", name="by", type="headers"),
+            *(d.Queue(vhost="v", name=name) for name in names),
+            d.Binding(vhost="v", source="dlx", destination="all", routing_key="#"),
+            d.Binding(vhost="v", source="dlx", destination="full", routing_key="#"),
+            d.Binding(vhost="v", source="dlx", destination="early", routing_key="#"),
+            d.Binding(vhost="v", source="dlx", destination="q", routing_key="k"),
+            d.Binding(
+                vhost="v", source="dlx", destination="by", destination_type="exchange", routing_key="*"
+            ),
+            d.Binding(vhost="v", source="by", destination="some", arguments={"a": 1}),
+        ):
+            broker.apply(d.Put(entity))
+        broker.queues["v", "q"].configure(QueueSettings(dead_letter_exchange="dlx"))
+        broker.queues["v", "full"].configure(QueueSettings(max_length=room, overflow="reject-publish"))
+        return broker, broker.queues["v", "q"]
+
+    room = data.draw(st.integers(0, 9))
+    reason = data.draw(st.sampled_from(["expired", "rejected"]))
+    messages = st.builds(
+        lambda key, headers, priority: make_head(
+            b"e", key, head_of(headers=headers, priority=priority).header
+        ),
+        st.sampled_from([b"k", b"l"]),
+        st.sampled_from(HEADERS),
+        st.sampled_from([None, 3]),
+    )
+    runs: list[Run] = []
+    for head, count in data.draw(st.lists(st.tuples(messages, st.integers(1, 3)), min_size=1, max_size=12)):
+        first = runs[-1].end if runs else 7
+        runs.append(Run(first, alike(head, [b"%03d" % (first + at) for at in range(count)])))
+    columns = [
+        Run(first, part)
+        for part in joined([run.messages for run in runs])
+        for first in [next(run.first for run in runs if run.messages.bodies[0] == part.bodies[0])]
+    ]
+    taken: list[dict[str, list[tuple[bytes, bytes, int]]]] = []
+    placed: list[dict[str, list[tuple[int, int]]]] = []
+    for together in (True, False):
+        broker, queue = world()
+        done = frozenset([broker.queues["v", "early"]])
+        groups = (
+            [columns]
+            if together
+            else [[run.cut(at, at + 1)] for run in runs for at in range(run.first, run.end)]
+        )
+        places: dict[str, list[tuple[int, int]]] = {}
+        start = 0
+        for group in groups:
+            found = route_dead_letters(broker, queue, DeadLetters(group, reason, done), 8)
+            for target, takes in found.takers.items():
+                for each in takes:
+                    places.setdefault(target.key[1], []).extend(
+                        (start + each.start + at, each.place - each.many + 1 + at) for at in range(each.many)
+                    )
+            start += sum(map(len, group))
+        placed.append(places)
+        taken.append(
+            {
+                name: [
+                    (head.entry, body, part.priority)
+                    for part in each.gathered.take()
+                    for head, bodies in part.by_head()
+                    for body in bodies
+                ]
+                for (_, name), each in broker.queues.items()
+            }
+        )
+    assert taken[0] == taken[1]
+    assert placed[0] == placed[1]

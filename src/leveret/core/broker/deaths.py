@@ -1,0 +1,196 @@
+"""The headers of a message that died in a queue, by octets: all that its publisher wrote stays as it was.
+
+The first entry of the header `x-death` names the reason and the queue of the last death; there is one entry for each
+queue and reason, with a count. `x-first-death-*` never change after the first death.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+from leveret.core.queues.quorum_queue import DELIVERY_COUNT
+from leveret.wire import properties as props
+from leveret.wire import tables
+
+_DEATHS: Final = b"x-death"
+_CARBON_COPIES: Final = b"CC"
+_COUNT: Final = b"count"
+_QUEUE: Final = b"queue"
+_REASON: Final = b"reason"
+_EXCHANGE: Final = b"exchange"
+_FIRST: Final = {b"x-first-death-" + name: name for name in (_EXCHANGE, _QUEUE, _REASON)}
+_CHANGED: Final = frozenset({_DEATHS, _CARBON_COPIES, DELIVERY_COUNT, *_FIRST})
+"""The headers that a death changes, or that decide where the message goes."""
+REJECTED: Final = "rejected"
+_REJECTED: Final = tables.long_string(REJECTED.encode())
+_CONTENT_AT: Final = 5
+"""Where a value that is a long string or a table has its octets."""
+_COUNT_MAX: Final = 2**63 - 1
+_SHORT_STRING_MAX: Final = 255
+_FLAGS_AT: Final = 12
+_PROPERTIES_AT: Final = 14
+
+
+class DeadMessage(NamedTuple):
+    """A dead message as it is published again, without its body.
+
+    Attributes:
+        route: exchange and routing key as two short strings.
+        header: its content header's payload.
+        copies: the routing keys of its carbon copies.
+        ended_in: the queues in which it died, since a consumer rejected it last: it must not come back to them.
+    """
+
+    route: bytes
+    header: bytes
+    copies: list[bytes]
+    ended_in: Collection[bytes]
+
+
+class Death:
+    """The death of messages of one queue, for one reason, at one time.
+
+    Args:
+        exchange, routing_key: where they are published; `routing_key` None keeps the key of each.
+    """
+
+    def __init__(self, queue: str, reason: str, now_s: int, exchange: str, routing_key: str | None) -> None:
+        self._queue = tables.long_string(queue.encode())
+        self._reason = tables.long_string(reason.encode())
+        self._time = tables.timestamp(now_s)
+        self._exchange = props.shortstr(exchange.encode())
+        # A policy's key may be longer than a message's can be.
+        self._key = None if routing_key is None else props.shortstr(routing_key.encode()[:_SHORT_STRING_MAX])
+        self._ended_in = _ended_in([{_QUEUE: self._queue, _REASON: self._reason}])
+        self._first_deaths: dict[tuple[bytes, bytes | None], bytes] = {}
+        """The headers of a first death, by route and expiration, which repeat where messages differ."""
+
+    def of(self, route: bytes, header: bytes) -> DeadMessage:
+        """A message that dies; `route` and `header` are as in DeadMessage.
+
+        A time to live of its own is in the entry of `x-death`, and no longer a property.
+        """
+        start, stop = props.place_of(header, props.HEADERS)
+        flags, expiration, end, behind = props.property_flags(header), None, len(header), len(header)
+        if flags & props.EXPIRATION:
+            end, behind = props.place_of(header, props.EXPIRATION)
+            expiration = header[end + 1 : behind]
+        table, changed = _without(header[start + 4 : stop])
+        texts: list[bytes] = []
+        if carbon := changed.get(_CARBON_COPIES):
+            texts = [value for value in _array(carbon) if value[:1] == b"S"]
+        earlier = changed.get(_DEATHS)
+        if earlier is None:
+            added, ended_in = self._first_death(route, texts, expiration), self._ended_in
+        else:
+            kept = {name: changed[name] for name in _FIRST if name in changed}
+            deaths, octets = self._deaths(self._entry(route, texts, expiration), earlier)
+            added = tables.join(kept | {_DEATHS: tables.array(octets)})
+            ended_in = _ended_in(deaths)
+        if self._key is None and carbon:
+            table += tables.join({_CARBON_COPIES: carbon})
+        flags = (flags | props.HEADERS) & ~props.EXPIRATION
+        dead = b"".join(
+            [
+                header[:_FLAGS_AT],
+                flags.to_bytes(2, "big"),
+                header[_PROPERTIES_AT:start],
+                (len(table) + len(added)).to_bytes(4, "big"),
+                table,
+                added,
+                header[stop:end],
+                header[behind:],
+            ]
+        )
+        # The keys are taken apart once, because there may be 20,000.
+        copies = [text[_CONTENT_AT:] for text in texts] if self._key is None else []
+        key = route[1 + route[0] :] if self._key is None else self._key
+        return DeadMessage(self._exchange + key, dead, copies, ended_in)
+
+    def _first_death(self, route: bytes, texts: list[bytes], expiration: bytes | None) -> bytes:
+        """The headers of a message that never died before."""
+        found = None if texts else self._first_deaths.get((route, expiration))
+        if found is None:
+            entry = self._entry(route, texts, expiration)
+            headers = {name: entry[of] for name, of in _FIRST.items()}
+            found = tables.join(headers | {_DEATHS: tables.array([tables.table(entry)])})
+            if not texts:
+                self._first_deaths[route, expiration] = found
+        return found
+
+    def _entry(self, route: bytes, texts: list[bytes], expiration: bytes | None) -> dict[bytes, bytes]:
+        """This death as an entry of `x-death`."""
+        behind = 1 + route[0]
+        entry = {
+            _COUNT: tables.long_integer(1),
+            _REASON: self._reason,
+            _QUEUE: self._queue,
+            b"time": self._time,
+            _EXCHANGE: tables.long_string(route[1:behind]),
+            b"routing-keys": tables.array([tables.long_string(route[behind + 1 :]), *texts]),
+        }
+        if expiration is not None:
+            entry[b"original-expiration"] = tables.long_string(expiration)
+        return entry
+
+    def _deaths(
+        self, death: dict[bytes, bytes], earlier: bytes
+    ) -> tuple[list[dict[bytes, bytes]], list[bytes]]:
+        """All deaths of a message, and their octets; this one first. One of the same queue and reason counts again."""
+        others: list[dict[bytes, bytes]] = []
+        octets: list[bytes] = []
+        for value in _array(earlier):
+            if value[:1] == b"F":
+                entry = _table(value[_CONTENT_AT:])
+                if entry.get(_QUEUE) == self._queue and entry.get(_REASON) == self._reason:
+                    count = tables.integer_of(entry.get(_COUNT, b"")) or 0
+                    death = entry | {_COUNT: tables.long_integer(min(count + 1, _COUNT_MAX))}
+                else:
+                    others.append(entry)
+                    octets.append(value)
+        return [death, *others], [tables.table(death), *octets]
+
+
+def _ended_in(deaths: list[dict[bytes, bytes]]) -> list[bytes]:
+    """See DeadMessage; `deaths` are the entries of `x-death`."""
+    queues: list[bytes] = []
+    for entry in deaths:
+        if entry.get(_REASON) == _REJECTED:
+            break
+        queues.append(tables.text_of(entry.get(_QUEUE, b"")) or b"")
+    return queues
+
+
+def carbon_copies(headers: dict[bytes, bytes]) -> list[bytes]:
+    """The routing keys in the header CC."""
+    return tables.texts_of(_array(headers.get(_CARBON_COPIES, b"")))
+
+
+def header_entries(header: bytes) -> dict[bytes, bytes]:
+    """The headers of a content header by octets, as from tables.split; none if they are no table."""
+    return _table(props.split(header).get(props.HEADERS, b""))
+
+
+def _without(table: bytes) -> tuple[bytes, dict[bytes, bytes]]:
+    """The headers that a death leaves as they are, and the others; none of octets that are no table."""
+    try:
+        return tables.without(table, _CHANGED)
+    except props.SyntaxFault:
+        return b"", {}
+
+
+def _table(octets: bytes) -> dict[bytes, bytes]:
+    """A table's entries; none if the octets are no table, because publishers may send anything."""
+    try:
+        return tables.split(octets)
+    except props.SyntaxFault:
+        return {}
+
+
+def _array(value: bytes) -> list[bytes]:
+    """An array's values; none if the octets are no array."""
+    try:
+        return tables.split_array(value)
+    except props.SyntaxFault:
+        return []
