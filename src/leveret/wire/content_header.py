@@ -11,9 +11,10 @@ copies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
+from functools import lru_cache
 from operator import itemgetter
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from leveret.wire import properties as props
 from leveret.wire import tables
@@ -43,6 +44,8 @@ PERSISTENT: Final = 2
 """The delivery mode of messages that outlast a restart."""
 DELIVERY_MODES: Final = (1, PERSISTENT)
 NO_TERMS: Final = (b"", 0)
+_REPEATED_BYTES_MAX: Final = 256
+"""The most octets of a table that is decoded once for all messages that have it: 1,024 of them are known."""
 
 
 class Traits(NamedTuple):
@@ -218,3 +221,21 @@ def read_traits(header: bytes, position: int, flags: int) -> Traits:
     if flags & props.TERMS:
         return Traits(mode == PERSISTENT, (expiration, priority))
     return _PERSISTENT_ALONE if mode == PERSISTENT else TRANSIENT
+
+
+def named_headers(header: bytes, names: Container[bytes]) -> dict[str, Any]:
+    """Those headers of a content header that have one of these names; not to be changed.
+
+    Raises:
+        SyntaxFault: they do not parse.
+    """
+    start, stop = props.place_of(header, props.HEADERS)
+    named = tables.only(header[start + 4 : stop], names)
+    return _repeated(named) if len(named) <= _REPEATED_BYTES_MAX else _decoded(named)
+
+
+def _decoded(table: bytes) -> dict[str, Any]:
+    return props.headers_of(props.join({props.HEADERS: table}, 0))
+
+
+_repeated = lru_cache(maxsize=1024)(_decoded)

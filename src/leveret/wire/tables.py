@@ -65,6 +65,17 @@ def without(table: bytes, keys: Container[bytes]) -> tuple[bytes, dict[bytes, by
     return b"".join([*kept, table[position:]]), found
 
 
+def only(table: bytes, keys: Container[bytes]) -> bytes:
+    """A table's octets with the entries of some keys alone.
+
+    Raises:
+        SyntaxFault: not a table.
+    """
+    return b"".join(
+        [table[start:stop] for start, at, stop in _entries(table) if table[start + 1 : at] in keys]
+    )
+
+
 def _entries(table: bytes) -> Iterator[tuple[int, int, int]]:
     """The entries of a table, each by its begin, the begin of its value, and its end."""
     position, sizes, size_at = 0, _SIZES, _U32.unpack_from

@@ -6,7 +6,7 @@ rejected the message on the way (`deaths`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Container, Iterable, Mapping, Set
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from leveret.core.queues.messages import Messages, Run, alike
 from leveret.core.queues.queue import UNBOUNDED, Queue
 from leveret.core.rules.validation import queue_type
 from leveret.wire import properties as props
+from leveret.wire.content_header import named_headers
 
 
 class Taken(NamedTuple):
@@ -121,10 +122,13 @@ class _Targets:
             return known
         reads_headers = False
 
-        def headers() -> dict[str, Any]:
+        def headers(names: Container[bytes]) -> dict[str, Any]:
             nonlocal reads_headers
             reads_headers = True
-            return _readable_headers(dead.header)
+            try:
+                return named_headers(dead.header, names)
+            except props.SyntaxFault:
+                return {}
 
         # A key may be no text: then it equals no binding's key, but patterns and fanouts may match.
         octets = (dead.route[2 + dead.route[0] :], *dead.copies)
@@ -191,10 +195,3 @@ class _Publishing:
         target.gathered.add(messages)
         self._takers.setdefault(target, []).append(Taken(start, len(messages), target.place))
         self._broker.dirty[target] = None
-
-
-def _readable_headers(header: bytes) -> dict[str, Any]:
-    try:
-        return props.headers_of(header)
-    except props.SyntaxFault:
-        return {}

@@ -6,14 +6,20 @@ words for topic, a plain dict for fanout, bindings by a pair of theirs for heade
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Container, Iterable
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 from leveret.core.rules.validation import same_value
 from leveret.model.definitions import Binding, as_argument
 
-Headers = Callable[[], dict[str, Any]]
-"""Decodes a message's headers on demand; most exchanges do not need them."""
+Headers: TypeAlias = Callable[[Container[bytes]], dict[str, Any]]
+"""Decodes those of a message's headers that have one of some names; most exchanges need none."""
+
+
+def no_headers(names: Container[bytes]) -> dict[str, Any]:
+    """The headers of a message that has none."""
+    return {}
 
 
 _Bindings: TypeAlias = dict[tuple[str, ...], Binding]
@@ -186,10 +192,13 @@ class HeadersMatch:
         self._unconditional: _Bindings = {}
         self._by_pair: dict[_Pair, _Bindings] = {}
         self._pairs: dict[tuple[str, ...], list[_Pair]] = {}
+        self._names: Counter[bytes] = Counter()
+        """The keys of the bindings' arguments: the headers that make a difference."""
 
     def add(self, binding: Binding) -> None:
         """See Router."""
         pairs = [_pair(key, value) for key, value in _counting(binding.arguments)]
+        self._names.update(_names_of(pairs))
         needs_all = _needs_all(binding.arguments)
         if needs_all and not pairs:
             self._unconditional[binding.key] = binding
@@ -202,6 +211,7 @@ class HeadersMatch:
     def remove(self, binding: Binding) -> None:
         """See Router."""
         self._unconditional.pop(binding.key, None)
+        self._names -= Counter(_names_of(_counting(binding.arguments)))
         for pair in self._pairs.pop(binding.key):
             same = self._by_pair[pair]
             del same[binding.key]
@@ -210,7 +220,7 @@ class HeadersMatch:
 
     def match(self, routing_key: str, headers: Headers) -> Iterable[Binding]:
         """See Router."""
-        existing = headers()
+        existing = headers(self._names)
         found = dict(self._unconditional)
         for key, value in existing.items():
             for pair in {_pair(key, as_argument(value)), (key, None, None)}:
@@ -222,6 +232,11 @@ class HeadersMatch:
 def _pair(key: str, value: Any) -> _Pair:
     is_found_by_value = value is not None and not isinstance(value, dict | list)
     return (key, type(value), value) if is_found_by_value else (key, None, None)
+
+
+def _names_of(pairs: Iterable[tuple[Any, ...]]) -> list[bytes]:
+    """The keys of pairs as they stand in a message."""
+    return [pair[0].encode(errors="surrogatepass") for pair in pairs]
 
 
 def _counting(arguments: dict[str, Any]) -> list[tuple[str, Any]]:

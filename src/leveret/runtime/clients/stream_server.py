@@ -15,6 +15,7 @@ from leveret.core.broker.actor import Actor
 from leveret.core.broker.alarms import Alarms
 from leveret.core.broker.broker import Broker
 from leveret.core.broker.limits import ConnectionRegistry, check_connection_limits
+from leveret.core.broker.routing import no_headers
 from leveret.core.queues.counters import Counters
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
@@ -342,7 +343,7 @@ class StreamServer:
 
     def route(self, vhost: str, super_stream: str, routing_key: str) -> list[str]:
         """See StreamAuthority."""
-        queues = self._broker.route(vhost, super_stream, routing_key, dict)
+        queues = self._broker.route(vhost, super_stream, routing_key, no_headers)
         return [queue.definition.name for queue in queues if _is_stream(queue)]
 
     # -- standby ------------------------------------------------------------------------------

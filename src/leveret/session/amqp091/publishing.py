@@ -31,7 +31,7 @@ from leveret.session.amqp091.destinations import Destination, PublishRoute, Shap
 from leveret.session.amqp091.direct_reply import REPLY_TO, with_reply_name
 from leveret.session.amqp091.incoming import IncomingMessage
 from leveret.session.amqp091.replies import Fault
-from leveret.session.amqp091.routing import Resolved, is_expiration, resolve
+from leveret.session.amqp091.routing import Resolved, find_targets, is_expiration, resolve
 from leveret.session.amqp091.settling import answered_at_end
 from leveret.session.amqp091.tracing import trace_published
 from leveret.wire import amqp091 as wire
@@ -358,16 +358,19 @@ class Publisher:
             return None
         try:
             if (
-                known is not None
-                and not flags & props.USER_ID
-                and not (flags & props.HEADERS and b"CC" in header)
-                and (expiration or not flags & props.EXPIRATION)
+                flags & props.USER_ID
+                or (flags & props.HEADERS and b"CC" in header)
+                or (flags & props.EXPIRATION and not expiration)
             ):
-                if not (flags & props.REPLY_TO and _REPLY_TO in header):
+                found = self.resolve(route.channel, route.exchange, route.routing_key, header[4:])
+            else:
+                if flags & props.REPLY_TO and _REPLY_TO in header:
+                    named = with_reply_name(route.channel.reply_consumer, header[4:])
+                    header = len(named).to_bytes(4, "big") + named
+                if known is not None:
                     return known, header
-                named = with_reply_name(route.channel.reply_consumer, header[4:])
-                return known, len(named).to_bytes(4, "big") + named
-            found = self.resolve(route.channel, route.exchange, route.routing_key, header[4:])
+                # The route was checked, but for the headers.
+                found = find_targets(route.channel, route.exchange.decode(), [route.routing_key], header[4:])
         except LeveretError:
             # The long path raises the same error, in its place.
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any, Final, NamedTuple
 
 from leveret.core.broker.broker import Broker
@@ -16,7 +17,7 @@ from leveret.session.amqp091.direct_reply import with_reply_name
 from leveret.session.amqp091.replies import Fault
 from leveret.wire import properties as props
 from leveret.wire import tables
-from leveret.wire.content_header import DELIVERY_MODES
+from leveret.wire.content_header import DELIVERY_MODES, named_headers
 
 _EXPIRATION_DIGITS_MAX: Final = 18
 _BINDINGS_OF_A_FRAME: Final = 8
@@ -65,21 +66,28 @@ def resolve(channel: ChannelBase, exchange: bytes, routing_key: bytes, header: b
     mode = properties.get(props.DELIVERY_MODE)
     if mode is not None and mode[0] not in DELIVERY_MODES:
         raise PreconditionFailed(f"invalid message: {{delivery_mode_unknown,{mode[0]}}}")
-    broker, headers = connection.broker, _Headers(header)
+    return find_targets(channel, name, keys, header)
+
+
+def find_targets(channel: ChannelBase, exchange: str, keys: list[bytes], header: bytes) -> Resolved:
+    """Route a message that passed all checks, by its routing keys and its headers."""
+    connection = channel.connection
+    vhost, broker, headers = connection.vhost or "", connection.broker, _Headers(header)
     topology = broker.topologies[vhost]
     before = topology.looked_at
-    queues = broker.route(vhost, name, _text(routing_key), headers.read, map(_text, keys[1:]))
+    key, *copies = map(_text, keys)
+    queues = broker.route(vhost, exchange, key, headers.read, copies)
     connection.take_turn(
         (topology.looked_at - before) // _BINDINGS_OF_A_FRAME + len(keys) // _KEYS_OF_A_FRAME
     )
     replies: tuple[DirectReply, ...] = ()
-    if not name:
-        found = [broker.direct_replies.get(each) for each in dict.fromkeys(map(_text, keys))]
+    if not exchange:
+        found = [broker.direct_replies.get(each) for each in dict.fromkeys((key, *copies))]
         replies = tuple(each for each in found if each is not None)
         if not (queues or replies) and channel.leaders is not None:
-            elsewhere = channel.leaders.direct_reply(vhost, _text(routing_key))
+            elsewhere = channel.leaders.direct_reply(vhost, key)
             replies = () if elsewhere is None else (elsewhere,)
-    return Resolved(queues, header, topology.exchanges[name].counters, replies, headers.were_read)
+    return Resolved(queues, header, topology.exchanges[exchange].counters, replies, headers.were_read)
 
 
 class _Headers:
@@ -91,9 +99,9 @@ class _Headers:
         self._header = header
         self.were_read = False
 
-    def read(self) -> dict[str, Any]:
+    def read(self, names: Container[bytes]) -> dict[str, Any]:
         self.were_read = True
-        return props.headers_of(self._header)
+        return named_headers(self._header, names)
 
 
 def _check_properties(properties: dict[int, bytes], connection: ConnectionBase) -> None:

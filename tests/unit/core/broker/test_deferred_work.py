@@ -9,6 +9,7 @@ import pytest
 from leveret.core.broker.actor import Actor
 from leveret.core.broker.broker import Broker
 from leveret.core.broker.deferred_work import AT_ONCE, ENOUGH, DeferredWork
+from leveret.core.broker.routing import no_headers
 from leveret.core.queues.head import make_head
 from leveret.core.queues.messages import alike
 from leveret.core.queues.queue import Queue
@@ -116,8 +117,8 @@ def test_a_queue_goes_after_its_many_bindings_and_is_served_until_then() -> None
     broker.deletions.delete_queue(queue, gone.append)
     assert len(broker.changes) == AT_ONCE
     assert broker.queue("/", "q") is queue
-    assert [each.key[1] for each in broker.route("/", "amq.topic", f"k.{MANY - 1}", dict)] == ["q"]
-    assert not broker.route("/", "amq.topic", "k.0", dict)
+    assert [each.key[1] for each in broker.route("/", "amq.topic", f"k.{MANY - 1}", no_headers)] == ["q"]
+    assert not broker.route("/", "amq.topic", "k.0", no_headers)
     assert finish(broker) >= MANY - AT_ONCE
     assert gone == [0]
     kinds = [each.kind for each in broker.changes if isinstance(each, d.Delete)]
@@ -137,8 +138,8 @@ def test_a_queue_that_goes_on_a_condition_is_gone_for_everybody_from_the_moment_
     assert gone == []
     assert len(broker.changes) == AT_ONCE
     assert broker.version > version
-    assert not broker.route("/", "amq.topic", f"k.{MANY - 1}", dict)
-    assert not broker.route("/", "", "q", dict)
+    assert not broker.route("/", "amq.topic", f"k.{MANY - 1}", no_headers)
+    assert not broker.route("/", "", "q", no_headers)
     assert finish(broker) >= MANY - AT_ONCE
     assert gone == [0]
     assert not broker.queues
@@ -268,7 +269,7 @@ def test_who_looks_for_an_exchange_that_goes_because_it_is_unused_does_not_find_
             actor.bind(binding(1, source="x"))
     else:
         with pytest.raises(NotFound):
-            broker.route("/", "x", "k", dict)
+            broker.route("/", "x", "k", no_headers)
     finish(broker)
     assert sorted(gone) == ([True] if look != "delete" else [False, True])
     existing = broker.find_exchange("/", "x")

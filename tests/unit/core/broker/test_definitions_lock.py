@@ -7,6 +7,7 @@ import pytest
 from leveret.core.broker.broker import Broker
 from leveret.core.broker.definitions_lock import DefinitionsLock
 from leveret.core.broker.entities import SHARED_BYTES_MAX
+from leveret.core.broker.routing import no_headers
 from leveret.model import definitions as d
 from leveret.model.errors import InvalidCommand
 
@@ -84,9 +85,9 @@ def test_a_node_that_is_told_of_an_exclusive_queue_deletes_it_when_it_is_told_th
     binding = d.Binding(source="amq.direct", vhost="/", destination="theirs", routing_key="k")
     broker.apply(d.Put(d.Queue(name="theirs", vhost="/", epoch=7)))
     broker.apply(d.Put(binding))
-    assert [each.key[1] for each in broker.route("/", "amq.direct", "k", dict)] == ["theirs"]
+    assert [each.key[1] for each in broker.route("/", "amq.direct", "k", no_headers)] == ["theirs"]
     broker.apply(d.Delete("bindings", binding.key))
-    assert broker.route("/", "amq.direct", "k", dict) == []
+    assert broker.route("/", "amq.direct", "k", no_headers) == []
     broker.apply(d.Delete("queues", ("/", "theirs")))
     assert broker.queues == {}
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.core.broker.broker import Broker
+from leveret.core.broker.routing import no_headers
 from leveret.core.queues.queue import Reader
 from leveret.core.schema.delta import (
     NODE_PARAMETERS,
@@ -551,7 +552,7 @@ def test_an_exclusive_queue_keeps_its_binding_when_the_exchange_is_replaced() ->
         down.definitions, {"exchanges": [wanted]}, LocalEntities(), exclusive=exclusive
     ).changes:
         down.apply(change)
-    assert [queue.key for queue in down.route("/", "x", "k", dict)] == [OWNED.key]
+    assert [queue.key for queue in down.route("/", "x", "k", no_headers)] == [OWNED.key]
     assert down.definitions.by_kind["bindings"] == {}
 
 

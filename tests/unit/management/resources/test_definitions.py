@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from leveret.core.broker.access import check_password
+from leveret.core.broker.routing import no_headers
 from leveret.model.definitions import Queue, User
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def test_a_file_of_rabbitmq_is_taken(admin: Client, node: FakeNode) -> None:
     assert admin.post("/api/definitions", **FROM_RABBITMQ).status_code == 204
     broker = node.broker
     assert broker.queue("v", "q").policy == "p"
-    assert [queue.key for queue in broker.route("v", "e", "a.b", dict)] == [("v", "q")]
+    assert [queue.key for queue in broker.route("v", "e", "a.b", no_headers)] == [("v", "q")]
     app, old = broker.definitions.by_kind["users"][("app",)], broker.definitions.by_kind["users"][("old",)]
     for user in (app, old):
         assert isinstance(user, User)
@@ -182,7 +183,7 @@ def test_bindings_of_what_is_not_there_are_left_out(admin: Client, node: FakeNod
     kept = {"source": "amq.fanout", "vhost": "/", "destination": "q", "routing_key": ""}
     queue = {"name": "q", "vhost": "/"}
     assert admin.post("/api/definitions", queues=[queue], bindings=[lost, kept]).status_code == 204
-    assert [one.key for one in node.broker.route("/", "amq.fanout", "", dict)] == [("/", "q")]
+    assert [one.key for one in node.broker.route("/", "amq.fanout", "", no_headers)] == [("/", "q")]
 
 
 def test_a_form_is_not_a_document(admin: Client) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from leveret.core.broker.routing import no_headers
 from leveret.core.queues.messages import alike
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.schema.delta import HOLDS, Delta, Key, LocalEntities, delta
@@ -160,7 +161,7 @@ async def test_a_connection_keeps_its_exclusive_queues_and_what_they_are_bound_t
     )
     reason = "queues v/own: an exclusive queue of a connection has its name"
     assert (await follow(site, *theirs)).conflicts == [reason]
-    assert [queue.key for queue in broker.route("v", "x", "k", dict)] == [("v", "own")]
+    assert [queue.key for queue in broker.route("v", "x", "k", no_headers)] == [("v", "own")]
     again = await follow(site, *theirs)
     assert (again.puts, again.deletes, again.conflicts) == (0, 0, [reason])
     broker.delete_queue(broker.queues["v", "own"])
@@ -185,7 +186,7 @@ async def test_what_a_connection_bound_while_a_delta_was_applied_is_bound_to_the
     asyncio.get_running_loop().call_soon(bind)
     assert (await apply(broker, found, QueuesWithMessages(broker), site.node.flush)).refused == []
     assert broker.exchange("v", "x").type == "topic"
-    assert [queue.key for queue in broker.route("v", "x", "k", dict)] == [("v", "own")]
+    assert [queue.key for queue in broker.route("v", "x", "k", no_headers)] == [("v", "own")]
     assert len(broker.topology("v").bindings_into("exchange", "x")) == 1
 
 
@@ -211,7 +212,7 @@ async def test_what_cannot_be_had_here_is_refused_and_what_there_is_instead_stay
     assert [text.partition(":")[0] for text in done.refused] == ["exchanges v/x", "queues v/q"]
     assert "unknown exchange type 'x-delayed-message'" in done.refused[0]
     assert site.contents() == bodies
-    assert [queue.key for queue in site.node.broker.route("v", "x", "", dict)] == [("v", "q")]
+    assert [queue.key for queue in site.node.broker.route("v", "x", "", no_headers)] == [("v", "q")]
     rows = list(rows_of(found_by(site, *theirs), site.node.broker.definitions, ()))
     assert [(row["action"], row["entity"]) for row in rows] == [("refuse", "v/x"), ("refuse", "v/q")]
 
