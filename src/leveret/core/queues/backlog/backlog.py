@@ -219,20 +219,26 @@ class Backlog:
         return self._reread[at] if at >= 0 and offset < self._reread[at].end else None
 
     def _take_window(self, limit: int) -> list[Run]:
+        # A read may fail, and must not lose messages that are taken already: at most one read, the first.
+        if not (self._window or self._fill()):
+            return []
+        taken = self._take_runs(self._window, limit)
+        if taken:
+            self.cursor = taken[-1].end
+        return taken
+
+    def _take_runs(self, window: deque[Run], limit: int) -> list[Run]:
+        """Take messages in memory."""
         taken: list[Run] = []
         size = 0
-        while limit and not _is_enough(taken, size):
-            if not self._window and (taken or not self._fill()):
-                # A read may fail, and must not lose messages that are taken already: at most one read, the first.
-                break
-            run = self._window[0]
+        while limit and window and not _is_enough(taken, size):
+            run = window[0]
             if taken and self._has_expired(run):
                 break
-            run = self._split(self._window, min(limit, run.fitting(DELIVERY_BYTES_MAX - size)))
+            run = self._split(window, min(limit, run.fitting(DELIVERY_BYTES_MAX - size)))
             taken.append(run)
             limit -= len(run)
             size += run.octets
-            self.cursor = run.end
         return taken
 
     def _split(self, window: deque[Run], count: int) -> Run:

@@ -15,7 +15,6 @@ from heapq import heappop, heappush, heapreplace
 from typing import Final
 
 from leveret.core.queues.backlog.backlog import (
-    DELIVERY_BYTES_MAX,
     WINDOW_BYTES_MAX,
     WINDOW_IDLE_BYTES_MAX,
     Backlog,
@@ -167,7 +166,7 @@ class PriorityBacklog(Backlog):
             if level.returned.count:
                 return self._take_ranges(level.returned, limit), True
             if level.recent:
-                return self._take_recent(level, limit), False
+                return self._take_runs(level.recent, limit), False
             if level.waiting.count:
                 return self._take_ranges(level.waiting, limit), False
         return [], False
@@ -177,9 +176,6 @@ class PriorityBacklog(Backlog):
         for run in taken:
             self._let_go(run.first, run.end)
         return taken
-
-    def _take_recent(self, level: _Level, limit: int) -> list[Run]:
-        return [self._split(level.recent, min(limit, level.recent[0].fitting(DELIVERY_BYTES_MAX)))]
 
     # -- what was read for another priority -----------------------------------------------------
 
