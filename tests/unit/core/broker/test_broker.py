@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.core.broker.broker import Broker
+from leveret.core.broker.routing import no_headers
 from leveret.core.broker.topology import PREDECLARED
 from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.head import Head
@@ -29,10 +30,6 @@ REPLICATE = {"remote-dc-replicate": True}
 
 def no_read(queue: Queue, offset: int) -> list[Run]:
     raise AssertionError("nothing is to be read")
-
-
-def no_headers() -> dict[str, Any]:
-    return {}
 
 
 def broker(*entities: d.AnyEntity) -> Broker:

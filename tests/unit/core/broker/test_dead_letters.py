@@ -134,7 +134,7 @@ def test_letters_that_are_published_together_go_where_each_would_go_alone(data: 
     def world() -> tuple[Broker, Queue]:
         broker = Broker(lambda queue, offset: [])
         names = ["q", "all", "some", "full", "early"]
-        for entity in (
+        entities: list[d.Vhost | d.Exchange | d.Queue | d.Binding] = [
             d.Vhost(name="v"),
             d.Exchange(vhost="v", name="dlx", type="topic"),
             d.Exchange(vhost="v", name="by", type="headers"),
@@ -147,7 +147,8 @@ def test_letters_that_are_published_together_go_where_each_would_go_alone(data: 
                 vhost="v", source="dlx", destination="by", destination_type="exchange", routing_key="*"
             ),
             d.Binding(vhost="v", source="by", destination="some", arguments={"a": 1}),
-        ):
+        ]
+        for entity in entities:
             broker.apply(d.Put(entity))
         broker.queues["v", "q"].configure(QueueSettings(dead_letter_exchange="dlx"))
         broker.queues["v", "full"].configure(QueueSettings(max_length=room, overflow="reject-publish"))

@@ -295,7 +295,7 @@ def test_a_message_has_all_its_routing_keys_at_each_exchange_that_it_comes_to(
         new = (onward if found or state.alternate is None else {state.alternate}) - seen
         seen |= new
         waiting += new
-    assert sorted(vhost.route("e0", keys[0], dict, keys[1:])) == sorted(queues)
+    assert sorted(vhost.route("e0", keys[0], no_headers, keys[1:])) == sorted(queues)
 
 
 def test_another_key_leads_on_from_an_exchange_to_which_it_did_not_lead() -> None:
@@ -327,7 +327,7 @@ def test_what_is_the_same_for_all_routing_keys_of_a_message_is_looked_up_once() 
     )
     for number in range(10):
         vhost.bind(Binding(source="amq.headers", vhost="v", destination=f"q{number}"))
-    assert len(vhost.route("amq.topic", "k", dict, map(str, range(50)))) == 10
+    assert len(vhost.route("amq.topic", "k", no_headers, map(str, range(50)))) == 10
     assert vhost.looked_at == 10
 
 
