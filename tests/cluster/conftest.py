@@ -1,4 +1,4 @@
-"""One cluster at a time, kept for as long as the next case can use it."""
+"""One cluster at a time, of a module or kept for as long as the next case can use it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from leveret.testing.sites.rabbitmq_cluster import RabbitCluster
 RABBITMQ = "rabbitmq"
 LEVERET = "leveret"
 RECORD = "LEVERET_RECORD_TRANSCRIPTS"
-TRANSCRIPTS = Path(__file__).parent / "transcripts.txt"
+HERE = Path(__file__).parent
+TRANSCRIPTS = HERE / "transcripts.txt"
+TIMEOUT = pytest.mark.timeout(180)
 
 
 class House:
@@ -61,6 +63,32 @@ class House:
         folder = self._folder / str(self._built)
         folder.mkdir()
         return self._stack.enter_context(ClusterSite(folder, case.nodes, config))
+
+
+# First, because pytest-xdist reads the groups in this same hook, and so does tests/conftest.py.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have clusters run one at a time, unless a test says otherwise, and only where there is an etcd."""
+    reason = cluster_site.available()
+    for item in items:
+        if item.path.parent != HERE:
+            continue
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group("cluster"))
+        if not any(item.get_closest_marker(name) for name in ("timeout", "torture")):
+            item.add_marker(TIMEOUT)
+        if reason and item.get_closest_marker("rabbitmq") is None:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="module")
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSite]:
+    """Three nodes of the tests of a module: with its `CONFIG`, and its `POLICY` for queues `ha...`, if it has these."""
+    config = getattr(request.module, "CONFIG", None)
+    with ClusterSite(tmp_path_factory.mktemp("site"), config=config) as site:
+        if policy := getattr(request.module, "POLICY", None):
+            site.set_policy("ha", "^ha", policy)
+        yield site
 
 
 @pytest.fixture(scope="module")

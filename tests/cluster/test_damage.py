@@ -10,27 +10,13 @@ from pathlib import Path
 import pika
 import pytest
 
-from leveret.testing.sites import cluster_site
 from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
 from leveret.testing.sites.mirror_cluster import QueuePlace
-
-pytestmark = [
-    pytest.mark.skipif(cluster_site.available() is not None, reason=str(cluster_site.available())),
-    pytest.mark.xdist_group("cluster"),
-    pytest.mark.timeout(180),
-]
 
 COUNT = 200
 BODY = b"x" * 8000
 CONFIG = {"cluster.etcd.lease_ttl": "3s", "segment_bytes_max": str(256 << 10)}
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSite]:
-    with ClusterSite(tmp_path_factory.mktemp("damage"), config=CONFIG) as site:
-        definition = {"ha-mode": "all", "ha-sync-mode": "automatic", "ha-promote-on-failure": "when-synced"}
-        site.set_policy("ha", "^ha", definition)
-        yield site
+POLICY = {"ha-mode": "all", "ha-sync-mode": "automatic", "ha-promote-on-failure": "when-synced"}
 
 
 def fill(site: ClusterSite, leader: SiteNode, queue: str) -> None:

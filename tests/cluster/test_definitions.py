@@ -6,7 +6,6 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from http import HTTPStatus
@@ -23,7 +22,6 @@ from rstream import OffsetType as RstreamOffset
 from leveret.pipeline.upstream.stream_client import StreamClient
 from leveret.pipeline.upstream.stream_client import connect as connect_streams
 from leveret.testing.network.ports import LOOPBACK, NotReady, wait_until
-from leveret.testing.sites import cluster_site
 from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
 from leveret.testing.sites.follower_site import SECRET_FILE
 from leveret.wire.stream import commands as wire
@@ -31,20 +29,9 @@ from leveret.wire.stream.codec import Code
 from leveret.wire.stream.commands import MetadataResponse as Found
 from leveret.wire.stream.fields import OffsetSpec, OffsetType
 
-pytestmark = [pytest.mark.xdist_group("cluster")]
-
 PAUSE_S = 3.0
 """Longer than a lease of these nodes."""
 DURABLE = {"durable": True}
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSite]:
-    """Three nodes."""
-    if reason := cluster_site.available():
-        pytest.skip(reason)
-    with ClusterSite(tmp_path_factory.mktemp("site")) as found:
-        yield found
 
 
 def connect(node: SiteNode) -> pika.BlockingConnection:
@@ -207,8 +194,6 @@ def test_a_vhost_that_is_tagged_on_one_node_has_an_outgoing_log_at_each_even_wit
 @pytest.mark.story
 def test_a_transient_queue_goes_with_its_node_and_a_durable_one_waits_for_it(tmp_path: Path) -> None:
     """And the whole cluster, stopped and started again, has what is durable."""
-    if reason := cluster_site.available():
-        pytest.skip(reason)
     with ClusterSite(tmp_path, nodes=2) as site:
         a, b = site.members
         with connect(b) as connection:
@@ -271,8 +256,6 @@ def test_a_transient_queue_goes_with_its_node_and_a_durable_one_waits_for_it(tmp
 @pytest.mark.story
 def test_who_does_not_belong_to_the_cluster_is_told_why(tmp_path: Path) -> None:
     """A node with data or a secret of its own, or a name that is taken, does not start, and nothing is touched."""
-    if reason := cluster_site.available():
-        pytest.skip(reason)
     with ClusterSite(tmp_path, nodes=1) as site:
         alone = site.add()
         of_cluster = {key: alone.config.pop(key) for key in list(alone.config) if "cluster" in key}

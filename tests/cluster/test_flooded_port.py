@@ -12,15 +12,9 @@ import httpx
 import pytest
 
 from leveret.testing.network.ports import LOOPBACK
-from leveret.testing.sites import cluster_site
 from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
 
-pytestmark = [
-    pytest.mark.story,
-    pytest.mark.skipif(cluster_site.available() is not None, reason=str(cluster_site.available())),
-    pytest.mark.xdist_group("cluster"),
-    pytest.mark.timeout(180),
-]
+pytestmark = pytest.mark.story
 
 OPEN_FILES_MAX: Final = 256
 STRANGER: Final = "127.0.0.2"

@@ -11,17 +11,11 @@ import pytest
 
 from leveret.testing.applications.compare import compare
 from leveret.testing.network.ports import wait_until
-from leveret.testing.sites import cluster_site
 from leveret.testing.sites.cluster_site import ClusterSite
 from tests.cluster.beyond import BODY, QUEUES, Beyond, declare, messages_of, publish, publish_to_mirrored
 from tests.e2e.follower_clients import channel_at
 
-pytestmark = [
-    pytest.mark.story,
-    pytest.mark.skipif(cluster_site.available() is not None, reason=str(cluster_site.available())),
-    pytest.mark.xdist_group("cluster"),
-    pytest.mark.timeout(900),
-]
+pytestmark = [pytest.mark.story, pytest.mark.timeout(900)]
 
 
 @pytest.fixture

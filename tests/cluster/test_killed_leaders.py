@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Final
 
 import pika
 import pytest
 
 from leveret.testing.network.ports import wait_until
-from leveret.testing.sites import cluster_site
 from leveret.testing.sites.cluster_site import ClusterSite
 
 LEASE_S: Final = 60
+CONFIG: Final = {"cluster.etcd.lease_ttl": f"{LEASE_S}s"}
 SOON_S: Final = 20.0
 """Of a busy machine; `make bench` measures the time."""
-
-pytestmark = [
-    pytest.mark.skipif(cluster_site.available() is not None, reason=str(cluster_site.available())),
-    pytest.mark.xdist_group("cluster"),
-    pytest.mark.timeout(180),
-]
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSite]:
-    folder = tmp_path_factory.mktemp("killed")
-    with ClusterSite(folder, config={"cluster.etcd.lease_ttl": f"{LEASE_S}s"}) as site:
-        yield site
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])

@@ -8,14 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from leveret.testing.sites import cluster_site
 from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
-
-pytestmark = [
-    pytest.mark.skipif(cluster_site.available() is not None, reason=str(cluster_site.available())),
-    pytest.mark.xdist_group("cluster"),
-    pytest.mark.timeout(180),
-]
 
 HEAD, TAIL, ACKED = 100, 50, 10
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 
@@ -15,25 +15,12 @@ from leveret.cli.ctl import _describe, build_app, common_options_first, wanted_c
 from leveret.cli.program import run
 from leveret.cli.program_aliases import operator_arguments
 from leveret.testing.network.ports import LOOPBACK
-from leveret.testing.sites import cluster_site
 from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
 from tests.unit.cli.test_guides import MIRRORING
 
-pytestmark = [
-    pytest.mark.skipif(cluster_site.available() is not None, reason=str(cluster_site.available())),
-    pytest.mark.xdist_group("cluster"),
-    pytest.mark.timeout(120),
-]
-
+# A busy machine must not cost a node its lease where no test asks for that.
+CONFIG = {"cluster.etcd.lease_ttl": "4s"}
 Ctl = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSite]:
-    """The last test kills a node; the others leave all of them as they are."""
-    # A busy machine must not cost a node its lease where no test asks for that.
-    with ClusterSite(tmp_path_factory.mktemp("operators"), config={"cluster.etcd.lease_ttl": "4s"}) as site:
-        yield site
 
 
 @pytest.fixture

@@ -15,17 +15,12 @@ from typing import Final
 
 import pytest
 
-from leveret.testing.sites import cluster_site
 from leveret.testing.sites import network_hosts as network
 from leveret.testing.sites.network_hosts import run_in_world
 from tests.cluster import partitions
 
-_WHY_NOT: Final = network.available() or cluster_site.available()
-pytestmark = [
-    pytest.mark.story,
-    pytest.mark.skipif(_WHY_NOT is not None, reason=str(_WHY_NOT)),
-    pytest.mark.xdist_group("cluster"),
-]
+_WHY_NOT: Final = network.available()
+pytestmark = [pytest.mark.story, pytest.mark.skipif(_WHY_NOT is not None, reason=str(_WHY_NOT))]
 
 ROOT: Final = Path(__file__).parents[2]
 ROUNDS: Final = int(os.environ.get("LEVERET_TORTURE_ROUNDS", "5"))

@@ -7,14 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from leveret.testing.sites import cluster_site
 from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
-
-pytestmark = [
-    pytest.mark.skipif(cluster_site.available() is not None, reason=str(cluster_site.available())),
-    pytest.mark.xdist_group("cluster"),
-    pytest.mark.timeout(120),
-]
 
 COUNT = 50
 QUORUM = {"x-queue-type": "quorum"}

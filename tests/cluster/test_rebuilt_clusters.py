@@ -13,15 +13,10 @@ import pytest
 
 from leveret.testing.applications.applications import channel_of
 from leveret.testing.network.ports import LOOPBACK, wait_until
-from leveret.testing.sites import cluster_site
 from leveret.testing.sites.cluster_site import ClusterSite
 from tests.cluster.beyond import BODY, QUEUES, Beyond, declare, messages_of, publish, wait_mirrored
 
-pytestmark = [
-    pytest.mark.skipif(cluster_site.available() is not None, reason=str(cluster_site.available())),
-    pytest.mark.xdist_group("cluster"),
-    pytest.mark.timeout(900),
-]
+pytestmark = pytest.mark.timeout(900)
 
 LEFT = [str(number) for number in range(1, 30)]
 

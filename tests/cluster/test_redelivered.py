@@ -11,25 +11,13 @@ import pika
 import pytest
 
 from leveret.testing.network.ports import speaks_amqp
-from leveret.testing.sites import cluster_site
 from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
 
-pytestmark = [
-    pytest.mark.skipif(cluster_site.available() is not None, reason=str(cluster_site.available())),
-    pytest.mark.xdist_group("cluster"),
-    pytest.mark.timeout(180),
-]
-
+CONFIG = {"cluster.etcd.lease_ttl": "3s"}
+POLICY = {"ha-mode": "all", "ha-sync-mode": "automatic"}
 COUNT = 60
 DELIVERED = 24
 ARGUMENTS = {"ha": {}, "quorum": {"x-queue-type": "quorum"}}
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSite]:
-    with ClusterSite(tmp_path_factory.mktemp("redelivered"), config={"cluster.etcd.lease_ttl": "3s"}) as site:
-        site.set_policy("ha", "^ha", {"ha-mode": "all", "ha-sync-mode": "automatic"})
-        yield site
 
 
 @pytest.fixture(params=sorted(ARGUMENTS))

@@ -14,15 +14,9 @@ from pathlib import Path
 import pika
 import pytest
 
-from leveret.testing.sites import cluster_site
 from leveret.testing.sites.cluster_site import ClusterSite
 
-pytestmark = [
-    pytest.mark.story,
-    pytest.mark.skipif(cluster_site.available() is not None, reason=str(cluster_site.available())),
-    pytest.mark.xdist_group("cluster"),
-    pytest.mark.timeout(240),
-]
+pytestmark = [pytest.mark.story, pytest.mark.timeout(240)]
 
 SEGMENT_BYTES = 2 << 20
 BODY_BYTES = 1 << 16

@@ -13,10 +13,7 @@ import pytest
 
 from leveret.testing.network.ports import LOOPBACK, wait_until
 from leveret.testing.servers.broker import LeveretProcess
-from leveret.testing.sites import cluster_site
 from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
-
-pytestmark = [pytest.mark.xdist_group("cluster")]
 
 PATIENCE_S = 30.0
 FOLLOWS = {
@@ -30,8 +27,6 @@ PASSWORD = "s3kRe7"
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Iterator[LeveretProcess]:
     """The other site: a node alone, with a user for the link."""
-    if reason := cluster_site.available():
-        pytest.skip(reason)
     with LeveretProcess(config={"cluster_name": "eu.1"}, parent_dir=tmp_path) as node:
         node.ctl("add_schema_replication_user", "replicator", "-", input_text=PASSWORD)
         yield node

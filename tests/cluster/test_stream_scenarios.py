@@ -10,16 +10,10 @@ from typing import Final
 
 import pytest
 
-from leveret.testing.sites import cluster_site
 from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
 
 SCENARIOS: Final = Path(__file__).parents[1] / "suites" / "clients" / "rstream_scenarios.py"
 RUN_TIMEOUT_S: Final = 600.0
-
-pytestmark = [
-    pytest.mark.skipif(cluster_site.available() is not None, reason=str(cluster_site.available())),
-    pytest.mark.xdist_group("cluster"),
-]
 
 
 def passed_at(node: SiteNode, folder: Path) -> str:

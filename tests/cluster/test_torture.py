@@ -16,16 +16,10 @@ from typing import Final
 
 import pytest
 
-from leveret.testing.sites import cluster_site
 from leveret.testing.sites.cluster_site import ClusterSite
 from tests.cluster.torture import EVENTS, Story
 from tests.cluster.torture_stage import CONFIG, LEASE_S
 from tests.e2e.test_torture import reported
-
-pytestmark = [
-    pytest.mark.skipif(cluster_site.available() is not None, reason=str(cluster_site.available())),
-    pytest.mark.xdist_group("cluster"),
-]
 
 ROUNDS: Final = int(os.environ.get("LEVERET_TORTURE_ROUNDS", "5"))
 EVENTS_MIN, EVENTS_MAX = 2, 5

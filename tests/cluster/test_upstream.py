@@ -20,7 +20,6 @@ import pytest
 from leveret.testing.applications.applications import ReceivedMessage, TxConsumer
 from leveret.testing.applications.audit import FOREVER, Audit
 from leveret.testing.applications.mixed_messages import declare
-from leveret.testing.sites import cluster_site
 from leveret.testing.sites.cluster_site import SiteNode
 from leveret.testing.sites.cluster_standby import ClusterStandby
 from tests.e2e.site import Site, background, drain_all
@@ -30,9 +29,6 @@ pytestmark = [
     # With the other stories in which nodes start Spark, each its own.
     pytest.mark.xdist_group("stories"),
     pytest.mark.timeout(900),
-    pytest.mark.skipif(
-        cluster_site.available() is not None, reason=f"no cluster: {cluster_site.available()}"
-    ),
 ]
 
 VHOST: Final = "orders"

@@ -8,26 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from leveret.testing.sites import cluster_site
 from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
-
-pytestmark = [
-    pytest.mark.skipif(cluster_site.available() is not None, reason=str(cluster_site.available())),
-    pytest.mark.xdist_group("cluster"),
-    pytest.mark.timeout(180),
-]
 
 COUNT = 200
 BODY = b"x" * 8000
 CONFIG = {"cluster.etcd.lease_ttl": "3s", "segment_bytes_max": str(256 << 10)}
+POLICY = {"ha-mode": "all", "ha-sync-mode": "automatic"}
 ARGUMENTS = {"ha": {}, "quorum": {"x-queue-type": "quorum"}}
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSite]:
-    with ClusterSite(tmp_path_factory.mktemp("vanished"), config=CONFIG) as site:
-        site.set_policy("ha", "^ha", {"ha-mode": "all", "ha-sync-mode": "automatic"})
-        yield site
 
 
 @pytest.fixture(params=sorted(ARGUMENTS))
