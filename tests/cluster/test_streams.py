@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,28 +19,15 @@ from leveret.model.stream import OffsetSpec as StreamOffset
 from leveret.model.stream import OffsetType as StreamOffsetType
 from leveret.testing.network.ports import LOOPBACK, wait_until
 from leveret.testing.network.waiting import until
-from leveret.testing.sites import cluster_site
 from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import Code
 from tests.conformance.stream_talker import StreamTalker
 
-pytestmark = [
-    pytest.mark.skipif(cluster_site.available() is not None, reason=str(cluster_site.available())),
-    pytest.mark.xdist_group("cluster"),
-    pytest.mark.timeout(180),
-]
-
 STREAM = {"x-queue-type": "stream"}
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 COUNT = 200
 WAIT_S = 30.0
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSite]:
-    with ClusterSite(tmp_path_factory.mktemp("streams")) as site:
-        yield site
 
 
 def declare(site: ClusterSite, node: SiteNode, stream: str, **arguments: object) -> None:
@@ -200,7 +187,7 @@ def test_confirmed_messages_outlive_the_killed_leader_and_consumers_go_on_behind
 
 
 @pytest.mark.story
-def test_a_stream_client_reads_at_replicas_and_finds_ids_and_offsets_at_the_next_leader(
+async def test_a_stream_client_reads_at_replicas_and_finds_ids_and_offsets_at_the_next_leader(
     site: ClusterSite,
 ) -> None:
     leader, *_ = site.members
@@ -208,41 +195,38 @@ def test_a_stream_client_reads_at_replicas_and_finds_ids_and_offsets_at_the_next
     wait_replicated(site, "read", leader)
     by_port = {node.stream_port: node for node in site.members}
 
-    async def script() -> None:
-        async with connected(site.members[1]) as client:
-            found, others = await client.query_leader_and_replicas("read")
-        assert by_port[found.port] is leader
-        mirrors = [by_port[each.port] for each in others]
-        assert {each.node for each in mirrors} == {each.node for each in site.members[1:]}
-        async with connected(mirrors[0]) as first, connected(mirrors[1]) as second:
-            readers = [Reader(first, "read"), Reader(second, "read")]
+    async with connected(site.members[1]) as client:
+        found, others = await client.query_leader_and_replicas("read")
+    assert by_port[found.port] is leader
+    mirrors = [by_port[each.port] for each in others]
+    assert {each.node for each in mirrors} == {each.node for each in site.members[1:]}
+    async with connected(mirrors[0]) as first, connected(mirrors[1]) as second:
+        readers = [Reader(first, "read"), Reader(second, "read")]
+        for reader in readers:
+            await reader.begin(0)
+        async with connected(leader) as publishing:
+            publisher = Publisher(publishing, "read", "p")
+            await publisher.begin()
+            await publisher.publish(1, COUNT)
             for reader in readers:
-                await reader.begin(0)
-            async with connected(leader) as publishing:
-                publisher = Publisher(publishing, "read", "p")
-                await publisher.begin()
-                await publisher.publish(1, COUNT)
-                for reader in readers:
-                    await reader.has(COUNT)
-                await first.store_offset("read", "r", 17)
-                assert await first.query_offset("read", "r") == 17
-                await wait_for(lambda: _stored_offset(second), 17)
-                leader.kill9()
-            await wait_for(lambda: _leader_of(site, mirrors[0]), True)
-            nodes = {each.node: each for each in mirrors}
-            next_leader = nodes[shown(site, "read", mirrors[0])["leader"]]
-            reader = readers[mirrors.index(next(each for each in mirrors if each is not next_leader))]
-            async with connected(next_leader) as publishing:
-                publisher = Publisher(publishing, "read", "p")
-                await publisher.begin()
-                assert await publishing.query_publisher_sequence("read", "p") == COUNT
-                # What it publishes once more is stored once.
-                await publisher.publish(COUNT - 5, COUNT + 50)
-                assert await publishing.query_offset("read", "r") == 17
-            await reader.has(COUNT + 50)
-            assert len(reader.messages) == COUNT + 50
-
-    asyncio.run(script())
+                await reader.has(COUNT)
+            await first.store_offset("read", "r", 17)
+            assert await first.query_offset("read", "r") == 17
+            await wait_for(lambda: _stored_offset(second), 17)
+            leader.kill9()
+        await wait_for(lambda: _leader_of(site, mirrors[0]), True)
+        nodes = {each.node: each for each in mirrors}
+        next_leader = nodes[shown(site, "read", mirrors[0])["leader"]]
+        reader = readers[mirrors.index(next(each for each in mirrors if each is not next_leader))]
+        async with connected(next_leader) as publishing:
+            publisher = Publisher(publishing, "read", "p")
+            await publisher.begin()
+            assert await publishing.query_publisher_sequence("read", "p") == COUNT
+            # What it publishes once more is stored once.
+            await publisher.publish(COUNT - 5, COUNT + 50)
+            assert await publishing.query_offset("read", "r") == 17
+        await reader.has(COUNT + 50)
+        assert len(reader.messages) == COUNT + 50
     site.start(leader)
     site.wait_members()
     wait_replicated(site, "read", leader)
@@ -265,7 +249,7 @@ async def _leader_of(site: ClusterSite, node: SiteNode) -> bool:
 
 @pytest.mark.story
 @pytest.mark.parametrize("copies", [3, 2], ids=["at-a-replica", "at-a-node-without-a-copy"])
-def test_a_publisher_at_a_node_that_does_not_lead_is_confirmed_by_the_leader_and_hears_of_its_loss(
+async def test_a_publisher_at_a_node_that_does_not_lead_is_confirmed_by_the_leader_and_hears_of_its_loss(
     site: ClusterSite, copies: int
 ) -> None:
     leader, *_ = site.members
@@ -277,31 +261,28 @@ def test_a_publisher_at_a_node_that_does_not_lead_is_confirmed_by_the_leader_and
         each for each in site.members[1:] if (copies == len(site.members)) == (each.node in with_copies)
     )
 
-    async def script() -> None:
-        async with connected(away) as client:
-            publisher, moved = Publisher(client, stream, "p"), asyncio.Event()
-            client.add_handler(MetadataUpdate, lambda frame: moved.set())
-            await publisher.begin()
-            await publisher.publish(1, COUNT)
-            assert await client.query_publisher_sequence(stream, "p") == COUNT
-            # What comes twice is stored once.
-            await publisher.publish(COUNT - 5, COUNT + 5)
-            await client.store_offset(stream, "r", 17)
-            assert await client.query_offset(stream, "r") == 17
-            leader.kill9()
-            late = [Message(number, None, b"%d" % number) for number in range(COUNT + 6, COUNT + 20)]
-            while not moved.is_set() and late[-1].publishing_id not in publisher.confirmed:
-                # Some may be on their way to the dead leader, or wait for the next one.
-                await client.send_publish_frame(Publish(0, late))
-                await asyncio.wait([asyncio.ensure_future(moved.wait())], timeout=0.2)
-        async with connected(away) as client:
-            publisher = Publisher(client, stream, "p")
-            await publisher.begin()
-            await publisher.publish(COUNT + 1, 2 * COUNT)
-            assert await client.query_publisher_sequence(stream, "p") == 2 * COUNT
-            assert await client.query_offset(stream, "r") == 17
-
-    asyncio.run(script())
+    async with connected(away) as client:
+        publisher, moved = Publisher(client, stream, "p"), asyncio.Event()
+        client.add_handler(MetadataUpdate, lambda frame: moved.set())
+        await publisher.begin()
+        await publisher.publish(1, COUNT)
+        assert await client.query_publisher_sequence(stream, "p") == COUNT
+        # What comes twice is stored once.
+        await publisher.publish(COUNT - 5, COUNT + 5)
+        await client.store_offset(stream, "r", 17)
+        assert await client.query_offset(stream, "r") == 17
+        leader.kill9()
+        late = [Message(number, None, b"%d" % number) for number in range(COUNT + 6, COUNT + 20)]
+        while not moved.is_set() and late[-1].publishing_id not in publisher.confirmed:
+            # Some may be on their way to the dead leader, or wait for the next one.
+            await client.send_publish_frame(Publish(0, late))
+            await asyncio.wait([asyncio.ensure_future(moved.wait())], timeout=0.2)
+    async with connected(away) as client:
+        publisher = Publisher(client, stream, "p")
+        await publisher.begin()
+        await publisher.publish(COUNT + 1, 2 * COUNT)
+        assert await client.query_publisher_sequence(stream, "p") == 2 * COUNT
+        assert await client.query_offset(stream, "r") == 17
     site.start(leader)
     site.wait_members()
     assert bodies(site, away, stream, 2 * COUNT) == [str(number) for number in range(1, 2 * COUNT + 1)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import tempfile
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,6 @@ from leveret.wire.stream.fields import OffsetSpec
 from leveret.wire.stream.fields import OffsetType as WireOffset
 from tests.e2e.stream_served import RawPeer
 
-PATIENCE_S = 60.0
 GUEST: dict[str, Any] = {"vhost": "/", "username": "guest", "password": "guest"}
 FIRST = ConsumerOffsetSpecification(OffsetType.FIRST, None)
 FROM_FIRST = OffsetSpec(WireOffset.FIRST)
@@ -58,10 +57,6 @@ def connect(node: LeveretProcess) -> Iterator[Callable[[], RawPeer]]:
 def node() -> Iterator[LeveretProcess]:
     with LeveretProcess() as one:
         yield one
-
-
-def run(script: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(script, PATIENCE_S))
 
 
 class Reader:
@@ -92,32 +87,27 @@ class Reader:
 # --- Filters --------------------------------------------------------------------------------------
 
 
-def test_a_filter_leaves_out_chunks_without_its_value(
+async def test_a_filter_leaves_out_chunks_without_its_value(
     node: LeveretProcess, connect: Callable[[], RawPeer]
 ) -> None:
-    async def script() -> None:
-        async def region(message: AMQPMessage) -> str:
-            return str(message.application_properties["region"])
+    async def region(message: AMQPMessage) -> str:
+        return str(message.application_properties["region"])
 
-        async with Producer(LOOPBACK, node.stream_port, **GUEST, filter_value_extractor=region) as producer:
-            await producer.create_stream("filtered")
-            for name in ("emea", "apac", "emea"):
-                # A wait after each, so that each is in a chunk of its own.
-                message = AMQPMessage(body=b"x", application_properties={"region": name})
-                await producer.send_wait("filtered", message)
-        peer = connect()
-        peer.send(wire.Subscribe(1, 1, "filtered", FROM_FIRST, 10, {"filter.0": "emea"}))
-        assert peer.next() == wire.SubscribeResponse(1, Code.OK)
-        ids = [chunk_id(peer), chunk_id(peer)]
-        peer.send(
-            wire.Subscribe(2, 2, "filtered", FROM_FIRST, 10, {"filter.0": "x", "match-unfiltered": "true"})
-        )
-        assert peer.next() == wire.SubscribeResponse(2, Code.OK)
-        peer.send(wire.QueryOffset(3, "nobody", "filtered"))
-        assert peer.next() == wire.QueryOffsetResponse(3, Code.NO_OFFSET, 0), "no chunk came before"
-        assert ids == [0, 2]
-
-    run(script())
+    async with Producer(LOOPBACK, node.stream_port, **GUEST, filter_value_extractor=region) as producer:
+        await producer.create_stream("filtered")
+        for name in ("emea", "apac", "emea"):
+            # A wait after each, so that each is in a chunk of its own.
+            message = AMQPMessage(body=b"x", application_properties={"region": name})
+            await producer.send_wait("filtered", message)
+    peer = connect()
+    peer.send(wire.Subscribe(1, 1, "filtered", FROM_FIRST, 10, {"filter.0": "emea"}))
+    assert peer.next() == wire.SubscribeResponse(1, Code.OK)
+    ids = [chunk_id(peer), chunk_id(peer)]
+    peer.send(wire.Subscribe(2, 2, "filtered", FROM_FIRST, 10, {"filter.0": "x", "match-unfiltered": "true"}))
+    assert peer.next() == wire.SubscribeResponse(2, Code.OK)
+    peer.send(wire.QueryOffset(3, "nobody", "filtered"))
+    assert peer.next() == wire.QueryOffsetResponse(3, Code.NO_OFFSET, 0), "no chunk came before"
+    assert ids == [0, 2]
 
 
 def chunk_id(peer: RawPeer) -> int:
@@ -126,82 +116,75 @@ def chunk_id(peer: RawPeer) -> int:
     return int.from_bytes(deliver.chunk[24:32], "big")
 
 
-def test_rstream_filters_messages_within_the_chunks_it_gets(node: LeveretProcess) -> None:
-    async def script() -> None:
-        def by_region(message: AMQPMessage) -> bool:
-            return bool(message.application_properties[b"region"] == b"emea")
+async def test_rstream_filters_messages_within_the_chunks_it_gets(node: LeveretProcess) -> None:
+    def by_region(message: AMQPMessage) -> bool:
+        return bool(message.application_properties[b"region"] == b"emea")
 
-        async with Producer(LOOPBACK, node.stream_port, **GUEST) as producer:
-            await producer.create_stream("mixed")
-            await producer.send_wait("mixed", AMQPMessage(body=b"all of it"))
-        reader = Reader(node.stream_port)
-        unfiltered = FilterConfiguration(["emea"], lambda message: True, True)
-        await reader.subscribe("mixed", filter_input=unfiltered)
-        assert len(await reader.until(bool)) == 1
-        await reader.consumer.close()
-
-    run(script())
+    async with Producer(LOOPBACK, node.stream_port, **GUEST) as producer:
+        await producer.create_stream("mixed")
+        await producer.send_wait("mixed", AMQPMessage(body=b"all of it"))
+    reader = Reader(node.stream_port)
+    unfiltered = FilterConfiguration(["emea"], lambda message: True, True)
+    await reader.subscribe("mixed", filter_input=unfiltered)
+    assert len(await reader.until(bool)) == 1
+    await reader.consumer.close()
 
 
 # --- Single active consumer -----------------------------------------------------------------------
 
 
-def test_of_consumers_with_one_name_the_first_reads_and_the_next_takes_over(node: LeveretProcess) -> None:
-    async def script() -> None:
-        async with Producer(LOOPBACK, node.stream_port, **GUEST) as producer:
-            await producer.create_stream("single")
-            for number in range(3):
-                await producer.send_wait("single", AMQPMessage(body=b"%d" % number))
-        options = {"properties": {"single-active-consumer": "true", "name": "app"}, "subscriber_name": "app"}
+async def test_of_consumers_with_one_name_the_first_reads_and_the_next_takes_over(
+    node: LeveretProcess,
+) -> None:
+    async with Producer(LOOPBACK, node.stream_port, **GUEST) as producer:
+        await producer.create_stream("single")
+        for number in range(3):
+            await producer.send_wait("single", AMQPMessage(body=b"%d" % number))
+    options = {"properties": {"single-active-consumer": "true", "name": "app"}, "subscriber_name": "app"}
 
-        async def from_first(active: bool, context: Any) -> OffsetSpecification:
-            return OffsetSpecification(OffsetType.FIRST, 0)
+    async def from_first(active: bool, context: Any) -> OffsetSpecification:
+        return OffsetSpecification(OffsetType.FIRST, 0)
 
-        first, second = Reader(node.stream_port), Reader(node.stream_port)
-        await first.subscribe("single", consumer_update_listener=from_first, **options)
-        await first.until(lambda got: len(got) == 3)
-        await second.subscribe("single", consumer_update_listener=from_first, **options)
-        assert second.got == []
-        await first.consumer.close()
-        await second.until(lambda got: len(got) == 3)
-        await second.consumer.close()
-
-    run(script())
+    first, second = Reader(node.stream_port), Reader(node.stream_port)
+    await first.subscribe("single", consumer_update_listener=from_first, **options)
+    await first.until(lambda got: len(got) == 3)
+    await second.subscribe("single", consumer_update_listener=from_first, **options)
+    assert second.got == []
+    await first.consumer.close()
+    await second.until(lambda got: len(got) == 3)
+    await second.consumer.close()
 
 
 # --- Super streams --------------------------------------------------------------------------------
 
 
-def test_a_super_stream_is_made_routed_to_and_deleted(
+async def test_a_super_stream_is_made_routed_to_and_deleted(
     node: LeveretProcess, connect: Callable[[], RawPeer]
 ) -> None:
-    async def script() -> None:
-        async def key(message: AMQPMessage) -> str:
-            return str(message.application_properties["key"])
+    async def key(message: AMQPMessage) -> str:
+        return str(message.application_properties["key"])
 
-        def producer() -> SuperStreamProducer:
-            return SuperStreamProducer(
-                LOOPBACK,
-                node.stream_port,
-                **GUEST,
-                super_stream="super",
-                routing_extractor=key,
-                routing=RouteType.Hash,
-            )
+    def producer() -> SuperStreamProducer:
+        return SuperStreamProducer(
+            LOOPBACK,
+            node.stream_port,
+            **GUEST,
+            super_stream="super",
+            routing_extractor=key,
+            routing=RouteType.Hash,
+        )
 
-        async with producer() as maker:
-            # Its connection ends with this.
-            await maker.create_super_stream("super", binding_keys=["a", "b"])
-        async with producer() as sender:
-            for number in range(20):
-                await sender.send(AMQPMessage(body=b"to", application_properties={"key": f"k{number}"}))
-            reader = Reader(node.stream_port)
-            for partition in ("super-a", "super-b"):
-                await reader.subscribe(partition)
-            await reader.until(lambda got: len(got) == 20)
-            await reader.consumer.close()
-
-    run(script())
+    async with producer() as maker:
+        # Its connection ends with this.
+        await maker.create_super_stream("super", binding_keys=["a", "b"])
+    async with producer() as sender:
+        for number in range(20):
+            await sender.send(AMQPMessage(body=b"to", application_properties={"key": f"k{number}"}))
+        reader = Reader(node.stream_port)
+        for partition in ("super-a", "super-b"):
+            await reader.subscribe(partition)
+        await reader.until(lambda got: len(got) == 20)
+        await reader.consumer.close()
     peer = connect()
     peer.send(wire.Partitions(1, "super"), wire.Route(2, "b", "super"), wire.Route(3, "none", "super"))
     assert peer.next() == wire.PartitionsResponse(1, Code.OK, ["super-a", "super-b"])
@@ -305,7 +288,7 @@ def test_rstream_connects_with_tls_and_is_told_the_tls_port() -> None:
             await client.close()
 
         with LeveretProcess(config=config) as node:
-            run(script())
+            asyncio.run(script())
             with socket.create_connection((LOOPBACK, tls_port), timeout=10) as stranger:
                 stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
                 wait_until(lambda: "tls_refused" in node.log_text(), "a word in the log", 60)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -105,7 +105,3 @@ async def started(*nodes: Node) -> AsyncIterator[None]:
             one.links.stop()
             one.asked_links.stop()
             await one.follower_server.stop()
-
-
-def play(scene: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(scene)

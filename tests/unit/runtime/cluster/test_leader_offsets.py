@@ -126,116 +126,98 @@ def test_a_publish_waits_for_the_offsets_before_it_and_for_none_behind_it(
     asyncio.run(play(seed))
 
 
-def test_offsets_that_keep_coming_hold_up_no_publish() -> None:
-    async def story() -> None:
-        answers: list[asyncio.Future[None]] = []
+async def test_offsets_that_keep_coming_hold_up_no_publish() -> None:
+    answers: list[asyncio.Future[None]] = []
 
-        async def ask(node: str, what: str, about: Any) -> Any:
-            answers.append(asyncio.get_running_loop().create_future())
-            await answers[-1]
+    async def ask(node: str, what: str, about: Any) -> Any:
+        answers.append(asyncio.get_running_loop().create_future())
+        await answers[-1]
 
-        offsets = Logs(RemoteQueue(DEFINITION, "n2")).offsets(ask)
-        done: list[int] = []
-        offsets.store(STREAM, "r", 1)
-        await settle()
-        offsets.once_stored(STREAM, lambda: done.append(1))
-        offsets.store(STREAM, "r", 2)
-        answers[0].set_result(None)
-        await settle()
-        assert done == [1]
-        assert len(answers) == 2
-        offsets.stop()
-
-    asyncio.run(story())
+    offsets = Logs(RemoteQueue(DEFINITION, "n2")).offsets(ask)
+    done: list[int] = []
+    offsets.store(STREAM, "r", 1)
+    await settle()
+    offsets.once_stored(STREAM, lambda: done.append(1))
+    offsets.store(STREAM, "r", 2)
+    answers[0].set_result(None)
+    await settle()
+    assert done == [1]
+    assert len(answers) == 2
+    offsets.stop()
 
 
-def test_clients_that_ask_without_end_get_an_error_and_fill_no_memory() -> None:
-    async def story() -> None:
-        async def ask(node: str, what: str, about: Any) -> Any:
-            await asyncio.Event().wait()
+async def test_clients_that_ask_without_end_get_an_error_and_fill_no_memory() -> None:
+    async def ask(node: str, what: str, about: Any) -> Any:
+        await asyncio.Event().wait()
 
-        offsets = Logs(RemoteQueue(DEFINITION, "n2")).offsets(ask)
-        found: list[Any] = []
-        for _ in range(leader_offsets._ASKED_MAX + 2):
-            offsets.ask(STREAM, "r", found.append)
-        offsets.ask_sequence(STREAM, "r", found.append)
-        assert [type(each) for each in found] == [LeveretError] * 3
-        offsets.stop()
-
-    asyncio.run(story())
+    offsets = Logs(RemoteQueue(DEFINITION, "n2")).offsets(ask)
+    found: list[Any] = []
+    for _ in range(leader_offsets._ASKED_MAX + 2):
+        offsets.ask(STREAM, "r", found.append)
+    offsets.ask_sequence(STREAM, "r", found.append)
+    assert [type(each) for each in found] == [LeveretError] * 3
+    offsets.stop()
 
 
-def test_a_stream_that_is_made_anew_gets_no_offset_of_the_one_before() -> None:
+async def test_a_stream_that_is_made_anew_gets_no_offset_of_the_one_before() -> None:
     """Its readers would begin behind messages that they have never seen."""
 
-    async def story() -> None:
-        asked: list[Any] = []
+    asked: list[Any] = []
 
-        async def ask(node: str, what: str, about: Any) -> Any:
-            asked.append(about)
-            raise LeveretError("it has no leader now")
+    async def ask(node: str, what: str, about: Any) -> Any:
+        asked.append(about)
+        raise LeveretError("it has no leader now")
 
-        logs = Logs(RemoteQueue(DEFINITION, "n2"))
-        offsets = logs.offsets(ask)
-        offsets.store(STREAM, "r", 1_000_000)
-        await settle()
-        logs.broker.queues[KEY] = RemoteQueue(msgspec.structs.replace(DEFINITION, epoch=1), "n2")
-        offsets.store((*KEY, 1), "r", 3)
-        await until(lambda: len(asked) >= 3)
-        assert [(each["epoch"], each["offsets"]) for each in asked[:3]] == [
-            (0, {"r": 1_000_000}),
-            (1, {"r": 3}),
-            (1, {"r": 3}),
-        ]
-        offsets.stop()
-
-    asyncio.run(story())
+    logs = Logs(RemoteQueue(DEFINITION, "n2"))
+    offsets = logs.offsets(ask)
+    offsets.store(STREAM, "r", 1_000_000)
+    await settle()
+    logs.broker.queues[KEY] = RemoteQueue(msgspec.structs.replace(DEFINITION, epoch=1), "n2")
+    offsets.store((*KEY, 1), "r", 3)
+    await until(lambda: len(asked) >= 3)
+    assert [(each["epoch"], each["offsets"]) for each in asked[:3]] == [
+        (0, {"r": 1_000_000}),
+        (1, {"r": 3}),
+        (1, {"r": 3}),
+    ]
+    offsets.stop()
     leader = Logs(Stream(msgspec.structs.replace(DEFINITION, epoch=1), lambda queue, offset: []))
     with pytest.raises(LedElsewhere, match="made anew"):
         leader.offsets(nobody).store_here(KEY, 0, {"r": 1_000_000})
 
 
-def test_a_stream_that_is_deleted_holds_nothing_up() -> None:
-    async def story() -> None:
-        logs = Logs(RemoteQueue(DEFINITION, "n2"))
-        offsets = logs.offsets(nobody)
-        done: list[int] = []
-        offsets.store(STREAM, "r", 1)
-        offsets.once_stored(STREAM, lambda: done.append(1))
-        logs.broker.queues.clear()
-        await settle()
-        assert done == [1]
-
-    asyncio.run(story())
+async def test_a_stream_that_is_deleted_holds_nothing_up() -> None:
+    logs = Logs(RemoteQueue(DEFINITION, "n2"))
+    offsets = logs.offsets(nobody)
+    done: list[int] = []
+    offsets.store(STREAM, "r", 1)
+    offsets.once_stored(STREAM, lambda: done.append(1))
+    logs.broker.queues.clear()
+    await settle()
+    assert done == [1]
 
 
-def test_a_leader_answers_when_a_confirm_could_go_out() -> None:
-    async def story() -> None:
-        logs = Logs(stream())
-        answer = asyncio.create_task(logs.offsets(nobody).store_safely(KEY, 0, {"r": 7}))
-        await settle()
-        assert logs.appended == {b"r": 7}
-        assert not answer.done()
-        [safe] = logs.calls
-        safe()
-        await answer
-
-    asyncio.run(story())
+async def test_a_leader_answers_when_a_confirm_could_go_out() -> None:
+    logs = Logs(stream())
+    answer = asyncio.create_task(logs.offsets(nobody).store_safely(KEY, 0, {"r": 7}))
+    await settle()
+    assert logs.appended == {b"r": 7}
+    assert not answer.done()
+    [safe] = logs.calls
+    safe()
+    await answer
 
 
 @pytest.mark.parametrize("queue", [RemoteQueue(DEFINITION, "n2"), stream()])
-def test_a_leader_that_is_replaced_says_so(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_leader_that_is_replaced_says_so(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leader_offsets, "_ASK_AGAIN_S", 0.001)
 
-    async def story() -> None:
-        logs = Logs(stream())
-        answer = asyncio.create_task(logs.offsets(nobody).store_safely(KEY, 0, {"r": 7}))
-        await settle()
-        logs.broker.queues[KEY] = queue
-        with pytest.raises(LedElsewhere):
-            await answer
-
-    asyncio.run(story())
+    logs = Logs(stream())
+    answer = asyncio.create_task(logs.offsets(nobody).store_safely(KEY, 0, {"r": 7}))
+    await settle()
+    logs.broker.queues[KEY] = queue
+    with pytest.raises(LedElsewhere):
+        await answer
 
 
 def test_offsets_that_are_not_safe_in_time_or_refused_by_the_disk_are_an_error(

@@ -88,7 +88,7 @@ async def test_what_a_cancelled_sync_copied_is_kept_over_a_new_link_too(
     ("batch_messages", "bytes_s_max", "batches"),
     [(4096, 0, [12, 14]), (5, 0, [5, 5, 2, 5, 5, 4]), (4096, 1, [1] * 26)],
 )
-def test_maybe_master_batch_send(
+async def test_maybe_master_batch_send(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_messages: int, bytes_s_max: int, batches: list[int]
 ) -> None:
     """As many messages as the policy says are sent at once, or as many octets as may be sent in a second.
@@ -98,22 +98,19 @@ def test_maybe_master_batch_send(
     now = itertools.count(1, 60_000)
     sent: list[int] = []
 
-    async def scenario() -> None:
-        leader, mirror = await pair(
-            tmp_path, sync_bytes_s_max=bytes_s_max, ack_timeout_ms=1 << 60, clock_ms=lambda: next(now)
-        )
-        for _ in range(26):
-            leader.append(A, 250)
-        leader.lead(A, batch_messages=batch_messages)
-        mirror.copies.mirror(A, "leader")
-        await until(lambda: leader.state(A, "mirror") is MirrorState.UNSYNCHRONISED, "begun")
-        size_bytes = leader.log(A).size_bytes // 26
-        monkeypatch.setattr(SyncPace, "sent", lambda _, octets, now_ms: sent.append(octets // size_bytes))
-        leader.sources.synchronise(A)
-        await until(lambda: leader.is_live("mirror", A), "live")
-        assert (await compared_when_stopped(leader, mirror)).is_identical
-
-    asyncio.run(scenario())
+    leader, mirror = await pair(
+        tmp_path, sync_bytes_s_max=bytes_s_max, ack_timeout_ms=1 << 60, clock_ms=lambda: next(now)
+    )
+    for _ in range(26):
+        leader.append(A, 250)
+    leader.lead(A, batch_messages=batch_messages)
+    mirror.copies.mirror(A, "leader")
+    await until(lambda: leader.state(A, "mirror") is MirrorState.UNSYNCHRONISED, "begun")
+    size_bytes = leader.log(A).size_bytes // 26
+    monkeypatch.setattr(SyncPace, "sent", lambda _, octets, now_ms: sent.append(octets // size_bytes))
+    leader.sources.synchronise(A)
+    await until(lambda: leader.is_live("mirror", A), "live")
+    assert (await compared_when_stopped(leader, mirror)).is_identical
     assert sent == batches
 
 

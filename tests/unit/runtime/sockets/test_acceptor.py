@@ -190,47 +190,42 @@ def test_who_is_gone_is_not_counted_however_it_went(
     run(visit())
 
 
-def test_who_meets_a_bug_is_not_counted() -> None:
+async def test_who_meets_a_bug_is_not_counted() -> None:
     def make(accepted: acceptor.Accepted) -> asyncio.BaseProtocol:
         raise RuntimeError("a bug")
 
-    async def visit() -> None:
-        sockets = ConnectionBudget(divide(LEAST))
-        tally = sockets.tallies[ListenerKind.STREAM]
-        listening = listen(LOOPBACK, 0)
-        server = Acceptor(listening, make, ListenerKind.STREAM, timeout_s=10, sockets=sockets)
-        with connect(listening) as peer:
-            assert await asyncio.to_thread(end_of, peer) == b""
-        await until(lambda: tally.count == 0, "to be let go")
-        server.close()
-
-    asyncio.run(visit())
+    sockets = ConnectionBudget(divide(LEAST))
+    tally = sockets.tallies[ListenerKind.STREAM]
+    listening = listen(LOOPBACK, 0)
+    server = Acceptor(listening, make, ListenerKind.STREAM, timeout_s=10, sockets=sockets)
+    with connect(listening) as peer:
+        assert await asyncio.to_thread(end_of, peer) == b""
+    await until(lambda: tally.count == 0, "to be let go")
+    server.close()
 
 
 @pytest.mark.process
-def test_who_fails_at_tls_is_not_counted(tmp_path: Path) -> None:
+@pytest.mark.uvloop
+async def test_who_fails_at_tls_is_not_counted(tmp_path: Path) -> None:
     if available() is not None:
         pytest.skip(str(available()))
     issued = CertificateAuthority(tmp_path).issue("server")
 
-    async def visit() -> None:
-        sockets = ConnectionBudget(divide(LEAST))
-        tally = sockets.tallies[ListenerKind.AMQP]
-        listening = listen(LOOPBACK, 0)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(issued.certfile, issued.keyfile)
-        follower_server = Acceptor(
-            listening, lambda _: Left(), ListenerKind.AMQP, tls=context, timeout_s=1.0, sockets=sockets
-        )
-        silent = connect(listening)
-        with connect(listening) as peer:
-            await until(lambda: tally.count == 2, "to be counted")
-            peer.sendall(b"GET / HTTP/1.1\r\n\r\n")
-            await until(lambda: tally.count == 0, "to be let go")
-        silent.close()
-        follower_server.close()
-
-    uvloop.run(visit())
+    sockets = ConnectionBudget(divide(LEAST))
+    tally = sockets.tallies[ListenerKind.AMQP]
+    listening = listen(LOOPBACK, 0)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(issued.certfile, issued.keyfile)
+    follower_server = Acceptor(
+        listening, lambda _: Left(), ListenerKind.AMQP, tls=context, timeout_s=1.0, sockets=sockets
+    )
+    silent = connect(listening)
+    with connect(listening) as peer:
+        await until(lambda: tally.count == 2, "to be counted")
+        peer.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        await until(lambda: tally.count == 0, "to be let go")
+    silent.close()
+    follower_server.close()
 
 
 @pytest.mark.process

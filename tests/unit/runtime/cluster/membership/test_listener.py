@@ -21,7 +21,7 @@ from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.network.waiting import until
 from leveret.testing.servers.certificates import CertificateAuthority
 from leveret.wire.link import GREETING, LinkError, Type, message
-from tests.unit.runtime.cluster.nodes import PATIENCE_S, SETTINGS, Node, Other, play, started
+from tests.unit.runtime.cluster.nodes import PATIENCE_S, SETTINGS, Node, Other, started
 
 
 async def says(port: int, octets: bytes) -> bytes:
@@ -47,79 +47,62 @@ async def says(port: int, octets: bytes) -> bytes:
         GREETING + b"\xff\xff\xff\xff\x01",
     ],
 )
-def test_who_does_not_speak_as_a_node_does_is_hung_up_on(octets: bytes) -> None:
-    async def scene() -> None:
-        a, b = Node("a"), Node("b")
-        async with started(a, b):
-            assert b.follower_server.address
-            assert (await says(b.follower_server.address.port, octets)).startswith(GREETING)
-            a.knows(b)
-            assert await a.links.ask("b", "x", {})
-            assert [asker for asker, _, _ in b.asked] == ["a"]
-
-    play(scene())
+async def test_who_does_not_speak_as_a_node_does_is_hung_up_on(octets: bytes) -> None:
+    a, b = Node("a"), Node("b")
+    async with started(a, b):
+        assert b.follower_server.address
+        assert (await says(b.follower_server.address.port, octets)).startswith(GREETING)
+        a.knows(b)
+        assert await a.links.ask("b", "x", {})
+        assert [asker for asker, _, _ in b.asked] == ["a"]
 
 
-def test_who_says_nothing_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_says_nothing_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listening, "HANDSHAKE_TIMEOUT_S", 0.05)
 
-    async def scene() -> None:
-        b = Node("b")
-        async with started(b):
-            assert b.follower_server.address
-            assert await says(b.follower_server.address.port, b"") == GREETING
-
-    play(scene())
+    b = Node("b")
+    async with started(b):
+        assert b.follower_server.address
+        assert await says(b.follower_server.address.port, b"") == GREETING
 
 
-def test_of_too_many_who_say_nothing_the_first_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_of_too_many_who_say_nothing_the_first_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listening, "UNPROVEN_MAX", 3)
 
-    async def scene() -> None:
-        a, b = Node("a"), Node("b")
-        async with started(a, b), AsyncExitStack() as stack:
-            assert b.follower_server.address
-            strangers = [
-                await asyncio.open_connection(LOOPBACK, b.follower_server.address.port) for _ in range(3)
-            ]
-            for _, writer in strangers:
-                stack.callback(writer.close)
-            await until(lambda: len(b.follower_server.links) == 3)
-            a.knows(b)
-            assert await a.links.ask("b", "x", {})
-            with suppress(ConnectionError):
-                assert await strangers[0][0].read() == GREETING
-            assert await strangers[1][0].readexactly(len(GREETING)) == GREETING
-            assert not strangers[1][0].at_eof()
-
-    play(scene())
+    a, b = Node("a"), Node("b")
+    async with started(a, b), AsyncExitStack() as stack:
+        assert b.follower_server.address
+        strangers = [
+            await asyncio.open_connection(LOOPBACK, b.follower_server.address.port) for _ in range(3)
+        ]
+        for _, writer in strangers:
+            stack.callback(writer.close)
+        await until(lambda: len(b.follower_server.links) == 3)
+        a.knows(b)
+        assert await a.links.ask("b", "x", {})
+        with suppress(ConnectionError):
+            assert await strangers[0][0].read() == GREETING
+        assert await strangers[1][0].readexactly(len(GREETING)) == GREETING
+        assert not strangers[1][0].at_eof()
 
 
-def test_an_address_that_cannot_be_had_is_named() -> None:
-    async def scene() -> None:
-        a = Node("a")
-        async with started(a):
-            assert a.follower_server.address
-            b = Node("b", replace(SETTINGS, port=a.follower_server.address.port))
-            with pytest.raises(
-                LeveretError, match=r"for the other nodes of the cluster: .*; see cluster\.port"
-            ):
-                await b.follower_server.start()
-        with pytest.raises(LeveretError, match="listener for other nodes of the cluster is closed"):
-            _ = a.follower_server.uri
-
-    play(scene())
+async def test_an_address_that_cannot_be_had_is_named() -> None:
+    a = Node("a")
+    async with started(a):
+        assert a.follower_server.address
+        b = Node("b", replace(SETTINGS, port=a.follower_server.address.port))
+        with pytest.raises(LeveretError, match=r"for the other nodes of the cluster: .*; see cluster\.port"):
+            await b.follower_server.start()
+    with pytest.raises(LeveretError, match="listener for other nodes of the cluster is closed"):
+        _ = a.follower_server.uri
 
 
-def test_a_node_is_found_where_it_says() -> None:
-    async def scene() -> None:
-        elsewhere = NodeUri("tcp", "proxy.example", 7)
-        a, b = Node("a"), Node("b", replace(SETTINGS, advertised_uri=elsewhere))
-        async with started(a, b):
-            assert a.follower_server.uri == NodeUri("tcp", LOOPBACK, a.follower_server.uri.port)
-            assert b.follower_server.uri == elsewhere
-
-    play(scene())
+async def test_a_node_is_found_where_it_says() -> None:
+    elsewhere = NodeUri("tcp", "proxy.example", 7)
+    a, b = Node("a"), Node("b", replace(SETTINGS, advertised_uri=elsewhere))
+    async with started(a, b):
+        assert a.follower_server.uri == NodeUri("tcp", LOOPBACK, a.follower_server.uri.port)
+        assert b.follower_server.uri == elsewhere
 
 
 TALK = 1000
@@ -131,7 +114,7 @@ def talk(peer: LinkPeer) -> None:
 
 
 @pytest.mark.process
-def test_with_a_certificate_tls_is_spoken(tmp_path_factory: pytest.TempPathFactory) -> None:
+async def test_with_a_certificate_tls_is_spoken(tmp_path_factory: pytest.TempPathFactory) -> None:
     authority = CertificateAuthority(tmp_path_factory.mktemp("certificates"))
     issued = authority.issue("b", names=f"IP:{LOOPBACK}")
     own = TlsOptions(certfile=issued.certfile, keyfile=issued.keyfile, cacertfile=authority.cacertfile)
@@ -139,50 +122,44 @@ def test_with_a_certificate_tls_is_spoken(tmp_path_factory: pytest.TempPathFacto
     stranger = CertificateAuthority(tmp_path_factory.mktemp("other"))
     wary = replace(SETTINGS, tls=TlsOptions(verify="verify_peer", cacertfile=stranger.cacertfile))
 
-    async def scene() -> None:
-        a, b, c, d = Node("a", checks), Node("b", checks), Node("c", trusts), Node("d", wary)
-        async with started(a, b, c, d):
-            assert b.follower_server.uri.scheme == "tls"
-            for one in (a, c):
-                one.knows(b)
-                assert await one.links.ask("b", "x", {})
-            b.on_came = talk
-            peer = await a.links.dial("b", "relay")
-            assert peer.channel
-            await asyncio.sleep(0.01)
-            peer.receiver = near = Other()
-            await until(lambda: len(near.got) == TALK)
-            assert near.got == [(Type.AMQP, bytes(number)) for number in range(TALK)]
-            peer.write(message(Type.AMQP, b"y" * 1_000_000))
-            await until(lambda: b.others[0].got)
-            peer.close()
-            d.knows(b)
-            with pytest.raises(LinkError, match="certificate verify failed"):
-                await d.links.dial("b", "relay")
-            d.links.know({"b": b.presence_as("tcp")})
-            with pytest.raises(LeveretError):
-                await d.links.dial("b", "relay")
-
-    play(scene())
+    a, b, c, d = Node("a", checks), Node("b", checks), Node("c", trusts), Node("d", wary)
+    async with started(a, b, c, d):
+        assert b.follower_server.uri.scheme == "tls"
+        for one in (a, c):
+            one.knows(b)
+            assert await one.links.ask("b", "x", {})
+        b.on_came = talk
+        peer = await a.links.dial("b", "relay")
+        assert peer.channel
+        await asyncio.sleep(0.01)
+        peer.receiver = near = Other()
+        await until(lambda: len(near.got) == TALK)
+        assert near.got == [(Type.AMQP, bytes(number)) for number in range(TALK)]
+        peer.write(message(Type.AMQP, b"y" * 1_000_000))
+        await until(lambda: b.others[0].got)
+        peer.close()
+        d.knows(b)
+        with pytest.raises(LinkError, match="certificate verify failed"):
+            await d.links.dial("b", "relay")
+        d.links.know({"b": b.presence_as("tcp")})
+        with pytest.raises(LeveretError):
+            await d.links.dial("b", "relay")
 
 
 @pytest.mark.process
-def test_of_two_tls_connections_with_somebody_between_them_none_is_a_link(
+async def test_of_two_tls_connections_with_somebody_between_them_none_is_a_link(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     issued = CertificateAuthority(tmp_path_factory.mktemp("certificates")).issue("b")
     settings = replace(SETTINGS, tls=TlsOptions(certfile=issued.certfile, keyfile=issued.keyfile))
 
-    async def scene() -> None:
-        a, b = Node("a", settings), Node("b", settings)
-        async with started(a, b):
-            async with between(b, settings) as port:
-                a.links.know({"b": b.presence(port)})
-                with pytest.raises(SecretsDiffer, match="TLS does not go from node to node"):
-                    await a.links.dial("b", "relay")
-            assert b.came == []
-
-    play(scene())
+    a, b = Node("a", settings), Node("b", settings)
+    async with started(a, b):
+        async with between(b, settings) as port:
+            a.links.know({"b": b.presence(port)})
+            with pytest.raises(SecretsDiffer, match="TLS does not go from node to node"):
+                await a.links.dial("b", "relay")
+        assert b.came == []
 
 
 @asynccontextmanager
