@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 
 from leveret.pipeline.upstream.stream_client import connect
 from leveret.testing.network.ports import wait_until
+from leveret.testing.servers import warm_start
 from leveret.testing.servers.broker import LeveretProcess
 from leveret.wire.record import OUTGOING_STREAM
 
@@ -80,18 +80,8 @@ def test_a_wrong_password_ends_with_no_permission(node: LeveretProcess) -> None:
 
 
 def test_a_password_from_standard_input_is_taken(node: LeveretProcess) -> None:
-    argv = [
-        sys.executable,
-        "-m",
-        "leveret.cli.ctl",
-        "--data-dir",
-        str(node.data_dir),
-        "add_user",
-        "piped",
-        "-",
-    ]
-    subprocess.run(argv, input="from a pipe\n", text=True, check=True, capture_output=True)
-    node.ctl("authenticate_user", "piped", "from a pipe")
+    node.ctl("add_user", "given", "-", input_text="on a line\n")
+    node.ctl("authenticate_user", "given", "on a line")
 
 
 def test_definitions_go_out_to_a_private_file_and_in_again(node: LeveretProcess, tmp_path: Path) -> None:
@@ -236,8 +226,8 @@ def test_the_metrics_of_a_node_are_scraped(node: LeveretProcess) -> None:
 
 
 def test_a_second_node_on_the_same_data_is_refused(node: LeveretProcess) -> None:
-    argv = [sys.executable, "-m", "leveret.cli.server", "serve", "--data-dir", str(node.data_dir)]
-    ended = subprocess.run(argv, capture_output=True, text=True, timeout=30)
+    arguments = ["serve", "--data-dir", str(node.data_dir)]
+    ended = warm_start.run(warm_start.NODE, arguments, env=os.environ, timeout_s=30)
     assert ended.returncode == 75
     assert f"in use by another node (process {node.pid})" in ended.stderr.splitlines()[-1]
     assert node.ctl("status").returncode == 0
@@ -249,8 +239,8 @@ def test_a_port_in_use_ends_a_start_with_one_line(node: LeveretProcess, tmp_path
         f"listeners.tcp = none\nstream.listeners.tcp = none\nmanagement.tcp.port = {node.management_port}\n"
         "log.default.level = none\n"
     )
-    argv = [sys.executable, "-m", "leveret.cli.server", "serve", "--data-dir", str(tmp_path / "data")]
-    ended = subprocess.run([*argv, "--config", str(config)], capture_output=True, text=True, timeout=30)
+    arguments = ["serve", "--data-dir", str(tmp_path / "data"), "--config", str(config)]
+    ended = warm_start.run(warm_start.NODE, arguments, env=os.environ, timeout_s=30)
     assert ended.returncode == 69
     assert ended.stderr == (
         f"leveret: management.tcp: cannot listen on 127.0.0.1:{node.management_port}: Address already in use\n"
