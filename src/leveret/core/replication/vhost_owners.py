@@ -30,6 +30,8 @@ class VhostOwner(msgspec.Struct, frozen=True, omit_defaults=True):
         claimed: the last term in which an owner began to transfer into the archive that the present one uses; 0 before
             that.
         beside: the nodes that transferred it, as owners, while another one was the holder.
+        origins: by outgoing log of the upstream (`wire.log_name`), its id, of those with records in the archive that a
+            promotion recovers, as far as they are known. No other archive takes another log for one of them.
     """
 
     node: str
@@ -37,6 +39,7 @@ class VhostOwner(msgspec.Struct, frozen=True, omit_defaults=True):
     holder: str = ""
     claimed: int = 0
     beside: tuple[str, ...] = ()
+    origins: dict[str, int] = {}
 
     @property
     def recoverer(self) -> str:
@@ -66,8 +69,12 @@ class VhostOwner(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.structs.replace(self, claimed=self.term, beside=beside)
 
     def has_all(self) -> VhostOwner:
-        """Return the record once the owner's archive has everything that any archive has."""
-        return msgspec.structs.replace(self, holder="", beside=())
+        """Return the record once the owner's archive has everything that any archive has; it notes its origins then."""
+        return msgspec.structs.replace(self, holder="", beside=(), origins={})
+
+    def without_holder(self) -> VhostOwner:
+        """Return the record without the holder, whose archive is not recovered any more."""
+        return msgspec.structs.replace(self, holder="", origins={}) if self.holder else self
 
 
 class SiteNodes(NamedTuple):
@@ -117,10 +124,8 @@ def next_owners(
 
 def _without_gone(owner: VhostOwner, members: Sequence[str]) -> VhostOwner:
     """Return the record without the other nodes that are no members."""
-    beside = tuple(name for name in owner.beside if name in members)
-    return msgspec.structs.replace(
-        owner, holder=owner.holder if owner.holder in members else "", beside=beside
-    )
+    kept = owner if owner.holder in members else owner.without_holder()
+    return msgspec.structs.replace(kept, beside=tuple(name for name in owner.beside if name in members))
 
 
 def _successor(
@@ -140,8 +145,9 @@ def _moved(owner: VhostOwner, to: str, nodes: SiteNodes) -> VhostOwner:
         return VhostOwner(to, term, claimed=owner.claimed)
     holder = owner.holder or (owner.node if owner.claimed else "")
     if to == holder:
-        return VhostOwner(to, term, claimed=owner.term, beside=owner.beside)
-    return VhostOwner(to, term, holder=holder if holder in nodes.members else "", beside=owner.beside)
+        return VhostOwner(to, term, claimed=owner.term, beside=owner.beside, origins=owner.origins)
+    moved = VhostOwner(to, term, holder=holder, beside=owner.beside, origins=owner.origins)
+    return moved if holder in nodes.members else moved.without_holder()
 
 
 def _balance(

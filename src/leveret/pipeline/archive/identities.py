@@ -80,6 +80,7 @@ class UpstreamIdentities:
         self._path: Place = data_dir / UPSTREAM_IDENTITIES
         self._by_vhost: Place = data_dir / IDENTITIES_BY_VHOST
         self._is_shared = is_shared
+        self._another: set[str] = set()
         self.by_log = _read(self._path)
         for place in matching(self._by_vhost, "*.json"):
             self.by_log |= _read(place)
@@ -93,6 +94,7 @@ class UpstreamIdentities:
         lost_after: int | None = None,
         site: str = "",
         beside: Iterable[str] = (),
+        expected: int = 0,
     ) -> None:
         """Compare the log's id at the upstream with the stored one; without data of it, take the new one.
 
@@ -104,19 +106,21 @@ class UpstreamIdentities:
                 otherwise.
             site: the id of the upstream's cluster.
             beside: the logs of the same vhost with records here.
+            expected: its id in the archive that a promotion recovers instead of this one; 0 if there is none.
 
         Raises:
-            AnotherLog: the records here are another log's, or those of another site's.
+            AnotherLog: the records here, or there, are another log's, or those of another site's.
             OtherEnd: it lost the end of the records here.
         """
         known = self.by_log.setdefault(log, UpstreamIdentity())
         before = msgspec.structs.replace(known)
-        if not has_data or not known.log_id:
+        is_expected = expected in (0, log_id)
+        if is_expected and (not has_data or not known.log_id):
             known.log_id, known.missing = log_id, 0 if not has_data else known.missing
             known.site = site
-        is_another = known.log_id != log_id or any(
-            self.by_log[each].site != site for each in (log, *beside) if each in self.by_log
-        )
+        is_another = not is_expected or known.log_id != log_id
+        is_another |= any(self.by_log[each].site != site for each in (log, *beside) if each in self.by_log)
+        self._another = self._another | {log} if is_another else self._another - {log}
         known.is_replaced = is_another or lost_after is not None
         if known != before:
             self._save(log)
@@ -124,6 +128,18 @@ class UpstreamIdentities:
             raise AnotherLog(log)
         if lost_after is not None:
             raise OtherEnd(log, lost_after)
+
+    def check_begin(self, log: str) -> None:
+        """Check that a log without records here may begin.
+
+        Not if another log of its vhost was found to be another one than that of the records here: the vhost was made
+        anew, and the messages of both would be mixed.
+
+        Raises:
+            AnotherLog: one was.
+        """
+        if any(each != log and vhost_of(each) == vhost_of(log) for each in self._another):
+            raise AnotherLog(log)
 
     def of(self, log: str) -> UpstreamIdentity:
         """The identity of a log; an empty one if none is known."""

@@ -155,6 +155,7 @@ class TransferJob(Job, frozen=True, kw_only=True):
     Attributes:
         reference: the name of this downstream's position at the upstream (`wire.record.downstream_reference`).
         taking_over: the vhosts of which a promotion would recover from another archive (`wire.record.taking_over`).
+        origins: of these vhosts, by outgoing log (`wire.log_name`), the ids of those with records in that archive.
         endpoints: `host:port` of the upstream's stream listeners; the first one reachable is used.
         tls: the TLS settings of the connections; None without TLS.
         batch_bytes_max: the most octets of the outgoing logs in one micro-batch. retain_bytes_max, retain_ms_max: the
@@ -169,6 +170,7 @@ class TransferJob(Job, frozen=True, kw_only=True):
     credentials: LoginCredentials
     vhosts: list[str]
     taking_over: list[str] = []
+    origins: dict[str, int] = {}
     tls: TlsSettings | None = None
     spark: SparkSettings = SparkSettings()
     batch_bytes_max: int = 134_217_728

@@ -374,8 +374,8 @@ class UpstreamReader(DataSourceStreamReader):
         log = source.log
         first, end = stats["first_chunk_id"], stats["committed_offset"]
         found = stats.get("log_id", 0), stats.get("writer", 0)
+        has_data = self._stored(log) >= 0
         if found != self._logs.get(log):
-            has_data = self._stored(log) >= 0
             self._identities.check(
                 log,
                 found[0],
@@ -383,12 +383,15 @@ class UpstreamReader(DataSourceStreamReader):
                 lost_after=self._lost_after(client, log),
                 site=source.site,
                 beside=self._logs_of(vhost_of(log)),
+                expected=self._job.origins.get(log, 0),
             )
             if self._logs.get(log, found)[0] != found[0] and not has_data:
                 raise BeginAgain(
                     f"{title_of(log)}: the upstream's outgoing log is another one, and no record came yet"
                 )
             self._logs[log] = found
+        if not has_data:
+            self._identities.check_begin(log)
         self._identities.note_missing(log, max(0, first - start) if start >= 0 else 0)
         if 0 <= start < first:
             raise GapError(f"{OUTGOING_STREAM} of {title_of(log)}", start, first)
@@ -527,6 +530,7 @@ class UpstreamReader(DataSourceStreamReader):
     def _report(self, log: str, **details: object) -> None:
         """Report changes, and unchanged states now and then."""
         details["transferred"] = max(0, self._stored(log))
+        details["log_id"] = self._identities.of(log).log_id
         before, reported_s = self._reported.get(log, ({}, 0.0))
         if details == before and time.monotonic() - reported_s < REPORT_INTERVAL_S:
             return

@@ -421,6 +421,7 @@ class StandbyDownstream:
             **self.link_job(upstream),
             "vhosts": vhosts,
             "taking_over": [] if self.member is None else self.member.taking_over(vhosts),
+            "origins": {} if self.member is None else self.member.origins(vhosts),
             "retain_bytes_max": self._node.config.standby.retention_bytes_max,
             "retain_ms_max": self._node.config.standby.retention_ms_max,
             "spark": spark_settings(self._node.config),

@@ -169,6 +169,7 @@ class SiteMember:
                     await self._found.find()
                 await self._claim()
                 await self._own.follow()
+                await self._note_origins()
                 await self._note_whole()
             return
         if attempt.error:
@@ -238,6 +239,16 @@ class SiteMember:
         owners = self.site.owners
         return [vhost for vhost in vhosts if vhost in owners and owners[vhost].recoverer != self.site.name]
 
+    def origins(self, vhosts: Collection[str]) -> dict[str, int]:
+        """Return the ids of the upstream's logs that the holders of these vhosts have records of, by log.
+
+        A vhost that was made anew at the upstream has other logs: this node waits for the operator then, as the holder
+        does, and as a single node.
+        """
+        owners = self.site.owners
+        taken_over = self.taking_over(vhosts)
+        return {log: log_id for vhost in taken_over for log, log_id in owners[vhost].origins.items()}
+
     def _is_claimed(self, owner: VhostOwner) -> bool:
         return owner.node == self.site.name and owner.claimed == owner.term
 
@@ -257,6 +268,21 @@ class SiteMember:
             owner = self._owned(vhost)
             if owner is not None and owner.claimed < owner.term:
                 await self.site.note(vhost, owner.claims())
+
+    async def _note_origins(self) -> None:
+        """Record which logs of the upstream the records are of that a promotion recovers from this node's archive.
+
+        The next owner may begin while this node is away, and cannot ask it.
+        """
+        if self.site.is_shared:
+            return  # The archive says it itself.
+        for vhost in self._own.vhosts():
+            owner = self.site.owners.get(vhost)
+            if owner is None or owner.recoverer != self.site.name or not owner.has_data:
+                continue
+            origins = owner.origins | self._own.transfer.origins(vhost)
+            if origins != owner.origins:
+                await self.site.note(vhost, replace(owner, origins=origins))
 
     async def _note_whole(self) -> None:
         """Record the vhosts of which this node, as the owner, has all data and no longer needs the other nodes'."""
@@ -302,7 +328,7 @@ class SiteMember:
             if not wanted.all_available:
                 raise PreconditionFailed(away(vhost, owner.recoverer))
             if owner.node in self.site.running:
-                await self.site.note(vhost, replace(owner, holder=""))
+                await self.site.note(vhost, owner.without_holder())
 
     def _remaining(self, attempt: PromotionAttempt) -> list[str]:
         """Return the vhosts that this node has not recovered yet."""
@@ -471,12 +497,41 @@ class SiteMember:
         else:
             found = await self.parts.of_all("delete_orphans")
             rows = [{"node": node, **row} for node, each in found.items() for row in each]
+            await self._begin_anew({(row["node"], row["vhost"]) for row in rows})
         if not rows:
             self._own.check_heard()
+            await self._check_waiting()
         deleted = {row["vhost"] for row in rows}
         gone = [vhost for vhost in self.site.owners if vhost in deleted and vhost not in self._own.vhosts()]
         await self.site.forget(gone)
         return rows
+
+    async def _begin_anew(self, deleted: Collection[tuple[str, str]]) -> None:
+        """Record for vhosts that are still replicated that the archives with their data, node and vhost, have none."""
+        for vhost in self._own.vhosts():
+            owner = self.site.owners.get(vhost)
+            if owner is not None and (owner.recoverer, vhost) in deleted:
+                await self.site.note(vhost, owner.has_all())
+
+    async def _check_waiting(self) -> None:
+        """Check that no owner waits for the operator because of data that a stopped node has.
+
+        Raises:
+            PreconditionFailed: one does.
+            LeveretError: a node does not answer.
+        """
+        for vhost in self._own.vhosts():
+            owner = self.site.owners.get(vhost)
+            if owner is None or not owner.holder or owner.holder in self.site.running:
+                continue
+            if owner.node not in self.site.running:
+                continue
+            rows = (await self.parts.of(owner.node, "status"))["vhosts"]
+            if any(row["virtual_host"] == vhost and row["state"] == "recover" for row in rows):
+                raise PreconditionFailed(
+                    f"vhost '{vhost}': its data are at node {owner.holder}, which does not run: start it, or "
+                    f"forget_cluster_node {owner.holder} if it is gone for good; nothing was deleted"
+                )
 
     async def _delete_shared_orphans(self) -> list[dict[str, Any]]:
         """Delete the data of a shared archive that no node would recover, while no node transfers."""

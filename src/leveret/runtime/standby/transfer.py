@@ -153,6 +153,14 @@ class TransferSupervisor:
         ]
         return sum(sizes) if sizes else None
 
+    def origins(self, vhost: str) -> dict[str, int]:
+        """Return the ids of the upstream's logs of a vhost that have records here, by log, as far as they are known."""
+        return {
+            log: link["log_id"]
+            for log, link in self._links.items()
+            if vhost_of(log) == vhost and link.get("log_id") and link.get("transferred")
+        }
+
     def has_heard(self, vhost: str) -> bool:
         """Return whether the upstream has reported its position in a vhost since this node started or follows it."""
         return self._lag_of(vhost).is_known

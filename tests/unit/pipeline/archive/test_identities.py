@@ -3,8 +3,14 @@ from __future__ import annotations
 import pytest
 
 from leveret.model.errors import StorageError
-from leveret.pipeline.archive.identities import UPSTREAM_IDENTITIES, AnotherLog, UpstreamIdentities
+from leveret.pipeline.archive.identities import (
+    UPSTREAM_IDENTITIES,
+    AnotherLog,
+    UpstreamIdentities,
+    UpstreamIdentity,
+)
 from leveret.pipeline.files.files import Place
+from leveret.wire.log_name import log_name
 
 
 def test_the_log_that_data_came_from_is_told_from_every_other_one(data_dir: Place) -> None:
@@ -88,3 +94,33 @@ def test_an_archive_of_one_node_that_becomes_shared_keeps_its_identities(data_di
     )
     shared.forget(["v"])
     assert UpstreamIdentities(data_dir).by_log == {}
+
+
+def test_an_archive_that_takes_a_vhost_over_takes_no_other_log_than_the_one_before(data_dir: Place) -> None:
+    identities = UpstreamIdentities(data_dir)
+    for _ in range(2):
+        with pytest.raises(AnotherLog):
+            identities.check("v", 6, has_data=False, expected=5)
+    identities.check("v", 5, has_data=False, expected=5)
+    assert UpstreamIdentities(data_dir).of("v") == UpstreamIdentity(log_id=5)
+    with pytest.raises(AnotherLog):
+        identities.check("v", 5, has_data=True, expected=4)
+    assert identities.of("v").is_replaced
+    identities.check("v", 5, has_data=True)
+    assert not identities.of("v").is_replaced
+
+
+def test_no_log_begins_beside_one_that_was_replaced(data_dir: Place) -> None:
+    """A vhost that was made anew at a cluster has new logs at all nodes; not all had records before."""
+    identities = UpstreamIdentities(data_dir)
+    a, b = log_name("v", "a#1"), log_name("v", "b#2")
+    identities.check(a, 5, has_data=True)
+    identities.check_begin(b)
+    with pytest.raises(AnotherLog):
+        identities.check(a, 6, has_data=True)
+    identities.check_begin(a)
+    identities.check_begin(log_name("w", "b#2"))
+    with pytest.raises(AnotherLog, match="vhost 'v' at node 'b'"):
+        identities.check_begin(b)
+    identities.check(a, 5, has_data=True)
+    identities.check_begin(b)

@@ -345,3 +345,17 @@ def test_a_known_gap_is_told_while_the_upstream_is_away_too(tmp_path: Path) -> N
             assert reported() == ("recover", 10)
         # The link waits before it tries again.
         wait_until(lambda: reported() == ("connecting", 10), "the gap, told without the upstream", 60)
+
+
+def test_a_node_that_takes_a_vhost_over_takes_nothing_of_another_log_than_the_holders(tmp_path: Path) -> None:
+    """A single node waits for the operator, because it has records of the former log; so does a cluster's next owner."""
+    upstream = upstream_of(2)
+    upstream.logs["/"].log_id = 8
+    with upstream.serving() as port, Inbox() as inbox:
+        options = options_of(tmp_path, port, inbox.address)
+        for origins, end in (({"/": 7}, {}), ({"/": 8}, {"/": 0})):
+            job = msgspec.structs.replace(options.job, origins=origins)
+            reader = UpstreamReader(msgspec.structs.replace(options, job=job))
+            assert reader.latestOffset({}, LIMIT) == end
+            last = [event for event in inbox.wait(1) if event["event"] == "link"][-1]
+            assert (last["state"], last["log_id"]) == (("connecting", 8) if end else ("recover", 0))

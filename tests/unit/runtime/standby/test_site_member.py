@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from leveret.core.replication.standby_site import (
     PROMOTIONS_MAX,
@@ -69,10 +70,11 @@ class Own:
         self.own_archive = SimpleNamespace(is_shared=False)
         self.own_recoveries = SimpleNamespace()
         self.promotion = SimpleNamespace()
-        self.transfer = SimpleNamespace(rows=self.rows, stop=self.stop)
+        self.transfer = SimpleNamespace(rows=self.rows, stop=self.stop, origins=self.origins)
         self.is_following = False
         self.touched = 0
         self.replicated = ["v", "w"]
+        self.logs: dict[str, int] = {}
 
     def vhosts(self) -> list[str]:
         return self.replicated
@@ -87,6 +89,9 @@ class Own:
         }
         return [{"virtual_host": vhost, "state": "connected", "nodes": [], **nothing} for vhost in vhosts]
 
+    def origins(self, vhost: str) -> dict[str, int]:
+        return self.logs if vhost == "v" else {}
+
     async def follow(self) -> None:
         self.is_following = True
 
@@ -98,6 +103,12 @@ class Own:
 
     async def delete_own_data(self) -> None:
         """There are none."""
+
+    async def delete_own_orphans(self, wanted: Collection[str]) -> list[dict[str, Any]]:
+        return [{"vhost": "v", "bytes": 5}] if self.logs else []
+
+    def check_heard(self) -> None:
+        """It was."""
 
 
 @pytest.fixture
@@ -312,3 +323,69 @@ async def test_a_drained_recovery_stops_if_another_archive_has_more_unless_that_
     else:
         await member._check_drained(attempt, ["v", "forgotten"])
         assert "5 records more" in caplog.text
+
+
+async def test_the_logs_whose_records_are_here_are_recorded_for_the_next_owner(
+    cluster: Cluster, own: Own, member: SiteMember
+) -> None:
+    """While this node is away, the vhost may be made anew at the upstream: a node without data would follow that."""
+    kept = VhostOwner("n2", 3, holder="n1", claimed=3, beside=("n2",))
+    cluster.owners = {"v": kept, "w": kept}
+    own.logs = {"v": 7}
+    await member._obey()
+    assert cluster.notes == [replace(kept, origins={"v": 7})]
+
+
+@pytest.mark.parametrize(
+    "owner",
+    [
+        VhostOwner("n1", 2, holder="n2", claimed=2, beside=("n1",), origins={"v": 6}),
+        VhostOwner("n1", 2),
+        VhostOwner("n1", 2, claimed=2, origins={"v": 7}),
+    ],
+    ids=["another node has the data", "nothing is here yet", "it is recorded"],
+)
+async def test_a_node_records_the_logs_of_no_archive_but_its_own(
+    cluster: Cluster, own: Own, member: SiteMember, owner: VhostOwner
+) -> None:
+    cluster.owners = {"v": owner}
+    own.logs = {"v": 7}
+    await member._note_origins()
+    assert cluster.notes == []
+
+
+async def test_an_owner_is_told_the_logs_that_the_holder_has_records_of(
+    cluster: Cluster, member: SiteMember
+) -> None:
+    cluster.owners = {
+        "v": VhostOwner("n1", 2, holder="n2", claimed=2, origins={"v": 7}),
+        "w": VhostOwner("n1", 1, claimed=1, origins={"w": 8}),
+    }
+    assert member.origins(["v", "w", "other"]) == {"v": 7}
+
+
+async def test_a_vhost_whose_old_data_were_deleted_begins_anew_at_its_owner(
+    cluster: Cluster, own: Own, member: SiteMember
+) -> None:
+    """The holder had the old vhost's, and the owner waited, as the holder did."""
+    cluster.owners = {"v": VhostOwner("n2", 3, holder="n1", claimed=3, beside=("n2",), origins={"v": 7})}
+    cluster.answers["delete_orphans"] = []
+    own.logs = {"v": 7}
+    assert await member.delete_orphaned_data() == [{"node": "n1", "vhost": "v", "bytes": 5}]
+    assert cluster.notes == [VhostOwner("n2", 3, claimed=3)]
+
+
+@pytest.mark.parametrize(("state", "is_refused"), [("recover", True), ("connected", False)])
+async def test_what_an_owner_waits_for_is_told_if_the_node_with_the_old_data_is_stopped(
+    cluster: Cluster, member: SiteMember, state: str, is_refused: bool
+) -> None:
+    cluster.owners = {"v": VhostOwner("n2", 3, holder="gone", claimed=3, origins={"v": 7})}
+    cluster.answers |= {
+        "delete_orphans": [],
+        "status": {"vhosts": [{"virtual_host": "v", "state": state}]},
+    }
+    if is_refused:
+        with pytest.raises(PreconditionFailed, match="its data are at node gone, which does not run"):
+            await member.delete_orphaned_data()
+    else:
+        assert await member.delete_orphaned_data() == []

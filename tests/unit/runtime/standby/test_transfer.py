@@ -268,3 +268,11 @@ async def test_a_bug_ends_the_process_and_not_the_transfer(
     assert transfer.runs
     await transfer.stop()
     assert "Traceback" in caplog.text
+
+
+def test_the_logs_that_have_records_here_are_known_by_their_ids() -> None:
+    transfer = TransferSupervisor(lambda: (None, ""))
+    for log, log_id, transferred in (("v", 7, 5), ("v\0b#1", 8, 0), ("v\0c#2", 0, 5), ("w", 9, 5)):
+        vhost = log[0]
+        transfer._take({**LINK, "vhost": vhost, "log": log, "log_id": log_id, "transferred": transferred})
+    assert transfer.origins("v") == {"v": 7}
