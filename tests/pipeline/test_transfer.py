@@ -365,6 +365,12 @@ def test_a_vhost_that_is_deleted_mid_way_takes_nothing_of_the_others_with_it(
         end = upstream.logs["/"].committed_offset
         wait_until(lambda: said.last("stored").get("next") == end, "what came since", TIMEOUT_S)
         wait_until(lambda: said.last("link", "other").get("state") == "recover", "a word", TIMEOUT_S)
+        starts = said.count("archived")
+        said.to_send.append({"command": "vhosts", "vhosts": ["/"]})
+        publish_some(upstream, 10, rng)
+        end = upstream.logs["/"].committed_offset
+        wait_until(lambda: said.last("stored").get("next") == end, "what came after the deletion", TIMEOUT_S)
+        assert said.count("archived") == starts, "the query of the others went on"
         # So the schema sync tells it, first that nothing is left, then that there is something again.
         for vhosts in ([], ["/"]):
             said.to_send.append({"command": "job", "job": transfer_job(port, vhosts=vhosts)})
@@ -376,7 +382,7 @@ def test_a_vhost_that_is_deleted_mid_way_takes_nothing_of_the_others_with_it(
     assert {row["vhost"]: row["records"] for row in contents(tmp_path / "standby")["vhosts"]}["other"] == 20
 
 
-def test_another_job_is_taken_over_without_another_start(
+def test_another_vhost_is_followed_without_another_start(
     spark: SparkSession, transfer_job: Job, tmp_path: Path
 ) -> None:
     upstream = StandbyUpstream(["/", "other"])
@@ -384,7 +390,7 @@ def test_another_job_is_taken_over_without_another_start(
     upstream.publish("other", "a", [stored_message(b"x")] * 2)
     with upstream.serving() as port, transferring(spark, transfer_job(port)) as said:
         wait_until(lambda: bool(said.last("stored")), "the first vhost", TIMEOUT_S)
-        said.to_send.append({"command": "job", "job": transfer_job(port, vhosts=["/", "other"])})
+        said.to_send.append({"command": "vhosts", "vhosts": ["/", "other"]})
         wait_until(lambda: said.last("stored", "other").get("next") == 2, "the second vhost", TIMEOUT_S)
 
 

@@ -7,6 +7,8 @@ for a while, longer each time, and the others go on.
 On standard output: `started`, `link` (state of a log's upstream), `stored` (a file is durable), `cut` (records from
 an offset on could not be stored), `compacted`, `compaction_failed`, `restarting`, `drained`. On standard input, after
 the job, commands: `{"command": "job", "job": {...}}` goes on with another job on the same data directory;
+`{"command": "vhosts", "vhosts": [...], "taking_over": [...], "origins": {...}}` follows other vhosts, and leaves the
+transfer of the others alone: the query goes on, and its source is told until it answers;
 `{"command": "drain", "timeout_ms": n}` ends the transfer once the upstream's remaining records have been stored.
 Spark keeps running for the next command (`__main__`).
 """
@@ -31,18 +33,20 @@ from leveret.pipeline.files.files import locked, make_directory
 from leveret.pipeline.files.objects import StoreFailed
 from leveret.pipeline.jobs.job import TransferJob
 from leveret.pipeline.jobs.parent_channel import ParentChannel
-from leveret.pipeline.jobs.progress import Event, Inbox, report
+from leveret.pipeline.jobs.progress import DATAGRAM_BYTES_MAX, Event, Inbox, report
 from leveret.pipeline.spark.errors import cause_of
 from leveret.pipeline.spark.session import empty_scratch, start_session, warm_up
 from leveret.pipeline.transfer.compaction import Compaction
 from leveret.pipeline.transfer.sink import StoreSink
 from leveret.pipeline.transfer.source import (
     DRAIN,
+    VHOSTS,
     BackedOffLog,
     TransferOptions,
     UpstreamSource,
     source_address,
     spark_options,
+    with_vhosts,
 )
 from leveret.wire.log_name import ABSENT, label_of, node_of
 
@@ -133,6 +137,11 @@ class Transfer:
         self._links: dict[str, Event] = {}
         self._troubles: dict[str, UntransferredRecords] = {}
         self._next_job: TransferJob | None = None
+        self._told: Event = {"number": 0}
+        """What the query's source is to be told of its vhosts, and the number of that."""
+        self._taken = 0
+        self._left: set[str] = set()
+        """The vhosts that left the query."""
         self._warms_up = warms_up
         self._drain_from_s: float | None = None
         self._drain_until_s = 0.0
@@ -165,6 +174,9 @@ class Transfer:
         except (StoreFailed, Superseded) as error:
             return error
         while query.isActive and not self._is_drained() and self._next_job is None:
+            if self._taken != self._told["number"]:
+                # A report may be lost, and the source of a new query does not listen yet.
+                report(source_address(self._inbox.address), VHOSTS, **self._told)
             self._pass_on(self._inbox.wait(_POLL_S))
             self._compact()
         failed = query.exception()
@@ -180,6 +192,8 @@ class Transfer:
             claim(manifest, self._job.terms)
         sweep(manifest, self._job.work, self._job.terms)
         self._stored = dict(manifest.next_by_log)
+        self._taken = self._told["number"]
+        self._left.clear()
         say_archived(manifest, self._job.vhosts, self._parent)
         shutil.rmtree(self._checkpoint, ignore_errors=True)
         options = spark_options(
@@ -220,6 +234,11 @@ class Transfer:
             match event["event"]:
                 case "stored":
                     self._stored[event["log"]] = event["next"]
+                case "taken":
+                    self._taken = event["number"]
+                    continue
+                case "link" if event["vhost"] not in self._job.vhosts:
+                    continue  # It was in flight when its vhost left the job.
                 case "link":
                     # The report of a stored file may have been lost; or the source has not seen that file yet.
                     stored = max(event["transferred"], self._stored.get(event["log"], 0))
@@ -251,6 +270,30 @@ class Transfer:
                         self._next_job = self._job
                 case "job":
                     self._next_job = msgspec.convert(command["job"], TransferJob)
+                case "vhosts":
+                    self._follow(with_vhosts(self._next_job or self._job, command))
+
+    def _follow(self, job: TransferJob) -> None:
+        """Go on with other vhosts: in the present query if it can take them."""
+        told: Event = {
+            "number": self._told["number"] + 1,
+            "vhosts": job.vhosts,
+            "taking_over": job.taking_over,
+            "origins": job.origins,
+        }
+        # A query goes on with the offsets that it had of a vhost, which may be another one by now.
+        is_back = not self._left.isdisjoint(job.vhosts)
+        if self._next_job is not None or is_back or len(msgspec.json.encode(told)) > DATAGRAM_BYTES_MAX // 2:
+            self._next_job = job
+            return
+        before, self._job, self._told = self._job, job, told
+        self._left |= {*before.vhosts} - {*job.vhosts}
+        self._links = {log: link for log, link in self._links.items() if link["vhost"] in job.vhosts}
+        try:
+            say_archived(Manifest(job.root), sorted({*job.vhosts} - {*before.vhosts}), self._parent)
+        except LeveretError:
+            # The next query meets the same, and says so.
+            self._next_job = job
 
     def _is_drained(self) -> bool:
         if self._drain_from_s is None:

@@ -36,13 +36,17 @@ class _Round(NamedTuple):
 
 
 class SiteOrder:
-    """The rounds of all vhosts; see the module."""
+    """The rounds of all vhosts; see the module.
+
+    Attributes:
+        job: the transfer's; its vhosts may change.
+    """
 
     def __init__(
         self, job: TransferJob, upstream: UpstreamLogs, writers: Mapping[str, tuple[int, int]]
     ) -> None:
         """Begin without rounds; `writers` has, by log, the id and the writer by which it is fetched now."""
-        self._job = job
+        self.job = job
         self._upstream = upstream
         self._writers = writers
         self._rounds: dict[str, _Round] = {}
@@ -54,12 +58,12 @@ class SiteOrder:
             StorageError: the manifest cannot be written.
         """
         waiting = {file.vhost for file in manifest.waiting.values()}
-        for vhost in waiting.intersection(self._job.vhosts):
+        for vhost in waiting.intersection(self.job.vhosts):
             begun = self._rounds.pop(vhost, None) or self._begun(vhost, manifest)
             if begun is None or not self._is_valid(begun, manifest):
                 continue
             if begun.is_stored(manifest):
-                manifest.order(begun.stored, self._job.terms)
+                manifest.order(begun.stored, self.job.terms)
             else:
                 self._rounds[vhost] = begun
 
@@ -79,7 +83,7 @@ class SiteOrder:
         found = {}
         for log, link, *_ in self._upstream.all_of(vhost):
             try:
-                client = link.client(self._job)
+                client = link.client(self.job)
                 if ORDER_STATISTIC not in client.stats(OUTGOING_STREAM):
                     return None
                 found[log] = LogCoverage.of(client.stats(ORDER_STREAM))

@@ -53,6 +53,7 @@ REPORT_INTERVAL_S: Final = 0.25
 ACKNOWLEDGE_INTERVAL_S: Final = 10.0
 RECORDED: Final = "recorded"
 DRAIN: Final = "drain"
+VHOSTS: Final = "vhosts"
 """What a source is told (`source_address`)."""
 SLICE_BYTES_MIN: Final = 8_000_000
 RECORD_BYTES: Final = 1_000
@@ -97,6 +98,14 @@ class BackedOffLog(msgspec.Struct, frozen=True):
 
     until_s: float
     error: str
+
+
+class FollowedVhosts(msgspec.Struct, frozen=True):
+    """The fields of TransferJob that may change while a query runs."""
+
+    vhosts: list[str]
+    taking_over: list[str] = []
+    origins: dict[str, int] = {}
 
 
 class TransferOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,6 +172,8 @@ class UpstreamReader(DataSourceStreamReader):
         self._began_s = -math.inf
         self._batch_bytes = 0
         self._has_waiting = False
+        self._followed: Mapping[str, object] | None = None
+        """The vhosts to follow from the next look on."""
         self._using_links: AbstractContextManager[object] = nullcontext()
         """Links are not for two threads at once; without a second thread, this may be sent to executors."""
         self._drains: Event | None = None
@@ -183,6 +194,7 @@ class UpstreamReader(DataSourceStreamReader):
         """
         freeze_modules()
         with self._using_links:
+            self._follow()
             self._acknowledge()
             if self._manifest is not None and self._manifest.waiting:
                 self._order.turn(self._manifest)
@@ -191,6 +203,25 @@ class UpstreamReader(DataSourceStreamReader):
             begin = self._begin_of(start)
             ends = self._next_ends(begin)
         return start if ends == begin else ends
+
+    def _follow(self) -> None:
+        """Follow other vhosts, if the driver said so, and leave the links of the others as they are."""
+        told, self._followed = self._followed, None
+        if told is None:
+            return
+        before, job = self._job, with_vhosts(self._job, told)
+        for vhost in before.vhosts:
+            # The upstream takes a connection for one of the downstream by the name that it reports under.
+            if vhost not in job.vhosts or job.reference_of(vhost) != before.reference_of(vhost):
+                self._upstream.forget(vhost)
+        for log in [*self._logs]:
+            if vhost_of(log) not in job.vhosts or job.origins.get(log) != before.origins.get(log):
+                del self._logs[log]
+        for log in [*self._reported]:
+            if vhost_of(log) not in job.vhosts:
+                del self._reported[log]
+        self._job = self._upstream.job = self._order.job = job
+        report(self._options.inbox, "taken", number=told["number"])
 
     def _interval_s(self) -> float:
         """The least time between the begins of the last batch and the next one."""
@@ -473,13 +504,15 @@ class UpstreamReader(DataSourceStreamReader):
         return self._manifest
 
     def _listen(self, drains: Event) -> None:
-        """Acknowledge as soon as a batch is recorded, and look at once for a drain; in a thread of its own.
+        """Acknowledge as soon as a batch is recorded, look at once for a drain, take vhosts; in a thread of its own.
 
         Spark ends that batch meanwhile. Trouble is left to the next look, which meets it too.
         """
         with Inbox(source_address(self._options.inbox)) as inbox:
             while True:
-                events = {event["event"] for event in inbox.wait(WAIT_S)}
+                events = {event["event"]: event for event in inbox.wait(WAIT_S)}
+                if VHOSTS in events:
+                    self._followed = events[VHOSTS]
                 if DRAIN in events:
                     drains.set()
                 if RECORDED in events:
@@ -547,8 +580,16 @@ class UpstreamReader(DataSourceStreamReader):
         )
 
 
+def with_vhosts(job: TransferJob, told: Mapping[str, object]) -> TransferJob:
+    """The job with other vhosts, as VHOSTS tells them."""
+    found = msgspec.convert(told, FollowedVhosts)
+    return msgspec.structs.replace(
+        job, vhosts=found.vhosts, taking_over=found.taking_over, origins=found.origins
+    )
+
+
 def source_address(inbox: str) -> str:
-    """Where the source of the query with this inbox is told that a batch is recorded, or that a drain begins."""
+    """Where the source of the query with this inbox is told what it cannot see: RECORDED, DRAIN and VHOSTS."""
     return f"{inbox}-source"
 
 

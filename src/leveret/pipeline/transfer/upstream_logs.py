@@ -53,11 +53,15 @@ class _Vhost:
 
 
 class UpstreamLogs:
-    """See the module."""
+    """See the module.
+
+    Attributes:
+        job: the transfer's; its vhosts may change.
+    """
 
     def __init__(self, job: TransferJob, identities: UpstreamIdentities) -> None:
         """Ask nobody yet."""
-        self._job = job
+        self.job = job
         self._identities = identities
         self._vhosts: dict[str, _Vhost] = {}
 
@@ -68,8 +72,8 @@ class UpstreamLogs:
             LeveretError: no endpoint answers, or they are of several sites.
         """
         known = self._vhosts.setdefault(vhost, _Vhost())
-        first = link_of(self._job, vhost)
-        client = first.client(self._job)
+        first = link_of(self.job, vhost)
+        client = first.client(self.job)
         here = label_at(client)
         if not here:
             found = [UpstreamLog(vhost, first, "", "")]
@@ -100,7 +104,7 @@ class UpstreamLogs:
 
     def _ask(self, known: _Vhost, vhost: str, client: StreamClient) -> None:
         if not known.is_one_site:
-            check_one_site(self._job, vhost)
+            check_one_site(self.job, vhost)
             known.is_one_site = True
         if client is not known.asked or time.monotonic() - known.asked_s >= MEMBERS_INTERVAL_S:
             known.members = members_at(client)
@@ -115,7 +119,7 @@ class UpstreamLogs:
             if not each.endpoint:
                 continue
             try:
-                client = self._link(vhost, each, first).client(self._job)
+                client = self._link(vhost, each, first).client(self.job)
                 if client.stats(OUTGOING_STREAM).get("log_id") == log_id:
                     self._identities.note_founder(vhost, each.label, cluster_of(client))
                     return
@@ -129,9 +133,15 @@ class UpstreamLogs:
 
     def _link(self, vhost: str, member: UpstreamMember, first: UpstreamLink) -> UpstreamLink:
         """The link to a node; the first one that answered has one already."""
-        if label_at(first.client(self._job)) == member.label:
+        if label_at(first.client(self.job)) == member.label:
             return first
-        return link_of(self._job, log_name(vhost, member.label), member.endpoint, member.label)
+        return link_of(self.job, log_name(vhost, member.label), member.endpoint, member.label)
+
+    def forget(self, vhost: str) -> None:
+        """Close the links of a vhost that is not followed any more."""
+        known = self._vhosts.pop(vhost, _Vhost())
+        for link in (link_of(self.job, vhost), *(each.link for each in known.logs.values())):
+            link.close()
 
     def is_missed(self, log: str) -> bool:
         """Whether the node of a log does not run, and leads queues that are collected."""

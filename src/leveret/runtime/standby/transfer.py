@@ -1,7 +1,7 @@
 """Supervises the transfer process, and keeps its last report.
 
 One process serves all vhosts of a downstream. The running process receives changes of endpoints, credentials or
-vhosts; only its death costs another start of Spark.
+vhosts; only its death costs another start of Spark. A vhost that comes or goes leaves the transfer of the others alone.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ LAG_LOG_INTERVAL_S: Final = 60.0
 SILENT_S: Final = 30.0
 """A transfer without a report for this time is silent. It reports every second or two, a large batch more slowly."""
 _DRAIN_MARGIN_S: Final = 10.0
+_OF_VHOSTS: Final = ("vhosts", "taking_over", "origins")
+"""The fields of a job that change without another start of its query."""
 
 
 class StandbyUpstreamParameter(msgspec.Struct, frozen=True):
@@ -286,8 +288,7 @@ class TransferSupervisor:
                     # No vhost to transfer, such as after the deletion of the last one; Spark stays warm meanwhile.
                     job = self._job | {"vhosts": []}
                 if job is not None and job != self._job:
-                    self._begin_job(job)
-                    await process.send({"command": "job", "job": job})
+                    await process.send(self._begin_job(job))
                 self.error = why_not or self._ended_by
                 self._log_lags(time.monotonic())
                 self._log_silence()
@@ -295,13 +296,21 @@ class TransferSupervisor:
             logger.exception("standby_transfer_watch_failed action=restart")
             await process.stop()
 
-    def _begin_job(self, job: Job) -> None:
-        """Begin a job: reports about other endpoints may concern another upstream."""
-        if self._job is not None and self._job["endpoints"] != job["endpoints"]:
+    def _begin_job(self, job: Job) -> dict[str, Any]:
+        """Begin a job; return the command for a running process.
+
+        Reports about other endpoints may concern another upstream. If only the vhosts change, nothing else does.
+        """
+        before, self._job = self._job, job
+        if before is not None and before["endpoints"] != job["endpoints"]:
             for lag in self._lags.values():
                 lag.forget_upstream()
-        self._job = job
+        vhosts: Job = {name: job[name] for name in _OF_VHOSTS if name in job}
+        if before is not None and before | vhosts == job:
+            self._links = {log: link for log, link in self._links.items() if link["vhost"] in job["vhosts"]}
+            return {"command": "vhosts", **vhosts}
         self._links.clear()
+        return {"command": "job", "job": job}
 
     def _works(self) -> None:
         """Clear the last error, because data were stored, or no data are left."""

@@ -24,6 +24,9 @@ class ParentChannel:
         self.events: list[Event] = []
         self.to_send: list[Event] = []
 
+    def say(self, event: str, **details: Any) -> None:
+        self.pass_on({"event": event, **details})
+
     def pass_on(self, event: Event) -> None:
         self.events.append(event)
 
@@ -114,3 +117,34 @@ def test_spark_is_warmed_up_once_and_not_before_a_link_works(
     for _ in range(2):
         transfer._pass_on([link("/", committed=0)])
     wait_until(lambda: warmed == ["context"], "the warm-up", 60)
+
+
+def test_a_vhost_that_comes_or_goes_leaves_the_query_of_the_others_alone(
+    driver: Transfer, parent: ParentChannel
+) -> None:
+    def follow(*vhosts: str) -> None:
+        parent.to_send.append({"command": "vhosts", "vhosts": list(vhosts)})
+        driver._pass_on([])
+
+    driver._pass_on([link("/", committed=0)])
+    follow("/", "v")
+    assert (driver._job.vhosts, driver._next_job) == (["/", "v"], None)
+    assert parent.events[-1]["vhost"] == "v", "what the archive has of it"
+    driver._pass_on([link("v", vhost="v", committed=0)])
+    follow("/")
+    assert (driver._job.vhosts, driver._next_job, [*driver._links]) == (["/"], None, ["/"])
+    driver._pass_on([link("v", "recover", vhost="v", error="no such vhost")])
+    assert [*driver._links] == ["/"], "it was in flight"
+    assert driver._taken != driver._told["number"]
+    driver._pass_on([{"event": "taken", "number": driver._told["number"]}])
+    assert driver._taken == driver._told["number"]
+    assert "taken" not in {event["event"] for event in parent.events}
+    follow("/", "v")
+    assert driver._next_job is not None, "the query goes on from offsets of the one that left it"
+    assert driver._next_job.vhosts == ["/", "v"]
+
+
+def test_more_vhosts_than_a_report_takes_begin_another_query(driver: Transfer, parent: ParentChannel) -> None:
+    parent.to_send.append({"command": "vhosts", "vhosts": [f"{number:0200}" for number in range(200)]})
+    driver._pass_on([])
+    assert driver._next_job is not None

@@ -20,6 +20,7 @@ from leveret.pipeline.transfer.source import (
     LARGE_BATCH_BYTES,
     LARGE_BATCH_SHARE,
     RECORD_BYTES,
+    VHOSTS,
     Slices,
     TransferOptions,
     UpstreamReader,
@@ -359,3 +360,41 @@ def test_a_node_that_takes_a_vhost_over_takes_nothing_of_another_log_than_the_ho
             assert reader.latestOffset({}, LIMIT) == end
             last = [event for event in inbox.wait(1) if event["event"] == "link"][-1]
             assert (last["state"], last["log_id"]) == (("connecting", 8) if end else ("recover", 0))
+
+
+def test_vhosts_come_and_go_while_the_links_of_the_others_stay(tmp_path: Path) -> None:
+    upstream = StandbyUpstream(["/", "v"])
+    with upstream.serving() as port, Inbox() as inbox:
+        reader = UpstreamReader(options_of(tmp_path, port, inbox.address))
+        begin = reader.latestOffset({}, LIMIT)
+
+        def told(number: int, **vhosts: object) -> dict[str, int]:
+            reader._followed = {"number": number, **vhosts}
+            ends = reader.latestOffset(begin, LIMIT)
+            assert number in [each.get("number") for each in inbox.wait(0)], "it answers"
+            return ends
+
+        [(_, link)] = reader._upstream.links()
+        client = link.client(reader._job)
+        begin = told(1, vhosts=["/", "v"])
+        assert begin == {"/": 0, "v": 0}
+        _, (_, other) = reader._upstream.links()
+        before = other.client(reader._job)
+        told(2, vhosts=["/", "v"], taking_over=["v"])
+        after = other.client(reader._job)
+        assert before is not after, "it reports under another name"
+        assert told(3, vhosts=["/"]) == begin
+        assert [log for log, _ in reader._upstream.links()] == ["/"]
+        assert (after.connection.closed, link.client(reader._job) is client) == (True, True)
+
+
+def test_a_running_query_is_told_of_vhosts(tmp_path: Path) -> None:
+    with Inbox() as inbox:
+        reader = UpstreamReader(options_of(tmp_path, 1, inbox.address))
+        reader.initialOffset()
+
+        def told() -> bool:
+            report(source_address(inbox.address), VHOSTS, number=1, vhosts=["/", "v"])
+            return reader._followed is not None
+
+        wait_until(told, "the source to hear", 60)

@@ -276,3 +276,18 @@ def test_the_logs_that_have_records_here_are_known_by_their_ids() -> None:
         vhost = log[0]
         transfer._take({**LINK, "vhost": vhost, "log": log, "log_id": log_id, "transferred": transferred})
     assert transfer.origins("v") == {"v": 7}
+
+
+def test_a_vhost_that_comes_or_goes_leaves_what_is_told_of_the_others(clock: Clock) -> None:
+    """Each deletion of a vhost restarted the transfer of all, which were told as connecting meanwhile."""
+    transfer = TransferSupervisor(lambda: (None, ""))
+    job = {"vhosts": ["v", "w"], "origins": {}, "endpoints": ["a:5552"]}
+    transfer._begin_job(job)
+    for vhost in ("v", "w"):
+        transfer._take({**LINK, "vhost": vhost, "log": vhost, "committed": 0, "committed_ms": 0})
+    told = transfer._begin_job(job | {"vhosts": ["v"]})
+    assert told == {"command": "vhosts", "vhosts": ["v"], "origins": {}}
+    assert (transfer.state, [*transfer._links]) == ("connected", ["v"])
+    other = job | {"vhosts": ["v"], "endpoints": ["b:5552"]}
+    assert transfer._begin_job(other) == {"command": "job", "job": other}
+    assert transfer.state == "disconnected"
