@@ -23,6 +23,7 @@ from leveret.runtime.integrity.log_copies import CopyRole, LogCopy, copy_at, cop
 from leveret.runtime.integrity.peers import InspectedPeer
 from leveret.runtime.integrity.scrubbing import Pace, Scrubbed, Scrubber, Stopped
 from leveret.runtime.integrity.verifying import Verification
+from leveret.runtime.process.work_slices import in_thread_to_its_end
 from leveret.storage.quarantine.count import contents
 from leveret.storage.quarantine.quarantine import Quarantine
 from leveret.storage.quarantine.report import DivergentReport
@@ -283,8 +284,8 @@ class Inspection:
             self._clock_ms(), from_epoch=epoch, to_epoch=epoch, node_id=node_id, leader_id=node_id
         )
         quarantine = Quarantine(self._data_dir, join, self._node.queue_of, is_lost=True)
-        await asyncio.to_thread(quarantine.add, path)
-        await asyncio.to_thread(quarantine.finish)
+        await in_thread_to_its_end(quarantine.add, path)
+        await in_thread_to_its_end(quarantine.finish)
 
     # -- quarantined messages -------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.mirroring.copy_link import CopyLink, Dial
 from leveret.runtime.mirroring.log_table import LogTable
 from leveret.runtime.mirroring.mirror_copy import MirrorCopy
+from leveret.runtime.process.work_slices import in_thread_to_its_end
 from leveret.runtime.replication.applier import Applier, CopyOwner
 from leveret.runtime.replication.prefix_segment import pieces_directory, remove_directory
 from leveret.storage.log import Log
@@ -330,8 +331,8 @@ class MirrorCopies(CopyOwner):
         await self.release(name)
         async with self._asides:
             quarantine = self._quarantine(self._tree.epoch, self._tree.epoch, leader, is_lost=True)
-            found = await asyncio.to_thread(quarantine.add, name)
-            await asyncio.to_thread(quarantine.finish)
+            found = await in_thread_to_its_end(quarantine.add, name)
+            await in_thread_to_its_end(quarantine.finish)
         self._warn_of_lost(name, found)
 
     def _quarantine(self, from_epoch: int, to_epoch: int, leader: str, *, is_lost: bool) -> Quarantine:
@@ -529,12 +530,12 @@ class MirrorCopies(CopyOwner):
         until = min(copy.lost_before, ends.next_offset) if is_head else None
         is_lost = ends.epoch < copy.lost_epoch
         quarantine = self._quarantine(ends.epoch, copy.epoch, copy.leader, is_lost=is_lost)
-        kept = await asyncio.to_thread(quarantine.add, copy.name, at, until)
+        kept = await in_thread_to_its_end(quarantine.add, copy.name, at, until)
         # After a crash up to here, or during the truncation, the records are divergent again, and the quarantine
         # continues.
         self._forget(copy, change, log, is_head=is_head)
         self._make_if_empty(copy.name)
-        await asyncio.to_thread(quarantine.finish)
+        await in_thread_to_its_end(quarantine.finish)
         logger.warning(
             "mirror_diverged log=%s leader=%s offset=%d end=%d", copy.name, copy.leader, at, ends.next_offset
         )

@@ -7,6 +7,7 @@ does.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
@@ -14,6 +15,8 @@ from heapq import merge
 from itertools import chain, pairwise
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
+
+logger = logging.getLogger(__name__)
 
 SLICE_S: Final = 0.004
 """The duration of a slice, after which the loop serves others."""
@@ -99,10 +102,16 @@ async def others_first() -> None:
     await queue.next_slice()
 
 
-async def in_thread_to_its_end(work: Callable[..., object], *args: object) -> None:
-    """Do work in a thread; the call ends after the work does, also if it is cancelled."""
+async def in_thread_to_its_end(work: Callable[..., T], *args: object) -> T:
+    """Return the result of work that a thread does; the call ends after the work does, also if it is cancelled.
+
+    For work that changes files: by then they may be those of another role of this process.
+    """
     working = asyncio.get_running_loop().create_task(asyncio.to_thread(work, *args))
     try:
-        await asyncio.shield(working)
-    finally:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
         await asyncio.wait((working,))
+        if not working.cancelled() and (error := working.exception()) is not None:
+            logger.warning("cancelled_work_failed error=%s", error)
+        raise

@@ -42,6 +42,7 @@ from leveret.runtime.standby.returning_node import (
     RETRY_S,
     Place,
     RejoiningNode,
+    ReturnCommand,
     ReturningNode,
     UpstreamPosition,
     rows_of,
@@ -69,7 +70,7 @@ class Rejoin:
         self._node = node
         self._here = ReturningNode(node)
         self._state_file = state_file
-        self._lock = asyncio.Lock()
+        self._command = ReturnCommand()
         self._retrying: asyncio.Task[None] | None = None
 
     async def rejoin(self, *, set_all_aside: bool = False) -> dict[str, Any]:
@@ -91,9 +92,9 @@ class Rejoin:
             StorageError: records cannot be quarantined; this node is still an upstream, or the text says that it
                 retries.
         """
-        if self._lock.locked():
+        if self._command.lock.locked():
             raise PreconditionFailed("this node is coming back already")
-        async with self._lock:
+        async with self._command.running():
             if self._is_begun():
                 raise PreconditionFailed(
                     f"this node is coming back already, and retries every {RETRY_S:g} s: rejoin_failed in its log "
@@ -106,10 +107,8 @@ class Rejoin:
             try:
                 reports = await self._come_back(positions, unknown)
             finally:
-                if self._is_begun():
-                    self._retry_later()
-                else:
-                    await self._admit()
+                if not self._command.over.is_set():
+                    await self._retry_or_admit()
             return _reported(upstream, reports)
 
     async def _come_back(
@@ -144,9 +143,11 @@ class Rejoin:
             self._retry_later()
 
     async def stop(self) -> None:
-        """End the retries; the next start continues the rejoin."""
+        """End the command and the retries; the next start continues a rejoin that cannot be undone any more."""
+        self._command.over.set()
         retrying, self._retrying = self._retrying, None
         await end_task(retrying)
+        await self._command.end()
 
     # -- the state file ---------------------------------------------------------------------------
 
@@ -185,6 +186,12 @@ class Rejoin:
                 f"{self._state_file.path}: {error}; repair the file, or remove it to be an upstream as before"
             ) from None
 
+    async def _retry_or_admit(self) -> None:
+        if self._is_begun():
+            self._retry_later()
+        else:
+            await self._admit()
+
     def _retry_later(self) -> None:
         if self._retrying is None:
             self._retrying = asyncio.create_task(self._retry(), name="rejoin")
@@ -194,7 +201,7 @@ class Rejoin:
         while True:
             await asyncio.sleep(RETRY_S)
             try:
-                async with self._lock:
+                async with self._command.lock:
                     await self._go_on()
                     await self._admit()
             except Exception as error:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import AsyncIterator, Container, Iterable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
@@ -27,7 +28,7 @@ from leveret.runtime.collecting.untransferred import first_untransferred
 from leveret.runtime.logs.engine import Engine
 from leveret.runtime.logs.log_store import LogStore, log_name
 from leveret.runtime.process.clock import clock_ms
-from leveret.runtime.process.work_slices import in_slices
+from leveret.runtime.process.work_slices import in_slices, in_thread_to_its_end
 from leveret.runtime.schema_sync.schema_sync import SchemaSync
 from leveret.runtime.standby.downstream import StandbyDownstream
 from leveret.runtime.standby.transfer import StandbyUpstreamParameter
@@ -77,6 +78,53 @@ class UpstreamPosition(NamedTuple):
 
     position: int
     mark: int | None
+
+
+class ReturnCommand:
+    """An operator's command that ends with the role of its node, and of which one runs at a time.
+
+    It is cancelled then: what it would write later would be for another role, which has the same directory.
+
+    Attributes:
+        lock: held while it runs.
+        over: set when the role has ended, or is about to.
+    """
+
+    def __init__(self) -> None:
+        """Begin without a command."""
+        self.lock = asyncio.Lock()
+        self.over = asyncio.Event()
+        self._task: asyncio.Task[Any] | None = None
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run it in the block.
+
+        Raises:
+            PreconditionFailed: the node's role is over.
+        """
+        over = "this node stops, or another one leads by now: look at its status, and do it again where it is needed"
+        async with self.lock:
+            if self.over.is_set():
+                raise PreconditionFailed(over)
+            self._task = task = asyncio.current_task()
+            try:
+                yield
+            except asyncio.CancelledError:
+                if task is None or not self.over.is_set():
+                    raise
+                task.uncancel()
+                raise PreconditionFailed(over) from None
+            finally:
+                self._task = None
+
+    async def end(self) -> None:
+        """End the command, and wait for that; later ones are refused."""
+        self.over.set()
+        if self._task is not None:
+            self._task.cancel()
+        async with self.lock:
+            pass
 
 
 class ReturningNode:
@@ -191,7 +239,7 @@ class ReturningNode:
         quarantine, kept = RejoinQuarantine(self._node), []
         for queue, begin in begins.items():
             end = self._end_of(queue)
-            await asyncio.to_thread(quarantine.add, queue, begin, end)
+            await in_thread_to_its_end(quarantine.add, queue, begin, end)
             kept.append(KeptQueue(*queue.key, queue.epoch, end))
         return kept, await quarantine.finish()
 
@@ -237,7 +285,7 @@ class ReturningNode:
         """
         queue = self._flushed(kept)
         if queue is not None and (begin := _begin_of(queue, kept)) < (end := self._end_of(queue)):
-            await asyncio.to_thread(quarantine.add, queue, begin, end)
+            await in_thread_to_its_end(quarantine.add, queue, begin, end)
             kept = KeptQueue(kept.vhost, kept.name, queue.epoch, end)
             queue = self._flushed(kept)
         # No await from here on.
@@ -293,7 +341,7 @@ class RejoinQuarantine:
         Raises:
             StorageError: the disk refused the write.
         """
-        await asyncio.to_thread(self._log_quarantine.finish)
+        await in_thread_to_its_end(self._log_quarantine.finish)
         for report in self._reports:
             logger.warning("divergent_messages_quarantined report=%s see=list_divergent_messages", report)
         return list(self._reports.values())

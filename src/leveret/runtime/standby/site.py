@@ -255,13 +255,14 @@ class SiteParts:
                 running.end()
                 del self._running[number]
 
-    def stop(self) -> None:
-        """End all work."""
+    async def stop(self) -> None:
+        """End all work, and wait for that: a thread may do a part of it, with files of this node."""
         if self._timer is not None:
             self._timer.cancel()
-        for running in self._running.values():
-            running.end()
+        ended = [running.end() for running in self._running.values()]
         self._running.clear()
+        if ended:
+            await asyncio.wait(ended)
 
 
 class _RunningWork:
@@ -293,12 +294,17 @@ class _RunningWork:
                 found["result"] = msgspec.to_builtins(self._task.result())
         return found
 
-    def end(self) -> None:
-        """End the work."""
+    def end(self) -> asyncio.Future[Any]:
+        """End the work; return what is done when it has ended."""
         self._task.cancel()
-        if self._task.done() and not self._task.cancelled():
-            # The work is not polled again, and asyncio logs an exception that is never retrieved.
-            self._task.exception()
+        # The work is not polled again, and asyncio logs an exception that is never retrieved.
+        self._task.add_done_callback(_retrieved)
+        return self._task
+
+
+def _retrieved(task: asyncio.Future[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
 
 
 def _of_node(node: str, error: BaseException) -> BaseException:

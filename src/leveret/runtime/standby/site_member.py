@@ -135,7 +135,7 @@ class SiteMember:
 
     async def stop(self) -> None:
         """End the node's part; another node takes it over, or this one continues it after a restart."""
-        self.parts.stop()
+        await self.parts.stop()
         for task in (self._task, self._part):
             await end_task(task, LeveretError)
         self._task = self._part = None

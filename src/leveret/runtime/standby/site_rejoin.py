@@ -42,6 +42,7 @@ from leveret.runtime.standby.returning_node import (
     RETRY_S,
     Place,
     RejoiningNode,
+    ReturnCommand,
     ReturningNode,
     UpstreamPosition,
     rows_of,
@@ -77,7 +78,7 @@ class SiteRejoin:
         self._node = node
         self._here = ReturningNode(node)
         self._parts = parts
-        self._lock = asyncio.Lock()
+        self._command = ReturnCommand()
         self._asked_by = ""
         self._is_closed = False
         self._finishing: asyncio.Task[None] | None = None
@@ -121,8 +122,10 @@ class SiteRejoin:
 
     async def stop(self) -> None:
         """End this node's part; another node finishes the return, or this node does after its next start."""
+        self._command.over.set()
         finishing, self._finishing = self._finishing, None
         await end_task(finishing)
+        await self._command.end()
 
     async def obey(self) -> bool:
         """Take this node's part in a return that cannot be undone; return whether such a return is under way."""
@@ -170,11 +173,11 @@ class SiteRejoin:
                 leader.
             LeveretError: a node does not answer, or cannot quarantine its records; nothing was deleted.
         """
-        if self._lock.locked() or self._returning is not None:
+        if self._command.lock.locked() or self._returning is not None:
             raise PreconditionFailed(
                 "this cluster is coming back already: rejoin_failed in the nodes' logs has the reason of a failure"
             )
-        async with self._lock:
+        async with self._command.running():
             upstream = self._here.check()
             if not set_all_aside:
                 self._check_present(self._parts.site.members, self._parts.site.running)
@@ -185,6 +188,8 @@ class SiteRejoin:
             try:
                 rows = await self._begin(seen, unknown)
             except (Exception, asyncio.CancelledError):
+                if self._command.over.is_set():
+                    raise  # The others are not told that this node asks for it no more: they find that out.
                 if self._returning is None:
                     with suppress(LeveretError):
                         await self._work("return_open")
@@ -365,7 +370,7 @@ class SiteRejoin:
     # -- this node's part -------------------------------------------------------------------------
 
     async def _answer_is_asked(self, about: Mapping[str, Any]) -> bool:
-        return self._lock.locked()
+        return self._command.lock.locked()
 
     async def _answer_error(self, about: Mapping[str, Any]) -> str:
         """Return why the last try to finish the return failed; empty if it did not, or another node finishes it."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Generator
 
 import pytest
@@ -8,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.runtime.process import work_slices
-from leveret.runtime.process.work_slices import in_slices, result_of, sorted_in_slices
+from leveret.runtime.process.work_slices import in_slices, in_thread_to_its_end, result_of, sorted_in_slices
+from leveret.testing.network.waiting import until
 
 
 async def test_others_are_served_while_long_work_goes_on() -> None:
@@ -101,3 +103,27 @@ def test_a_list_that_is_sorted_in_parts_is_sorted_and_equals_keep_their_order(
         patch.setattr(work_slices, "SORTED_AT_ONCE", 3)
         found = asyncio.run(sorted_in_slices(items, lambda item: item[0]))
     assert found == sorted(items, key=lambda item: item[0])
+
+
+async def test_a_call_ends_after_its_thread_also_if_it_is_cancelled(caplog: pytest.LogCaptureFixture) -> None:
+    assert await in_thread_to_its_end(divmod, 7, 2) == (3, 1)
+    goes_on, has_begun, is_over = threading.Event(), threading.Event(), False
+
+    def work() -> None:
+        nonlocal is_over
+        has_begun.set()
+        assert goes_on.wait(60)
+        is_over = True
+        raise OSError("the disk is full")
+
+    call = asyncio.create_task(in_thread_to_its_end(work))
+    await until(has_begun.is_set, "the thread")
+    call.cancel()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not call.done()
+    goes_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert is_over
+    assert "the disk is full" in caplog.text

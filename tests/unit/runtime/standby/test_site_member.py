@@ -389,3 +389,26 @@ async def test_what_an_owner_waits_for_is_told_if_the_node_with_the_old_data_is_
             await member.delete_orphaned_data()
     else:
         assert await member.delete_orphaned_data() == []
+
+
+async def test_a_node_that_ends_waits_for_the_end_of_its_work(member: SiteMember) -> None:
+    """A thread may quarantine records of its logs, which the next role of the process truncates."""
+    goes_on, story = asyncio.Event(), list[str]()
+
+    async def work(about: object, report: object) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await goes_on.wait()
+            story.append("work")
+
+    member.parts.add({}, {"long": work})
+    await member.parts.answer({"name": "begin", "work": "long", "about": {}})
+    await asyncio.sleep(0)
+    stopping = asyncio.create_task(member.stop())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not stopping.done()
+    goes_on.set()
+    await stopping
+    assert story == ["work"]
