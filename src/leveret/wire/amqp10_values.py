@@ -1,7 +1,7 @@
 """The type system of AMQP 1.0: values to octets and back (spec 1.6), as far as messages need it.
 
-Python's types stand for AMQP's: None, bool, int, float, str, bytes, datetime (UTC), list, dict. An int is written as
-a long; functions write the other types by name (`symbol`, `ubyte`, `uint`). Reading accepts every type, and keeps as
+Python's types stand for AMQP's: None, bool, int, float, str, bytes, datetime (UTC) or FarTime, list, dict. An int is
+written as a long; functions write the other types by name (`symbol`, `ubyte`, `uint`). Reading accepts every type, and keeps as
 much of it as the Python type shows.
 """
 
@@ -39,6 +39,10 @@ _EMPTY: Final[dict[int, Any]] = {0x40: None, 0x41: True, 0x42: False, 0x43: 0, 0
 _TIMESTAMP: Final = 0x83
 _SECONDS_MAX: Final = 253_402_300_799
 """The end of year 9999; no datetime is later."""
+
+
+class FarTime(int):
+    """The seconds since 1970 of a timestamp that no datetime can hold, as of publishers that write milliseconds."""
 
 
 class ValueFault(PeerError):
@@ -98,6 +102,8 @@ def encode_value(value: Any, depth: int = 0) -> bytes:
             return b"\x40"
         case bool():
             return b"\x41" if value else b"\x42"
+        case FarTime():
+            return timestamp(value * 1000)
         case int() if -(1 << 63) <= value < 1 << 63:
             return b"\x81" + _FIXED[0x81].pack(value)
         case float():
@@ -199,7 +205,7 @@ def _octets(buffer: bytes, position: int, size: int) -> bytes:
 
 
 def _time(time_ms: int) -> datetime | int:
-    """A datetime, or the milliseconds themselves where no datetime can hold them."""
+    """A datetime; where none can hold the time, a FarTime, and of a time before 1970 the milliseconds themselves."""
     if 0 <= time_ms // 1000 <= _SECONDS_MAX:
         return datetime.fromtimestamp(time_ms // 1000, UTC)
-    return time_ms
+    return FarTime(time_ms // 1000) if time_ms > 0 else time_ms

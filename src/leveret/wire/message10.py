@@ -29,6 +29,7 @@ from leveret.model.errors import PeerError
 from leveret.wire import properties as props
 from leveret.wire import tables
 from leveret.wire.amqp10_values import (
+    FarTime,
     decode_value,
     encode_value,
     list_of,
@@ -52,8 +53,6 @@ _NAME_BYTES_MAX: Final = 128
 _DOUBLE: Final = struct.Struct(">d")
 TIME_S_MAX: Final = ((1 << 63) - 1) // 1000
 """The latest timestamp of AMQP 0-9-1 that one of AMQP 1.0, which counts milliseconds, can hold."""
-_FAR_MS: Final = 253_402_300_800_000
-"""The begin of year 10000: later timestamps are decoded as numbers."""
 
 
 class Message091(NamedTuple):
@@ -90,7 +89,10 @@ def encode_before_body(exchange: str, routing_key: str, content_header: bytes, b
     ]
     if given.message_type:
         annotations.append((symbol("x-basic-type"), encode_value(given.message_type)))
-    annotations += [(symbol(key), encode_value(headers.pop(key), 1)) for key in _annotating(headers)]
+    times = _times(found.get(props.HEADERS, b""))
+    for key in _annotating(headers):
+        value = headers.pop(key)
+        annotations.append((symbol(key), times.get(key) or encode_value(value, 1)))
     sections = [
         _section(_HEADER, _header_of(given)),
         _section(_ANNOTATIONS, map_of(annotations)),
@@ -99,10 +101,21 @@ def encode_before_body(exchange: str, routing_key: str, content_header: bytes, b
     # Application properties are of simple types; RabbitMQ leaves out lists and tables too.
     simple = {key: value for key, value in headers.items() if not isinstance(value, list | dict)}
     if simple:
-        pairs = [(encode_value(key), encode_value(value)) for key, value in simple.items()]
+        pairs = [(encode_value(key), times.get(key) or encode_value(value)) for key, value in simple.items()]
         sections.append(_section(_APPLICATION, map_of(pairs)))
     size = bytes((0xA0, body_bytes)) if body_bytes < 256 else b"\xb0" + body_bytes.to_bytes(4, "big")
     return b"".join(sections) + _section(_DATA, size)
+
+
+def _times(table: bytes) -> dict[str, bytes]:
+    """The timestamps among the headers, encoded; a number cannot tell whether it was one that no datetime can hold."""
+    if b"T" not in table:
+        return {}
+    return {
+        key.decode(): timestamp(int.from_bytes(value[1:], "big") * 1000)
+        for key, value in tables.split(table).items()
+        if value[:1] == b"T" and int.from_bytes(value[1:], "big") <= TIME_S_MAX
+    }
 
 
 def _annotating(headers: dict[str, Any]) -> list[str]:
@@ -259,7 +272,7 @@ def _time(value: Any) -> Any:
     """A datetime, or the seconds where no datetime can hold them, as of publishers that write milliseconds."""
     if isinstance(value, datetime):
         return value
-    return value // 1000 if isinstance(value, int) and value >= _FAR_MS else None
+    return int(value) if isinstance(value, FarTime) else None
 
 
 def _octet(value: Any) -> int | None:
@@ -289,20 +302,22 @@ def _name(key: str) -> str:
 def content_header_of(properties: commands.Basic.Properties, body_bytes: int) -> bytes:
     """A content header payload of AMQP 0-9-1."""
     headers, time = properties.headers, cast(datetime | int | None, properties.timestamp)
-    doubles = {key: value for key, value in (headers or {}).items() if isinstance(value, float)}
-    if not doubles and not isinstance(time, int):
+    values: dict[str, Any] = headers or {}
+    others = {key: value for key, value in values.items() if isinstance(value, float | FarTime)}
+    if not others and not isinstance(time, int):
         return header.ContentHeader(0, body_bytes, properties).marshal()
-    if doubles:
-        # The encoder would write them as four octets, which not all of them fit.
-        properties.headers = {**(headers or {}), **dict.fromkeys(doubles, False)}
+    if others:
+        # The encoder would write floats as four octets, which not all of them fit, and such times as numbers.
+        properties.headers = {**values, **dict.fromkeys(others, False)}
     if isinstance(time, int):
         properties.timestamp = None
     found = props.split(header.ContentHeader(0, body_bytes, properties).marshal())
     properties.headers, properties.timestamp = headers, cast(datetime | None, time)
-    if doubles:
+    if others:
         table = tables.split(found[props.HEADERS])
-        for key, value in doubles.items():
-            table[key.encode()] = b"d" + _DOUBLE.pack(value)
+        for key, value in others.items():
+            double = b"d" + _DOUBLE.pack(value)
+            table[key.encode()] = tables.timestamp(value) if isinstance(value, FarTime) else double
         found[props.HEADERS] = tables.join(table)
     if isinstance(time, int):
         found[props.TIMESTAMP] = time.to_bytes(8, "big")

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Final
 
 from pamqp import commands, exceptions, header
+from pamqp import decode as field_decoders
 
 from leveret.model.errors import PeerError
 
@@ -62,6 +64,24 @@ _KINDS: Final[dict[int, str | int]] = {
     APP_ID: _SHORT,
     CLUSTER_ID: _SHORT,
 }
+
+
+SECONDS_MAX: Final = 253_402_300_799
+"""The end of the year 9999; no datetime is later."""
+
+
+def _time(octets: bytes) -> tuple[int, datetime | int]:
+    """Decode a timestamp in a table: its size, and the time, as a number if no datetime can hold it.
+
+    pamqp takes a time after the year 2106 for milliseconds, and for one that is no year even so refuses the table.
+    """
+    if len(octets) < 8:
+        raise ValueError("a timestamp is cut short")
+    seconds = int.from_bytes(octets[:8], "big")
+    return 8, datetime.fromtimestamp(seconds, UTC) if seconds <= SECONDS_MAX else seconds
+
+
+field_decoders.TABLE_MAPPING[b"T"] = _time
 
 
 class SyntaxFault(PeerError):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pamqp import commands
 
 from leveret.wire import properties as props
+from leveret.wire import tables
 from leveret.wire.message10 import TIME_S_MAX, content_header_of, decode_message10, encode_before_body
 from leveret.wire.properties import decode
 
@@ -67,6 +68,33 @@ def test_a_time_comes_back_as_it_was_also_one_that_a_publisher_wrote_in_millisec
     header = props.join({props.TIMESTAMP: time}, 4)
     message = decode_message10(encode_before_body("ex", "key", header, 4) + b"body")
     assert props.split(content_header_of(message.properties, 4))[props.TIMESTAMP] == time
+
+
+@pytest.mark.parametrize("name", ["when", "x-when"])
+@pytest.mark.parametrize(
+    "seconds", [0, 4_000_000_000, 1 << 32, 253_402_300_799, 253_402_300_800, 1_700_000_000_000, TIME_S_MAX]
+)
+def test_a_time_among_the_headers_comes_back_as_it_was(name: str, seconds: int) -> None:
+    """One in milliseconds came back as seconds, and one in microseconds took all other properties with it."""
+    table = tables.join({name.encode(): tables.timestamp(seconds), b"n": tables.integer(5)})
+    header = props.join({props.HEADERS: table, props.PRIORITY: b"\x05"}, 4)
+    message = decode_message10(encode_before_body("ex", "key", header, 4) + b"body")
+    found = props.split(content_header_of(message.properties, 4))
+    assert tables.split(found[props.HEADERS])[name.encode()] == tables.timestamp(seconds)
+    assert (message.properties.headers or {}).keys() == {name, "n"}
+    assert found[props.PRIORITY] == b"\x05"
+
+
+def test_a_time_among_the_headers_that_amqp_10_cannot_hold_becomes_a_number() -> None:
+    table = tables.join({b"when": tables.timestamp(TIME_S_MAX + 1)})
+    message = decode_message10(encode_before_body("", "q", props.join({props.HEADERS: table}, 0), 0))
+    assert message.properties.headers == {"when": TIME_S_MAX + 1}
+
+
+def test_a_header_of_proton_that_is_a_time_is_one_by_amqp_091() -> None:
+    given = proton.Message(body=b"body", properties={"when": proton.timestamp(1_700_000_000_123)})
+    found = props.split(content_header_of(decode_message10(given.encode()).properties, 4))
+    assert tables.split(found[props.HEADERS]) == {b"when": tables.timestamp(1_700_000_000)}
 
 
 def test_a_time_that_amqp_10_cannot_hold_is_left_out() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pamqp import commands, header
 
 from leveret.wire import properties as props
+from leveret.wire import tables
 from leveret.wire.message10 import content_header_of
 from leveret.wire.properties import SyntaxFault
 
@@ -97,3 +98,19 @@ def test_headers_are_readable_beside_a_time_that_no_date_can_hold(seconds: int) 
     time = seconds.to_bytes(8, "big")
     assert props.headers_of(props.join({props.HEADERS: table, props.TIMESTAMP: time}, 0)) == {"a": 1}
     assert props.headers_of(props.join({props.TIMESTAMP: time}, 0)) == {}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (1_700_000_000, datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)),
+        (1 << 32, datetime(2106, 2, 7, 6, 28, 16, tzinfo=UTC)),
+        (1_700_000_000_000, 1_700_000_000_000),
+        ((1 << 64) - 1, (1 << 64) - 1),
+    ],
+)
+def test_a_time_among_the_headers_is_read_as_it_was_written(seconds: int, shown: object) -> None:
+    """The decoder took it for milliseconds after the year 2106, and refused all headers beside one in microseconds."""
+    nested = tables.table({b"t": tables.timestamp(seconds)})
+    table = tables.join({b"t": tables.timestamp(seconds), b"n": nested})
+    assert props.headers_of(props.join({props.HEADERS: table}, 0)) == {"t": shown, "n": {"t": shown}}

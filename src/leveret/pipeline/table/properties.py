@@ -22,8 +22,6 @@ from leveret.wire import tables
 from leveret.wire.properties import UNREADABLE, SyntaxFault
 from leveret.wire.record import content_header
 
-_SECONDS_MAX: Final = 253_402_300_799
-"""The end of the year 9999, beyond which Python and Spark have no time: some applications write milliseconds."""
 _INT64_MAX: Final = (1 << 63) - 1
 
 
@@ -55,7 +53,8 @@ def _number(octets: bytes) -> int:
 
 def _seconds(octets: bytes) -> datetime | None:
     seconds = int.from_bytes(octets, "big")
-    return datetime.fromtimestamp(seconds, UTC) if seconds <= _SECONDS_MAX else None
+    # Beyond that, Python and Spark have no time: some applications write milliseconds.
+    return datetime.fromtimestamp(seconds, UTC) if seconds <= props.SECONDS_MAX else None
 
 
 def _headers(table: bytes) -> list[tuple[str, dict[str, Any]]] | None:
