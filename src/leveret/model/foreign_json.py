@@ -7,6 +7,7 @@ walks such a value in Python raises RecursionError, far from the document.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
@@ -18,6 +19,9 @@ LEVELS_MAX: Final = 100
 More than those of definitions (`core.rules.validation`), each of which is refused by its name, and far fewer than calls
 can be nested, also where each level takes three.
 """
+_KEPT_LEVELS: Final = 2 * LEVELS_MAX
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
+"""What levels are counted by: texts, which may hold brackets, and brackets."""
 T = TypeVar("T")
 
 
@@ -38,10 +42,16 @@ def decode_json(octets: bytes | bytearray | msgspec.Raw, type: type[T]) -> T:
 def split_json(octets: bytes | bytearray | msgspec.Raw, type: type[T]) -> T:
     """JSON of a type whose inner values stay octets (`msgspec.Raw`), so that their levels count when they are decoded.
 
+    Of a value that is nested more deeply than the decoder can skip, so many levels are left that `decode_json` refuses
+    it, by the name that it has in the document.
+
     Raises:
         msgspec.DecodeError: no JSON, or of another type.
     """
-    return decoded(msgspec.json.decode, octets, type)
+    try:
+        return decoded(msgspec.json.decode, octets, type)
+    except _TooDeep:
+        return decoded(msgspec.json.decode, _pruned(bytes(octets)), type)
 
 
 def decoded(
@@ -56,7 +66,7 @@ def decoded(
     try:
         return decode(octets, type=type)
     except RecursionError:
-        raise _too_deep() from None
+        raise _TooDeep from None
     except UnicodeDecodeError as error:
         raise msgspec.DecodeError(str(error)) from None
 
@@ -71,8 +81,26 @@ def _check_levels(value: Any) -> None:
             for each in (outer if isinstance(outer, list) else outer.values())
         ]
     if any(isinstance(each, (list, dict)) for each in level):
-        raise _too_deep()
+        raise _TooDeep
 
 
-def _too_deep() -> msgspec.DecodeError:
-    return msgspec.DecodeError(f"nested more than {LEVELS_MAX} levels deep")
+def _pruned(text: bytes) -> bytes:
+    """The JSON with null in place of what is more than `_KEPT_LEVELS` levels deep."""
+    parts, levels, kept, start = list[bytes](), 0, 0, 0
+    for token in _TOKEN.finditer(text):
+        match token[0]:
+            case b"[" | b"{":
+                levels += 1
+                if levels == _KEPT_LEVELS + 1:
+                    start = token.start()
+            case b"]" | b"}":
+                if levels == _KEPT_LEVELS + 1:
+                    parts += [text[kept:start], b"null"]
+                    kept = token.end()
+                levels -= 1
+    return b"".join([*parts, text[kept:]])
+
+
+class _TooDeep(msgspec.DecodeError):
+    def __init__(self) -> None:
+        super().__init__(f"nested more than {LEVELS_MAX} levels deep")

@@ -1,8 +1,8 @@
 """The type system of AMQP 1.0: values to octets and back (spec 1.6), as far as messages need it.
 
 Python's types stand for AMQP's: None, bool, int, float, str, bytes, datetime (UTC) or FarTime, list, dict. An int is
-written as a long; functions write the other types by name (`symbol`, `ubyte`, `uint`). Reading accepts every type, and keeps as
-much of it as the Python type shows.
+written as a long; functions write the other types by name (`symbol`, `ubyte`, `uint`). Reading accepts every type, and
+keeps as much of it as the Python type shows.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import msgspec
 
 import leveret
 from leveret.model.errors import LeveretError
-from leveret.model.foreign_json import split_json
+from leveret.model.foreign_json import LEVELS_MAX, split_json
 from leveret.runtime.link.peer import LinkPeer
 from leveret.wire.link import Answer, LinkError, Question, Type, decode, pack
 
@@ -57,9 +57,14 @@ class Fields(dict[str, Any]):
         OtherVersion: the field is missing; the text names the sender, and the question.
     """
 
-    def __init__(self, sender: str, what: str, fields: Mapping[str, Any]) -> None:
+    def __init__(self, sender: str, what: str, fields: Mapping[str, Any], levels: int = LEVELS_MAX) -> None:
+        """Raises OtherVersion: they are nested too deeply."""
+        if not levels:
+            raise OtherVersion(
+                f"{sender}, {what!r}: its fields are nested more than {LEVELS_MAX} levels deep"
+            )
         nested = {
-            name: Fields(sender, what, value) if isinstance(value, dict) else value
+            name: Fields(sender, what, value, levels - 1) if isinstance(value, dict) else value
             for name, value in fields.items()
         }
         super().__init__(nested)

@@ -349,7 +349,7 @@ def test_a_known_gap_is_told_while_the_upstream_is_away_too(tmp_path: Path) -> N
 
 
 def test_a_node_that_takes_a_vhost_over_takes_nothing_of_another_log_than_the_holders(tmp_path: Path) -> None:
-    """A single node waits for the operator, because it has records of the former log; so does a cluster's next owner."""
+    """A single node has records of the former log, and waits for the operator; so does a cluster's next owner."""
     upstream = upstream_of(2)
     upstream.logs["/"].log_id = 8
     with upstream.serving() as port, Inbox() as inbox:
