@@ -7,10 +7,13 @@ change a waiting drop:
                                            present log, which may lack the records that settled the dropped ones
     the leader gets earlier segments again the drop ends where they begin, whether it still waits or is due
 
-Methods that notice such a change return entries for the index of the delay.
+A frame may hold several changes of one log. They are taken in order, and then `entries` returns what the index of the
+delay has to note of all of them together: at most one entry a log.
 """
 
 from __future__ import annotations
+
+from collections.abc import Container
 
 from leveret.storage.delayed.index import KEPT, EntryKind, FrameGroup, IndexedFrame, IndexEntry
 from leveret.wire.link import ChangeKind, LogChange
@@ -32,6 +35,8 @@ class DelayedDrops:
         """The last frame in the window that deleted or truncated each log."""
         self._begins: dict[str, list[tuple[int, int]]] = {}
         """The frames with which the leader got earlier segments of a log again, and the segments' first offsets."""
+        self._frame: dict[str, int] = {}
+        """`_waiting` after the changes that were taken of the present frame, of the logs that these concern."""
         self._at_leader: dict[str, int] = {}
         """The last drops that the present leader sent: its logs begin there, also once it has truncated them."""
 
@@ -44,10 +49,6 @@ class DelayedDrops:
         """Forget where the logs of the leader so far begin."""
         self._at_leader.clear()
 
-    def is_kept(self, name: str) -> bool:
-        """Whether a frame in the window deleted or truncated the log: no drop from before applies to it."""
-        return name in self._kept_at
-
     # -- frames that enter and leave the window -----------------------------------------------
 
     def noted(self, at: int, frame: IndexedFrame) -> None:
@@ -55,8 +56,9 @@ class DelayedDrops:
         for each in frame.noted:
             if each.kind in KEPT:
                 self._kept_at[each.name] = at
-                self._waiting.pop(each.name, None)
-                self._begins.pop(each.name, None)
+                # No drop from before applies to the log, also if it is due and was not made yet.
+                for drops in (self._waiting, self.due, self._begins):
+                    drops.pop(each.name, None)
             elif each.kind is EntryKind.DROP:
                 self._waiting[each.name] = max(each.offset, self._waiting.get(each.name, 0))
             elif each.kind is EntryKind.BEGINS:
@@ -83,38 +85,52 @@ class DelayedDrops:
 
     # -- changes of the leader ----------------------------------------------------------------
 
-    def dropped(self, name: str, first_offset: int, *, is_destroyed: bool) -> list[IndexEntry]:
-        """Note that the leader has dropped the segments before an offset.
+    def begin_frame(self) -> None:
+        """Take the changes of another frame from now on."""
+        self._frame.clear()
 
-        `is_destroyed`: the frame deletes or truncates the log before: no waiting drop applies to what that leaves.
-        """
+    def dropped(self, name: str, first_offset: int) -> None:
+        """The leader has dropped the segments before an offset."""
         self._at_leader[name] = first_offset
-        if first_offset <= self._waiting.get(name, 0) and not is_destroyed:
-            return []
-        return [IndexEntry(EntryKind.DROP, name, first_offset)]
+        self._frame[name] = max(first_offset, self._waits(name))
 
-    def begins_earlier(self, name: str, offset: int) -> list[IndexEntry]:
-        """Note that the leader has a segment that it had dropped, or lacked while it was synchronised itself.
+    def begins_earlier(self, name: str, offset: int) -> None:
+        """The leader has a segment that it had dropped, or lacked while it was synchronised itself.
 
         This node still has the segment if the drop waits. So the drop must not remove it once the delay has passed.
         """
         for drops in (self._at_leader, self.due):
             if name in drops:
                 drops[name] = min(drops[name], offset)
-        return [IndexEntry(EntryKind.BEGINS, name, offset)] if offset < self._waiting.get(name, 0) else []
+        self._frame[name] = min(offset, self._waits(name))
 
-    def joined(self) -> list[IndexEntry]:
-        """Note the end of a join: the leader has dropped each log that begins later there; other drops end earlier."""
-        begins = {each: self._at_leader.get(each, 0) for each in {*self._waiting, *self.due}}
-        return [note for name, begin in begins.items() for note in self.begins_earlier(name, begin)]
-
-    def destroyed(self, change: LogChange) -> list[IndexEntry]:
-        """Note a deletion or truncation; the leader's last drop of a log applies to the log as a truncation leaves it.
+    def destroyed(self, change: LogChange) -> None:
+        """A log is deleted or truncated; the leader's last drop applies to the log as a truncation leaves it.
 
         Records that the truncation removed may have settled what an earlier leader dropped, so its drops are left out.
         """
         name, begin = change.name, self._at_leader.pop(change.name, None)
         if begin is None or change.kind is not ChangeKind.TRUNCATE or begin > change.offset:
-            return []
-        self._at_leader[name] = begin
-        return [IndexEntry(EntryKind.DROP, name, begin)]
+            self._frame[name] = 0
+        else:
+            self._at_leader[name] = self._frame[name] = begin
+
+    def joined(self) -> list[IndexEntry]:
+        """Note the end of a join: the leader has dropped each log that begins later there; other drops end earlier."""
+        self.begin_frame()
+        for name in sorted({*self._waiting, *self.due}):
+            self.begins_earlier(name, self._at_leader.get(name, 0))
+        return self.entries(())
+
+    def entries(self, kept: Container[str]) -> list[IndexEntry]:
+        """Return what is to be noted of the frame; behind those that note the logs in `kept` as destroyed."""
+        found = []
+        for name, begin in self._frame.items():
+            before = 0 if name in kept else self._waiting.get(name, 0)
+            if begin != before:
+                kind = EntryKind.DROP if begin > before else EntryKind.BEGINS
+                found.append(IndexEntry(kind, name, begin))
+        return found
+
+    def _waits(self, name: str) -> int:
+        return self._frame.get(name, self._waiting.get(name, 0))

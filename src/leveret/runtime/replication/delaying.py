@@ -364,6 +364,7 @@ class Delaying:
         lines, kept = self._ends_of(self._unsure), dict[str, tuple[Log, int | None]]()
         files: set[str] = set()
         left: dict[str, int] = {}
+        self._drops.begin_frame()
         for change in changes:
             name, kind = change.name, change.kind
             if kind in (ChangeKind.FILE, ChangeKind.REMOVE):
@@ -376,11 +377,11 @@ class Delaying:
                 # Refuse impossible names before any change is noted.
                 self._tree.path_of(name)
             if kind is ChangeKind.DROP:
-                lines += self._drops.dropped(name, change.offset, is_destroyed=name in kept)
+                self._drops.dropped(name, change.offset)
             elif kind is ChangeKind.APPEND and change.chunk is not None:
                 ends[name] = change.chunk.header.next_offset
             elif kind is ChangeKind.HEAD and change.chunk is not None:
-                lines += self._drops.begins_earlier(name, change.offset)
+                self._drops.begins_earlier(name, change.offset)
             elif kind in _NOTED_AS:
                 cut_at = change.offset if kind is ChangeKind.TRUNCATE else None
                 stays = -1 if cut_at is None else cut_at
@@ -389,8 +390,9 @@ class Delaying:
                     left[name] = stays
                     kept.setdefault(name, (log, cut_at))
                     lines.append(IndexEntry(_NOTED_AS[kind], name, change.offset))
-                    lines += self._drops.destroyed(change)
+                self._drops.destroyed(change)
                 ends[name] = change.offset if kind in (ChangeKind.BEGIN, ChangeKind.TRUNCATE) else None
+        lines += self._drops.entries(kept)
         for name, end in ends.items():
             lines.append(
                 IndexEntry(EntryKind.GONE, name) if end is None else IndexEntry(EntryKind.END, name, end)
@@ -476,8 +478,7 @@ class Delaying:
             if dropped % _DROPPED_AT_ONCE == 0:
                 await asyncio.sleep(0)
             name, first_offset = next(iter(due.items()))
-            if not self._drops.is_kept(name):
-                self._applier.apply(LogChange(ChangeKind.DROP, name, first_offset))
+            self._applier.apply(LogChange(ChangeKind.DROP, name, first_offset))
             del due[name]
         self._commits.begin()
         self._index.forget_before(self._base.offset)

@@ -15,7 +15,6 @@ from leveret.testing.applications.compare import compare
 from leveret.testing.network.waiting import until
 from tests.seeds import seeds
 from tests.unit.runtime.replication.delayed_site import (
-    NOT_DROPPED,
     QUEUE,
     DelayedSite,
     append,
@@ -27,14 +26,27 @@ from tests.unit.runtime.replication.delayed_site import (
 from tests.unit.runtime.replication.test_copied_logs import MirroringNode, is_at_rest
 from tests.unit.runtime.replication.test_point_in_time import OTHER, cut_at
 
+Extents = dict[str, tuple[int, int]]
 
-def extents(directory: Path) -> dict[str, tuple[int, int]]:
-    """Where each log begins and ends, unless it never had a record."""
+
+def extents(tree: Tree) -> Extents:
+    """Where each log begins and ends."""
+    return {name: (log.first_offset, log.next_offset) for name, log in tree.logs.items()}
+
+
+def assert_ends(directory: Path, expected: Extents) -> None:
+    """Each log ends where it ended; of two empty ones, the begin of one that has no file may be in memory alone."""
     tree = Tree(directory)
     assert not tree.open_all()
-    found = {name: (log.first_offset, log.next_offset) for name, log in tree.logs.items() if log.next_offset}
+    here = extents(tree)
     tree.close()
-    return found
+    ends = {
+        name: end
+        for name, (first, end) in expected.items()
+        if first < end or len({*here.get(name, (0, 0))}) == 2
+    }
+    assert {name: here[name][1] for name in ends if name in here} == ends
+    assert here.keys() <= expected.keys()
 
 
 async def upset(leader: MirroringNode, follower: DelayedSite) -> DelayedSite:
@@ -74,27 +86,23 @@ async def test_it_can_be_what_the_node_was_at_every_time(
                 await asyncio.sleep(dice.choice([0, 0.001, 0.02]))
         await leader.rest()
         await until(lambda: has_received(leader) and is_at_rest(leader), "at rest")
-        moments.append((await moment(leader, tmp_path / str(number)), tmp_path / str(number)))
-    assert [follower.delaying.lacks(at_ms) for at_ms, _ in moments] == [""] * 5
+        at_ms = await moment(leader, tmp_path / str(number))
+        moments.append((at_ms, tmp_path / str(number), extents(leader.tree)))
+    assert [follower.delaying.lacks(at_ms) for at_ms, *_ in moments] == [""] * 5
     await leader.stop()
     await follower.stop()
-    for at_ms, expected in moments:
+    for at_ms, expected, ends in moments:
         scratch = tmp_path / "scratch"
         shutil.copytree(follower.directory, scratch)
         await go_back(scratch, at_ms)
         found = compare(expected, scratch)
         assert not found.wrong, found
-        here, there = extents(scratch), extents(expected)
-        assert {name: here.get(name, (0, 0))[1] for name in there} == {
-            name: end for name, (_, end) in there.items()
-        }
-        assert all(here[name][0] == here[name][1] for name in here.keys() - there.keys()), here
+        assert_ends(scratch, ends)
         shutil.rmtree(scratch)
     follower = DelayedSite(tmp_path / "follower", follower.inbound.uri)
     await follower.expire_until(moments[-1][0])
     found = compare(moments[-1][1], follower.directory)
-    assert not found.wrong, found
-    assert all(each.endswith(NOT_DROPPED) for each in found.behind), found
+    assert found.is_identical, found
 
 
 async def test_a_log_without_a_record_lacks_nothing_of_a_time(tmp_path: Path) -> None:
