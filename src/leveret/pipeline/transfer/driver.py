@@ -137,7 +137,7 @@ class Transfer:
         self._links: dict[str, Event] = {}
         self._troubles: dict[str, UntransferredRecords] = {}
         self._next_job: TransferJob | None = None
-        self._told: Event = {"number": 0}
+        self._followed: Event = {"number": 0}
         """What the query's source is to be told of its vhosts, and the number of that."""
         self._taken = 0
         self._left: set[str] = set()
@@ -174,9 +174,9 @@ class Transfer:
         except (StoreFailed, Superseded) as error:
             return error
         while query.isActive and not self._is_drained() and self._next_job is None:
-            if self._taken != self._told["number"]:
+            if self._taken != self._followed["number"]:
                 # A report may be lost, and the source of a new query does not listen yet.
-                report(source_address(self._inbox.address), VHOSTS, **self._told)
+                report(source_address(self._inbox.address), VHOSTS, **self._followed)
             self._pass_on(self._inbox.wait(_POLL_S))
             self._compact()
         failed = query.exception()
@@ -192,7 +192,7 @@ class Transfer:
             claim(manifest, self._job.terms)
         sweep(manifest, self._job.work, self._job.terms)
         self._stored = dict(manifest.next_by_log)
-        self._taken = self._told["number"]
+        self._taken = self._followed["number"]
         self._left.clear()
         say_archived(manifest, self._job.vhosts, self._parent)
         shutil.rmtree(self._checkpoint, ignore_errors=True)
@@ -275,18 +275,22 @@ class Transfer:
 
     def _follow(self, job: TransferJob) -> None:
         """Go on with other vhosts: in the present query if it can take them."""
-        told: Event = {
-            "number": self._told["number"] + 1,
+        followed: Event = {
+            "number": self._followed["number"] + 1,
             "vhosts": job.vhosts,
             "taking_over": job.taking_over,
             "origins": job.origins,
         }
         # A query goes on with the offsets that it had of a vhost, which may be another one by now.
         is_back = not self._left.isdisjoint(job.vhosts)
-        if self._next_job is not None or is_back or len(msgspec.json.encode(told)) > DATAGRAM_BYTES_MAX // 2:
+        if (
+            self._next_job is not None
+            or is_back
+            or len(msgspec.json.encode(followed)) > DATAGRAM_BYTES_MAX // 2
+        ):
             self._next_job = job
             return
-        before, self._job, self._told = self._job, job, told
+        before, self._job, self._followed = self._job, job, followed
         self._left |= {*before.vhosts} - {*job.vhosts}
         self._links = {log: link for log, link in self._links.items() if link["vhost"] in job.vhosts}
         try:

@@ -206,10 +206,10 @@ class UpstreamReader(DataSourceStreamReader):
 
     def _follow(self) -> None:
         """Follow other vhosts, if the driver said so, and leave the links of the others as they are."""
-        told, self._followed = self._followed, None
-        if told is None:
+        followed, self._followed = self._followed, None
+        if followed is None:
             return
-        before, job = self._job, with_vhosts(self._job, told)
+        before, job = self._job, with_vhosts(self._job, followed)
         for vhost in before.vhosts:
             # The upstream takes a connection for one of the downstream by the name that it reports under.
             if vhost not in job.vhosts or job.reference_of(vhost) != before.reference_of(vhost):
@@ -221,7 +221,7 @@ class UpstreamReader(DataSourceStreamReader):
             if vhost_of(log) not in job.vhosts:
                 del self._reported[log]
         self._job = self._upstream.job = self._order.job = job
-        report(self._options.inbox, "taken", number=told["number"])
+        report(self._options.inbox, "taken", number=followed["number"])
 
     def _interval_s(self) -> float:
         """The least time between the begins of the last batch and the next one."""
@@ -580,9 +580,9 @@ class UpstreamReader(DataSourceStreamReader):
         )
 
 
-def with_vhosts(job: TransferJob, told: Mapping[str, object]) -> TransferJob:
-    """The job with other vhosts, as VHOSTS tells them."""
-    found = msgspec.convert(told, FollowedVhosts)
+def with_vhosts(job: TransferJob, followed: Mapping[str, object]) -> TransferJob:
+    """The job with other vhosts, as VHOSTS has them."""
+    found = msgspec.convert(followed, FollowedVhosts)
     return msgspec.structs.replace(
         job, vhosts=found.vhosts, taking_over=found.taking_over, origins=found.origins
     )

@@ -135,9 +135,9 @@ def test_a_vhost_that_comes_or_goes_leaves_the_query_of_the_others_alone(
     assert (driver._job.vhosts, driver._next_job, [*driver._links]) == (["/"], None, ["/"])
     driver._pass_on([link("v", "recover", vhost="v", error="no such vhost")])
     assert [*driver._links] == ["/"], "it was in flight"
-    assert driver._taken != driver._told["number"]
-    driver._pass_on([{"event": "taken", "number": driver._told["number"]}])
-    assert driver._taken == driver._told["number"]
+    assert driver._taken != driver._followed["number"]
+    driver._pass_on([{"event": "taken", "number": driver._followed["number"]}])
+    assert driver._taken == driver._followed["number"]
     assert "taken" not in {event["event"] for event in parent.events}
     follow("/", "v")
     assert driver._next_job is not None, "the query goes on from offsets of the one that left it"

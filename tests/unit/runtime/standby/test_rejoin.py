@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -698,39 +697,3 @@ async def test_what_a_later_queue_dead_letters_into_an_emptied_one_is_kept(
     monkeypatch.setattr(site.node.broker, "restart_queue", restart)
     await site.node.rejoin.rejoin()
     assert (held(site), kept(site)["q1"], moves) == ({"q1": 0, "q2": 0, "q3": 0}, [body], {})
-
-
-async def test_a_command_ends_with_the_role_of_its_node_before_anything_is_recorded(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A follower was promoted while a thread quarantined. The command went on, and recorded a return in the directory.
-
-    That was the new role's by then: the next leadership of this node would have emptied its queues.
-    """
-    site, promoted, _ = await with_messages(directory, monkeypatch)
-    promoted.position = 0
-    promoted.unlink()
-    goes_on, has_begun = threading.Event(), threading.Event()
-    add = returning_node.RejoinQuarantine.add
-
-    def slowly(own: Any, *what: Any) -> None:
-        has_begun.set()
-        assert goes_on.wait(60)
-        add(own, *what)
-
-    monkeypatch.setattr(returning_node.RejoinQuarantine, "add", slowly)
-    command = asyncio.create_task(site.node.rejoin.rejoin())
-    await until(has_begun.is_set, "the quarantine")
-    ending = asyncio.create_task(site.node.rejoin.stop())
-    for _ in range(3):
-        await asyncio.sleep(0)
-    assert not ending.done(), "the files are not yet another role's"
-    goes_on.set()
-    await ending
-    with pytest.raises(PreconditionFailed, match="another one leads by now"):
-        await command
-    assert not (directory / "rejoin.json").exists()
-    assert site.node.maintenance.is_draining, "who ends admits nobody"
-    with pytest.raises(PreconditionFailed, match="another one leads by now"):
-        await site.node.rejoin.rejoin()
-    assert held(site) == {"q1": 5, "q2": 5}
