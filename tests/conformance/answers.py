@@ -31,6 +31,8 @@ RECORD: Final = "answers.txt"
 TOTAL: Final = "tests of this module for RabbitMQ"
 CODECS: Final = ("model", "testing", "wire")
 """The rooms that talk to RabbitMQ for a test; every other one is the product that is tested."""
+OF_OURS: Final = tuple(f"leveret.testing.servers.{name}" for name in ("broker", "warm_start"))
+"""They start Leveret for its half of the tests: nothing that RabbitMQ answers follows from them."""
 _DOCUMENTED: Final = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -100,7 +102,7 @@ class Answers:
                     tuple(f"leveret.{room}" for room in CODECS)
                 ):
                     found.add(None)
-                elif (imported := _file(self._root, name)) is not None:
+                elif not name.startswith(OF_OURS) and (imported := _file(self._root, name)) is not None:
                     ahead.append(imported)
         return found
 
@@ -181,11 +183,26 @@ def _asked(items: list[pytest.Item]) -> Iterator[tuple[str, pytest.Item]]:
 
 
 class Sieve:
-    """Leaves out what RabbitMQ has answered."""
+    """Leaves out what RabbitMQ has answered, and tells of how many modules that could be recorded it is asked."""
+
+    def __init__(self) -> None:
+        self._changed: set[str] = set()
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Others leave tests out, too."""
+        self._changed &= {module for module, _ in _asked(session.items)}
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self._changed:
+            terminalreporter.write_line(
+                f"RabbitMQ was asked again in {len(self._changed)} modules, which takes minutes: "
+                "run `make answers`, and commit answers.txt."
+            )
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         answers = Answers(ROOT, versions())
         hold = {module: answers.hold(module) for module in {module for module, _ in _asked(items)}}
+        self._changed = {name for name in hold if not hold[name] and answers.digest(name) is not None}
         answered = {id(item) for module, item in _asked(items) if hold[module]}
         if answered:
             config.hook.pytest_deselected(items=[item for item in items if id(item) in answered])
