@@ -89,7 +89,7 @@ def content_headers(octets: bytes) -> None:
         found = properties.split(octets)
         expect(properties.split(properties.join(found, 5)) == found, "properties are not what they were")
     with declared(SyntaxFault):
-        properties.decode(octets)
+        properties.decode(properties.split(octets))
 
 
 def tables(octets: bytes) -> None:
@@ -135,7 +135,7 @@ def value_seeds() -> list[bytes]:
 def messages10(octets: bytes) -> None:
     message = message10.decode_message10(octets)
     content = message10.content_header_of(message.properties, len(message.body))
-    properties.decode(content)
+    properties.decode(properties.split(content))
     message10.encode_before_body(message.exchange or "", message.routing_key or "", content, 0)
 
 

@@ -33,17 +33,15 @@ def properties_json(header: bytes) -> dict[str, Any] | list[Any]:
     """The properties that are set; an empty list if none is, as in RabbitMQ."""
     try:
         found = props.split(header)
-        # No date has the largest numbers.
-        timestamp = found.pop(props.TIMESTAMP, None)
-        properties = props.decode(props.join(found, 0))
+        properties = props.decode(found)
     except props.SyntaxFault:
         return []
     shown: dict[str, Any] = {}
     for name, flag in _SHOWN.items():
-        if flag in found:
+        if flag == props.TIMESTAMP and flag in found:
+            shown[name] = int.from_bytes(found[flag])
+        elif flag in found:
             shown[name] = _plain(getattr(properties, _PAMQP.get(name, name)))
-        elif flag == props.TIMESTAMP and timestamp is not None:
-            shown[name] = int.from_bytes(timestamp)
     return shown or []
 
 

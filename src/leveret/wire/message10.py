@@ -79,9 +79,7 @@ def encode_before_body(exchange: str, routing_key: str, content_header: bytes, b
         PeerError: the content header's properties are malformed, or nested too deeply.
     """
     found = props.split(content_header)
-    time = found.pop(props.TIMESTAMP, None)
-    # The decoder takes large timestamps for milliseconds, and refuses larger ones with all other properties.
-    given = props.decode(content_header if time is None else props.join(found, body_bytes))
+    given = props.decode(found)
     headers: dict[str, Any] = dict(given.headers or {})
     annotations = [
         (symbol("x-exchange"), encode_value(exchange)),
@@ -96,7 +94,7 @@ def encode_before_body(exchange: str, routing_key: str, content_header: bytes, b
     sections = [
         _section(_HEADER, _header_of(given)),
         _section(_ANNOTATIONS, map_of(annotations)),
-        _section(_PROPERTIES, _properties_of(given, time)),
+        _section(_PROPERTIES, _properties_of(given, found.get(props.TIMESTAMP))),
     ]
     # Application properties are of simple types; RabbitMQ leaves out lists and tables too.
     simple = {key: value for key, value in headers.items() if not isinstance(value, list | dict)}

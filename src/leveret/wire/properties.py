@@ -112,14 +112,14 @@ def property_flags(header_payload: bytes) -> int:
 def is_persistent(header_payload: bytes) -> bool:
     """Whether the delivery mode is 2; reads no further into the properties than necessary."""
     flags = property_flags(header_payload)
-    if not flags & 0x1000:
+    if not flags & DELIVERY_MODE:
         return False
     position = 14
     try:
-        for bit in (0x8000, 0x4000):
-            if flags & bit:
+        for flag in (CONTENT_TYPE, CONTENT_ENCODING):
+            if flags & flag:
                 position += 1 + header_payload[position]
-        if flags & 0x2000:
+        if flags & HEADERS:
             position += 4 + int.from_bytes(header_payload[position : position + 4], "big")
         return header_payload[position] == 2
     except IndexError:
@@ -247,25 +247,28 @@ def join(properties: Mapping[int, bytes], body_bytes: int) -> bytes:
     return b"".join([b"\x00\x3c\x00\x00", body_bytes.to_bytes(8, "big"), flags.to_bytes(2, "big"), *parts])
 
 
-def decode(header_payload: bytes) -> commands.Basic.Properties:
-    """All properties of a content header payload.
+def decode(properties: Mapping[int, bytes]) -> commands.Basic.Properties:
+    """The values of properties in the form of `split`, without the timestamp.
+
+    The decoder takes large timestamps for milliseconds, and refuses larger ones with all other properties.
 
     Raises:
         SyntaxFault: they do not parse.
     """
+    timeless = {flag: value for flag, value in properties.items() if flag != TIMESTAMP}
     content = header.ContentHeader()
     try:
-        content.unmarshal(header_payload)
+        content.unmarshal(join(timeless, 0))
     except UNREADABLE as error:
         raise SyntaxFault(f"cannot decode content header: {error}") from error
     return content.properties
 
 
 def headers_of(header_payload: bytes) -> dict[str, Any]:
-    """The header table, decoded alone: another property, such as a time in microseconds, may be beyond the decoder.
+    """The header table, decoded alone.
 
     Raises:
         SyntaxFault: it does not parse, or the content header ends inside its properties.
     """
     table = split(header_payload).get(HEADERS)
-    return {} if table is None else decode(join({HEADERS: table}, 0)).headers or {}
+    return {} if table is None else decode({HEADERS: table}).headers or {}

@@ -20,7 +20,7 @@ from leveret.wire import properties, tables
 from leveret.wire.amqp10_values import DEPTH_MAX, encode_value, list_of, map_of, symbol
 from leveret.wire.chunk import ChunkError
 from leveret.wire.message10 import content_header_of
-from leveret.wire.properties import decode, shortstr
+from leveret.wire.properties import decode, shortstr, split
 from leveret.wire.record import content_header
 
 Properties = commands.Basic.Properties
@@ -35,7 +35,7 @@ def shown(runs: list[Run]) -> list[tuple[int, bytes]]:
     found: list[tuple[int, bytes]] = []
     for run in runs:
         for offset, (head, body) in enumerate(messages_of(run), run.first):
-            headers: Any = decode(head.header).headers
+            headers: Any = decode(split(head.header)).headers
             assert headers["x-stream-offset"] == offset
             found.append((offset, body))
     return found
@@ -65,7 +65,7 @@ def test_what_is_published_is_consumed_with_its_offset(
     assert [(head.exchange, head.routing_key.decode()) for head in heads] == [
         (b"ex", key) for _, (key, _) in wanted
     ]
-    assert [decode(head.header).message_id for head in heads] == [key for _, (key, _) in wanted]
+    assert [decode(split(head.header)).message_id for head in heads] == [key for _, (key, _) in wanted]
     assert [head.body_bytes for head in heads] == [len(body) for _, (_, body) in wanted]
 
 
@@ -144,7 +144,7 @@ def test_no_text_of_a_publisher_takes_the_place_of_the_offset(field: str) -> Non
     (run,) = runs_of(b"".join(entries_of([alike(head, [b"body"])])), 5, 0, b"q")
     assert shown([run]) == [(5, b"body")]
     assert last_offset_of(run.taken()) == 5
-    found: Any = decode(messages_of(run)[0][0].header)
+    found: Any = decode(split(messages_of(run)[0][0].header))
     assert found.headers == {**(given.headers or {}), "x-stream-offset": 5}
     assert (found.content_type, found.message_id) == (given.content_type, given.message_id)
 
