@@ -1,7 +1,7 @@
 """The properties of a content header, decoded one by one when they are needed.
 
 A content header payload is class, weight and body size (12 octets), the property flags, and the properties whose flag
-is set, in the order of `_KINDS` (spec 4.2.6.1, 1.8). `split` and `join` take it apart and put it together by octets,
+is set, in the order of `_WIDTHS` (spec 4.2.6.1, 1.8). `split` and `join` take it apart and put it together by octets,
 so a publisher's properties stay as they were, except the changed ones.
 """
 
@@ -46,9 +46,9 @@ UNREADABLE: Final = (
 )
 """The exceptions of pamqp for octets that are no fields, such as too deep tables and impossible dates."""
 
-_SHORT: Final = "short string"
-_TABLE: Final = "table"
-_KINDS: Final[dict[int, str | int]] = {
+_SHORT: Final = 0
+_TABLE: Final = -1
+_WIDTHS: Final = {
     CONTENT_TYPE: _SHORT,
     CONTENT_ENCODING: _SHORT,
     HEADERS: _TABLE,
@@ -64,6 +64,8 @@ _KINDS: Final[dict[int, str | int]] = {
     APP_ID: _SHORT,
     CLUSTER_ID: _SHORT,
 }
+"""The octets of each property; those of a short string and of a table follow from a length before them."""
+_LENGTH_BYTES: Final = {_SHORT: 1, _TABLE: 4}
 
 
 SECONDS_MAX: Final = 253_402_300_799
@@ -178,23 +180,18 @@ def place_of(header: bytes, of: int) -> tuple[int, int]:
 
 
 def _behind(header: bytes, position: int, width: int) -> int:
-    """The position behind a property that begins at `position`; `width` as in `_widths`."""
+    """The position behind a property that begins at `position`; `width` as in `_WIDTHS`."""
     if width > 0:
         return position + width
-    if width == 0:
+    if width == _SHORT:
         return position + 1 + header[position]
     return position + 4 + int.from_bytes(header[position : position + 4], "big")
 
 
 @cache
 def _widths(flags: int) -> tuple[tuple[int, int], ...]:
-    """The properties that are set, each with its width: 0 for a short string, -1 for a table."""
-    widths = {_SHORT: 0, _TABLE: -1}
-    return tuple(
-        (flag, kind if isinstance(kind, int) else widths[kind])
-        for flag, kind in _KINDS.items()
-        if flags & flag
-    )
+    """The properties that are set, each with its width."""
+    return tuple((flag, width) for flag, width in _WIDTHS.items() if flags & flag)
 
 
 def split_whole(header: bytes) -> dict[int, bytes]:
@@ -211,38 +208,29 @@ def split_whole(header: bytes) -> dict[int, bytes]:
 
 def _split(header: bytes) -> tuple[dict[int, bytes], int]:
     """The properties, and the position where they end."""
-    flags = property_flags(header)
     found: dict[int, bytes] = {}
     position = 14
-    for flag, kind in _KINDS.items():
-        if not flags & flag:
-            continue
-        start, size = _extent(header, position, kind)
-        if start + size > len(header):
-            raise SyntaxFault("content header ends inside its properties")
-        found[flag] = header[start : start + size]
-        position = start + size
+    try:
+        for flag, width in _widths(property_flags(header)):
+            start, position = position, _behind(header, position, width)
+            found[flag] = header[start + _LENGTH_BYTES.get(width, 0) : position]
+    except IndexError:
+        position = len(header) + 1
+    if position > len(header):
+        raise SyntaxFault("content header ends inside its properties")
     return found, position
-
-
-def _extent(header: bytes, position: int, kind: str | int) -> tuple[int, int]:
-    """The start and the size of the value at `position`."""
-    if isinstance(kind, int):
-        return position, kind
-    width = 1 if kind == _SHORT else 4
-    return position + width, int.from_bytes(header[position : position + width], "big")
 
 
 def join(properties: Mapping[int, bytes], body_bytes: int) -> bytes:
     """A content header payload of these properties, in the form of `split`."""
     flags = 0
     parts: list[bytes] = []
-    for flag, kind in _KINDS.items():
+    for flag, width in _WIDTHS.items():
         value = properties.get(flag)
         if value is not None:
             flags |= flag
-            if not isinstance(kind, int):
-                parts.append(len(value).to_bytes(1 if kind == _SHORT else 4, "big"))
+            if width in _LENGTH_BYTES:
+                parts.append(len(value).to_bytes(_LENGTH_BYTES[width], "big"))
             parts.append(value)
     return b"".join([b"\x00\x3c\x00\x00", body_bytes.to_bytes(8, "big"), flags.to_bytes(2, "big"), *parts])
 
